@@ -1,0 +1,1 @@
+//! Examples of Campanile; each file is one program.

@@ -1,0 +1,2 @@
+//! Placeholder until the pieces exist.
+fn main() {}
