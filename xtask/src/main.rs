@@ -1,2 +1,66 @@
-//! The project's commands.
-fn main() {}
+//! The project's commands: `cargo xtask`.
+
+mod commands;
+mod fetch;
+mod gate;
+mod install;
+#[path = "../../crates/campanile-test/src/kafka/libs.rs"]
+mod libs;
+mod progress;
+
+use progress::Progress;
+use std::env;
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+cargo xtask <command>
+
+  test      all that must hold: installs what is missing, then runs fmt, clippy, the documentation,
+            every test and every example. CI runs this.
+  install   only installs what is missing: Redis, Java, Maven and C tools by apt-get (as root; else
+            it names the command), and Apache Kafka's jars by Maven into a cache folder.
+  servers [--kafka-port PORT] [--redis-port PORT]
+            starts Kafka and Redis to play with, until Ctrl-C. Their data goes with them.
+  bench [core|redis|driver] [--json FILE]
+            the benchmarks.
+  soak      the long variants of the randomised tests, in release mode. The environment variables
+            CAMPANILE_DIFFERENTIAL_OPS (1000000) and PROPTEST_CASES (20000) say how long.
+
+Environment: CAMPANILE_CACHE is the cache folder instead of ~/.cache/campanile, and
+CAMPANILE_KAFKA_LIBS a folder of Kafka's jars to be used instead of fetching them.";
+
+/// Why a command stops, in words for who ran it.
+type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+fn main() -> ExitCode {
+    let mut args = env::args_os().skip(1);
+    let command = args.next().unwrap_or_default();
+    let rest: Vec<OsString> = args.collect();
+    let progress = Progress::start();
+    let result = match (command.to_str(), rest.is_empty()) {
+        (Some("test"), true) => gate::test(&progress),
+        (Some("install"), true) => install::install(&progress),
+        (Some("servers"), _) => commands::servers(&progress, &rest),
+        (Some("bench"), _) => commands::bench(&progress, &rest),
+        (Some("soak"), true) => commands::soak(&progress),
+        (Some("help" | "--help" | "-h"), true) => {
+            println!("{USAGE}");
+            return ExitCode::SUCCESS;
+        }
+        _ => {
+            eprintln!("{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match result {
+        Ok(()) => {
+            progress.step("done");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            progress.step(&format!("failed: {error}"));
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! Kafka and Redis to play with: `cargo xtask servers [--kafka-port PORT] [--redis-port PORT]`.
+//!
+//! Prints their addresses once they answer, and stops them at Ctrl-C. Their data goes with them.
+
+use campanile_test::{KafkaServer, RedisServer};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::error::Error;
+use std::net::{Ipv4Addr, TcpListener};
+
+/// The ports that clients know by themselves.
+const KAFKA: u16 = 9092;
+const REDIS: u16 = 6379;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let ports = Ports::from_args()?;
+    // Caught from here on, so that a signal during the start stops what has started.
+    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+
+    let mut redis = RedisServer::builder();
+    if let Some(port) = ports.redis.or(default_port(REDIS)) {
+        redis = redis.port(port);
+    }
+    let mut kafka = KafkaServer::builder().property("auto.create.topics.enable", "true");
+    if let Some(port) = ports.kafka.or(default_port(KAFKA)) {
+        kafka = kafka.port(port);
+    }
+    eprintln!("starting Redis");
+    let redis = redis.start()?;
+    eprintln!("starting Kafka");
+    let kafka = kafka.start()?;
+
+    println!("export CAMPANILE_BROKER={}", kafka.bootstrap());
+    println!("export CAMPANILE_REDIS={}", redis.url());
+    eprintln!("Ctrl-C stops them");
+    signals.forever().next();
+    eprintln!("stopping");
+    Ok(())
+}
+
+/// The ports that were asked for.
+#[derive(Default)]
+struct Ports {
+    kafka: Option<u16>,
+    redis: Option<u16>,
+}
+
+impl Ports {
+    fn from_args() -> Result<Self, lexopt::Error> {
+        use lexopt::{Arg, ValueExt};
+        let mut ports = Self::default();
+        let mut args = lexopt::Parser::from_env();
+        while let Some(arg) = args.next()? {
+            match arg {
+                Arg::Long("kafka-port") => ports.kafka = Some(args.value()?.parse()?),
+                Arg::Long("redis-port") => ports.redis = Some(args.value()?.parse()?),
+                _ => return Err(arg.unexpected()),
+            }
+        }
+        Ok(ports)
+    }
+}
+
+/// The port, if nobody listens on it: a server of the machine's own comes first.
+fn default_port(port: u16) -> Option<u16> {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, port))
+        .is_ok()
+        .then_some(port)
+}

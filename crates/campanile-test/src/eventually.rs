@@ -1,0 +1,60 @@
+use std::time::{Duration, Instant};
+
+/// How long the thread sleeps between two looks.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// Calls `check` until it gives a value, and returns that; `None` when `within` has passed.
+///
+/// It looks at least once, and once more at the end of `within`. Blocks the thread.
+///
+/// ```
+/// use campanile_test::eventually;
+/// use std::time::Duration;
+///
+/// let mut looks = 0;
+/// let found = eventually(Duration::from_secs(1), || {
+///     looks += 1;
+///     (looks == 3).then_some("found")
+/// });
+/// assert_eq!(found, Some("found"));
+/// ```
+pub fn eventually<T>(within: Duration, mut check: impl FnMut() -> Option<T>) -> Option<T> {
+    let deadline = now() + within;
+    loop {
+        let last_look = now() >= deadline;
+        if let Some(value) = check() {
+            return Some(value);
+        }
+        if last_look {
+            return None;
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// The instant from which bounds of the test kit are counted.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "bounds of tests and the proxy's delay; no lock depends on them"
+)]
+pub(crate) fn now() -> Instant {
+    Instant::now()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_condition_that_never_holds_ends_at_the_bound() {
+        let start = now();
+        let found = eventually(Duration::from_millis(30), || None::<()>);
+        assert_eq!(found, None);
+        assert!(start.elapsed() >= Duration::from_millis(30));
+    }
+
+    #[test]
+    fn without_time_it_still_looks_once() {
+        assert_eq!(eventually(Duration::ZERO, || Some(1)), Some(1));
+    }
+}

@@ -1,0 +1,58 @@
+use rdkafka::message::{Header, OwnedHeaders};
+
+/// A message to produce, without key, payload and headers at first.
+#[derive(Clone, Debug)]
+pub struct Message {
+    pub(super) topic: String,
+    pub(super) partition: Option<i32>,
+    pub(super) key: Option<Vec<u8>>,
+    pub(super) payload: Option<Vec<u8>>,
+    pub(super) headers: Option<OwnedHeaders>,
+}
+
+impl Message {
+    /// A message for this topic, without key and payload.
+    pub fn to(topic: impl Into<String>) -> Self {
+        Self {
+            topic: topic.into(),
+            partition: None,
+            key: None,
+            payload: None,
+            headers: None,
+        }
+    }
+
+    /// The partition. Default: chosen by a hash of the key, and without one by librdkafka.
+    pub fn partition(mut self, partition: i32) -> Self {
+        self.partition = Some(partition);
+        self
+    }
+
+    /// The key. Default: null.
+    pub fn key(mut self, key: impl Into<Vec<u8>>) -> Self {
+        self.key = Some(key.into());
+        self
+    }
+
+    /// The payload. Default: null, which is a tombstone.
+    pub fn payload(mut self, payload: impl Into<Vec<u8>>) -> Self {
+        self.payload = Some(payload.into());
+        self
+    }
+
+    /// Adds a header; a name may come more than once.
+    pub fn header(self, name: &str, value: impl AsRef<[u8]>) -> Self {
+        self.with_header(name, Some(value.as_ref()))
+    }
+
+    /// Adds a header whose value is null.
+    pub fn null_header(self, name: &str) -> Self {
+        self.with_header(name, None)
+    }
+
+    fn with_header(mut self, key: &str, value: Option<&[u8]>) -> Self {
+        let headers = self.headers.unwrap_or_default();
+        self.headers = Some(headers.insert(Header { key, value }));
+        self
+    }
+}

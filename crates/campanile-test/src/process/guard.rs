@@ -1,0 +1,221 @@
+use super::spawner;
+use crate::{ServerError, eventually};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+/// How long [`Process::terminate`] waits before it kills.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// How much of a log is shown in an error, in bytes.
+const TAIL: u64 = 4096;
+
+/// A child process that is killed (SIGKILL) and reaped when this guard is dropped.
+///
+/// Its standard input is empty; its output and errors are appended to a log file.
+///
+/// On Linux, where `setpriv` is installed, the child is also killed when this process dies without
+/// dropping anything. Elsewhere it then stays behind.
+#[derive(Debug)]
+pub struct Process {
+    child: Child,
+    name: String,
+    log: PathBuf,
+    /// Where in the log this process's lines begin: a server that is started again appends.
+    log_start: u64,
+}
+
+impl Process {
+    /// Starts `command`, its output appended to the file `log`.
+    ///
+    /// Its arguments, environment variables and folder are kept; its standard streams are replaced,
+    /// and an `env_clear` is not seen.
+    ///
+    /// # Errors
+    ///
+    /// When the log cannot be opened or the program cannot be run.
+    pub fn spawn(command: &Command, log: impl Into<PathBuf>) -> io::Result<Self> {
+        let log = log.into();
+        let output = OpenOptions::new().create(true).append(true).open(&log)?;
+        let log_start = output.metadata()?.len();
+        let mut mortal = spawner::mortal(command);
+        mortal
+            .stdin(Stdio::null())
+            .stderr(output.try_clone()?)
+            .stdout(output);
+        let name = Path::new(command.get_program())
+            .file_name()
+            .unwrap_or(command.get_program())
+            .to_string_lossy()
+            .into_owned();
+        let child = spawner::spawn(mortal)?;
+        Ok(Self {
+            child,
+            name,
+            log,
+            log_start,
+        })
+    }
+
+    /// The process's id, also after it has ended.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Kills the process as a crash would (SIGKILL) and reaps it. Harmless if it has ended.
+    ///
+    /// # Errors
+    ///
+    /// When the operating system refuses.
+    pub fn kill(&mut self) -> io::Result<ExitStatus> {
+        self.child.kill()?;
+        self.child.wait()
+    }
+
+    /// Asks the process to end (SIGTERM), and kills it if it has not ended 10 s later.
+    ///
+    /// # Errors
+    ///
+    /// When the operating system refuses.
+    pub fn terminate(&mut self) -> io::Result<ExitStatus> {
+        if let Some(status) = self.exited()? {
+            return Ok(status);
+        }
+        kill_process(self.native_pid(), Signal::TERM)?;
+        match self.wait(GRACE)? {
+            Some(status) => Ok(status),
+            None => self.kill(),
+        }
+    }
+
+    /// Stops the process where it is (SIGSTOP): its sockets stay open, and nothing answers.
+    ///
+    /// It stands still when this returns.
+    ///
+    /// # Errors
+    ///
+    /// When the process has ended.
+    pub fn pause(&mut self) -> io::Result<()> {
+        self.signal(Signal::STOP)?;
+        // The signal alone is only a request. NOWAIT leaves the process to be reaped by `Child`.
+        let stopped = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+        waitid(WaitId::Pid(self.native_pid()), stopped)?;
+        Ok(())
+    }
+
+    /// Lets a paused process go on (SIGCONT).
+    ///
+    /// # Errors
+    ///
+    /// When the process has ended.
+    pub fn resume(&mut self) -> io::Result<()> {
+        self.signal(Signal::CONT)
+    }
+
+    /// How the process ended, if it has.
+    ///
+    /// # Errors
+    ///
+    /// When the operating system refuses.
+    pub fn exited(&mut self) -> io::Result<Option<ExitStatus>> {
+        self.child.try_wait()
+    }
+
+    /// Waits until the process has ended; `None` if it still runs after `within`.
+    ///
+    /// # Errors
+    ///
+    /// When the operating system refuses.
+    pub fn wait(&mut self, within: Duration) -> io::Result<Option<ExitStatus>> {
+        eventually(within, || self.exited().transpose()).transpose()
+    }
+
+    /// The last lines of what this process has printed, 4 KiB at most.
+    ///
+    /// # Errors
+    ///
+    /// When the log cannot be read.
+    pub fn log(&self) -> io::Result<String> {
+        let mut file = File::open(&self.log)?;
+        let end = file.metadata()?.len();
+        file.seek(SeekFrom::Start(
+            self.log_start.max(end.saturating_sub(TAIL)),
+        ))?;
+        let mut tail = Vec::new();
+        file.take(TAIL).read_to_end(&mut tail)?;
+        Ok(String::from_utf8_lossy(&tail).into_owned())
+    }
+
+    /// Waits until `ready`, and gives up as soon as the process has ended.
+    pub(crate) fn until_ready(
+        &mut self,
+        port: u16,
+        within: Duration,
+        mut ready: impl FnMut() -> bool,
+    ) -> Result<(), ServerError> {
+        let found = eventually(within, || match self.exited() {
+            Ok(None) => ready().then_some(Ok(())),
+            Ok(Some(status)) => Some(Err(self.ended(status, Some(port)))),
+            Err(error) => Some(Err(error.into())),
+        });
+        found.unwrap_or_else(|| Err(self.late(within)))
+    }
+
+    /// Waits until the process has ended well.
+    pub(crate) fn until_done(&mut self, within: Duration) -> Result<(), ServerError> {
+        match self.wait(within)? {
+            Some(status) if status.success() => Ok(()),
+            Some(status) => Err(self.ended(status, None)),
+            None => Err(self.late(within)),
+        }
+    }
+
+    /// The error of a process that ended too early, which may have wanted a port.
+    fn ended(&self, status: ExitStatus, port: Option<u16>) -> ServerError {
+        let server = self.name.clone();
+        match (self.log(), port) {
+            (Err(error), _) => error.into(),
+            (Ok(log), Some(port)) if log.contains("Address already in use") => {
+                ServerError::PortTaken { server, port }
+            }
+            (Ok(log), _) => ServerError::Exited {
+                server,
+                status,
+                log,
+            },
+        }
+    }
+
+    /// The error of a process that takes too long.
+    fn late(&self, within: Duration) -> ServerError {
+        let server = self.name.clone();
+        self.log()
+            .map_or_else(ServerError::Io, |log| ServerError::NotReady {
+                server,
+                within,
+                log,
+            })
+    }
+
+    /// Sends a signal, unless the process was reaped: its id may be another's by now.
+    fn signal(&mut self, signal: Signal) -> io::Result<()> {
+        match self.exited()? {
+            None => Ok(kill_process(self.native_pid(), signal)?),
+            Some(status) => Err(io::Error::other(format!("{} has {status}", self.name))),
+        }
+    }
+
+    fn native_pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It fails only for a process that is gone.
+        let _ = self.kill();
+    }
+}

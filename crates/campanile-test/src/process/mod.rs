@@ -1,0 +1,6 @@
+//! Child processes that never outlive the test.
+
+mod guard;
+mod spawner;
+
+pub use guard::Process;

@@ -1,0 +1,69 @@
+use crate::program;
+use std::io;
+use std::process::{Child, Command, Stdio};
+use std::sync::{LazyLock, mpsc};
+use std::thread;
+
+type Job = (Command, mpsc::SyncSender<io::Result<Child>>);
+
+/// Starts a child process on a thread that lives as long as this process.
+///
+/// The kernel sends a parent's death signal when the *thread* dies that started the child, and a
+/// test's thread ends with the test.
+pub(super) fn spawn(command: Command) -> io::Result<Child> {
+    static SPAWNER: LazyLock<mpsc::Sender<Job>> = LazyLock::new(|| {
+        let (sender, jobs) = mpsc::channel::<Job>();
+        thread::spawn(move || {
+            for (mut command, reply) in jobs {
+                // The caller waits for it.
+                let _ = reply.send(command.spawn());
+            }
+        });
+        sender
+    });
+    let (reply, result) = mpsc::sync_channel(1);
+    SPAWNER
+        .send((command, reply))
+        .expect("the spawning thread lives as long as the process");
+    result
+        .recv()
+        .expect("the spawning thread answers every job")
+}
+
+/// The same command, to be killed when this process dies, however that happens, where `setpriv` can
+/// ask Linux for that. Setting it directly takes unsafe code between fork and exec.
+pub(super) fn mortal(command: &Command) -> Command {
+    static CAN: LazyLock<bool> = LazyLock::new(|| {
+        cfg!(target_os = "linux")
+            && Command::new("setpriv")
+                .args(["--pdeathsig", "KILL", "true"])
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .status()
+                .is_ok_and(|status| status.success())
+    });
+    let program = command.get_program();
+    // What cannot be found is spawned as it is: the error then names it, and not `setpriv`.
+    let found = program
+        .to_str()
+        .is_some_and(|name| name.contains('/') || program::find(name).is_some());
+    let mut mortal = if found && *CAN {
+        let mut setpriv = Command::new("setpriv");
+        setpriv.args(["--pdeathsig", "KILL", "--"]).arg(program);
+        setpriv
+    } else {
+        Command::new(program)
+    };
+    mortal.args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => mortal.env(name, value),
+            None => mortal.env_remove(name),
+        };
+    }
+    if let Some(folder) = command.get_current_dir() {
+        mortal.current_dir(folder);
+    }
+    mortal
+}

@@ -1,0 +1,90 @@
+use super::connection;
+use super::faults::Faults;
+use crate::free_port;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+
+/// The thread that listens, and through it the threads of all connections.
+#[derive(Debug)]
+pub(super) struct Acceptor {
+    addr: SocketAddr,
+    faults: Arc<Faults>,
+    stopping: Arc<AtomicBool>,
+    thread: JoinHandle<Vec<JoinHandle<()>>>,
+}
+
+impl Acceptor {
+    /// Listens on a free port of 127.0.0.1.
+    pub(super) fn on_free_port(faults: &Arc<Faults>) -> io::Result<Self> {
+        loop {
+            match Self::on((Ipv4Addr::LOCALHOST, free_port()?).into(), faults) {
+                // Another process was faster; ports run out at some time.
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+                result => return result,
+            }
+        }
+    }
+
+    /// Listens on this address.
+    pub(super) fn on(addr: SocketAddr, faults: &Arc<Faults>) -> io::Result<Self> {
+        let listener = TcpListener::bind(addr)?;
+        let stopping = Arc::new(AtomicBool::new(false));
+        let thread = {
+            let (faults, stopping) = (Arc::clone(faults), Arc::clone(&stopping));
+            thread::spawn(move || accept(&listener, &faults, &stopping))
+        };
+        Ok(Self {
+            addr,
+            faults: Arc::clone(faults),
+            stopping,
+            thread,
+        })
+    }
+
+    pub(super) fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// Refuses new connections and closes the old ones; returns when all threads have ended.
+    pub(super) fn stop(self) {
+        self.stopping.store(true, Ordering::SeqCst);
+        // Wakes the thread from its accept. If nobody listens any more, it is awake.
+        let _ = TcpStream::connect(self.addr);
+        let connections = self
+            .thread
+            .join()
+            .expect("the accepting thread cannot panic");
+        self.faults.close_all();
+        for connection in connections {
+            connection
+                .join()
+                .expect("a connection's thread cannot panic");
+        }
+    }
+}
+
+/// Accepts until it is told to stop, and gives back the threads of the connections.
+fn accept(
+    listener: &TcpListener,
+    faults: &Arc<Faults>,
+    stopping: &AtomicBool,
+) -> Vec<JoinHandle<()>> {
+    let generation = faults.generation();
+    let mut connections: Vec<JoinHandle<()>> = Vec::new();
+    for client in listener.incoming() {
+        if stopping.load(Ordering::SeqCst) {
+            break;
+        }
+        // The client has gone between its request to connect and now.
+        let Ok(client) = client else { continue };
+        connections.retain(|connection| !connection.is_finished());
+        let faults = Arc::clone(faults);
+        connections.push(thread::spawn(move || {
+            connection::serve(client, generation, &faults);
+        }));
+    }
+    connections
+}

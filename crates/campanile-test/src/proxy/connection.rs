@@ -1,0 +1,103 @@
+use super::faults::{Faults, Verdict};
+use crate::eventually::now;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+/// How long the server may take to accept.
+const CONNECT: Duration = Duration::from_secs(2);
+
+/// What is read at once, in bytes.
+const CHUNK: usize = 16 * 1024;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Direction {
+    Request,
+    Reply,
+}
+
+/// A client and the server it talks to.
+#[derive(Debug)]
+pub(super) struct Connection {
+    client: TcpStream,
+    server: TcpStream,
+    closed: AtomicBool,
+    /// Bytes were swallowed.
+    gap: AtomicBool,
+}
+
+impl Connection {
+    /// Ends both directions, whatever they wait for.
+    pub(super) fn close(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+        // They fail only when the other side was faster.
+        let _ = self.client.shutdown(Shutdown::Both);
+        let _ = self.server.shutdown(Shutdown::Both);
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn note_gap(&self) {
+        self.gap.store(true, Ordering::SeqCst);
+    }
+
+    pub(super) fn has_gap(&self) -> bool {
+        self.gap.load(Ordering::SeqCst)
+    }
+}
+
+/// Serves one client until either side ends.
+pub(super) fn serve(client: TcpStream, generation: u64, faults: &Faults) {
+    // A server that is not there is shown by closing the client's connection, here by dropping it.
+    let Ok(connection) = connect(client, faults) else {
+        return;
+    };
+    let connection = Arc::new(connection);
+    if !faults.open(&connection, generation) {
+        return;
+    }
+    thread::scope(|scope| {
+        scope.spawn(|| pump(Direction::Reply, &connection, faults));
+        pump(Direction::Request, &connection, faults);
+    });
+    faults.forget(&connection);
+}
+
+fn connect(client: TcpStream, faults: &Faults) -> io::Result<Connection> {
+    let server = TcpStream::connect_timeout(&faults.server(), CONNECT)?;
+    client.set_nodelay(true)?;
+    server.set_nodelay(true)?;
+    Ok(Connection {
+        client,
+        server,
+        closed: AtomicBool::new(false),
+        gap: AtomicBool::new(false),
+    })
+}
+
+/// Moves what comes from one side to the other, as the faults allow.
+fn pump(direction: Direction, connection: &Connection, faults: &Faults) {
+    let (mut from, mut to) = match direction {
+        Direction::Request => (&connection.client, &connection.server),
+        Direction::Reply => (&connection.server, &connection.client),
+    };
+    let mut buffer = [0; CHUNK];
+    loop {
+        let bytes = match from.read(&mut buffer) {
+            Ok(0) | Err(_) => break,
+            Ok(length) => &buffer[..length],
+        };
+        match faults.judge(direction, bytes.len(), connection, now()) {
+            Verdict::Pass if to.write_all(bytes).is_ok() => {}
+            Verdict::Pass => break,
+            Verdict::Swallow => {}
+        }
+    }
+    connection.close();
+    faults.wake();
+}

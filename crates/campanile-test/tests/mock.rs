@@ -1,0 +1,186 @@
+//! The mock cluster keeps what the test kit promises of it.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+use campanile_test::{Delivered, Message, MockKafka, eventually};
+use rdkafka::Message as _;
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
+use rdkafka::message::{BorrowedMessage, Headers};
+use std::time::{Duration, Instant};
+
+const SOON: Duration = Duration::from_secs(20);
+
+fn consumer(kafka: &MockKafka, group: &str) -> BaseConsumer {
+    let consumer: BaseConsumer = kafka.consumer_config(group).create().unwrap();
+    consumer.subscribe(&["orders"]).unwrap();
+    consumer
+}
+
+fn with_topic(partitions: i32) -> MockKafka {
+    let kafka = MockKafka::start(1).unwrap();
+    kafka.create_topic("orders", partitions).unwrap();
+    kafka
+}
+
+/// The next message. A poll also returns when it has served a rebalance.
+fn next(consumer: &BaseConsumer) -> BorrowedMessage<'_> {
+    eventually(SOON, || consumer.poll(Duration::from_millis(100)))
+        .expect("a message")
+        .unwrap()
+}
+
+#[test]
+fn a_message_arrives_as_it_was_produced() {
+    let kafka = with_topic(3);
+    let message = Message::to("orders")
+        .partition(2)
+        .key([0xff, 0x00])
+        .payload("an order")
+        .header("trace", "t-1")
+        .header("trace", "t-2")
+        .null_header("empty");
+    let delivered = kafka.producer().produce(message).unwrap();
+    assert_eq!(
+        delivered,
+        Delivered {
+            partition: 2,
+            offset: 0
+        }
+    );
+
+    let consumer = consumer(&kafka, "billing");
+    let received = next(&consumer);
+    assert_eq!((received.partition(), received.offset()), (2, 0));
+    assert_eq!(received.key(), Some(&[0xff, 0x00][..]));
+    assert_eq!(received.payload(), Some(&b"an order"[..]));
+    let headers: Vec<_> = received
+        .headers()
+        .unwrap()
+        .iter()
+        .map(|header| (header.key, header.value))
+        .collect();
+    let expected = [
+        ("trace", Some(&b"t-1"[..])),
+        ("trace", Some(&b"t-2"[..])),
+        ("empty", None),
+    ];
+    assert_eq!(headers, expected);
+}
+
+#[test]
+fn a_tombstone_without_a_key_is_null_and_not_empty() {
+    let kafka = with_topic(1);
+    let producer = kafka.producer();
+    producer.produce(Message::to("orders")).unwrap();
+    producer
+        .produce(Message::to("orders").key("").payload(""))
+        .unwrap();
+    let consumer = consumer(&kafka, "billing");
+    let received = next(&consumer);
+    assert_eq!((received.key(), received.payload()), (None, None));
+    let received = next(&consumer);
+    assert_eq!(
+        (received.key(), received.payload()),
+        (Some(&[][..]), Some(&[][..]))
+    );
+}
+
+#[test]
+fn many_messages_keep_their_order() {
+    let kafka = with_topic(2);
+    let messages = (0..25_000).map(|n: i32| {
+        Message::to("orders")
+            .partition(n % 2)
+            .payload(n.to_string())
+    });
+    let delivered = kafka.producer().produce_all(messages).unwrap();
+    let expected: Vec<_> = (0..25_000)
+        .map(|n| Delivered {
+            partition: n % 2,
+            offset: i64::from(n / 2),
+        })
+        .collect();
+    assert_eq!(delivered, expected);
+}
+
+#[test]
+fn the_first_assignment_takes_less_than_the_mock_clusters_three_seconds() {
+    let kafka = with_topic(1);
+    kafka
+        .producer()
+        .produce(Message::to("orders").payload("1"))
+        .unwrap();
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the time is what this test is about"
+    )]
+    let start = Instant::now();
+    let consumer = consumer(&kafka, "billing");
+    next(&consumer);
+    assert!(
+        start.elapsed() < Duration::from_millis(2500),
+        "{:?}",
+        start.elapsed()
+    );
+}
+
+#[test]
+fn a_group_goes_on_where_it_committed() {
+    let kafka = with_topic(1);
+    let messages = ["1", "2"].map(|payload| Message::to("orders").payload(payload));
+    kafka.producer().produce_all(messages).unwrap();
+    let first = consumer(&kafka, "billing");
+    {
+        let received = next(&first);
+        first.commit_message(&received, CommitMode::Sync).unwrap();
+    }
+    drop(first);
+    let second = consumer(&kafka, "billing");
+    let received = next(&second);
+    assert_eq!(received.payload(), Some(&b"2"[..]));
+}
+
+#[test]
+fn a_member_that_joins_takes_its_share() {
+    let kafka = with_topic(2);
+    let first = consumer(&kafka, "billing");
+    let count = |consumer: &BaseConsumer| consumer.assignment().unwrap().count();
+    let poll = |consumer: &BaseConsumer| {
+        if let Some(received) = consumer.poll(Duration::from_millis(10)) {
+            received.unwrap();
+        }
+    };
+    eventually(SOON, || {
+        poll(&first);
+        (count(&first) == 2).then_some(())
+    })
+    .expect("both partitions");
+    let second = consumer(&kafka, "billing");
+    eventually(SOON, || {
+        poll(&first);
+        poll(&second);
+        (count(&first) == 1 && count(&second) == 1).then_some(())
+    })
+    .expect("one partition each");
+}
+
+#[test]
+fn faults_are_injected_through_the_cluster() {
+    let kafka = with_topic(1);
+    kafka.cluster().broker_down(-1).unwrap();
+    let consumer: BaseConsumer = kafka.consumer_config("billing").create().unwrap();
+    let look = || consumer.fetch_metadata(Some("orders"), Duration::from_millis(300));
+    look().expect_err("no broker");
+    kafka.cluster().broker_up(-1).unwrap();
+    eventually(SOON, || look().ok()).expect("the broker again");
+}
+
+#[test]
+fn it_can_be_shared_between_threads() {
+    fn shared<T: Send + Sync>() {}
+    shared::<MockKafka>();
+    shared::<campanile_test::Producer>();
+    shared::<campanile_test::Proxy>();
+    shared::<campanile_test::KafkaServer>();
+    shared::<campanile_test::RedisServer>();
+}

@@ -1,0 +1,193 @@
+//! Child processes end with the test, whatever happens.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+use campanile_test::{Process, RedisServer, eventually, free_port};
+use rustix::process::{Pid, test_kill_process};
+use std::env;
+use std::fs;
+use std::net::{Ipv4Addr, TcpStream};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+const SOON: Duration = Duration::from_secs(10);
+
+/// Runs this test binary again for one test alone, with a variable by which that test knows it.
+fn again(test: &str, variable: &str) -> Command {
+    let mut command = Command::new(env::current_exe().unwrap());
+    command
+        .args(["--exact", test, "--nocapture"])
+        .env(variable, "1")
+        .stdin(Stdio::null());
+    command
+}
+
+fn runs(pid: u32) -> bool {
+    let pid = Pid::from_raw(pid.try_into().unwrap()).unwrap();
+    test_kill_process(pid).is_ok()
+}
+
+fn sleeper(folder: &tempfile::TempDir) -> Process {
+    Process::spawn(Command::new("sleep").arg("600"), folder.path().join("log")).unwrap()
+}
+
+#[test]
+fn a_dropped_guard_kills_and_reaps() {
+    let folder = tempfile::tempdir().unwrap();
+    let process = sleeper(&folder);
+    let pid = process.pid();
+    assert!(runs(pid));
+    drop(process);
+    assert!(!runs(pid));
+}
+
+#[test]
+fn what_a_process_prints_is_in_its_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("log");
+    fs::write(&log, "of an earlier process\n").unwrap();
+    let mut echo = Command::new("sh");
+    echo.args(["-c", "pwd; echo $BELL; echo wrong >&2; exit 3"])
+        .env("BELL", "rung")
+        .current_dir("/");
+    let mut process = Process::spawn(&echo, &log).unwrap();
+    let status = process.wait(SOON).unwrap().expect("sh ends by itself");
+    assert_eq!(status.code(), Some(3));
+    assert_eq!(process.log().unwrap(), "/\nrung\nwrong\n");
+}
+
+#[test]
+fn a_program_that_is_missing_is_an_error_of_the_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let missing = Command::new("campanile-no-such-program");
+    let error = Process::spawn(&missing, folder.path().join("log")).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
+}
+
+#[test]
+fn a_paused_process_stands_still_and_can_be_killed() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut process = sleeper(&folder);
+    let state = |pid: u32| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        let (_, fields) = stat.rsplit_once(") ").unwrap();
+        fields.chars().next().unwrap()
+    };
+    for _ in 0..20 {
+        process.pause().unwrap();
+        assert_eq!(state(process.pid()), 'T');
+        process.resume().unwrap();
+        assert_ne!(state(process.pid()), 'T');
+    }
+    process.pause().unwrap();
+    assert_eq!(process.kill().unwrap().signal(), Some(9));
+    assert!(process.pause().is_err());
+    assert!(process.resume().is_err());
+}
+
+#[test]
+fn terminate_asks_first() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut polite = Command::new("sh");
+    polite.args([
+        "-c",
+        "trap 'exit 7' TERM; echo ready; while :; do sleep 0.05; done",
+    ]);
+    let mut process = Process::spawn(&polite, folder.path().join("log")).unwrap();
+    eventually(SOON, || (process.log().unwrap() == "ready\n").then_some(()))
+        .expect("the trap is set");
+    assert_eq!(process.terminate().unwrap().code(), Some(7));
+    assert_eq!(process.terminate().unwrap().code(), Some(7));
+}
+
+/// A thread's end must not take the server with it, and the process's end must, also a violent one.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_server_lives_as_long_as_the_process_and_no_longer() {
+    const ABORT: &str = "CAMPANILE_TEST_ABORT";
+    if env::var_os(ABORT).is_some() {
+        let redis = std::thread::spawn(|| RedisServer::start().unwrap())
+            .join()
+            .unwrap();
+        redis.cli(&["PING"]).unwrap();
+        println!("\nport {}", redis.port());
+        std::process::abort();
+    }
+    let test = "a_server_lives_as_long_as_the_process_and_no_longer";
+    let output = again(test, ABORT).output().unwrap();
+    assert_eq!(output.status.signal(), Some(6), "{output:?}");
+    let printed = String::from_utf8(output.stdout).unwrap();
+    let port: u16 = printed
+        .lines()
+        .find_map(|line| line.strip_prefix("port "))
+        .unwrap()
+        .parse()
+        .unwrap();
+    eventually(SOON, || {
+        TcpStream::connect((Ipv4Addr::LOCALHOST, port))
+            .is_err()
+            .then_some(())
+    })
+    .expect("the server is killed");
+}
+
+#[test]
+fn a_missing_server_names_the_command_that_installs_it() {
+    const PATH: &str = "CAMPANILE_TEST_NO_PATH";
+    if env::var_os(PATH).is_some() {
+        let redis = RedisServer::start().unwrap_err();
+        let kafka = campanile_test::KafkaServer::start().unwrap_err();
+        println!("{redis}\n{kafka}");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let test = "a_missing_server_names_the_command_that_installs_it";
+    let output = again(test, PATH)
+        .env("PATH", folder.path())
+        .output()
+        .unwrap();
+    let printed = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{printed}");
+    assert!(
+        printed.contains("`apt-get install redis-server`"),
+        "{printed}"
+    );
+    assert!(
+        printed.contains("`apt-get install default-jre-headless`"),
+        "{printed}"
+    );
+    assert!(printed.contains("`cargo xtask install`"), "{printed}");
+}
+
+#[test]
+fn missing_jars_name_the_command_that_fetches_them() {
+    const CACHE: &str = "CAMPANILE_TEST_NO_CACHE";
+    if env::var_os(CACHE).is_some() {
+        println!("{}", campanile_test::KafkaServer::start().unwrap_err());
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let output = again("missing_jars_name_the_command_that_fetches_them", CACHE)
+        .env_remove("CAMPANILE_KAFKA_LIBS")
+        .env("CAMPANILE_CACHE", folder.path())
+        .output()
+        .unwrap();
+    let printed = String::from_utf8(output.stdout).unwrap();
+    assert!(printed.contains("`cargo xtask install`"), "{printed}");
+    assert!(
+        printed.contains(folder.path().to_str().unwrap()),
+        "{printed}"
+    );
+}
+
+#[test]
+fn a_port_that_is_taken_is_told_from_other_failures() {
+    let port = free_port().unwrap();
+    let _rival = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, port)).unwrap();
+    let error = RedisServer::builder().port(port).start().unwrap_err();
+    assert!(
+        matches!(error, campanile_test::ServerError::PortTaken { port: taken, .. } if taken == port),
+        "{error}"
+    );
+}

@@ -1,0 +1,212 @@
+//! The real servers keep what the test kit promises of them.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+use campanile_test::{Delivered, KafkaServer, Message, RedisServer, ServerError, eventually};
+use rdkafka::Message as _;
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
+use rdkafka::message::{BorrowedMessage, Headers};
+use std::net::TcpStream;
+use std::time::Duration;
+
+const SOON: Duration = Duration::from_secs(30);
+
+/// The next message. A poll also returns when it has served a rebalance.
+fn next(consumer: &BaseConsumer) -> BorrowedMessage<'_> {
+    eventually(SOON, || consumer.poll(Duration::from_millis(100)))
+        .expect("a message")
+        .unwrap()
+}
+
+#[test]
+fn an_append_only_redis_has_its_data_after_a_kill() {
+    let mut redis = RedisServer::builder().append_only(true).start().unwrap();
+    let url = redis.url();
+    redis.cli(&["SET", "bell", "rung\r\ntwice"]).unwrap();
+    redis.kill().unwrap();
+    TcpStream::connect(redis.addr()).expect_err("nobody listens");
+    redis.cli(&["PING"]).expect_err("nobody answers");
+    redis.restart().unwrap();
+    assert_eq!(redis.cli(&["GET", "bell"]).unwrap(), "rung\r\ntwice");
+    assert_eq!(redis.url(), url);
+}
+
+#[test]
+fn a_redis_in_memory_is_empty_after_a_restart() {
+    let mut redis = RedisServer::start().unwrap();
+    redis.cli(&["SET", "bell", "rung"]).unwrap();
+    redis.restart().unwrap();
+    assert_eq!(redis.cli(&["GET", "bell"]).unwrap(), "(nil)");
+}
+
+#[test]
+fn a_paused_redis_answers_when_it_goes_on() {
+    let mut redis = RedisServer::start().unwrap();
+    redis.pause().unwrap();
+    // The kernel accepts for it.
+    let connection = TcpStream::connect(redis.addr()).unwrap();
+    connection.set_nonblocking(true).unwrap();
+    std::io::Write::write_all(&mut &connection, b"PING\r\n").unwrap();
+    assert_eq!(
+        connection.peek(&mut [0]).unwrap_err().kind(),
+        std::io::ErrorKind::WouldBlock
+    );
+    redis.resume().unwrap();
+    eventually(SOON, || connection.peek(&mut [0]).ok()).expect("the answer");
+    assert_eq!(redis.cli(&["PING"]).unwrap(), "PONG");
+}
+
+#[test]
+fn redis_takes_lines_of_configuration_and_a_password() {
+    let redis = RedisServer::builder()
+        .password("sesame")
+        .config("maxmemory", "2mb")
+        .config("user", "ringer on >bell ~* +@all")
+        .start()
+        .unwrap();
+    assert_eq!(redis.url(), format!("redis://:sesame@{}", redis.addr()));
+    let memory = redis.cli(&["CONFIG", "GET", "maxmemory"]).unwrap();
+    assert_eq!(memory, "maxmemory\n2097152");
+    assert_eq!(redis.cli(&["AUTH", "ringer", "bell"]).unwrap(), "OK");
+    let error = redis.cli(&["NONSENSE"]).unwrap_err();
+    assert!(
+        error.to_string().starts_with("ERR unknown command"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_redis_without_a_default_user_starts() {
+    let redis = RedisServer::builder()
+        .config("user", "default off")
+        .config("user", "ringer on >bell ~* +@all")
+        .start()
+        .unwrap();
+    let error = redis.cli(&["PING"]).unwrap_err();
+    assert!(error.to_string().starts_with("NOAUTH"), "{error}");
+}
+
+#[test]
+fn a_redis_that_cannot_start_shows_the_end_of_its_log() {
+    let error = RedisServer::builder()
+        .config("bell", "ding")
+        .start()
+        .unwrap_err();
+    assert!(matches!(error, ServerError::Exited { .. }), "{error}");
+    assert!(format!("{error:?}").contains("bell ding"), "{error:?}");
+}
+
+#[test]
+fn many_redis_servers_start_at_once() {
+    let starts: Vec<_> = (0..8)
+        .map(|_| std::thread::spawn(RedisServer::start))
+        .collect();
+    let servers: Vec<_> = starts
+        .into_iter()
+        .map(|s| s.join().unwrap().unwrap())
+        .collect();
+    for (number, server) in servers.iter().enumerate() {
+        server.cli(&["SET", "number", &number.to_string()]).unwrap();
+    }
+    for (number, server) in servers.iter().enumerate() {
+        assert_eq!(server.cli(&["GET", "number"]).unwrap(), number.to_string());
+    }
+}
+
+/// One server for one story, because its start takes seconds.
+#[test]
+fn kafka_keeps_messages_and_offsets_through_pause_and_kill() {
+    let mut kafka = KafkaServer::start().unwrap();
+    kafka
+        .create_topic("orders", 2, &[("cleanup.policy", "compact")])
+        .unwrap();
+    let again = kafka.create_topic("orders", 2, &[]).unwrap_err();
+    assert!(again.to_string().contains("TopicAlreadyExists"), "{again}");
+
+    let message = Message::to("orders")
+        .partition(1)
+        .key("k-1")
+        .payload("an order")
+        .header("trace", "t-1")
+        .null_header("empty");
+    let delivered = kafka.producer().produce(message).unwrap();
+    assert_eq!(
+        delivered,
+        Delivered {
+            partition: 1,
+            offset: 0
+        }
+    );
+
+    let consumer: BaseConsumer = kafka.consumer_config("billing").create().unwrap();
+    consumer.subscribe(&["orders"]).unwrap();
+    {
+        let received = next(&consumer);
+        assert_eq!(received.key(), Some(&b"k-1"[..]));
+        assert_eq!(received.payload(), Some(&b"an order"[..]));
+        let headers: Vec<_> = received.headers().unwrap().iter().collect();
+        assert_eq!(
+            (headers[0].key, headers[0].value),
+            ("trace", Some(&b"t-1"[..]))
+        );
+        assert_eq!((headers[1].key, headers[1].value), ("empty", None));
+        consumer
+            .commit_message(&received, CommitMode::Sync)
+            .unwrap();
+    }
+    drop(consumer);
+
+    kafka.pause().unwrap();
+    let client: BaseConsumer = kafka.consumer_config("looker").create().unwrap();
+    let nothing = client.fetch_metadata(None, Duration::from_millis(300));
+    nothing.expect_err("a paused broker answers nothing");
+    kafka.resume().unwrap();
+    eventually(SOON, || {
+        client.fetch_metadata(None, Duration::from_secs(1)).ok()
+    })
+    .expect("the broker answers again");
+
+    kafka.kill().unwrap();
+    kafka.restart().unwrap();
+    let second = Message::to("orders").partition(1).key("k-2");
+    assert_eq!(kafka.producer().produce(second).unwrap().offset, 1);
+    let consumer: BaseConsumer = kafka.consumer_config("billing").create().unwrap();
+    consumer.subscribe(&["orders"]).unwrap();
+    let received = next(&consumer);
+    assert_eq!((received.offset(), received.payload()), (1, None));
+}
+
+#[test]
+fn kafka_hands_out_partitions_quickly_with_either_protocol() {
+    let kafka = KafkaServer::builder()
+        .property("auto.create.topics.enable", "true")
+        .start()
+        .unwrap();
+    kafka
+        .producer()
+        .produce(Message::to("created").payload("1"))
+        .unwrap();
+
+    let classic = kafka.consumer_config("classic");
+    let mut newer = kafka.consumer_config("newer");
+    newer
+        .remove("session.timeout.ms")
+        .remove("heartbeat.interval.ms")
+        .set("group.protocol", "consumer");
+    for config in [classic, newer] {
+        let consumer: BaseConsumer = config.create().unwrap();
+        consumer.subscribe(&["created"]).unwrap();
+        let received = next(&consumer);
+        assert_eq!(received.payload(), Some(&b"1"[..]));
+    }
+}
+
+#[test]
+fn a_kafka_that_cannot_start_shows_the_end_of_its_log() {
+    let error = KafkaServer::builder()
+        .property("log.retention.ms", "for ever")
+        .start()
+        .unwrap_err();
+    assert!(matches!(error, ServerError::Exited { .. }), "{error}");
+    assert!(error.to_string().contains("for ever"), "{error}");
+}

@@ -1,0 +1,59 @@
+use crate::progress::Progress;
+use crate::{Result, libs};
+use std::path::Path;
+use std::process::Command;
+use std::{fs, io, process};
+
+/// Resolves and copies what the generated project depends on.
+const GOAL: &str = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies";
+
+/// Kafka brings slf4j 1.7 without a backend; this is one for it.
+const LOG4J: &str = "2.24.3";
+
+/// Fetches the jars of Apache Kafka from Maven Central into `libs`.
+///
+/// They are collected beside it first: a fetch that was interrupted leaves no `libs`.
+pub(crate) fn jars(progress: &Progress, libs: &Path) -> Result {
+    let parent = libs.parent().ok_or("the folder of jars has no parent")?;
+    let work = parent.join(format!("fetch-{}", process::id()));
+    fs::create_dir_all(&work)?;
+    fs::write(work.join("pom.xml"), pom())?;
+    progress.run(
+        Command::new("mvn")
+            .args(["--batch-mode", GOAL, "-DincludeScope=runtime"])
+            .arg("-DoutputDirectory=libs")
+            .current_dir(&work),
+    )?;
+    put(&work.join("libs"), libs)?;
+    fs::remove_dir_all(&work)?;
+    Ok(())
+}
+
+/// Moves the folder to its place, unless another process has put it there meanwhile.
+fn put(from: &Path, to: &Path) -> io::Result<()> {
+    match fs::rename(from, to) {
+        Err(_) if to.is_dir() => Ok(()),
+        result => result,
+    }
+}
+
+/// A project that has nothing but dependencies.
+fn pom() -> String {
+    let dependency = |group: &str, artifact: &str, version: &str| {
+        format!(
+            "<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId>\
+             <version>{version}</version></dependency>\n"
+        )
+    };
+    let dependencies = [
+        dependency("org.apache.kafka", "kafka_2.13", libs::VERSION),
+        dependency("org.apache.logging.log4j", "log4j-core", LOG4J),
+        dependency("org.apache.logging.log4j", "log4j-slf4j-impl", LOG4J),
+    ];
+    format!(
+        "<project>\n<modelVersion>4.0.0</modelVersion>\n<groupId>campanile</groupId>\n\
+         <artifactId>kafka</artifactId>\n<version>1</version>\n<dependencies>\n{}</dependencies>\n\
+         </project>\n",
+        dependencies.concat()
+    )
+}

@@ -1,0 +1,75 @@
+use crate::progress::Progress;
+use crate::{Result, fetch, libs};
+use std::env;
+use std::path::Path;
+use std::process::Command;
+
+/// Programs that the tests and the build need, with Debian's packages of them.
+const PROGRAMS: &[(&str, &str)] = &[
+    ("cc", "build-essential"),
+    ("c++", "build-essential"),
+    ("make", "build-essential"),
+    ("redis-server", "redis-server"),
+    ("java", "default-jre-headless"),
+];
+
+/// What only the fetching of jars needs.
+const MAVEN: (&str, &str) = ("mvn", "maven");
+
+/// Installs what is missing; looks only, if nothing is.
+pub(crate) fn install(progress: &Progress) -> Result {
+    let libs = libs::folder();
+    let fetch = !libs.is_dir();
+    if fetch && env::var_os(libs::VARIABLE).is_some() {
+        return Err(format!("{} names no folder: {}", libs::VARIABLE, libs.display()).into());
+    }
+    let mut packages: Vec<&str> = PROGRAMS
+        .iter()
+        .chain(fetch.then_some(&MAVEN))
+        .filter(|(program, _)| !is_installed(program))
+        .map(|&(_, package)| package)
+        .collect();
+    packages.dedup();
+    if !packages.is_empty() {
+        add(progress, &packages)?;
+    }
+    if fetch {
+        fetch::jars(progress, &libs)?;
+    }
+    progress.step("Redis, Java, C tools and Kafka's jars are there");
+    Ok(())
+}
+
+fn add(progress: &Progress, packages: &[&str]) -> Result {
+    let names = packages.join(" ");
+    if !is_installed("apt-get") {
+        let text = "missing, to be installed by your system's package manager; Debian's names";
+        return Err(format!("{text}: {names}").into());
+    }
+    if !is_root() {
+        let command = format!("sudo apt-get update && sudo apt-get install {names}");
+        return Err(format!("packages are missing; install them with `{command}`").into());
+    }
+    progress.run(apt_get().arg("update"))?;
+    progress.run(
+        apt_get()
+            .args(["install", "--yes", "--no-install-recommends"])
+            .args(packages),
+    )
+}
+
+fn apt_get() -> Command {
+    let mut command = Command::new("apt-get");
+    command.env("DEBIAN_FRONTEND", "noninteractive");
+    command
+}
+
+fn is_root() -> bool {
+    let id = Command::new("id").arg("-u").output();
+    id.is_ok_and(|output| output.stdout == b"0\n")
+}
+
+fn is_installed(program: &str) -> bool {
+    let path = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&path).any(|folder| Path::new(&folder).join(program).is_file())
+}

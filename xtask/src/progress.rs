@@ -1,0 +1,74 @@
+use crate::Result;
+use std::env;
+use std::path::Path;
+use std::process::Command;
+use std::time::Instant;
+
+/// Tells what is done, and when it began.
+pub(crate) struct Progress {
+    start: Instant,
+}
+
+impl Progress {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the time shown to who waits; no lock depends on it"
+    )]
+    pub(crate) fn start() -> Self {
+        Self {
+            start: Instant::now(),
+        }
+    }
+
+    /// Shows what comes next, and the time since the start.
+    pub(crate) fn step(&self, what: &str) {
+        eprintln!("[{:6.1} s] {what}", self.start.elapsed().as_secs_f64());
+    }
+
+    /// Shows a command and runs it; its output goes where ours goes.
+    pub(crate) fn run(&self, command: &mut Command) -> Result {
+        let shown = show(command);
+        self.step(&shown);
+        let status = command
+            .status()
+            .map_err(|error| format!("`{shown}` cannot be run: {error}"))?;
+        if status.success() {
+            Ok(())
+        } else {
+            Err(format!("`{shown}` ended with {status}").into())
+        }
+    }
+}
+
+/// Cargo, in the root of the workspace, the one by which this program was started.
+pub(crate) fn cargo() -> Command {
+    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.current_dir(root());
+    cargo
+}
+
+/// The root of the workspace.
+pub(crate) fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("xtask lies in the workspace")
+}
+
+/// The command as one would type it.
+fn show(command: &Command) -> String {
+    let program = Path::new(command.get_program());
+    let name = program.file_name().unwrap_or(program.as_os_str());
+    let mut words = Vec::new();
+    for (variable, value) in command.get_envs() {
+        let value = value.unwrap_or_default().to_string_lossy();
+        let variable = variable.to_string_lossy();
+        if value.contains(' ') {
+            words.push(format!("{variable}='{value}'"));
+        } else {
+            words.push(format!("{variable}={value}"));
+        }
+    }
+    words.push(name.to_string_lossy().into_owned());
+    words.extend(command.get_args().map(|arg| arg.to_string_lossy().into()));
+    words.join(" ")
+}
