@@ -17,16 +17,20 @@ pub(crate) fn jars(progress: &Progress, libs: &Path) -> Result {
     let parent = libs.parent().ok_or("the folder of jars has no parent")?;
     let work = parent.join(format!("fetch-{}", process::id()));
     fs::create_dir_all(&work)?;
+    let fetched = fetch(progress, &work, libs);
+    fs::remove_dir_all(&work)?;
+    fetched
+}
+
+fn fetch(progress: &Progress, work: &Path, libs: &Path) -> Result {
     fs::write(work.join("pom.xml"), pom())?;
     progress.run(
         Command::new("mvn")
             .args(["--batch-mode", GOAL, "-DincludeScope=runtime"])
             .arg("-DoutputDirectory=libs")
-            .current_dir(&work),
+            .current_dir(work),
     )?;
-    put(&work.join("libs"), libs)?;
-    fs::remove_dir_all(&work)?;
-    Ok(())
+    Ok(put(&work.join("libs"), libs)?)
 }
 
 /// Moves the folder to its place, unless another process has put it there meanwhile.

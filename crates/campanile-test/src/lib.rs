@@ -47,9 +47,9 @@
 //! static KAFKA: LazyLock<KafkaServer> = LazyLock::new(|| KafkaServer::start().unwrap());
 //! ```
 //!
-//! A `static` is never dropped. On Linux, where `setpriv` is installed (it is part of util-linux),
-//! each child process is asked to die with this one, also when this one is killed; elsewhere a
-//! server in a `static` stays behind.
+//! A `static` is never dropped, so the server's folder stays under the temporary folder. On Linux,
+//! where `setpriv` is installed (it is part of util-linux), each child process is asked to die with
+//! this one, also when this one is killed; elsewhere a server in a `static` stays behind too.
 
 mod error;
 mod eventually;

@@ -115,7 +115,12 @@ fn a_server_lives_as_long_as_the_process_and_no_longer() {
         std::process::abort();
     }
     let test = "a_server_lives_as_long_as_the_process_and_no_longer";
-    let output = again(test, ABORT).output().unwrap();
+    // What is aborted leaves its files behind.
+    let folder = tempfile::tempdir().unwrap();
+    let output = again(test, ABORT)
+        .env("TMPDIR", folder.path())
+        .output()
+        .unwrap();
     assert_eq!(output.status.signal(), Some(6), "{output:?}");
     let printed = String::from_utf8(output.stdout).unwrap();
     let port: u16 = printed

@@ -2,11 +2,13 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
-use campanile_test::{Delivered, KafkaServer, Message, RedisServer, ServerError, eventually};
+use campanile_test::{
+    Delivered, KafkaServer, Message, Proxy, RedisServer, ServerError, eventually, free_port,
+};
 use rdkafka::Message as _;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
 use rdkafka::message::{BorrowedMessage, Headers};
-use std::net::TcpStream;
+use std::net::{Ipv4Addr, TcpStream};
 use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(30);
@@ -199,6 +201,34 @@ fn kafka_hands_out_partitions_quickly_with_either_protocol() {
         let received = next(&consumer);
         assert_eq!(received.payload(), Some(&b"1"[..]));
     }
+}
+
+#[test]
+fn a_kafka_that_tells_its_proxys_address_is_reached_through_it() {
+    let port = free_port().unwrap();
+    let proxy = Proxy::to((Ipv4Addr::LOCALHOST, port)).unwrap();
+    let kafka = KafkaServer::builder()
+        .port(port)
+        .property(
+            "advertised.listeners",
+            &format!("PLAINTEXT://{}", proxy.addr()),
+        )
+        .start()
+        .unwrap();
+    kafka.create_topic("orders", 1, &[]).unwrap();
+    kafka
+        .producer()
+        .produce(Message::to("orders").payload("1"))
+        .unwrap();
+    let consumer: BaseConsumer = kafka.consumer_config("billing").create().unwrap();
+    consumer.subscribe(&["orders"]).unwrap();
+    next(&consumer);
+
+    proxy.cut();
+    let look = || consumer.fetch_watermarks("orders", 0, Duration::from_millis(500));
+    look().expect_err("the leader is the proxy");
+    proxy.heal().unwrap();
+    assert_eq!(eventually(SOON, || look().ok()), Some((0, 1)));
 }
 
 #[test]
