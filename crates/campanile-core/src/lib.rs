@@ -1,1 +1,57 @@
-//! campanile-core
+//! Records, keys, locks and the entry's state machine of Campanile: no runtime, no I/O, no clock
+//! that decides.
+//!
+//! # Layout
+//!
+//! * [`Record`] comes from Kafka; [`Request`] carries it, its body and its [`Lock`] through a tower
+//!   stack; [`DecodeLayer`] makes the one of the other.
+//! * [`key`]: how a request's [`IdempotencyKey`] is found.
+//! * [`step`]: the protocol's state machine as one pure function over an [`Entry`] and an
+//!   [`Operation`]; every store is held against it.
+//! * [`Outcome`] is what the idempotency layer answers; [`classify`] says what an error means.
+//! * [`error`]: errors of all crates, and how to find one's own again.
+
+pub mod classify;
+pub mod clock;
+pub mod error;
+pub mod key;
+pub mod limits;
+
+mod carry;
+pub mod decode;
+mod disposition;
+mod entry;
+mod fingerprint;
+mod lock;
+mod namespace;
+mod operation;
+mod outcome;
+mod record;
+mod reply;
+mod request;
+mod step;
+mod store_key;
+mod token;
+mod wakers;
+
+pub use self::carry::{CarryLock, Guarded};
+pub use self::classify::Classify;
+pub use self::clock::Clock;
+pub use self::decode::{Decode, DecodeError, DecodeLayer};
+pub use self::disposition::Disposition;
+pub use self::entry::{Entry, State, Unreadable};
+pub use self::error::{BoxError, BoxableError, ConfigError, LockLost, LostCause};
+pub use self::fingerprint::{Fingerprint, FingerprintHasher};
+pub use self::key::{IdempotencyKey, IntoKey, KeyExtractor};
+pub use self::lock::{Lock, Lost};
+pub use self::namespace::Namespace;
+pub use self::operation::{Command, Operation, Retention};
+pub use self::outcome::{Duplicate, Outcome, Parked, Unguarded};
+pub use self::record::{Coordinates, Headers, Record, RecordBuilder, Timestamp};
+#[doc(hidden)]
+pub use self::record::{Interrupt, LetGo};
+pub use self::reply::{Answer, Reply};
+pub use self::request::{IntoParts, Parts, Request};
+pub use self::step::{reply, step};
+pub use self::store_key::StoreKey;
+pub use self::token::{FencingToken, Grant, Owner};

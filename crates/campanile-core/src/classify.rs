@@ -1,0 +1,85 @@
+//! From a handler's error to what is to happen.
+
+use std::error::Error;
+use std::fmt;
+use std::marker::PhantomData;
+
+use crate::{Disposition, error};
+
+/// Decides what a handler's error means. `None` leaves it to the next one and in the end to the
+/// defaults.
+///
+/// Closures over the error, [`on`] over an error type of your own, and pairs of classifiers are
+/// such. Only the handler's errors are shown to it; locks, back-off and a store that is down never
+/// are.
+pub trait Classify: Send + Sync + 'static {
+    /// What this error means; `None`: no opinion.
+    fn classify(&self, error: &(dyn Error + 'static)) -> Option<Disposition>;
+}
+
+impl<F> Classify for F
+where
+    F: Fn(&(dyn Error + 'static)) -> Option<Disposition> + Send + Sync + 'static,
+{
+    fn classify(&self, error: &(dyn Error + 'static)) -> Option<Disposition> {
+        self(error)
+    }
+}
+
+impl<A: Classify, B: Classify> Classify for (A, B) {
+    fn classify(&self, error: &(dyn Error + 'static)) -> Option<Disposition> {
+        self.0.classify(error).or_else(|| self.1.classify(error))
+    }
+}
+
+/// Classifies errors of type `E`, found through any wrapping.
+///
+/// ```
+/// use campanile_core::{BoxError, Disposition, classify::{self, Classify}};
+///
+/// #[derive(Debug)]
+/// enum ChargeError { CardExpired, GatewayBusy }
+/// # impl std::fmt::Display for ChargeError {
+/// #     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result { f.write_str("charge") }
+/// # }
+/// # impl std::error::Error for ChargeError {}
+///
+/// let by_kind = classify::on(|e: &ChargeError| match e {
+///     ChargeError::CardExpired => Disposition::DeadLetter,
+///     ChargeError::GatewayBusy => Disposition::Retry { after: None },
+/// });
+/// let error: BoxError = ChargeError::CardExpired.into();
+/// assert_eq!(by_kind.classify(&*error), Some(Disposition::DeadLetter));
+/// ```
+pub fn on<E, F>(classify: F) -> On<E, F>
+where
+    E: Error + 'static,
+    F: Fn(&E) -> Disposition + Send + Sync + 'static,
+{
+    On {
+        classify,
+        error: PhantomData,
+    }
+}
+
+/// See [`on`].
+pub struct On<E, F> {
+    classify: F,
+    error: PhantomData<fn(&E)>,
+}
+
+impl<E, F> fmt::Debug for On<E, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "On<{}>", std::any::type_name::<E>())
+    }
+}
+
+impl<E, F> Classify for On<E, F>
+where
+    E: Error + 'static,
+    F: Fn(&E) -> Disposition + Send + Sync + 'static,
+{
+    fn classify(&self, error: &(dyn Error + 'static)) -> Option<Disposition> {
+        error::find(error).map(&self.classify)
+    }
+}

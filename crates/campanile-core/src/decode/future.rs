@@ -1,0 +1,61 @@
+//! The response future.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use pin_project_lite::pin_project;
+
+use super::DecodeError;
+use crate::BoxError;
+
+pin_project! {
+    /// The response of a [`DecodeService`](super::DecodeService).
+    #[derive(Debug)]
+    pub struct ResponseFuture<F> {
+        #[pin]
+        state: State<F>,
+    }
+}
+
+pin_project! {
+    #[project = StateProj]
+    #[derive(Debug)]
+    enum State<F> {
+        // The body was decoded; the inner service works.
+        Inner { #[pin] future: F },
+        // It was not; the error until it is handed out.
+        Refused { error: Option<DecodeError> },
+    }
+}
+
+impl<F> ResponseFuture<F> {
+    pub(super) fn inner(future: F) -> Self {
+        Self {
+            state: State::Inner { future },
+        }
+    }
+
+    pub(super) fn refused(error: DecodeError) -> Self {
+        Self {
+            state: State::Refused { error: Some(error) },
+        }
+    }
+}
+
+impl<F, T, E> Future for ResponseFuture<F>
+where
+    F: Future<Output = Result<T, E>>,
+    E: Into<BoxError>,
+{
+    type Output = Result<T, BoxError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.project().state.project() {
+            StateProj::Inner { future } => Poll::Ready(ready!(future.poll(cx)).map_err(Into::into)),
+            StateProj::Refused { error } => {
+                Poll::Ready(Err(error.take().expect("polled after it was ready").into()))
+            }
+        }
+    }
+}

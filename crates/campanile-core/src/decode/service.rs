@@ -1,0 +1,71 @@
+//! The service.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::task::{Context, Poll};
+
+use tower_service::Service;
+
+use super::{Decode, DecodeError, ResponseFuture};
+use crate::{BoxError, BoxableError, IntoParts, Request};
+
+/// Decodes, then calls the inner service. Made by [`DecodeLayer`](super::DecodeLayer).
+pub struct DecodeService<S, D, In> {
+    inner: S,
+    decoder: D,
+    input: PhantomData<fn(In)>,
+}
+
+impl<S, D, In> DecodeService<S, D, In> {
+    pub(super) fn new(inner: S, decoder: D) -> Self {
+        Self {
+            inner,
+            decoder,
+            input: PhantomData,
+        }
+    }
+}
+
+// `In` is a parameter of the type and not of this impl alone: a service that takes records *and*
+// requests would leave `svc.ready()` ambiguous.
+impl<S, D, In> Service<In> for DecodeService<S, D, In>
+where
+    In: IntoParts,
+    D: Decode,
+    S: Service<Request<D::Body>>,
+    S::Error: BoxableError,
+{
+    type Response = S::Response;
+    type Error = BoxError;
+    type Future = ResponseFuture<S::Future>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.inner.poll_ready(cx).map_err(Into::into)
+    }
+
+    fn call(&mut self, input: In) -> Self::Future {
+        let parts = input.into_request_parts();
+        match self.decoder.decode(&parts.record) {
+            Ok(body) => ResponseFuture::inner(self.inner.call(Request::from_parts(parts, body))),
+            Err(source) => {
+                let coordinates = parts.record.coordinates().clone();
+                let is_null = parts.record.payload().is_none();
+                ResponseFuture::refused(DecodeError::new(coordinates, is_null, source))
+            }
+        }
+    }
+}
+
+impl<S: Clone, D: Clone, In> Clone for DecodeService<S, D, In> {
+    fn clone(&self) -> Self {
+        Self::new(self.inner.clone(), self.decoder.clone())
+    }
+}
+
+impl<S: fmt::Debug, D, In> fmt::Debug for DecodeService<S, D, In> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DecodeService")
+            .field("inner", &self.inner)
+            .finish_non_exhaustive()
+    }
+}

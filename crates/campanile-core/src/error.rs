@@ -1,0 +1,189 @@
+//! Errors of all crates, and how to find one's own again behind a [`BoxError`].
+
+use std::borrow::Cow;
+use std::error::Error;
+use std::fmt;
+use std::time::Duration;
+
+use crate::{FencingToken, IdempotencyKey};
+
+/// The error type of every service here, as in tower's own middleware.
+pub type BoxError = Box<dyn Error + Send + Sync>;
+
+/// Finds an error of type `E` by walking [`source()`](Error::source) from `error` on.
+///
+/// ```
+/// use campanile_core::error;
+/// use std::num::ParseIntError;
+///
+/// let parse = "x".parse::<u8>().unwrap_err();
+/// let wrapped = error::permanent(parse);
+/// assert!(error::find::<ParseIntError>(&wrapped).is_some());
+/// ```
+pub fn find<'a, E: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a E> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(found) = error.downcast_ref() {
+            return Some(found);
+        }
+        next = error.source();
+    }
+    None
+}
+
+/// Whatever becomes a [`BoxError`]: implemented for all that does, and there for its message.
+#[diagnostic::on_unimplemented(
+    message = "the service's error `{Self}` does not convert into `BoxError`",
+    note = "implement `std::error::Error + Send + Sync + 'static` for it, or use `BoxError`"
+)]
+pub trait BoxableError: Into<BoxError> {}
+
+#[diagnostic::do_not_recommend]
+impl<E: Into<BoxError>> BoxableError for E {}
+
+/// A setting that contradicts, or is out of its range; the text says which, and what would do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigError(Cow<'static, str>);
+
+impl ConfigError {
+    /// An error with this text: lower case, naming the setting and the range.
+    pub fn new(message: impl Into<Cow<'static, str>>) -> Self {
+        Self(message.into())
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Error for ConfigError {}
+
+/// For constructors whose argument may already be what they want.
+impl From<std::convert::Infallible> for ConfigError {
+    fn from(never: std::convert::Infallible) -> Self {
+        match never {}
+    }
+}
+
+/// The lock is not ours any more.
+///
+/// Whatever the handler still does, it does without a lock; its result is kept only if the store
+/// says that nobody else was granted the key meanwhile.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LockLost {
+    /// Whose lock it was.
+    pub key: IdempotencyKey,
+    /// The grant's token.
+    pub token: FencingToken,
+    /// How it was lost.
+    pub cause: LostCause,
+}
+
+/// How a lock was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LostCause {
+    /// The store says that the entry belongs to another grant, or is gone.
+    Superseded,
+    /// No renewal was confirmed before the local deadline.
+    Expired,
+    /// The handler ran longer than the ceiling for one lock.
+    MaxHold,
+}
+
+impl fmt::Display for LockLost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let cause = match self.cause {
+            LostCause::Superseded => "the entry belongs to another grant or is gone",
+            LostCause::Expired => "no renewal was confirmed before its deadline",
+            LostCause::MaxHold => "the handler held it longer than `max_hold`",
+        };
+        write!(f, "lock lost (token {}): {cause}", self.token)
+    }
+}
+
+impl Error for LockLost {}
+
+macro_rules! marker {
+    ($(#[$doc:meta])* $name:ident, $text:literal) => {
+        $(#[$doc])*
+        #[derive(Debug)]
+        pub struct $name(BoxError);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str($text)
+            }
+        }
+
+        impl Error for $name {
+            fn source(&self) -> Option<&(dyn Error + 'static)> {
+                Some(&*self.0)
+            }
+        }
+    };
+}
+
+marker!(
+    /// Marks an error that no further attempt would mend; see [`permanent`].
+    Permanent, "permanent error"
+);
+marker!(
+    /// Marks an error after which the record is given up on purpose; see [`skip`].
+    Skip, "skipped by the handler"
+);
+marker!(
+    /// Marks an error after which the consumer should stop; see [`stop`].
+    Stop, "stopped by the handler"
+);
+
+/// Marks an error with the time after which the next attempt is worth it; see [`retry_after`].
+#[derive(Debug)]
+pub struct RetryAfter {
+    source: BoxError,
+    after: Duration,
+}
+
+impl RetryAfter {
+    /// How long to wait before the next attempt.
+    pub fn after(&self) -> Duration {
+        self.after
+    }
+}
+
+impl fmt::Display for RetryAfter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "retry after {:?}", self.after)
+    }
+}
+
+impl Error for RetryAfter {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(&*self.source)
+    }
+}
+
+/// No further attempt would mend this: the record goes to the dead letters, or what stands for them.
+pub fn permanent(error: impl Into<BoxError>) -> Permanent {
+    Permanent(error.into())
+}
+
+/// The next attempt comes after this time, instead of the back-off's.
+pub fn retry_after(error: impl Into<BoxError>, after: Duration) -> RetryAfter {
+    RetryAfter {
+        source: error.into(),
+        after,
+    }
+}
+
+/// The record is given up without a dead letter: its entry becomes FAILED, its offset is committed.
+pub fn skip(error: impl Into<BoxError>) -> Skip {
+    Skip(error.into())
+}
+
+/// The consumer stops, with this record uncommitted.
+pub fn stop(error: impl Into<BoxError>) -> Stop {
+    Stop(error.into())
+}

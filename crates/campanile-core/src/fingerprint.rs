@@ -1,0 +1,65 @@
+//! The fingerprint of a payload: which event a key was first used for.
+
+use std::fmt;
+use std::num::NonZeroU64;
+
+/// 64 bits of BLAKE3 over the part of a request that the user chose.
+///
+/// The entry keeps it in every state, so that the same key with another payload is an error and
+/// never answered with the other payload's reply.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Fingerprint(NonZeroU64);
+
+impl Fingerprint {
+    /// The fingerprint of these bits, or `None` for zero, which stands for "off".
+    pub const fn from_bits(bits: u64) -> Option<Self> {
+        match NonZeroU64::new(bits) {
+            Some(bits) => Some(Self(bits)),
+            None => None,
+        }
+    }
+
+    /// The fingerprint of these bytes.
+    pub fn of(bytes: &[u8]) -> Self {
+        let mut hasher = FingerprintHasher::new();
+        hasher.update(bytes);
+        hasher.finish()
+    }
+
+    /// The bits, never zero.
+    pub const fn to_bits(self) -> u64 {
+        self.0.get()
+    }
+}
+
+impl fmt::Debug for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Fingerprint({:016x})", self.0)
+    }
+}
+
+/// Takes up the parts of a request that make the fingerprint.
+#[derive(Clone, Debug)]
+pub struct FingerprintHasher(blake3::Hasher);
+
+impl FingerprintHasher {
+    pub(crate) fn new() -> Self {
+        Self(blake3::Hasher::new())
+    }
+
+    /// Adds a part. Each is preceded by its length, so that `ab` + `c` differs from `a` + `bc`.
+    pub fn update(&mut self, part: impl AsRef<[u8]>) -> &mut Self {
+        let part = part.as_ref();
+        self.0.update(&(part.len() as u64).to_be_bytes());
+        self.0.update(part);
+        self
+    }
+
+    pub(crate) fn finish(&self) -> Fingerprint {
+        let hash = self.0.finalize();
+        let mut first = [0; 8];
+        first.copy_from_slice(&hash.as_bytes()[..8]);
+        // Zero is "off" in the stored form, so it becomes 1.
+        Fingerprint(NonZeroU64::new(u64::from_be_bytes(first)).unwrap_or(NonZeroU64::MIN))
+    }
+}

@@ -1,0 +1,225 @@
+//! The handle of a held lock.
+
+mod lost;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::clock::Clock;
+use crate::wakers::Wakers;
+use crate::{FencingToken, IdempotencyKey, LockLost, LostCause};
+
+pub use self::lost::Lost;
+
+/// The lock under which a request is processed, as its handler sees it. Cheap to clone.
+///
+/// A lock is no mutual exclusion in an asynchronous network: a pause between [`check`](Self::check)
+/// and the effect can outlast it. What closes that gap is a receiver that compares the
+/// [`token`](Self::token), or that deduplicates by the [`key`](Self::key).
+#[derive(Clone)]
+pub struct Lock(Arc<Inner>);
+
+struct Inner {
+    key: IdempotencyKey,
+    token: FencingToken,
+    attempt: u32,
+    clock: Clock,
+    /// Nanoseconds of `clock`.
+    deadline: AtomicU64,
+    /// Zero while it is held, else the code of a [`LostCause`].
+    loss: AtomicU8,
+    wakers: Wakers,
+}
+
+impl Lock {
+    /// Whose lock it is.
+    pub fn key(&self) -> &IdempotencyKey {
+        &self.0.key
+    }
+
+    /// The fencing token: rises with each grant of this key.
+    pub fn token(&self) -> FencingToken {
+        self.0.token
+    }
+
+    /// Which attempt this is; the first is 1.
+    pub fn attempt(&self) -> u32 {
+        self.0.attempt
+    }
+
+    /// How long the lock still holds if no further renewal is confirmed; zero once it is lost.
+    ///
+    /// It is taken from the instant *before* the last confirmed command was sent, less a margin, so
+    /// that it ends before the store's own.
+    pub fn remaining(&self) -> Duration {
+        match self.loss() {
+            Some(_) => Duration::ZERO,
+            None => self.deadline().saturating_sub(self.0.clock.now()),
+        }
+    }
+
+    /// Whether the lock is still ours: for the line before a side effect.
+    ///
+    /// # Errors
+    /// [`LockLost`], for ever after.
+    pub fn check(&self) -> Result<(), LockLost> {
+        self.loss().map_or(Ok(()), Err)
+    }
+
+    /// Resolves when the lock is lost: for `select!` in a long handler.
+    pub fn lost(&self) -> Lost {
+        Lost::new(self.clone())
+    }
+
+    /// A lock granted with this deadline. For the keeper.
+    #[doc(hidden)]
+    pub fn new(
+        key: IdempotencyKey,
+        token: FencingToken,
+        attempt: u32,
+        clock: Clock,
+        deadline: Duration,
+    ) -> Self {
+        Self(Arc::new(Inner {
+            key,
+            token,
+            attempt,
+            clock,
+            deadline: AtomicU64::new(nanos(deadline)),
+            loss: AtomicU8::new(HELD),
+            wakers: Wakers::default(),
+        }))
+    }
+
+    /// A renewal was confirmed. A lock that is lost stays lost. For the keeper.
+    #[doc(hidden)]
+    pub fn renewed(&self, deadline: Duration) {
+        self.0.deadline.fetch_max(nanos(deadline), Ordering::AcqRel);
+    }
+
+    /// The lock is lost; the first cause counts. For the keeper.
+    #[doc(hidden)]
+    pub fn lose(&self, cause: LostCause) {
+        let code = encode(cause);
+        if self
+            .0
+            .loss
+            .compare_exchange(HELD, code, Ordering::AcqRel, Ordering::Acquire)
+            .is_ok()
+        {
+            self.0.wakers.wake_all();
+        }
+    }
+
+    /// How it was lost. Looks at the deadline itself, so that it holds although nobody ran the keeper.
+    #[doc(hidden)]
+    pub fn loss(&self) -> Option<LockLost> {
+        if self.0.loss.load(Ordering::Acquire) == HELD && self.0.clock.now() >= self.deadline() {
+            self.lose(LostCause::Expired);
+        }
+        decode(self.0.loss.load(Ordering::Acquire)).map(|cause| LockLost {
+            key: self.0.key.clone(),
+            token: self.0.token,
+            cause,
+        })
+    }
+
+    /// When it is lost without a further renewal, by the keeper's clock.
+    #[doc(hidden)]
+    pub fn deadline(&self) -> Duration {
+        Duration::from_nanos(self.0.deadline.load(Ordering::Acquire))
+    }
+}
+
+impl fmt::Debug for Lock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lock")
+            .field("token", &self.token().get())
+            .field("attempt", &self.attempt())
+            .field("remaining", &self.remaining())
+            .finish_non_exhaustive()
+    }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+const HELD: u8 = 0;
+
+const fn encode(cause: LostCause) -> u8 {
+    match cause {
+        LostCause::Superseded => 1,
+        LostCause::Expired => 2,
+        LostCause::MaxHold => 3,
+    }
+}
+
+const fn decode(code: u8) -> Option<LostCause> {
+    match code {
+        1 => Some(LostCause::Superseded),
+        2 => Some(LostCause::Expired),
+        3 => Some(LostCause::MaxHold),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio_test::{assert_pending, assert_ready, task};
+
+    use super::*;
+
+    fn lock(clock: &Arc<AtomicU64>) -> Lock {
+        let key = IdempotencyKey::new("k").unwrap();
+        let seconds = clock.clone();
+        let clock = Clock::from_fn(move || Duration::from_secs(seconds.load(Ordering::Relaxed)));
+        Lock::new(
+            key,
+            FencingToken::new(7).unwrap(),
+            1,
+            clock,
+            Duration::from_secs(10),
+        )
+    }
+
+    #[test]
+    fn a_lock_is_lost_at_its_deadline_although_nobody_says_so() {
+        let clock = Arc::new(AtomicU64::new(0));
+        let lock = lock(&clock);
+        assert_eq!(lock.remaining(), Duration::from_secs(10));
+        clock.store(10, Ordering::Relaxed);
+        assert_eq!(lock.check().unwrap_err().cause, LostCause::Expired);
+        // A confirmation that comes too late does not bring it back.
+        lock.renewed(Duration::from_secs(20));
+        assert!(lock.check().is_err());
+        assert_eq!(lock.remaining(), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_renewal_moves_the_deadline_only_forward() {
+        let clock = Arc::new(AtomicU64::new(0));
+        let lock = lock(&clock);
+        lock.renewed(Duration::from_secs(20));
+        lock.renewed(Duration::from_secs(15));
+        assert_eq!(lock.remaining(), Duration::from_secs(20));
+    }
+
+    #[test]
+    fn everyone_who_waits_for_the_loss_is_woken_and_the_first_cause_counts() {
+        let lock = lock(&Arc::new(AtomicU64::new(0)));
+        let mut one = task::spawn(lock.lost());
+        let mut other = task::spawn(lock.lost());
+        let gone = task::spawn(lock.lost());
+        assert_pending!(one.poll());
+        assert_pending!(other.poll());
+        drop(gone);
+        lock.lose(LostCause::Superseded);
+        lock.lose(LostCause::MaxHold);
+        assert!(one.is_woken() && other.is_woken());
+        assert_eq!(assert_ready!(one.poll()).cause, LostCause::Superseded);
+        assert_eq!(assert_ready!(other.poll()).cause, LostCause::Superseded);
+    }
+}

@@ -1,0 +1,83 @@
+//! How a record is made, by a driver or in a test.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+
+use bytes::Bytes;
+
+use crate::wakers::Wakers;
+
+use super::{Coordinates, Headers, Inner, Record, Timestamp};
+
+/// Builds a [`Record`]: without a payload it is a tombstone.
+#[derive(Debug)]
+pub struct RecordBuilder {
+    coordinates: Coordinates,
+    timestamp: Option<Timestamp>,
+    key: Option<Bytes>,
+    payload: Option<Bytes>,
+    headers: Headers,
+}
+
+impl RecordBuilder {
+    pub(super) fn new(coordinates: Coordinates) -> Self {
+        Self {
+            coordinates,
+            timestamp: None,
+            key: None,
+            payload: None,
+            headers: Headers::default(),
+        }
+    }
+
+    /// Kafka's record key.
+    pub fn key(mut self, key: impl Into<Bytes>) -> Self {
+        self.key = Some(key.into());
+        self
+    }
+
+    /// The payload; without one the record is a tombstone.
+    pub fn payload(mut self, payload: impl Into<Bytes>) -> Self {
+        self.payload = Some(payload.into());
+        self
+    }
+
+    /// When it was made or appended.
+    pub fn timestamp(mut self, timestamp: Timestamp) -> Self {
+        self.timestamp = Some(timestamp);
+        self
+    }
+
+    /// Adds a header after those there are.
+    pub fn header(mut self, name: impl Into<Box<str>>, value: impl Into<Bytes>) -> Self {
+        self.headers.push(name.into(), Some(value.into()));
+        self
+    }
+
+    /// Adds a header whose value is null.
+    pub fn null_header(mut self, name: impl Into<Box<str>>) -> Self {
+        self.headers.push(name.into(), None);
+        self
+    }
+
+    /// The record.
+    pub fn build(self) -> Record {
+        let Self {
+            coordinates,
+            timestamp,
+            key,
+            payload,
+            headers,
+        } = self;
+        Record(Arc::new(Inner {
+            coordinates,
+            timestamp,
+            key,
+            payload,
+            headers,
+            interrupted: AtomicBool::new(false),
+            interrupts: AtomicUsize::new(0),
+            wakers: Wakers::default(),
+        }))
+    }
+}

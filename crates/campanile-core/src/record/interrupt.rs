@@ -1,0 +1,114 @@
+//! Between the driver, which drops a record's future, and the layer, which then lets its lock go.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+
+use super::Record;
+
+/// Shows the layer whether a record's future is dropped by a revoke or a shutdown: the lock is then
+/// released (the attempt is handed back) instead of a failed attempt being counted.
+///
+/// Whoever still has to tell the store something about the record keeps a clone, so that the driver
+/// can wait for that: see [`LetGo`]. Not part of the public contract.
+#[doc(hidden)]
+pub struct Interrupt(Record);
+
+impl Interrupt {
+    pub(super) fn new(record: Record) -> Self {
+        record.0.interrupts.fetch_add(1, Ordering::Relaxed);
+        Self(record)
+    }
+
+    /// Whether it is.
+    pub fn is_set(&self) -> bool {
+        self.0.0.interrupted.load(Ordering::Acquire)
+    }
+}
+
+impl Clone for Interrupt {
+    fn clone(&self) -> Self {
+        Self::new(self.0.clone())
+    }
+}
+
+impl Drop for Interrupt {
+    fn drop(&mut self) {
+        if self.0.0.interrupts.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.0.wakers.wake_all();
+        }
+    }
+}
+
+impl fmt::Debug for Interrupt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Interrupt({})", self.is_set())
+    }
+}
+
+/// Resolves when nothing is left to tell the store about a record: after its future was dropped,
+/// that is when the release of its lock was answered.
+#[doc(hidden)]
+pub struct LetGo {
+    record: Record,
+    slot: Option<usize>,
+}
+
+impl LetGo {
+    pub(super) fn new(record: Record) -> Self {
+        Self { record, slot: None }
+    }
+}
+
+impl Future for LetGo {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let this = self.get_mut();
+        // First the waker, then the look: what happens in between finds the waker.
+        this.record.0.wakers.register(&mut this.slot, cx.waker());
+        if this.record.0.interrupts.load(Ordering::Acquire) == 0 {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
+    }
+}
+
+impl Drop for LetGo {
+    fn drop(&mut self) {
+        if let Some(slot) = self.slot {
+            self.record.0.wakers.remove(slot);
+        }
+    }
+}
+
+impl fmt::Debug for LetGo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("LetGo").field(&self.record).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio_test::{assert_pending, assert_ready, task};
+
+    use crate::Record;
+
+    #[test]
+    fn a_record_is_let_go_when_the_last_who_had_to_tell_the_store_has_done_so() {
+        let record = Record::builder("t", 0, 0).build();
+        assert_ready!(task::spawn(record.let_go()).poll());
+        let one = record.interrupt();
+        let other = one.clone();
+        let mut let_go = task::spawn(record.let_go());
+        assert_pending!(let_go.poll());
+        drop(one);
+        assert!(!let_go.is_woken());
+        drop(other);
+        assert!(let_go.is_woken());
+        assert_ready!(let_go.poll());
+    }
+}

@@ -1,0 +1,141 @@
+//! What came from Kafka.
+
+mod builder;
+mod coordinates;
+mod headers;
+mod interrupt;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::SystemTime;
+
+use bytes::Bytes;
+
+pub use self::builder::RecordBuilder;
+pub use self::coordinates::Coordinates;
+pub use self::headers::Headers;
+pub use self::interrupt::{Interrupt, LetGo};
+
+use crate::wakers::Wakers;
+
+/// One record of Kafka: owned, immutable, and cheap to clone (one reference count).
+///
+/// `Debug` prints the coordinates only.
+///
+/// ```
+/// use campanile_core::Record;
+///
+/// let record = Record::builder("payments", 3, 42)
+///     .key("account-7")
+///     .payload(r#"{"cents":100}"#)
+///     .header("idempotency-key", "p-1")
+///     .build();
+/// assert_eq!(record.coordinates().to_string(), "payments/3@42");
+/// ```
+#[derive(Clone)]
+pub struct Record(Arc<Inner>);
+
+struct Inner {
+    coordinates: Coordinates,
+    timestamp: Option<Timestamp>,
+    key: Option<Bytes>,
+    payload: Option<Bytes>,
+    headers: Headers,
+    interrupted: AtomicBool,
+    /// How many [`Interrupt`]s there are.
+    interrupts: AtomicUsize,
+    wakers: Wakers,
+}
+
+impl Record {
+    /// Starts a record at these coordinates.
+    pub fn builder(topic: impl Into<Arc<str>>, partition: i32, offset: i64) -> RecordBuilder {
+        RecordBuilder::new(Coordinates {
+            topic: topic.into(),
+            partition,
+            offset,
+        })
+    }
+
+    /// Topic, partition and offset.
+    pub fn coordinates(&self) -> &Coordinates {
+        &self.0.coordinates
+    }
+
+    /// The topic's name.
+    pub fn topic(&self) -> &str {
+        &self.0.coordinates.topic
+    }
+
+    /// The partition's number.
+    pub fn partition(&self) -> i32 {
+        self.0.coordinates.partition
+    }
+
+    /// The offset in the partition.
+    pub fn offset(&self) -> i64 {
+        self.0.coordinates.offset
+    }
+
+    /// When it was made or appended, if the broker says so.
+    pub fn timestamp(&self) -> Option<Timestamp> {
+        self.0.timestamp
+    }
+
+    /// The record's key: what Kafka partitions and compacts by. Seldom an idempotency key; see
+    /// [`key`](crate::key).
+    pub fn key(&self) -> Option<&Bytes> {
+        self.0.key.as_ref()
+    }
+
+    /// The payload. `None` is a tombstone, `Some` of no bytes is not.
+    pub fn payload(&self) -> Option<&Bytes> {
+        self.0.payload.as_ref()
+    }
+
+    /// The headers.
+    pub fn headers(&self) -> &Headers {
+        &self.0.headers
+    }
+
+    /// About how many bytes it keeps in memory, for budgets: payload, key, headers, and itself.
+    pub fn size(&self) -> usize {
+        let part = |bytes: &Option<Bytes>| bytes.as_ref().map_or(0, Bytes::len);
+        size_of::<Inner>() + part(&self.0.key) + part(&self.0.payload) + self.0.headers.size()
+    }
+
+    /// From now on, a drop of this record's future is an interruption and no failure. The driver
+    /// says so before a revoke or a shutdown lets go of it.
+    #[doc(hidden)]
+    pub fn set_interrupted(&self) {
+        self.0.interrupted.store(true, Ordering::Release);
+    }
+
+    /// How the layer sees that.
+    #[doc(hidden)]
+    pub fn interrupt(&self) -> Interrupt {
+        Interrupt::new(self.clone())
+    }
+
+    /// How the driver waits, after it has dropped the record's future, until the lock is let go.
+    #[doc(hidden)]
+    pub fn let_go(&self) -> LetGo {
+        LetGo::new(self.clone())
+    }
+}
+
+impl fmt::Debug for Record {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Record({})", self.0.coordinates)
+    }
+}
+
+/// A record's time, with who set it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Timestamp {
+    /// The producer.
+    CreateTime(SystemTime),
+    /// The broker, when it appended the record.
+    LogAppendTime(SystemTime),
+}
