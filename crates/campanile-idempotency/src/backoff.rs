@@ -1,0 +1,82 @@
+//! How long an entry waits after a failed attempt.
+
+use std::time::Duration;
+
+use campanile_core::ConfigError;
+use campanile_core::limits::MAX_BACKOFF;
+
+/// Exponential back-off with full jitter: after attempt *n*, a random time up to
+/// `initial × 2^(n−1)`, at most `max`.
+///
+/// Full jitter spreads what failed together; see "Exponential Backoff And Jitter" in the AWS
+/// Architecture Blog. The default is 1 s, at most 5 min.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Backoff {
+    initial: Duration,
+    max: Duration,
+}
+
+impl Backoff {
+    /// From `initial` doubling up to `max`.
+    ///
+    /// # Errors
+    /// If `initial` is zero or above `max`, or `max` is above 24 h.
+    pub fn new(initial: Duration, max: Duration) -> Result<Self, ConfigError> {
+        if initial.is_zero() || initial > max || max > MAX_BACKOFF {
+            return Err(ConfigError::new(format!(
+                "the back-off must have 0 < initial ≤ max ≤ {MAX_BACKOFF:?}, \
+                 not initial {initial:?} and max {max:?}"
+            )));
+        }
+        Ok(Self { initial, max })
+    }
+
+    /// The wait after this attempt; the first is 1.
+    pub fn delay(&self, attempt: u32) -> Duration {
+        let doublings = attempt.saturating_sub(1).min(31);
+        let ceiling = self.initial.saturating_mul(1 << doublings).min(self.max);
+        ceiling.mul_f64(fastrand::f64())
+    }
+}
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self {
+            initial: Duration::from_secs(1),
+            max: Duration::from_secs(5 * 60),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_wait_doubles_up_to_its_maximum() {
+        let backoff = Backoff::default();
+        for (attempt, ceiling) in [
+            (1, 1),
+            (2, 2),
+            (5, 16),
+            (9, 256),
+            (10, 300),
+            (u32::MAX, 300),
+        ] {
+            let longest = (0..1000).map(|_| backoff.delay(attempt)).max().unwrap();
+            assert!(longest <= Duration::from_secs(ceiling));
+            assert!(
+                longest > Duration::from_secs(ceiling) / 2,
+                "of {ceiling} s only {longest:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_back_off_that_contradicts_is_refused() {
+        let second = Duration::from_secs(1);
+        assert!(Backoff::new(Duration::ZERO, second).is_err());
+        assert!(Backoff::new(second * 2, second).is_err());
+        assert!(Backoff::new(second, MAX_BACKOFF + second).is_err());
+    }
+}

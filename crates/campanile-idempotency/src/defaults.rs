@@ -1,0 +1,79 @@
+//! What an error means, if nobody else has an opinion.
+
+use std::error::Error;
+
+use campanile_core::error::{self, Permanent, RetryAfter, Skip, Stop};
+use campanile_core::{Classify, DecodeError, Disposition};
+use tower::load_shed::error::Overloaded;
+
+/// The last of all classifiers; it always has an opinion.
+///
+/// * the markers of [`error`]: as they say
+/// * a body that does not decode: dead letter, for no attempt would mend it
+/// * [`Overloaded`] from inside the layer: release, for the handler did not run
+/// * everything else, time-outs and panics included: retry after the back-off
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Defaults;
+
+impl Classify for Defaults {
+    fn classify(&self, error: &(dyn Error + 'static)) -> Option<Disposition> {
+        // The outermost marker counts, as the last who had a say.
+        let mut next = Some(error);
+        while let Some(error) = next {
+            if error.is::<Permanent>() || error.is::<DecodeError>() {
+                return Some(Disposition::DeadLetter);
+            } else if error.is::<Skip>() {
+                return Some(Disposition::Skip);
+            } else if error.is::<Stop>() {
+                return Some(Disposition::Stop);
+            } else if error.is::<Overloaded>() {
+                return Some(Disposition::Release);
+            } else if let Some(marker) = error.downcast_ref::<RetryAfter>() {
+                return Some(Disposition::Retry {
+                    after: Some(marker.after()),
+                });
+            }
+            next = error.source();
+        }
+        Some(Disposition::Retry { after: None })
+    }
+}
+
+/// Whether the inner service refused without having run.
+pub(crate) fn never_ran(error: &(dyn Error + 'static)) -> bool {
+    error::find::<Overloaded>(error).is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn classify(error: &(dyn Error + 'static)) -> Disposition {
+        Defaults.classify(error).unwrap()
+    }
+
+    #[test]
+    fn the_outermost_marker_counts() {
+        let inner = error::permanent("card expired");
+        assert_eq!(classify(&inner), Disposition::DeadLetter);
+        let second = Duration::from_secs(1);
+        let outer = error::retry_after(inner, second);
+        assert_eq!(
+            classify(&outer),
+            Disposition::Retry {
+                after: Some(second)
+            }
+        );
+        assert_eq!(classify(&error::skip(outer)), Disposition::Skip);
+        assert_eq!(classify(&error::stop("no database")), Disposition::Stop);
+    }
+
+    #[test]
+    fn overload_is_released_and_all_else_retried() {
+        assert_eq!(classify(&Overloaded::new()), Disposition::Release);
+        let elapsed = tower::timeout::error::Elapsed::new();
+        assert_eq!(classify(&elapsed), Disposition::Retry { after: None });
+    }
+}

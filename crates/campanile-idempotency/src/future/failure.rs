@@ -1,0 +1,176 @@
+//! What follows when the inner service has failed.
+
+use std::error::Error;
+use std::fmt::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use campanile_core::limits::MAX_ERROR_BYTES;
+use campanile_core::{BoxError, Classify, Disposition, Lock, Outcome, Parked};
+use tower_service::Service;
+
+use super::state::{State, Then};
+use crate::defaults::{Defaults, never_ran};
+use crate::error::{Failed, Handover, IdempotencyError};
+use crate::keeper::{HeldLock, Settlement};
+use crate::layer::{Policies, Shared};
+use crate::policy::OnGivenUp;
+
+pub(super) fn failed<S: Service<R>, R, C>(
+    shared: &Shared<C>,
+    held: HeldLock,
+    source: BoxError,
+) -> State<S, R> {
+    let guard = &shared.guard;
+    let attempt = held.lock().attempt();
+    let backoff = guard.backoff.delay(attempt);
+    let error = text(&*source);
+    let no_attempt_left = attempt >= shared.terms.max_attempts.into();
+    match classify(guard, &*source) {
+        Disposition::Retry { after } if !no_attempt_left => {
+            let delay = after.unwrap_or(backoff);
+            let retry = Disposition::Retry { after };
+            let settlement = Settlement::Fail {
+                delay,
+                last: false,
+                error,
+            };
+            record(held, settlement, source, retry, Some(delay))
+        }
+        Disposition::Release => {
+            let settlement = Settlement::Release {
+                ran: !never_ran(&*source),
+            };
+            record(
+                held,
+                settlement,
+                source,
+                Disposition::Release,
+                Some(backoff),
+            )
+        }
+        Disposition::Stop => {
+            let settlement = Settlement::Fail {
+                delay: backoff,
+                last: false,
+                error,
+            };
+            record(held, settlement, source, Disposition::Stop, None)
+        }
+        Disposition::Skip => reject(held, error),
+        disposition => match guard.given_up {
+            OnGivenUp::Reject => reject(held, error),
+            OnGivenUp::HandOver => {
+                // Used up is not doomed: with more attempts it may be tried again.
+                let last = disposition == Disposition::DeadLetter;
+                hand_over(held, backoff, last, error, source)
+            }
+        },
+    }
+}
+
+/// Records the attempt; the handler's error is the answer.
+fn record<S: Service<R>, R>(
+    held: HeldLock,
+    settlement: Settlement,
+    source: BoxError,
+    disposition: Disposition,
+    retry_after: Option<Duration>,
+) -> State<S, R> {
+    let failed = error_of(&held.lock().clone(), disposition, retry_after, source, None);
+    State::settle(held, settlement, Then::Error(failed))
+}
+
+/// Gives the key up without a dead letter, by the user's explicit choice.
+fn reject<S: Service<R>, R>(held: HeldLock, error: Box<str>) -> State<S, R> {
+    let parked = Parked::new(held.lock().attempt(), Some(error.clone()));
+    State::settle(
+        held,
+        Settlement::Reject { reason: error },
+        Then::Answer(Outcome::Parked(parked)),
+    )
+}
+
+/// Lets whoever gets the error publish the dead letter under the lock.
+fn hand_over<S: Service<R>, R>(
+    mut held: HeldLock,
+    delay: Duration,
+    last: bool,
+    error: Box<str>,
+    source: BoxError,
+) -> State<S, R> {
+    held.drop_fails(delay, last, error);
+    let lock = held.lock().clone();
+    State::refused(error_of(
+        &lock,
+        Disposition::DeadLetter,
+        None,
+        source,
+        Some(held),
+    ))
+}
+
+fn error_of(
+    lock: &Lock,
+    disposition: Disposition,
+    retry_after: Option<Duration>,
+    source: BoxError,
+    handover: Option<HeldLock>,
+) -> IdempotencyError {
+    IdempotencyError::Failed(Failed {
+        key: lock.key().clone(),
+        attempt: lock.attempt(),
+        disposition,
+        retry_after,
+        source,
+        lock: Handover::new(handover),
+    })
+}
+
+/// The first opinion; a classifier that panics has said "retry".
+fn classify(guard: &Policies, error: &(dyn Error + 'static)) -> Disposition {
+    let opinion = catch_unwind(AssertUnwindSafe(|| {
+        let opinion = guard
+            .classifiers
+            .iter()
+            .find_map(|classifier| classifier.classify(error));
+        opinion.or_else(|| Defaults.classify(error))
+    }));
+    opinion
+        .ok()
+        .flatten()
+        .unwrap_or(Disposition::Retry { after: None })
+}
+
+/// The error with its sources, as far as an entry keeps it.
+fn text(error: &(dyn Error + 'static)) -> Box<str> {
+    let mut text = Bounded(String::new());
+    let mut next = Some(error);
+    while let Some(error) = next {
+        let separator = if text.0.is_empty() { "" } else { ": " };
+        if write!(text, "{separator}{error}").is_err() {
+            break;
+        }
+        next = error.source();
+    }
+    text.0.into()
+}
+
+/// Text up to the size that is kept: an error's `Display` may write a whole page.
+struct Bounded(String);
+
+impl Write for Bounded {
+    fn write_str(&mut self, part: &str) -> std::fmt::Result {
+        let room = MAX_ERROR_BYTES - self.0.len();
+        let fits = (0..=room.min(part.len()))
+            .rev()
+            .find(|at| part.is_char_boundary(*at))
+            .unwrap_or(0);
+        self.0.push_str(&part[..fits]);
+        if fits < part.len() {
+            Err(std::fmt::Error)
+        } else {
+            Ok(())
+        }
+    }
+}

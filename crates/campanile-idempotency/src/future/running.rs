@@ -1,0 +1,91 @@
+//! The lock while the inner service works under it.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use campanile_core::{Interrupt, LostCause};
+
+use crate::keeper::{HeldLock, Settlement};
+use crate::layer::Policies;
+use crate::policy::OnAbandoned;
+
+/// Knows what it means if it is dropped before the inner service has ended.
+pub(super) struct Running {
+    /// `None` once it has ended.
+    held: Option<HeldLock>,
+    interrupt: Option<Interrupt>,
+    guard: Arc<Policies>,
+    /// Whether user code is on the stack. A drop that finds it set is a panic, also one that
+    /// somebody above catches, which `thread::panicking` would not tell.
+    inside: bool,
+}
+
+impl Running {
+    pub(super) fn new(held: HeldLock, interrupt: Option<Interrupt>, guard: Arc<Policies>) -> Self {
+        Self {
+            held: Some(held),
+            interrupt,
+            guard,
+            inside: false,
+        }
+    }
+
+    pub(super) fn call<T>(&mut self, call: impl FnOnce() -> T) -> T {
+        self.inside = true;
+        let result = call();
+        self.inside = false;
+        result
+    }
+
+    pub(super) fn poll<F: Future>(
+        &mut self,
+        future: Pin<&mut F>,
+        cx: &mut Context<'_>,
+    ) -> Poll<F::Output> {
+        self.call(|| future.poll(cx))
+    }
+
+    /// The inner service has ended; the lock is to be settled.
+    pub(super) fn finish(&mut self) -> HeldLock {
+        self.held.take().expect("the inner service ends once")
+    }
+
+    fn abandoned(&self, held: &HeldLock) -> Settlement {
+        let fail = |error: &str| {
+            let attempt = held.lock().attempt();
+            let delay = self.guard.backoff.delay(attempt);
+            Settlement::Fail {
+                delay,
+                last: false,
+                error: error.into(),
+            }
+        };
+        match held.lock().loss().map(|lost| lost.cause) {
+            Some(LostCause::MaxHold) => return fail("held longer than `max_hold`"),
+            // The store could not be reached, or has another owner: nothing to say.
+            Some(_) => return Settlement::Expire,
+            None => {}
+        }
+        if self.inside {
+            return fail("the handler panicked");
+        }
+        if self.interrupt.as_ref().is_some_and(Interrupt::is_set) {
+            return Settlement::Release { ran: true };
+        }
+        match self.guard.abandoned {
+            OnAbandoned::Fail => fail("dropped before it had ended, as by a time-out"),
+            OnAbandoned::Release => Settlement::Release { ran: true },
+            OnAbandoned::Expire => Settlement::Expire,
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(mut held) = self.held.take() {
+            held.drop_means(self.abandoned(&held));
+        }
+    }
+}

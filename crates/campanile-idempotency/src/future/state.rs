@@ -1,0 +1,110 @@
+//! Where a request stands.
+
+use std::future::Future;
+use std::pin::Pin;
+
+use campanile_core::{Lost, Outcome, Unguarded};
+use pin_project_lite::pin_project;
+use tokio::sync::oneshot;
+use tower_service::Service;
+use tracing::Span;
+
+use super::Pending;
+use super::running::Running;
+use crate::error::IdempotencyError;
+use crate::keeper::{Acquisition, HeldLock, Settlement, Settling};
+
+pub(super) type Wait = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+pin_project! {
+    #[project = StateProj]
+    pub(super) enum State<S, R>
+    where
+        S: Service<R>,
+    {
+        // There will be no outcome; the error until it is handed out.
+        Refused { error: Option<IdempotencyError> },
+        // The keeper acquires the lock; the inner service is ready.
+        Acquiring {
+            acquiring: oneshot::Receiver<Acquisition>,
+            pending: Option<Pending<S, R>>,
+            span: Span,
+        },
+        // Somebody else has the lock; the inner service is not kept ready meanwhile. Boxed, so that
+        // those who never wait do not pay for it.
+        Waiting { wait: Wait, pending: Option<Pending<S, R>> },
+        // The wait is over; the inner service becomes ready again.
+        Readying { pending: Option<Pending<S, R>> },
+        // The inner service works under the lock. User code dies first: the order of the fields is
+        // the order in which they are dropped.
+        Processing {
+            #[pin]
+            future: S::Future,
+            running: Running,
+            lost: Lost,
+            span: Span,
+        },
+        // The inner service works without a lock.
+        Unguarded {
+            #[pin]
+            future: S::Future,
+            why: Unguarded,
+        },
+        // The keeper records how it ended.
+        Settling {
+            settling: Settling,
+            then: Option<Then<S::Response>>,
+            span: Span,
+        },
+        // The outcome is there, and needs no command.
+        Answered { outcome: Option<Outcome<S::Response>> },
+    }
+}
+
+/// What is answered once the store has.
+pub(super) enum Then<T> {
+    /// This, if the store agrees.
+    Answer(Outcome<T>),
+    /// This, whatever the store says.
+    Error(IdempotencyError),
+}
+
+impl<S: Service<R>, R> State<S, R> {
+    pub(super) fn refused(error: IdempotencyError) -> Self {
+        Self::Refused { error: Some(error) }
+    }
+
+    pub(super) fn answer(outcome: Outcome<S::Response>) -> Self {
+        Self::Answered {
+            outcome: Some(outcome),
+        }
+    }
+
+    pub(super) fn settle(held: HeldLock, settlement: Settlement, then: Then<S::Response>) -> Self {
+        let span = match settlement {
+            Settlement::Complete { .. } => tracing::debug_span!("complete"),
+            Settlement::Fail { .. } => tracing::debug_span!("fail"),
+            Settlement::Release { .. } => tracing::debug_span!("release"),
+            Settlement::Reject { .. } => tracing::debug_span!("reject"),
+            Settlement::Expire => Span::none(),
+        };
+        Self::Settling {
+            settling: held.settle(settlement),
+            then: Some(then),
+            span,
+        }
+    }
+
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Self::Refused { .. } => "Refused",
+            Self::Acquiring { .. } => "Acquiring",
+            Self::Waiting { .. } => "Waiting",
+            Self::Readying { .. } => "Readying",
+            Self::Processing { .. } => "Processing",
+            Self::Unguarded { .. } => "Unguarded",
+            Self::Settling { .. } => "Settling",
+            Self::Answered { .. } => "Answered",
+        }
+    }
+}

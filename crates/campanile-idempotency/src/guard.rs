@@ -1,0 +1,148 @@
+//! The layer around a plain function.
+
+use std::fmt;
+use std::future::Future;
+use std::marker::PhantomData;
+use std::task::{Context, Poll};
+
+use campanile_core::{
+    BoxError, BoxableError, CarryLock, ConfigError, IdempotencyKey, IntoKey, KeyExtractor, Lock,
+    Namespace, Outcome,
+};
+use tower_service::Service;
+
+use crate::keeper::IntoKeeper;
+use crate::layer::IdempotencyLayer;
+use crate::reply::{NoReply, ReplyCodec};
+use crate::service::IdempotencyService;
+
+/// Runs a function once for each key: the idempotency layer, without a stack around it.
+///
+/// ```
+/// use campanile_core::{BoxError, Outcome};
+/// use campanile_idempotency::{Guard, MemoryStore};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), BoxError> {
+/// let guard = Guard::new(MemoryStore::new(), "jobs")?;
+/// let first = guard.run("job-1", async |_lock| Ok::<_, BoxError>("done")).await?;
+/// assert_eq!(first, Outcome::Processed("done"));
+/// assert!(guard.run("job-1", async |_lock| Ok::<_, BoxError>("done")).await?.is_duplicate());
+/// # Ok(())
+/// # }
+/// ```
+pub struct Guard<C = NoReply>(IdempotencyLayer<JobKey, C>);
+
+impl Guard {
+    /// A guard over this store or keeper, for the keys of this namespace. For other settings make
+    /// one [from a layer](Self::from).
+    ///
+    /// # Errors
+    /// As [`IdempotencyLayer::new`]'s.
+    pub fn new<N>(store: impl IntoKeeper, namespace: N) -> Result<Self, ConfigError>
+    where
+        N: TryInto<Namespace, Error: Into<ConfigError>>,
+    {
+        Ok(Self(IdempotencyLayer::new(store, namespace, JobKey)?))
+    }
+}
+
+impl<C> Guard<C> {
+    /// Runs `f` under the key's lock, unless the key is COMPLETED; the lock is `None` where a policy
+    /// let it run without.
+    ///
+    /// # Errors
+    /// A boxed [`IdempotencyError`](crate::IdempotencyError), with the error of `f` as a source.
+    ///
+    /// # Cancellation
+    /// As [`ResponseFuture`](crate::ResponseFuture)'s.
+    pub async fn run<F, Fut, T, Err>(&self, key: impl IntoKey, f: F) -> Result<Outcome<T>, BoxError>
+    where
+        F: FnOnce(Option<Lock>) -> Fut,
+        Fut: Future<Output = Result<T, Err>>,
+        Err: BoxableError,
+        C: ReplyCodec<T>,
+    {
+        let job = Job {
+            key: key.into_key(),
+            f,
+            lock: None,
+        };
+        let run = Run(PhantomData);
+        IdempotencyService::new(run, self.0.clone()).call(job).await
+    }
+}
+
+/// A guard with the layer's settings; its extractor is not used.
+impl<E, C> From<IdempotencyLayer<E, C>> for Guard<C> {
+    fn from(layer: IdempotencyLayer<E, C>) -> Self {
+        Self(layer.with_key(JobKey))
+    }
+}
+
+impl<C> Clone for Guard<C> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<C> fmt::Debug for Guard<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Guard").field(&self.0).finish()
+    }
+}
+
+/// A function as a request.
+struct Job<F> {
+    key: Result<Option<IdempotencyKey>, BoxError>,
+    f: F,
+    lock: Option<Lock>,
+}
+
+impl<F> CarryLock for Job<F> {
+    fn set_lock(&mut self, lock: Lock) {
+        self.lock = Some(lock);
+    }
+
+    fn lock(&self) -> Option<&Lock> {
+        self.lock.as_ref()
+    }
+}
+
+struct JobKey;
+
+impl<F> KeyExtractor<Job<F>> for JobKey {
+    fn extract(&self, job: &Job<F>) -> Result<Option<IdempotencyKey>, BoxError> {
+        match &job.key {
+            Ok(key) => Ok(key.clone()),
+            Err(error) => Err(error.to_string().into()),
+        }
+    }
+}
+
+/// The service that runs it.
+struct Run<F>(PhantomData<fn(F)>);
+
+impl<F> Clone for Run<F> {
+    fn clone(&self) -> Self {
+        Self(PhantomData)
+    }
+}
+
+impl<F, Fut, T, Err> Service<Job<F>> for Run<F>
+where
+    F: FnOnce(Option<Lock>) -> Fut,
+    Fut: Future<Output = Result<T, Err>>,
+{
+    type Response = T;
+    type Error = Err;
+    type Future = Fut;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Err>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, job: Job<F>) -> Fut {
+        (job.f)(job.lock)
+    }
+}

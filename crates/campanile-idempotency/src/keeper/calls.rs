@@ -1,0 +1,114 @@
+//! The calls to the store.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use campanile_core::{Answer, Command};
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
+
+use super::slot::What;
+use crate::store::{Store, StoreError};
+
+/// No call takes longer, whatever the store promises: else a few that hang would stop all.
+pub(super) const CALL_LIMIT: Duration = Duration::from_secs(5);
+
+/// The calls that are in flight.
+pub(super) struct Calls<S> {
+    store: Arc<S>,
+    in_flight: FuturesUnordered<BoxFuture<'static, Done>>,
+}
+
+/// A command that was sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sent {
+    pub(super) slot: usize,
+    pub(super) what: What,
+    /// By the keeper's clock, before it was sent.
+    pub(super) at: Duration,
+}
+
+/// A call that was answered, or failed.
+pub(super) struct Done {
+    pub(super) lane: Lane,
+    pub(super) sent: Vec<Sent>,
+    pub(super) answers: Vec<Result<Answer, StoreError>>,
+}
+
+/// Renewals have calls of their own, so that no other call can hold them up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lane {
+    Commands,
+    Renewals,
+}
+
+impl<S: Store> Calls<S> {
+    pub(super) fn new(store: S) -> Self {
+        Self {
+            store: Arc::new(store),
+            in_flight: FuturesUnordered::new(),
+        }
+    }
+
+    /// As many commands as one call should have.
+    pub(super) fn max_batch(&self) -> usize {
+        self.store.max_batch().get()
+    }
+
+    /// Sends these commands together.
+    pub(super) fn send(
+        &self,
+        lane: Lane,
+        sent: Vec<Sent>,
+        mut commands: Vec<Command>,
+        limit: Duration,
+    ) {
+        let store = self.store.clone();
+        let call = async move {
+            match (commands.pop(), commands.is_empty()) {
+                (Some(command), true) => vec![store.apply(command).await],
+                (Some(command), false) => {
+                    commands.push(command);
+                    store.apply_batch(commands).await
+                }
+                (None, _) => Vec::new(),
+            }
+        };
+        self.in_flight.push(
+            async move {
+                // A store that panics must not take the locks of all others with it.
+                let call = AssertUnwindSafe(call).catch_unwind();
+                let (mut answers, rest) = match tokio::time::timeout(limit, call).await {
+                    Ok(Ok(answers)) => (answers, "the store gave fewer answers than commands"),
+                    Ok(Err(_)) => (Vec::new(), "the store panicked"),
+                    Err(_) => (Vec::new(), "the call took longer than the keeper waits"),
+                };
+                if answers.len() < sent.len() {
+                    let error = StoreError::timeout(rest);
+                    answers.resize_with(sent.len(), || Err(error.clone()));
+                }
+                Done {
+                    lane,
+                    sent,
+                    answers,
+                }
+            }
+            .boxed(),
+        );
+    }
+
+    /// The next call that is answered; pending while there is none.
+    pub(super) async fn next(&mut self) -> Done {
+        match self.in_flight.next().await {
+            Some(done) => done,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// The next one, if it is answered already.
+    pub(super) fn next_now(&mut self) -> Option<Done> {
+        self.in_flight.next().now_or_never().flatten()
+    }
+}

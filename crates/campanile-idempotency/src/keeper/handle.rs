@@ -1,0 +1,159 @@
+//! How layers reach the keeper.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use campanile_core::{Clock, ConfigError, Fingerprint, Interrupt, StoreKey};
+use tokio::sync::{mpsc, oneshot};
+
+use super::message::{Acquire, Acquisition, Message, Terms};
+use super::task::Task;
+use crate::store::Store;
+
+/// The keeper of all locks that its layers hold. Cheap to clone; layers of one process should share
+/// one.
+///
+/// ```
+/// use campanile_idempotency::{IdempotencyLayer, LockKeeper, MemoryStore};
+/// use campanile_core::{ConfigError, key};
+///
+/// # fn main() -> Result<(), ConfigError> {
+/// let keeper = LockKeeper::new(MemoryStore::new())?;
+/// let payments = IdempotencyLayer::new(&keeper, "payments", key::header("id"))?;
+/// let refunds = IdempotencyLayer::new(&keeper, "refunds", key::header("id"))?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct LockKeeper {
+    messages: mpsc::UnboundedSender<Message>,
+}
+
+impl LockKeeper {
+    /// A keeper on a thread of its own, with a runtime on which all futures of the store run.
+    ///
+    /// The thread ends when all handles and layers are gone and what they left is settled.
+    ///
+    /// # Errors
+    /// If the thread or its runtime cannot be started.
+    pub fn new(store: impl Store) -> Result<Self, ConfigError> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(|error| {
+                ConfigError::new(format!("no runtime for the lock keeper: {error}"))
+            })?;
+        let (keeper, task) = Self::unspawned(store, Clock::boot());
+        thread::Builder::new()
+            .name("campanile-keeper".into())
+            .spawn(move || runtime.block_on(task))
+            .map_err(|error| ConfigError::new(format!("no thread for the lock keeper: {error}")))?;
+        Ok(keeper)
+    }
+
+    /// A keeper as a future, to be run where one likes: on a runtime with paused time, with its clock.
+    ///
+    /// Nothing is acquired or renewed while nobody polls it. Once it is dropped, all locks are lost
+    /// and every request is answered with a store that is unavailable.
+    pub fn unspawned(store: impl Store, clock: Clock) -> (Self, impl Future<Output = ()> + Send) {
+        let (messages, received) = mpsc::unbounded_channel();
+        let task = Task::new(store, clock, messages.downgrade(), received);
+        (Self { messages }, task.run())
+    }
+
+    /// Takes no new locks, and waits at most this long until those there are have been settled.
+    ///
+    /// For programs that end without the consumer driver, which does its own waiting.
+    pub async fn shutdown(&self, at_most: Duration) -> Report {
+        let (done, settled) = oneshot::channel();
+        if self.messages.send(Message::Shutdown(done)).is_err() {
+            return Report { settled: false };
+        }
+        Report {
+            settled: matches!(tokio::time::timeout(at_most, settled).await, Ok(Ok(()))),
+        }
+    }
+
+    /// Starts an acquisition. If the receiver is dropped, what was granted is handed back.
+    pub(crate) fn acquire(
+        &self,
+        key: StoreKey,
+        terms: &Arc<Terms>,
+        fingerprint: Option<Fingerprint>,
+        interrupt: Option<Interrupt>,
+    ) -> oneshot::Receiver<Acquisition> {
+        let (reply, acquiring) = oneshot::channel();
+        let acquire = Acquire {
+            key,
+            terms: terms.clone(),
+            fingerprint,
+            interrupt,
+            reply,
+        };
+        // If the keeper has stopped, the receiver finds the sender gone.
+        let _ = self.messages.send(Message::Acquire(acquire));
+        acquiring
+    }
+}
+
+impl fmt::Debug for LockKeeper {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LockKeeper")
+            .field("stopped", &self.messages.is_closed())
+            .finish()
+    }
+}
+
+/// What [`LockKeeper::shutdown`] achieved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Report {
+    /// Whether every lock was settled, and the store has answered it.
+    pub settled: bool,
+}
+
+/// What a layer can be made of: any [`Store`], for which it starts a keeper, or a [`LockKeeper`].
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a store",
+    note = "use `MemoryStore`, `RedisStore`, a `LockKeeper`, or implement `Store` \
+            (or `EntryStore`, with `Stepped`)"
+)]
+pub trait IntoKeeper: sealed::Sealed {
+    /// The keeper.
+    ///
+    /// # Errors
+    /// As [`LockKeeper::new`]'s.
+    fn into_keeper(self) -> Result<LockKeeper, ConfigError>;
+}
+
+#[diagnostic::do_not_recommend]
+impl<S: Store> IntoKeeper for S {
+    fn into_keeper(self) -> Result<LockKeeper, ConfigError> {
+        LockKeeper::new(self)
+    }
+}
+
+impl IntoKeeper for LockKeeper {
+    fn into_keeper(self) -> Result<LockKeeper, ConfigError> {
+        Ok(self)
+    }
+}
+
+impl IntoKeeper for &LockKeeper {
+    fn into_keeper(self) -> Result<LockKeeper, ConfigError> {
+        Ok(self.clone())
+    }
+}
+
+mod sealed {
+    use super::{LockKeeper, Store};
+
+    pub trait Sealed {}
+    #[diagnostic::do_not_recommend]
+    impl<S: Store> Sealed for S {}
+    impl Sealed for LockKeeper {}
+    impl Sealed for &LockKeeper {}
+}

@@ -1,0 +1,129 @@
+//! A lock that is held.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use campanile_core::Lock;
+use tokio::sync::{mpsc, oneshot};
+
+use super::message::{Message, NotSettled, Settle, SettleResult, Settlement};
+use crate::error::IdempotencyError;
+use crate::store::StoreError;
+
+/// A lock that is held and renewed until this is settled or dropped.
+///
+/// It comes in the errors of a record that is given up, so that the dead letter can be published
+/// under it: publish, wait for the broker's acknowledgement, then [`reject`](Self::reject).
+///
+/// # Cancellation
+/// Dropped, the lock is let go and the attempt counts as failed; the entry never becomes FAILED by
+/// that. Once `reject` or `release` was called, it takes place although the future is dropped.
+#[derive(Debug)]
+pub struct HeldLock {
+    lock: Lock,
+    slot: usize,
+    keeper: mpsc::UnboundedSender<Message>,
+    /// What a drop means; `None` once it is settled.
+    abandoned: Option<Settlement>,
+}
+
+impl HeldLock {
+    pub(super) fn new(lock: Lock, slot: usize, keeper: mpsc::UnboundedSender<Message>) -> Self {
+        // Until somebody begins with it, it was not tried.
+        let abandoned = Some(Settlement::Release { ran: false });
+        Self {
+            lock,
+            slot,
+            keeper,
+            abandoned,
+        }
+    }
+
+    /// The lock: token, attempt, whether it is still ours.
+    pub fn lock(&self) -> &Lock {
+        &self.lock
+    }
+
+    /// Makes the entry FAILED for good: after the dead letter was acknowledged, or by the explicit
+    /// choice to give up without one. An empty reason keeps the handler's last error.
+    ///
+    /// Repeats the command until the store answers.
+    ///
+    /// # Errors
+    /// [`IdempotencyError::LockLost`] if the entry belongs to another grant; then do not commit.
+    /// [`IdempotencyError::Store`] if the entry cannot be read, or the keeper has stopped.
+    pub async fn reject(self, reason: impl Into<Box<str>>) -> Result<(), IdempotencyError> {
+        self.settle(Settlement::Reject {
+            reason: reason.into(),
+        })
+        .await
+    }
+
+    /// Lets the lock go without having tried; the entry stays as it was before.
+    ///
+    /// Repeats the command until the store answers.
+    ///
+    /// # Errors
+    /// As [`reject`](Self::reject)'s.
+    pub async fn release(self) -> Result<(), IdempotencyError> {
+        self.settle(Settlement::Release { ran: false }).await
+    }
+
+    /// From now on a drop is a failed attempt, with the next after this delay.
+    pub(crate) fn drop_fails(&mut self, delay: Duration, last: bool, error: Box<str>) {
+        self.drop_means(Settlement::Fail { delay, last, error });
+    }
+
+    pub(crate) fn drop_means(&mut self, settlement: Settlement) {
+        self.abandoned = Some(settlement);
+    }
+
+    pub(crate) fn settle(mut self, settlement: Settlement) -> Settling {
+        self.abandoned = None;
+        let (reply, settling) = oneshot::channel();
+        self.send(settlement, Some(reply));
+        Settling(settling)
+    }
+
+    fn send(&self, settlement: Settlement, reply: Option<oneshot::Sender<SettleResult>>) {
+        // If the keeper has stopped, the reply's sender is dropped with the message, and whoever
+        // waits learns it from that.
+        let _ = self.keeper.send(Message::Settle(Settle {
+            slot: self.slot,
+            settlement,
+            reply,
+        }));
+    }
+}
+
+impl Drop for HeldLock {
+    fn drop(&mut self) {
+        if let Some(settlement) = self.abandoned.take() {
+            self.send(settlement, None);
+        }
+    }
+}
+
+/// Resolves when the store has answered. The settlement takes place although this is dropped.
+#[derive(Debug)]
+pub(crate) struct Settling(oneshot::Receiver<SettleResult>);
+
+impl Future for Settling {
+    type Output = Result<(), IdempotencyError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        Poll::Ready(match ready!(Pin::new(&mut self.0).poll(cx)) {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(NotSettled::Lost(lost))) => Err(IdempotencyError::LockLost(lost)),
+            Ok(Err(NotSettled::Unreadable(error))) => Err(IdempotencyError::Store(error)),
+            Err(_) => Err(IdempotencyError::Store(stopped())),
+        })
+    }
+}
+
+/// The keeper's task is gone.
+pub(crate) fn stopped() -> StoreError {
+    StoreError::unavailable("the lock keeper has stopped")
+}

@@ -1,0 +1,29 @@
+//! The one task through which all operations on the store go.
+//!
+//! [`LockKeeper`] acquires, renews and settles the locks of the layers that share it, on a thread of
+//! its own, so that a handler which blocks every thread of its runtime keeps its lock.
+//!
+//! * **It coalesces.** What arrives while a call is in flight travels together in the next one. There
+//!   is no timer, so an idle system pays no latency.
+//! * **It renews** all held locks in batches, at a third of their time to live.
+//! * **One acquisition per key.** A later delivery of a key that is held here is told so without a
+//!   command to the store.
+//! * **It settles until it is answered.** A completion whose reply was lost is repeated; only the
+//!   store's answer decides.
+//! * **Nothing is left behind.** A future that is dropped hands its lock over with one synchronous
+//!   send; an acquire whose answer is unknown is cancelled.
+
+mod calls;
+mod handle;
+mod held;
+mod message;
+mod settled;
+mod slot;
+mod task;
+mod timers;
+
+pub use self::handle::{IntoKeeper, LockKeeper, Report};
+pub use self::held::HeldLock;
+pub(crate) use self::held::{Settling, stopped};
+pub(crate) use self::message::{Acquisition, Settlement, Terms};
+pub use self::settled::Settled;

@@ -1,0 +1,37 @@
+//! When the keeper has to look at which lock.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// At most one time for each slot, by the keeper's clock. Locks are mostly settled long before their
+/// time comes, so taking one out must be as cheap as putting it in.
+#[derive(Debug, Default)]
+pub(super) struct Timers(BTreeSet<(Duration, usize)>);
+
+impl Timers {
+    /// Moves a slot's timer; `old` is what was set before.
+    pub(super) fn set(&mut self, slot: usize, old: &mut Option<Duration>, at: Option<Duration>) {
+        if let Some(old) = old.take() {
+            self.0.remove(&(old, slot));
+        }
+        if let Some(at) = at {
+            self.0.insert((at, slot));
+            *old = Some(at);
+        }
+    }
+
+    /// The next time.
+    pub(super) fn next(&self) -> Option<Duration> {
+        self.0.first().map(|(at, _)| *at)
+    }
+
+    /// A slot whose time has come, whose timer is thereby gone.
+    pub(super) fn pop(&mut self, now: Duration) -> Option<usize> {
+        let (at, slot) = *self.0.first()?;
+        if at > now {
+            return None;
+        }
+        self.0.pop_first();
+        Some(slot)
+    }
+}

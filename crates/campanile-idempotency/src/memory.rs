@@ -1,0 +1,139 @@
+//! The embedded store.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use campanile_core::{Answer, Clock, Command, Entry, StoreKey, step};
+
+use crate::store::{Store, StoreError};
+
+/// Keeps entries in this process: for the quickstart, for tests, and for one process whose
+/// duplicates after a restart do no harm.
+///
+/// It runs [`step`] under a mutex, so it is the protocol itself. Clones share the entries. What is
+/// lost with the process: everything.
+#[derive(Clone)]
+pub struct MemoryStore(Arc<Shared>);
+
+struct Shared {
+    clock: Box<dyn Fn() -> SystemTime + Send + Sync>,
+    entries: Mutex<Entries>,
+}
+
+#[derive(Default)]
+struct Entries {
+    by_key: HashMap<StoreKey, Kept>,
+    /// With as many entries, those whose retention is over are swept out.
+    sweep_at: usize,
+}
+
+struct Kept {
+    entry: Entry,
+    until: SystemTime,
+}
+
+impl MemoryStore {
+    /// An empty store. Its clock starts at the machine's time and then never goes back.
+    pub fn new() -> Self {
+        #[expect(clippy::disallowed_methods, reason = "this is a store's clock")]
+        let start = SystemTime::now();
+        let clock = Clock::boot();
+        let origin = clock.now();
+        Self::with_clock(move || start + (clock.now() - origin))
+    }
+
+    /// An empty store that decides by this clock, for tests with paused time.
+    pub fn with_clock(clock: impl Fn() -> SystemTime + Send + Sync + 'static) -> Self {
+        Self(Arc::new(Shared {
+            clock: Box::new(clock),
+            entries: Mutex::default(),
+        }))
+    }
+
+    /// The entry of a key as it stands.
+    pub fn entry(&self, key: &StoreKey) -> Option<Entry> {
+        let now = (self.0.clock)();
+        self.lock()
+            .by_key
+            .get(key)
+            .filter(|kept| now < kept.until)
+            .map(|kept| kept.entry.clone())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Entries> {
+        // Nothing under it can panic half-way: `step` is pure, and a write is one insert.
+        self.0
+            .entries
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Store for MemoryStore {
+    async fn apply(&self, command: Command) -> Result<Answer, StoreError> {
+        let mut entries = self.lock();
+        let now = (self.0.clock)();
+        Ok(entries.apply(command, now))
+    }
+
+    async fn apply_batch(&self, batch: Vec<Command>) -> Vec<Result<Answer, StoreError>> {
+        let mut entries = self.lock();
+        let now = (self.0.clock)();
+        batch
+            .into_iter()
+            .map(|command| Ok(entries.apply(command, now)))
+            .collect()
+    }
+}
+
+impl Entries {
+    fn apply(&mut self, command: Command, now: SystemTime) -> Answer {
+        let Command {
+            key,
+            operation,
+            retention,
+        } = command;
+        let before = self.by_key.remove(&key).filter(|kept| now < kept.until);
+        let until = before.as_ref().map(|kept| kept.until);
+        let before = before.map(|kept| kept.entry);
+        let (after, reply) = step(before.clone(), &operation, now);
+        if let Some(entry) = after {
+            // Only a write prolongs the entry's life.
+            let until = match until {
+                Some(until) if before.as_ref() == Some(&entry) => until,
+                _ => now + retention.of(entry.state()).min(MAX_RETENTION),
+            };
+            self.by_key.insert(key, Kept { entry, until });
+            self.sweep(now);
+        }
+        Answer::new(now, reply)
+    }
+
+    /// Each sweep is paid for by the inserts since the last.
+    fn sweep(&mut self, now: SystemTime) {
+        const LEAST: usize = 1024;
+        if self.by_key.len() >= self.sweep_at.max(LEAST) {
+            self.by_key.retain(|_, kept| now < kept.until);
+            self.sweep_at = self.by_key.len() * 2;
+        }
+    }
+}
+
+/// A century: far beyond any use, and added to a time without overflow.
+const MAX_RETENTION: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
+
+impl fmt::Debug for MemoryStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryStore")
+            .field("entries", &self.lock().by_key.len())
+            .finish()
+    }
+}

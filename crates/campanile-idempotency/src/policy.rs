@@ -1,0 +1,70 @@
+//! What the layer does where there is a choice. Each has a safe default.
+
+use std::time::Duration;
+
+/// A request without a key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OnMissingKey {
+    /// An error. The default, for a key that is missing by mistake must not run unguarded.
+    #[default]
+    Reject,
+    /// The inner service runs without a lock.
+    PassThrough,
+}
+
+/// A key that somebody else holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OnLocked {
+    /// An error that tells when to try again. The default, for the consumer driver waits better:
+    /// outside the service, holding nothing.
+    #[default]
+    Error,
+    /// The layer waits, without the inner service's readiness, and tries again when the holder in
+    /// this process ends, or after the time that the store tells.
+    Wait {
+        /// For so long altogether; then the error.
+        at_most: Duration,
+    },
+}
+
+/// A lock that is lost while the inner service works.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OnLost {
+    /// The inner future is dropped, and the error is [`LockLost`](campanile_core::LockLost). The
+    /// default, for somebody else may begin with the same event at any moment.
+    #[default]
+    Cancel,
+    /// The inner future goes on; [`Lock::lost`](campanile_core::Lock::lost) tells it. Its result is
+    /// recorded if nobody else was granted the key meanwhile.
+    Notify,
+}
+
+/// A response future that is dropped while the inner service works, as by a time-out around the
+/// layer. On a revoke or a shutdown of the driver the attempt is always handed back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OnAbandoned {
+    /// A failed attempt. The default, so that poison behind a time-out comes to an end.
+    #[default]
+    Fail,
+    /// The attempt is handed back, a bounded number of times for each key.
+    Release,
+    /// Nothing is said to the store; the lock expires by itself.
+    Expire,
+}
+
+/// A key that gets no further attempt: the last one failed, or the error is permanent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OnGivenUp {
+    /// The lock is handed over in the error, for the dead letter to be published under it. The
+    /// default, for only an acknowledged dead letter keeps the record.
+    #[default]
+    HandOver,
+    /// The entry becomes FAILED at once, without a dead letter, and the answer is
+    /// [`Parked`](campanile_core::Outcome::Parked). For stacks without a driver.
+    Reject,
+}

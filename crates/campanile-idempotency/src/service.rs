@@ -1,0 +1,125 @@
+//! The service.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::task::{Context, Poll};
+
+use campanile_core::{
+    BoxError, BoxableError, CarryLock, Fingerprint, KeyExtractor, Outcome, StoreKey, Unguarded,
+};
+use tower_service::Service;
+
+use crate::error::IdempotencyError;
+use crate::future::{Pending, ResponseFuture};
+use crate::layer::IdempotencyLayer;
+use crate::policy::OnMissingKey;
+use crate::reply::ReplyCodec;
+
+/// Acquires the key's lock, calls the inner service under it, and records the outcome. Made by
+/// [`IdempotencyLayer`].
+pub struct IdempotencyService<S, E, C> {
+    inner: S,
+    layer: IdempotencyLayer<E, C>,
+}
+
+/// A service that is `Clone`: implemented for all that are, and there for its message.
+#[diagnostic::on_unimplemented(
+    message = "a service inside `IdempotencyLayer` must be `Clone`, and `{Self}` is not",
+    note = "derive `Clone` for it, or put `.buffer(n)` of tower's `ServiceBuilder` between them"
+)]
+pub trait CloneableService: Clone {}
+
+#[diagnostic::do_not_recommend]
+impl<S: Clone> CloneableService for S {}
+
+impl<S, E, C> IdempotencyService<S, E, C> {
+    pub(crate) fn new(inner: S, layer: IdempotencyLayer<E, C>) -> Self {
+        Self { inner, layer }
+    }
+}
+
+impl<S, R, E, C> Service<R> for IdempotencyService<S, E, C>
+where
+    R: CarryLock,
+    E: KeyExtractor<R>,
+    S: Service<R> + CloneableService,
+    S::Error: BoxableError,
+    C: ReplyCodec<S::Response>,
+{
+    type Response = Outcome<S::Response>;
+    type Error = BoxError;
+    type Future = ResponseFuture<S, R, C>;
+
+    /// Asks the inner service and nothing else: readiness first, lock second, so that no lock ticks
+    /// while its request waits for a permit.
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.inner.poll_ready(cx).map_err(Into::into)
+    }
+
+    fn call(&mut self, request: R) -> Self::Future {
+        // The service that was polled ready goes with the request; a clone, which is not ready,
+        // stays for the next.
+        let not_ready = self.inner.clone();
+        let mut ready = std::mem::replace(&mut self.inner, not_ready);
+        let shared = self.layer.shared();
+        match self.key(&request) {
+            Ok(Some((key, fingerprint))) => {
+                let pending = Pending {
+                    service: ready,
+                    request,
+                    key,
+                    fingerprint,
+                };
+                ResponseFuture::acquire(shared, pending)
+            }
+            Ok(None) => match shared.guard.missing_key {
+                OnMissingKey::Reject => {
+                    ResponseFuture::refuse(shared, IdempotencyError::MissingKey)
+                }
+                OnMissingKey::PassThrough => {
+                    ResponseFuture::unguarded(shared, ready.call(request), Unguarded::MissingKey)
+                }
+            },
+            Err(error) => ResponseFuture::refuse(shared, IdempotencyError::InvalidKey(error)),
+        }
+    }
+}
+
+type Found = (StoreKey, Option<Fingerprint>);
+
+impl<S, E, C> IdempotencyService<S, E, C> {
+    fn key<R>(&self, request: &R) -> Result<Option<Found>, BoxError>
+    where
+        E: KeyExtractor<R>,
+    {
+        let _span = tracing::trace_span!("key").entered();
+        let extractor = &*self.layer.key;
+        // An extractor that panics on one record must not end the consumer of all others.
+        catch_unwind(AssertUnwindSafe(|| {
+            let Some(key) = extractor.extract(request)? else {
+                return Ok(None);
+            };
+            let key = StoreKey::new(self.layer.guard.namespace.clone(), key);
+            Ok(Some((key, extractor.fingerprint(request))))
+        }))
+        .unwrap_or_else(|_| Err("the key's extractor panicked".into()))
+    }
+}
+
+impl<S: Clone, E, C> Clone for IdempotencyService<S, E, C> {
+    fn clone(&self) -> Self {
+        Self {
+            inner: self.inner.clone(),
+            layer: self.layer.clone(),
+        }
+    }
+}
+
+impl<S: fmt::Debug, E, C> fmt::Debug for IdempotencyService<S, E, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("IdempotencyService")
+            .field("inner", &self.inner)
+            .field("layer", &self.layer)
+            .finish()
+    }
+}

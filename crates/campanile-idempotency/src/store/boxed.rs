@@ -1,0 +1,66 @@
+//! A store without its type.
+
+use std::fmt;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use campanile_core::{Answer, Command};
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+
+use super::{Store, StoreError};
+
+/// A [`Store`] whose type is erased. Made by [`Store::boxed`].
+#[derive(Clone)]
+pub struct BoxStore(Arc<dyn Erased>);
+
+impl BoxStore {
+    pub(super) fn new(store: impl Store) -> Self {
+        Self(Arc::new(store))
+    }
+}
+
+impl Store for BoxStore {
+    async fn apply(&self, command: Command) -> Result<Answer, StoreError> {
+        self.0.apply(command).await
+    }
+
+    async fn apply_batch(&self, batch: Vec<Command>) -> Vec<Result<Answer, StoreError>> {
+        self.0.apply_batch(batch).await
+    }
+
+    fn max_batch(&self) -> NonZeroUsize {
+        self.0.max_batch()
+    }
+
+    fn boxed(self) -> BoxStore {
+        self
+    }
+}
+
+impl fmt::Debug for BoxStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("BoxStore")
+    }
+}
+
+/// [`Store`] as an object.
+trait Erased: Send + Sync {
+    fn apply(&self, command: Command) -> BoxFuture<'_, Result<Answer, StoreError>>;
+    fn apply_batch(&self, batch: Vec<Command>) -> BoxFuture<'_, Vec<Result<Answer, StoreError>>>;
+    fn max_batch(&self) -> NonZeroUsize;
+}
+
+impl<S: Store> Erased for S {
+    fn apply(&self, command: Command) -> BoxFuture<'_, Result<Answer, StoreError>> {
+        Store::apply(self, command).boxed()
+    }
+
+    fn apply_batch(&self, batch: Vec<Command>) -> BoxFuture<'_, Vec<Result<Answer, StoreError>>> {
+        Store::apply_batch(self, batch).boxed()
+    }
+
+    fn max_batch(&self) -> NonZeroUsize {
+        Store::max_batch(self)
+    }
+}

@@ -1,0 +1,73 @@
+//! Why a store gave no answer.
+
+use std::error::Error;
+use std::fmt;
+use std::sync::Arc;
+
+use campanile_core::BoxError;
+
+/// A store gave no answer. It says nothing about the record: no attempt is counted for it.
+///
+/// `Clone`, since one failure answers a whole batch.
+#[derive(Clone, Debug)]
+pub struct StoreError {
+    kind: StoreErrorKind,
+    source: Arc<dyn Error + Send + Sync>,
+}
+
+/// What kind of failure it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum StoreErrorKind {
+    /// Not reached, or it refused. Whether the command was applied is not known.
+    Unavailable,
+    /// No answer in time. Whether the command was applied is not known.
+    Timeout,
+    /// It answered what is no answer, or holds under the key what is no entry. Nothing was changed.
+    Unreadable,
+}
+
+impl StoreError {
+    /// Not reached, or it refused.
+    pub fn unavailable(source: impl Into<BoxError>) -> Self {
+        Self::new(StoreErrorKind::Unavailable, source)
+    }
+
+    /// No answer in time.
+    pub fn timeout(source: impl Into<BoxError>) -> Self {
+        Self::new(StoreErrorKind::Timeout, source)
+    }
+
+    /// What is no answer, or no entry.
+    pub fn unreadable(source: impl Into<BoxError>) -> Self {
+        Self::new(StoreErrorKind::Unreadable, source)
+    }
+
+    /// What kind of failure it was.
+    pub fn kind(&self) -> StoreErrorKind {
+        self.kind
+    }
+
+    fn new(kind: StoreErrorKind, source: impl Into<BoxError>) -> Self {
+        Self {
+            kind,
+            source: Arc::from(source.into()),
+        }
+    }
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.kind {
+            StoreErrorKind::Unavailable => "the store is unavailable",
+            StoreErrorKind::Timeout => "the store did not answer in time",
+            StoreErrorKind::Unreadable => "the store holds or answered what cannot be read",
+        })
+    }
+}
+
+impl Error for StoreError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(&*self.source)
+    }
+}

@@ -1,0 +1,87 @@
+//! What keeps the entries.
+//!
+//! A store applies [`Command`]s: each is one [`step`](campanile_core::step) of the protocol on one
+//! entry, atomic, decided by the store's own clock. Write one by implementing
+//! [`Store::apply`] with an `async fn`; for a database that has only compare-and-set there is
+//! [`EntryStore`] with [`Stepped`].
+//!
+//! A store that is written elsewhere is held against the contract by the suite in `campanile-test`.
+
+mod boxed;
+mod error;
+mod stepped;
+
+use std::future::Future;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use campanile_core::{Answer, Command};
+use futures_util::future::join_all;
+
+pub use self::boxed::BoxStore;
+pub use self::error::{StoreError, StoreErrorKind};
+pub use self::stepped::{EntryStore, Stepped};
+
+/// Keeps one entry for each key, and applies the protocol's operations to it.
+///
+/// # What must hold
+/// * A command is applied at once or not at all, and commands on one key one after the other.
+/// * The answer is [`step`](campanile_core::step)'s for the entry as it was and the store's clock.
+/// * What is stored but cannot be read answers [`Reply::Corrupt`](campanile_core::Reply::Corrupt)
+///   and is left as it is; it is never taken for absent.
+/// * Every call ends in bounded time. An error means that the command *may* have been applied: the
+///   caller repeats it, which the protocol allows.
+///
+/// # Cancellation
+/// A future that is dropped leaves the same doubt as an error.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a store",
+    note = "use `MemoryStore`, `RedisStore`, or implement `Store` (or `EntryStore`, with `Stepped`)"
+)]
+pub trait Store: Send + Sync + 'static {
+    /// Applies one command.
+    fn apply(&self, command: Command) -> impl Future<Output = Result<Answer, StoreError>> + Send;
+
+    /// Applies several, and answers in their order. Their keys are distinct.
+    ///
+    /// One that fails does not touch the others. The default applies them side by side; a store
+    /// behind a network should send them together.
+    fn apply_batch(
+        &self,
+        batch: Vec<Command>,
+    ) -> impl Future<Output = Vec<Result<Answer, StoreError>>> + Send {
+        join_all(batch.into_iter().map(|command| self.apply(command)))
+    }
+
+    /// The most commands that one batch should have. Default: 64, because a larger one blocks the
+    /// server for others without being cheaper.
+    fn max_batch(&self) -> NonZeroUsize {
+        const DEFAULT: NonZeroUsize = NonZeroUsize::new(64).expect("not zero");
+        DEFAULT
+    }
+
+    /// Erases the type; what comes of it is a store, too.
+    fn boxed(self) -> BoxStore
+    where
+        Self: Sized,
+    {
+        BoxStore::new(self)
+    }
+}
+
+impl<S: Store> Store for Arc<S> {
+    fn apply(&self, command: Command) -> impl Future<Output = Result<Answer, StoreError>> + Send {
+        (**self).apply(command)
+    }
+
+    fn apply_batch(
+        &self,
+        batch: Vec<Command>,
+    ) -> impl Future<Output = Vec<Result<Answer, StoreError>>> + Send {
+        (**self).apply_batch(batch)
+    }
+
+    fn max_batch(&self) -> NonZeroUsize {
+        (**self).max_batch()
+    }
+}

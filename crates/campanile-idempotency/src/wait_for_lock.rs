@@ -1,0 +1,103 @@
+//! Trying again where the layer says when.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+use campanile_core::{BoxError, Clock};
+use tower::retry::Policy;
+
+use crate::IdempotencyError;
+
+/// A policy for tower's `Retry` *around* the idempotency layer: waits while somebody else holds the
+/// key or its back-off runs, and tries again. Each try is a new acquire.
+///
+/// ```
+/// use std::time::Duration;
+/// use campanile_core::{BoxError, ConfigError, DecodeLayer, Request, key};
+/// use campanile_idempotency::{IdempotencyLayer, MemoryStore, WaitForLock};
+/// use tower::ServiceBuilder;
+///
+/// # fn main() -> Result<(), ConfigError> {
+/// let service = ServiceBuilder::new()
+///     // waits up to a minute for whoever holds the key
+///     .retry(WaitForLock::new(Duration::from_secs(60)))
+///     .layer(DecodeLayer::raw())
+///     .layer(IdempotencyLayer::new(MemoryStore::new(), "payments", key::header("id"))?)
+///     .service_fn(async |_: Request| Ok::<_, BoxError>(()));
+/// # let _: &dyn std::any::Any = &0;
+/// # fn serve<S: tower::Service<campanile_core::Record>>(_: S) {}
+/// # serve(service);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct WaitForLock {
+    at_most: Duration,
+    failures: bool,
+    clock: Clock,
+    /// By the clock; set at the first wait.
+    until: Option<Duration>,
+}
+
+impl WaitForLock {
+    /// Waits for so long altogether, then gives the last error.
+    pub fn new(at_most: Duration) -> Self {
+        Self {
+            at_most,
+            failures: false,
+            clock: Clock::boot(),
+            until: None,
+        }
+    }
+
+    /// Also waits out the back-off after a failed attempt, as long as there are attempts.
+    pub fn and_failures(self) -> Self {
+        Self {
+            failures: true,
+            ..self
+        }
+    }
+
+    fn wait(&self, error: &BoxError) -> Option<Pin<Box<dyn Future<Output = ()> + Send>>> {
+        let error = IdempotencyError::find(&**error)?;
+        let waits = match error {
+            IdempotencyError::Failed(_) => self.failures,
+            error => error.is_contention(),
+        };
+        let after = error.retry_after().filter(|_| waits)?;
+        let settled = match error {
+            IdempotencyError::Locked { settled, .. } => settled.clone(),
+            _ => None,
+        };
+        Some(Box::pin(async move {
+            match settled {
+                Some(settled) => drop(tokio::time::timeout(after, settled).await),
+                None => tokio::time::sleep(after).await,
+            }
+        }))
+    }
+}
+
+impl<R: Clone, T> Policy<R, T, BoxError> for WaitForLock {
+    type Future = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+    fn retry(&mut self, _: &mut R, result: &mut Result<T, BoxError>) -> Option<Self::Future> {
+        let wait = self.wait(result.as_ref().err()?)?;
+        let now = self.clock.now();
+        let left = self
+            .until
+            .get_or_insert(now + self.at_most)
+            .checked_sub(now)?;
+        if left.is_zero() {
+            return None;
+        }
+        Some(Box::pin(async move {
+            drop(tokio::time::timeout(left, wait).await)
+        }))
+    }
+
+    fn clone_request(&mut self, request: &R) -> Option<R> {
+        Some(request.clone())
+    }
+}
