@@ -1,0 +1,166 @@
+//! An entry as bytes: a header of 44, big-endian, and the tail.
+//!
+//! ```text
+//! 0 version 0xC1 · 1 state (bits 0–2) | burial 8 | doomed 16 | released 32 · 2–3 attempt
+//! 4 interrupts · 5 burials · 6 kind of tail (0 none, 1 error in UTF-8, 2 reply) · 7 spare
+//! 8–15 token · 16–23 owner · 24–31 fingerprint · 32–35 created (s) · 36–43 at (µs) · 44… tail
+//! ```
+//!
+//! 44 bytes are what Redis embeds in one allocation. Scripts read and splice the same bytes, so
+//! both sides refuse the same values and no others: whatever passes here comes back as it was.
+
+use std::error::Error;
+use std::fmt;
+
+use ::bytes::{Buf, BufMut, Bytes, BytesMut};
+
+use super::{Entry, Micros, State, Tail};
+use crate::{FencingToken, Fingerprint, Owner};
+
+const HEADER: usize = 44;
+const VERSION: u8 = 0xC1;
+
+const STATE_MASK: u8 = 7;
+const BURIAL: u8 = 8;
+const DOOMED: u8 = 16;
+const RELEASED: u8 = 32;
+const UNKNOWN_FLAGS: u8 = 64 | 128;
+
+impl Entry {
+    /// The entry as a store keeps it.
+    pub fn to_bytes(&self) -> Bytes {
+        let flag = |is_set, bit| if is_set { bit } else { 0 };
+        let mut bytes = BytesMut::with_capacity(HEADER + self.tail.bytes.len());
+        bytes.put_u8(VERSION);
+        bytes.put_u8(
+            self.state.to_bits()
+                | flag(self.burial, BURIAL)
+                | flag(self.doomed, DOOMED)
+                | flag(self.released, RELEASED),
+        );
+        bytes.put_u16(self.attempt);
+        bytes.put_u8(self.interrupts);
+        bytes.put_u8(self.burials);
+        bytes.put_u8(self.tail.kind);
+        bytes.put_u8(self.spare);
+        bytes.put_u64(self.token.get());
+        bytes.put_u64(self.owner.map_or(0, Owner::get));
+        bytes.put_u64(self.fingerprint.map_or(0, Fingerprint::to_bits));
+        bytes.put_u32(self.created);
+        bytes.put_u64(self.at.0);
+        bytes.put_slice(&self.tail.bytes);
+        bytes.freeze()
+    }
+
+    /// The entry that is stored as these bytes; [`to_bytes`](Self::to_bytes) gives the same again.
+    ///
+    /// # Errors
+    ///
+    /// [`Unreadable`] for what no version of Campanile that this one knows has written. A store
+    /// answers it with [`Corrupt`](crate::Reply::Corrupt) and leaves it as it is: it is never
+    /// "absent".
+    pub fn from_bytes(mut bytes: &[u8]) -> Result<Self, Unreadable> {
+        if bytes.len() < HEADER {
+            return Err(Unreadable::Short {
+                length: bytes.len(),
+            });
+        }
+        let version = bytes.get_u8();
+        if version != VERSION {
+            return Err(Unreadable::Version(version));
+        }
+        let flags = bytes.get_u8();
+        if flags & UNKNOWN_FLAGS != 0 {
+            return Err(Unreadable::Flags(flags & UNKNOWN_FLAGS));
+        }
+        let state = State::from_bits(flags & STATE_MASK)?;
+        let attempt = bytes.get_u16();
+        let interrupts = bytes.get_u8();
+        let burials = bytes.get_u8();
+        let kind = bytes.get_u8();
+        let spare = bytes.get_u8();
+        Ok(Self {
+            state,
+            burial: flags & BURIAL != 0,
+            doomed: flags & DOOMED != 0,
+            released: flags & RELEASED != 0,
+            attempt,
+            interrupts,
+            burials,
+            spare,
+            token: FencingToken::new(bytes.get_u64()).ok_or(Unreadable::Token)?,
+            owner: Owner::new(bytes.get_u64()),
+            fingerprint: Fingerprint::from_bits(bytes.get_u64()),
+            created: bytes.get_u32(),
+            at: Micros(bytes.get_u64()),
+            tail: Tail {
+                kind,
+                bytes: Bytes::copy_from_slice(bytes),
+            },
+        })
+    }
+}
+
+impl State {
+    const fn to_bits(self) -> u8 {
+        match self {
+            Self::Processing => 1,
+            Self::Retrying => 2,
+            Self::Completed => 3,
+            Self::Failed => 4,
+        }
+    }
+
+    const fn from_bits(bits: u8) -> Result<Self, Unreadable> {
+        match bits {
+            1 => Ok(Self::Processing),
+            2 => Ok(Self::Retrying),
+            3 => Ok(Self::Completed),
+            4 => Ok(Self::Failed),
+            other => Err(Unreadable::State(other)),
+        }
+    }
+}
+
+/// Why a stored value is no entry. Nothing of what an entry would carry is told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Unreadable {
+    /// It is too short for a header.
+    Short {
+        /// How many bytes it has.
+        length: usize,
+    },
+    /// It begins with another version's byte, or is something else altogether.
+    Version(u8),
+    /// Its state is none that this version knows.
+    State(u8),
+    /// It has flags that this version does not know.
+    Flags(u8),
+    /// Its token is 2^53 or more.
+    Token,
+}
+
+impl fmt::Display for Unreadable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Short { length } => {
+                write!(
+                    f,
+                    "unreadable entry: {length} bytes are too few, a header has {HEADER}"
+                )
+            }
+            Self::Version(byte) => {
+                write!(
+                    f,
+                    "unreadable entry: it begins with {byte:#04x}, not {VERSION:#04x}"
+                )
+            }
+            Self::State(bits) => write!(f, "unreadable entry: unknown state {bits}"),
+            Self::Flags(bits) => write!(f, "unreadable entry: unknown flags {bits:#04x}"),
+            Self::Token => write!(f, "unreadable entry: its token is not below 2^53"),
+        }
+    }
+}
+
+impl Error for Unreadable {}

@@ -1,0 +1,131 @@
+//! acquire: take the lock, and count an attempt.
+
+use std::time::Duration;
+
+use crate::entry::{Entry, Micros, State};
+use crate::limits::{MAX_ATTEMPTS, MAX_BACKOFF, MAX_LOCK_TTL};
+use crate::{FencingToken, Fingerprint, Owner, Reply};
+
+/// The command's fields.
+pub(super) struct Acquire {
+    pub(super) owner: Owner,
+    pub(super) ttl: Duration,
+    pub(super) max_attempts: u16,
+    pub(super) fingerprint: Option<Fingerprint>,
+    pub(super) floor: FencingToken,
+}
+
+impl Acquire {
+    pub(super) fn apply(&self, entry: &mut Option<Entry>, now: Micros) {
+        let Some(entry) = entry else {
+            let mut first = Entry::new(State::Processing, now);
+            if self.grant(&mut first, now) {
+                *entry = Some(first);
+            }
+            return;
+        };
+        if self.mismatches(entry) {
+            return;
+        }
+        let longest = match entry.state {
+            State::Processing => MAX_LOCK_TTL,
+            State::Retrying => MAX_BACKOFF,
+            State::Completed | State::Failed => return,
+        };
+        if entry.owner == Some(self.owner) {
+            if entry.state == State::Processing {
+                entry.at = entry.at.max(self.end(now));
+            }
+            return;
+        }
+        // Only after a clock went back is `at` further away than anybody could have asked for.
+        entry.at = entry.at.min(now.plus(longest));
+        if entry.at <= now {
+            self.grant(entry, now);
+        }
+    }
+
+    /// What `apply` did or refused shows in the entry: it is this owner's if it was granted.
+    pub(super) fn reply(&self, after: Option<&Entry>, now: Micros) -> Reply {
+        let Some(entry) = after else {
+            return Reply::Corrupt; // no entry, no grant: no token is left
+        };
+        if self.mismatches(entry) {
+            return Reply::Mismatch;
+        }
+        let (token, attempt) = (entry.token, entry.attempt);
+        let mine = entry.owner == Some(self.owner);
+        match entry.state {
+            State::Processing if mine && entry.burial => Reply::Exhausted {
+                token,
+                attempt,
+                burials: entry.burials,
+                last_error: text(entry),
+            },
+            State::Processing if mine => Reply::Acquired { token, attempt },
+            State::Processing if now < entry.at => Reply::Locked {
+                remaining: now.until(entry.at),
+            },
+            State::Retrying if mine => Reply::Settled(State::Retrying),
+            State::Retrying if now < entry.at => Reply::BackingOff {
+                remaining: now.until(entry.at),
+                attempt,
+            },
+            // It was due and was not granted: no token is left.
+            State::Processing | State::Retrying => Reply::Corrupt,
+            State::Completed => Reply::Duplicate {
+                reply: entry.reply().cloned(),
+                attempt,
+                completed_at: entry.at(),
+            },
+            State::Failed => Reply::Parked {
+                attempt,
+                reason: text(entry),
+            },
+        }
+    }
+
+    /// Whether the key was tried with another payload. One that never was may still change its own.
+    fn mismatches(&self, entry: &Entry) -> bool {
+        let never_tried =
+            entry.state == State::Retrying && entry.attempt == 0 && entry.interrupts == 0;
+        let differ = matches!((self.fingerprint, entry.fingerprint), (Some(a), Some(b)) if a != b);
+        differ && !never_tried
+    }
+
+    /// Gives the lock to this owner, unless no token is left; then the entry stays as it was.
+    ///
+    /// The tail stays in any case, so that a repeated Exhausted tells the last error again.
+    fn grant(&self, entry: &mut Entry, now: Micros) -> bool {
+        let Some(token) = self.next_token(entry.token, now) else {
+            return false;
+        };
+        let exhausted = self.max_attempts > 0 && entry.attempt >= self.max_attempts;
+        let burial = entry.doomed || exhausted;
+        if burial {
+            entry.burials = entry.burials.saturating_add(1);
+        } else if entry.attempt < MAX_ATTEMPTS {
+            entry.attempt += 1;
+        }
+        entry.enter(State::Processing, self.end(now));
+        entry.burial = burial;
+        entry.token = token;
+        entry.owner = Some(self.owner);
+        entry.fingerprint = self.fingerprint.or(entry.fingerprint);
+        true
+    }
+
+    /// `previous + 1` covers an entry that exists, the clock one that is gone, and the floor keeps a
+    /// client from being granted less than it has itself seen.
+    fn next_token(&self, previous: FencingToken, now: Micros) -> Option<FencingToken> {
+        FencingToken::new((previous.get() + 1).max(now.0).max(self.floor.get() + 1))
+    }
+
+    fn end(&self, now: Micros) -> Micros {
+        now.plus(self.ttl.min(MAX_LOCK_TTL))
+    }
+}
+
+fn text(entry: &Entry) -> Option<Box<str>> {
+    entry.error().map(Into::into)
+}

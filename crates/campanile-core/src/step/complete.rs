@@ -1,0 +1,48 @@
+//! complete: record the success.
+
+use bytes::Bytes;
+
+use super::{held, seen_by};
+use crate::entry::{Entry, Micros, State, Tail};
+use crate::{Fingerprint, Grant, Reply};
+
+/// The command's fields.
+pub(super) struct Complete<'a> {
+    pub(super) grant: Grant,
+    pub(super) attempt: u16,
+    pub(super) fingerprint: Option<Fingerprint>,
+    pub(super) reply: Option<&'a Bytes>,
+}
+
+impl Complete<'_> {
+    pub(super) fn apply(&self, entry: &mut Option<Entry>, now: Micros) {
+        if let Some(entry) = held(entry, self.grant) {
+            entry.enter(State::Completed, now);
+            entry.doomed = false;
+            entry.tail = Tail::of_reply(self.reply);
+        } else if entry.is_none() {
+            *entry = Some(self.adopted(now));
+        }
+    }
+
+    pub(super) fn reply(&self, after: Option<&Entry>) -> Reply {
+        match seen_by(after, self.grant) {
+            None => Reply::Lost,
+            Some(entry) if entry.state == State::Completed => Reply::Completed,
+            Some(entry) => Reply::Settled(entry.state),
+        }
+    }
+
+    /// The entry was lost (to a failover, or to its time to live) while the handler ran. Nobody else
+    /// was granted the key since, as far as the store knows, so the result is saved.
+    fn adopted(&self, now: Micros) -> Entry {
+        Entry {
+            attempt: self.attempt,
+            token: self.grant.token,
+            owner: Some(self.grant.owner),
+            fingerprint: self.fingerprint,
+            tail: Tail::of_reply(self.reply),
+            ..Entry::new(State::Completed, now)
+        }
+    }
+}

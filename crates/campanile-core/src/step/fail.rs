@@ -1,0 +1,32 @@
+//! fail: record a failed attempt.
+
+use std::time::Duration;
+
+use super::{held, seen_by};
+use crate::entry::{Entry, Micros, State};
+use crate::limits::MAX_BACKOFF;
+use crate::{Grant, Reply};
+
+pub(super) fn apply(
+    entry: &mut Option<Entry>,
+    grant: Grant,
+    delay: Duration,
+    last: bool,
+    error: &str,
+    now: Micros,
+) {
+    if let Some(entry) = held(entry, grant) {
+        entry.enter(State::Retrying, now.plus(delay.min(MAX_BACKOFF)));
+        entry.doomed |= last;
+        entry.tail.note_error(error);
+    }
+}
+
+/// RETRYING by a release is not what this grant's `fail` would have made of it, and is told.
+pub(super) fn reply(after: Option<&Entry>, grant: Grant) -> Reply {
+    match seen_by(after, grant) {
+        None => Reply::Lost,
+        Some(entry) if entry.state == State::Retrying && !entry.released => Reply::Retrying,
+        Some(entry) => Reply::Settled(entry.state),
+    }
+}

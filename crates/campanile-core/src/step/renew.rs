@@ -1,0 +1,23 @@
+//! renew: keep the lock.
+
+use std::time::Duration;
+
+use super::{held, seen_by};
+use crate::entry::{Entry, Micros, State};
+use crate::limits::MAX_LOCK_TTL;
+use crate::{Grant, Reply};
+
+/// Never shortens the lock: a late copy of an earlier renewal must not.
+pub(super) fn apply(entry: &mut Option<Entry>, grant: Grant, ttl: Duration, now: Micros) {
+    if let Some(entry) = held(entry, grant) {
+        entry.at = entry.at.max(now.plus(ttl.min(MAX_LOCK_TTL)));
+    }
+}
+
+pub(super) fn reply(after: Option<&Entry>, grant: Grant) -> Reply {
+    match seen_by(after, grant) {
+        None => Reply::Lost,
+        Some(entry) if entry.state == State::Processing => Reply::Renewed,
+        Some(entry) => Reply::Settled(entry.state),
+    }
+}
