@@ -1,1 +1,47 @@
-//! campanile
+#![doc = include_str!("manual.md")]
+//! # Layout
+//!
+//! * [`DecodeLayer`], [`IdempotencyLayer`] and what they need ([`key`], [`policy`], [`reply`],
+//!   [`classify`]) make the tower stack; [`Outcome`] and [`IdempotencyError`] come out of it.
+//! * [`Consumer`] feeds records in and commits on `Ok`.
+//! * [`MemoryStore`] and [`RedisStore`] keep the entries; [`store`] has the trait for one's own.
+//! * [`Guard`] is the layer around a plain function.
+
+pub use campanile_core::{
+    BoxError, CarryLock, Classify, Clock, ConfigError, Coordinates, Decode, DecodeError,
+    DecodeLayer, Disposition, Duplicate, FencingToken, Fingerprint, FingerprintHasher, Guarded,
+    Headers, IdempotencyKey, IntoKey, KeyExtractor, Lock, LockLost, Lost, LostCause, Namespace,
+    Outcome, Parked, Record, RecordBuilder, Request, Timestamp, Unguarded, classify, decode, error,
+    key,
+};
+pub use campanile_idempotency::{
+    Backoff, Defaults, Exhausted, Failed, Guard, HeldLock, IdempotencyError, IdempotencyLayer,
+    IdempotencyService, LockKeeper, MemoryStore, ReplyCodec, WaitForLock, policy, reply,
+};
+#[cfg(feature = "kafka")]
+pub use campanile_kafka::{Consumer, ConsumerConfig, ConsumerError, GivenUp, Serve, Summary};
+#[cfg(feature = "redis")]
+pub use campanile_redis::{RedisConfig, RedisStore};
+
+/// What a store of one's own needs: the trait, and the protocol that it runs.
+pub mod store {
+    pub use campanile_core::{
+        Answer, Command, Entry, Grant, Operation, Owner, Reply, Retention, State, StoreKey,
+        Unreadable, limits, step,
+    };
+    pub use campanile_idempotency::{
+        BoxStore, EntryStore, Stepped, Store, StoreError, StoreErrorKind,
+    };
+}
+
+/// What most programs use: `use campanile::prelude::*;`.
+pub mod prelude {
+    pub use crate::{
+        BoxError, CarryLock, DecodeLayer, Guard, Guarded, IdempotencyError, IdempotencyLayer, Lock,
+        MemoryStore, Outcome, Record, Request, key, reply,
+    };
+    #[cfg(feature = "kafka")]
+    pub use crate::{Consumer, ConsumerConfig};
+    #[cfg(feature = "redis")]
+    pub use crate::RedisStore;
+}
