@@ -7,12 +7,14 @@ mod mock;
 mod producer;
 mod rebalance_delay;
 mod server;
+mod topic;
 
 pub use builder::KafkaServerBuilder;
 pub use message::Message;
 pub use mock::MockKafka;
 pub use producer::{Delivered, Producer};
 pub use server::KafkaServer;
+pub use topic::create_topic;
 
 use rdkafka::ClientConfig;
 

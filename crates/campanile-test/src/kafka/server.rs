@@ -1,11 +1,10 @@
 use super::builder::KafkaServerBuilder;
 use super::consumer_config;
 use super::producer::Producer;
-use crate::{Process, ServerError, eventually};
+use super::topic::create_topic;
+use crate::{Process, ServerError};
 use rdkafka::ClientConfig;
-use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
-use rdkafka::client::DefaultClientContext;
-use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::error::KafkaError;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,9 +13,6 @@ use tempfile::TempDir;
 
 /// How long a start may take, on a machine that is busy with other tests.
 const START: Duration = Duration::from_secs(90);
-
-/// How long an answer to one question may take.
-const REPLY: Duration = Duration::from_secs(30);
 
 /// How long one look at the metadata of a server that is starting may take.
 const LOOK: Duration = Duration::from_millis(500);
@@ -82,23 +78,7 @@ impl KafkaServer {
         partitions: i32,
         config: &[(&str, &str)],
     ) -> Result<(), KafkaError> {
-        let mut topic = NewTopic::new(name, partitions, TopicReplication::Fixed(1));
-        topic.config = config.to_vec();
-        let admin: AdminClient<DefaultClientContext> = ClientConfig::new()
-            .set("bootstrap.servers", self.bootstrap())
-            .create()?;
-        let options = AdminOptions::new().operation_timeout(Some(REPLY));
-        let results = pollster::block_on(admin.create_topics([&topic], &options))?;
-        for result in results {
-            result.map_err(|(_, code)| KafkaError::AdminOp(code))?;
-        }
-        // The controller has answered; the broker learns of it a moment later.
-        let mut last = Ok(());
-        eventually(REPLY, || {
-            last = self.has_leaders(name, partitions);
-            last.is_ok().then_some(())
-        });
-        last
+        create_topic(&self.bootstrap(), name, partitions, config)
     }
 
     /// What fills the topics. [`restart`](Self::restart) makes a new one.
@@ -173,20 +153,6 @@ impl KafkaServer {
             jvm,
             port,
         })
-    }
-
-    fn has_leaders(&self, topic: &str, partitions: i32) -> Result<(), KafkaError> {
-        let metadata = self.producer.client().fetch_metadata(Some(topic), LOOK)?;
-        let unknown = KafkaError::MetadataFetch(RDKafkaErrorCode::LeaderNotAvailable);
-        let [topic] = metadata.topics() else {
-            return Err(unknown);
-        };
-        let led = topic.partitions().iter().filter(|p| p.leader() >= 0);
-        if i32::try_from(led.count()) == Ok(partitions) {
-            Ok(())
-        } else {
-            Err(unknown)
-        }
     }
 }
 

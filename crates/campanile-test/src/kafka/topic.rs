@@ -1,0 +1,56 @@
+use crate::eventually;
+use rdkafka::ClientConfig;
+use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use std::time::Duration;
+
+/// How long an answer to one question may take.
+const REPLY: Duration = Duration::from_secs(30);
+
+/// How long one look at the metadata may take.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// Creates a topic with the settings `config` on a real broker, and waits until clients can use it.
+/// Blocks the thread. ([`MockKafka`](crate::MockKafka) has its own way.)
+///
+/// # Errors
+///
+/// What the broker answers; or no leader for a partition within 30 s.
+pub fn create_topic(
+    bootstrap: &str,
+    name: &str,
+    partitions: i32,
+    config: &[(&str, &str)],
+) -> Result<(), KafkaError> {
+    let mut topic = NewTopic::new(name, partitions, TopicReplication::Fixed(1));
+    topic.config = config.to_vec();
+    let admin: AdminClient<DefaultClientContext> =
+        ClientConfig::new().set("bootstrap.servers", bootstrap).create()?;
+    let options = AdminOptions::new().operation_timeout(Some(REPLY));
+    let results = pollster::block_on(admin.create_topics([&topic], &options))?;
+    for result in results {
+        result.map_err(|(_, code)| KafkaError::AdminOp(code))?;
+    }
+    // The controller has answered; the broker learns of it a moment later.
+    let mut last = Ok(());
+    eventually(REPLY, || {
+        last = has_leaders(&admin, name, partitions);
+        last.is_ok().then_some(())
+    });
+    last
+}
+
+fn has_leaders(
+    admin: &AdminClient<DefaultClientContext>,
+    topic: &str,
+    partitions: i32,
+) -> Result<(), KafkaError> {
+    let metadata = admin.inner().fetch_metadata(Some(topic), LOOK)?;
+    let unknown = KafkaError::MetadataFetch(RDKafkaErrorCode::LeaderNotAvailable);
+    let [topic] = metadata.topics() else {
+        return Err(unknown);
+    };
+    let led = topic.partitions().iter().filter(|p| p.leader() >= 0);
+    if i32::try_from(led.count()) == Ok(partitions) { Ok(()) } else { Err(unknown) }
+}
