@@ -26,6 +26,9 @@
 //!
 //! # Layout
 //!
+//! * [`contract`]: what every store promises, as tests for stores of your own.
+//! * [`faults`]: a store with lost replies and outages on demand; [`TestClock`]: one clock for the
+//!   keeper and the store, which follows tokio's paused time.
 //! * [`RedisServer`], [`KafkaServer`]: the real servers; kill them, pause them, start them again
 //!   with their data.
 //! * [`MockKafka`]: librdkafka's mock cluster, in the process and there at once. It does no
@@ -34,6 +37,9 @@
 //! * [`Proxy`]: stands before any of the servers and delays, cuts or swallows what passes.
 //! * [`Process`]: the guard around a child process, also for programs of yours that a test kills.
 //! * [`eventually`]: waits for a condition, with a bound.
+//!
+//! Without the default feature `servers` there are only the contract, the faults and the clock, and
+//! no librdkafka is built.
 //!
 //! # Sharing a server
 //!
@@ -51,19 +57,33 @@
 //! where `setpriv` is installed (it is part of util-linux), each child process is asked to die with
 //! this one, also when this one is killed; elsewhere a server in a `static` stays behind too.
 
+mod clock;
+pub mod contract;
+#[cfg(feature = "servers")]
 mod error;
 mod eventually;
+pub mod faults;
+#[cfg(feature = "servers")]
 mod kafka;
+#[cfg(feature = "servers")]
 mod port;
+#[cfg(feature = "servers")]
 mod process;
+#[cfg(feature = "servers")]
 mod program;
+#[cfg(feature = "servers")]
 mod proxy;
+#[cfg(feature = "servers")]
 mod redis;
 
-pub use error::ServerError;
-pub use eventually::eventually;
-pub use kafka::{Delivered, KafkaServer, KafkaServerBuilder, Message, MockKafka, Producer};
-pub use port::free_port;
-pub use process::Process;
-pub use proxy::Proxy;
-pub use redis::{RedisServer, RedisServerBuilder};
+pub use self::clock::TestClock;
+pub use self::eventually::eventually;
+#[cfg(feature = "servers")]
+pub use self::{
+    error::ServerError,
+    kafka::{Delivered, KafkaServer, KafkaServerBuilder, Message, MockKafka, Producer, create_topic},
+    port::free_port,
+    process::Process,
+    proxy::Proxy,
+    redis::{RedisServer, RedisServerBuilder},
+};

@@ -1,0 +1,367 @@
+//! What shows only over several grants of a key.
+
+use std::time::Duration;
+
+use campanile_core::limits::{MAX_BACKOFF, MAX_ERROR_BYTES, MAX_INTERRUPTS, MAX_LOCK_TTL};
+use campanile_core::{Command, FencingToken, Grant, Operation, Reply, Retention, StoreKey};
+use campanile_idempotency::Store;
+
+use super::Time;
+use super::situations::Situation;
+use super::witness::{
+    BRIEF, Kept, LONG, MAX_ATTEMPTS, Witness, acquire, acquire_as, complete, fail, owner, redrive,
+    reject,
+};
+
+pub(super) async fn tokens_rise_with_each_grant<S: Store, T: Time>(
+    witness: &Witness<'_, S, T>,
+) -> Kept {
+    let key = witness.key();
+    let mut last = FencingToken::ZERO;
+    let ends: [fn(Grant) -> Operation; 4] = [
+        |grant| fail(grant, Duration::ZERO),
+        |grant| Operation::Release { grant, ran: true },
+        |grant| Operation::Release { grant, ran: false },
+        |grant| Operation::Cancel { owner: grant.owner },
+    ];
+    for end in ends {
+        let grant = witness.ended(&key, end).await?;
+        rises(&mut last, grant.token)?;
+    }
+    let expired = witness.grant(&key, acquire(BRIEF)).await?;
+    rises(&mut last, expired.token)?;
+    witness.wait(BRIEF).await?;
+    let rejected = witness.ended(&key, reject).await?;
+    rises(&mut last, rejected.token)?;
+    witness.apply(&key, redrive(rejected.token, false)).await?;
+    let reopened = witness.grant(&key, acquire(LONG)).await?;
+    rises(&mut last, reopened.token)
+}
+
+fn rises(last: &mut FencingToken, token: FencingToken) -> Kept {
+    if token <= *last {
+        return Err(format!("token {token} after {last}"));
+    }
+    *last = token;
+    Ok(())
+}
+
+/// So that nobody is granted less than its own process has seen from another key or server.
+pub(super) async fn no_token_is_below_the_floor<S: Store, T: Time>(
+    witness: &Witness<'_, S, T>,
+) -> Kept {
+    let (seen, _) = witness.bring(Situation::ProcessingLive).await?;
+    let floor = witness.token(&seen).expect("was granted").get() + 3_600_000_000;
+    for situation in [Situation::Absent, Situation::RetryingDue] {
+        let (key, _) = witness.bring(situation).await?;
+        let grant = witness.grant(&key, acquire_above(floor)).await?;
+        if grant.token.get() <= floor {
+            return Err(format!(
+                "{situation:?}: floor {floor}, token {}",
+                grant.token
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn acquire_above(floor: u64) -> Operation {
+    Operation::Acquire {
+        owner: owner(),
+        ttl: LONG,
+        max_attempts: MAX_ATTEMPTS,
+        fingerprint: None,
+        floor: FencingToken::new(floor).expect("below 2^53"),
+    }
+}
+
+impl<S: Store, T: Time> Witness<'_, S, T> {
+    /// A key for which no larger token is left, and whose next grant is due.
+    pub(super) async fn without_tokens(&self) -> Kept<StoreKey> {
+        const LARGEST: u64 = (1 << 53) - 1;
+        let key = self.key();
+        let grant = self.grant(&key, acquire_above(LARGEST - 1)).await?;
+        let failed = fail(grant, Duration::ZERO);
+        self.expect(&key, failed, Reply::Retrying).await?;
+        Ok(key)
+    }
+}
+
+pub(super) async fn a_grant_without_a_token_left_is_refused_and_nothing_is_written<
+    S: Store,
+    T: Time,
+>(
+    witness: &Witness<'_, S, T>,
+) -> Kept {
+    let key = witness.without_tokens().await?;
+    witness.expect(&key, acquire(LONG), Reply::Corrupt).await?;
+    witness.expect(&key, acquire(LONG), Reply::Corrupt).await?;
+    let token = witness.token(&key).expect("was granted");
+    let forced = redrive(token, true);
+    witness.expect(&key, forced, Reply::Reopened).await
+}
+
+/// At the grant and not at the failure: so that a record which kills its process comes to an end.
+pub(super) async fn an_attempt_is_counted_when_it_is_granted<S: Store, T: Time>(
+    witness: &Witness<'_, S, T>,
+) -> Kept {
+    let key = witness.key();
+    for expected in 1..=MAX_ATTEMPTS {
+        let owner = owner();
+        // Repeated, it counts once.
+        for _ in 0..2 {
+            match witness.apply(&key, acquire_as(owner, BRIEF)).await?.reply {
+                Reply::Acquired { attempt, .. } if attempt == expected => {}
+                other => return Err(format!("attempt {expected}: {other:?}")),
+            }
+        }
+        witness.wait(BRIEF).await?; // the holder has crashed
+    }
+    match witness.apply(&key, acquire(LONG)).await?.reply {
+        Reply::Exhausted { attempt, .. } if attempt == MAX_ATTEMPTS => Ok(()),
+        other => Err(format!("after {MAX_ATTEMPTS} crashes: {other:?}")),
+    }
+}
+
+pub(super) async fn a_key_that_is_not_interrupted_runs_out_of_attempts<S: Store, T: Time>(
+    witness: &Witness<'_, S, T>,
+) -> Kept {
+    let (key, _) = witness.bring(Situation::RetryingExhausted).await?;
+    match witness.apply(&key, acquire(LONG)).await?.reply {
+        Reply::Exhausted { .. } => Ok(()),
+        other => Err(format!("after {MAX_ATTEMPTS} failures: {other:?}")),
+    }
+}
+
+pub(super) async fn attempts_that_ran_are_handed_back_eight_times<S: Store, T: Time>(
+    witness: &Witness<'_, S, T>,
+) -> Kept {
+    let key = witness.key();
+    let mut grants = 0;
+    while let Reply::Acquired { token, .. } = {
+        let acquire = acquire_as(nth(grants), LONG);
+        witness.apply(&key, acquire).await?.reply
+    } {
+        let owner = nth(grants);
+        let release = Operation::Release {
+            grant: Grant { token, owner },
+            ran: true,
+        };
+        for _ in 0..2 {
+            witness
+                .expect(&key, release.clone(), Reply::Released)
+                .await?;
+        }
+        grants += 1;
+        if grants > 100 {
+            return Err("the attempt is handed back for ever".into());
+        }
+    }
+    let expected = u32::from(MAX_INTERRUPTS) + u32::from(MAX_ATTEMPTS);
+    if grants == expected {
+        Ok(())
+    } else {
+        Err(format!(
+            "{grants} grants before the burial and not {expected}"
+        ))
+    }
+}
+
+fn nth(number: u32) -> campanile_core::Owner {
+    campanile_core::Owner::new(u64::from(number) + 1).expect("not zero")
+}
+
+pub(super) async fn the_last_error_is_told_by_the_burial_lock<S: Store, T: Time>(
+    witness: &Witness<'_, S, T>,
+) -> Kept {
+    let (key, _) = witness.bring(Situation::RetryingDoomed).await?;
+    for _ in 0..2 {
+        let owner = owner();
+        for _ in 0..2 {
+            match witness.apply(&key, acquire_as(owner, BRIEF)).await?.reply {
+                Reply::Exhausted {
+                    last_error: Some(error),
+                    ..
+                } if &*error == "no such account" => {}
+                other => return Err(format!("of a doomed entry: {other:?}")),
+            }
+        }
+        witness.wait(BRIEF).await?;
+    }
+    // The burial's own failure has no error to tell, and a rejection without a reason neither.
+    let grant = witness.grant(&key, acquire(LONG)).await?;
+    let quiet = Operation::Fail {
+        grant,
+        delay: Duration::ZERO,
+        last: false,
+        error: "".into(),
+    };
+    witness.expect(&key, quiet, Reply::Retrying).await?;
+    let grant = witness.grant(&key, acquire(LONG)).await?;
+    let reason = "".into();
+    witness
+        .expect(&key, Operation::Reject { grant, reason }, Reply::Rejected)
+        .await?;
+    match witness.apply(&key, acquire(LONG)).await?.reply {
+        Reply::Parked {
+            reason: Some(error),
+            ..
+        } if &*error == "no such account" => Ok(()),
+        other => Err(format!("of a rejected entry: {other:?}")),
+    }
+}
+
+pub(super) async fn a_burial_lock_counts_burials_and_no_attempts<S: Store, T: Time>(
+    witness: &Witness<'_, S, T>,
+) -> Kept {
+    let (key, _) = witness.bring(Situation::RetryingDoomed).await?;
+    let ends: [fn(Grant) -> Operation; 3] = [
+        |grant| fail(grant, Duration::ZERO),
+        |grant| Operation::Release { grant, ran: false },
+        |grant| Operation::Release { grant, ran: true },
+    ];
+    for (expected, end) in (1..).zip(ends) {
+        let owner = owner();
+        let token = match witness.apply(&key, acquire_as(owner, LONG)).await?.reply {
+            Reply::Exhausted {
+                token,
+                attempt: 1,
+                burials,
+                ..
+            } if burials == expected => token,
+            other => return Err(format!("burial {expected}: {other:?}")),
+        };
+        witness.apply(&key, end(Grant { token, owner })).await?;
+    }
+    Ok(())
+}
+
+pub(super) async fn a_renewal_never_shortens_the_lock<S: Store, T: Time>(
+    witness: &Witness<'_, S, T>,
+) -> Kept {
+    let (key, grant) = witness.bring(Situation::ProcessingLive).await?;
+    let late = Operation::Renew { grant, ttl: BRIEF };
+    witness.expect(&key, late, Reply::Renewed).await?;
+    witness.apply(&key, acquire_as(grant.owner, BRIEF)).await?;
+    witness.wait(BRIEF).await?;
+    match witness.apply(&key, acquire(LONG)).await?.reply {
+        Reply::Locked { .. } => Ok(()),
+        other => Err(format!("after a shorter renewal: {other:?}")),
+    }
+}
+
+pub(super) async fn a_repeated_failure_does_not_move_the_next_attempt<S: Store, T: Time>(
+    witness: &Witness<'_, S, T>,
+) -> Kept {
+    let key = witness.key();
+    let delay = Duration::from_millis(20);
+    let grant = witness.ended(&key, |grant| fail(grant, delay)).await?;
+    witness.wait(delay / 2).await?;
+    witness
+        .expect(&key, fail(grant, LONG), Reply::Retrying)
+        .await?;
+    witness.wait(delay / 2).await?;
+    match witness.apply(&key, acquire(LONG)).await?.reply {
+        Reply::Acquired { .. } => Ok(()),
+        other => Err(format!("after {delay:?} of back-off: {other:?}")),
+    }
+}
+
+/// And so is a longer back-off: else one client could keep others out for as long as it likes.
+pub(super) async fn a_lock_longer_than_the_longest_is_cut<S: Store, T: Time>(
+    witness: &Witness<'_, S, T>,
+) -> Kept {
+    let key = witness.key();
+    let grant = witness.grant(&key, acquire(MAX_LOCK_TTL * 3)).await?;
+    let ttl = MAX_LOCK_TTL * 3;
+    witness
+        .expect(&key, Operation::Renew { grant, ttl }, Reply::Renewed)
+        .await?;
+    match witness.apply(&key, acquire(LONG)).await?.reply {
+        Reply::Locked { remaining } if remaining <= MAX_LOCK_TTL => {}
+        other => return Err(format!("of a lock for {ttl:?}: {other:?}")),
+    }
+    witness.apply(&key, fail(grant, MAX_BACKOFF * 3)).await?;
+    match witness.apply(&key, acquire(LONG)).await?.reply {
+        Reply::BackingOff { remaining, .. } if remaining <= MAX_BACKOFF => Ok(()),
+        other => Err(format!(
+            "of a back-off for {:?}: {other:?}",
+            MAX_BACKOFF * 3
+        )),
+    }
+}
+
+pub(super) async fn an_error_longer_than_is_kept_is_cut<S: Store, T: Time>(
+    witness: &Witness<'_, S, T>,
+) -> Kept {
+    // Three bytes each, so that the cut falls into a character.
+    let long = "鐘".repeat(MAX_ERROR_BYTES);
+    let key = witness.key();
+    let rejected = |grant| Operation::Reject {
+        grant,
+        reason: long.as_str().into(),
+    };
+    witness.ended(&key, rejected).await?;
+    match witness.apply(&key, acquire(LONG)).await?.reply {
+        Reply::Parked {
+            reason: Some(kept), ..
+        } if kept.len() == MAX_ERROR_BYTES / 3 * 3 && long.starts_with(&*kept) => Ok(()),
+        other => Err(format!("{} bytes of an error: {other:?}", long.len())),
+    }
+}
+
+/// Not shorter; and then it is gone, with all that it counted.
+pub(super) async fn an_entry_lives_as_long_as_it_is_retained<S: Store, T: Time>(
+    witness: &Witness<'_, S, T>,
+) -> Kept {
+    let brief = Duration::from_millis(300);
+    let only = |kept: fn(&mut Retention) -> &mut Duration| {
+        let mut retention = witness.command(&witness.key(), acquire(LONG)).retention;
+        *kept(&mut retention) = brief;
+        retention
+    };
+    let ends: [(Operation, Retention); 3] = {
+        let grant = Grant {
+            token: FencingToken::ZERO,
+            owner: owner(),
+        };
+        [
+            (complete(grant), only(|kept| &mut kept.completed)),
+            (reject(grant), only(|kept| &mut kept.failed)),
+            (fail(grant, LONG), only(|kept| &mut kept.attempts)),
+        ]
+    };
+    for (end, retention) in ends {
+        let key = witness.key();
+        let mine = witness.grant(&key, acquire(LONG)).await?;
+        let operation = match end {
+            Operation::Complete { .. } => complete(mine),
+            Operation::Reject { .. } => reject(mine),
+            _ => fail(mine, LONG),
+        };
+        let command = Command {
+            key: key.clone(),
+            operation,
+            retention,
+        };
+        let name = command.operation.name();
+        let ended = witness.store.apply(command).await;
+        let ended = ended
+            .map_err(|error| format!("{name} failed: {error}"))?
+            .now;
+        loop {
+            // Asks without writing: none of these keys can be acquired as long as it has its entry.
+            let asked = witness.store.apply(witness.command(&key, acquire(LONG)));
+            let answer = asked.await.map_err(|error| error.to_string())?;
+            let age = answer.now.duration_since(ended).unwrap_or_default();
+            match answer.reply {
+                Reply::Acquired { attempt: 1, .. } if age >= brief => break,
+                Reply::Duplicate { .. } | Reply::Parked { .. } | Reply::BackingOff { .. }
+                    if age < LONG => {}
+                other => return Err(format!("{age:?} after {name}: {other:?}")),
+            }
+            witness.wait(brief / 3).await?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,138 @@
+//! What every [`Store`] promises, as tests: for stores of your own.
+//!
+//! ```
+//! use campanile_idempotency::MemoryStore;
+//! use campanile_test::{TestClock, contract};
+//!
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() {
+//! let clock = TestClock::new();
+//! // A store with a clock that the test owns; time passes when the suite says so.
+//! contract::run(&MemoryStore::with_clock(clock.store_clock()), &clock).await;
+//! # }
+//! ```
+//!
+//! A store with a clock of its own, behind a network, is held against it in real time:
+//!
+//! ```no_run
+//! # use campanile_idempotency::MemoryStore;
+//! use campanile_test::contract::{self, RealTime};
+//!
+//! # async fn connect() -> MemoryStore { MemoryStore::new() }
+//! #[tokio::test]
+//! async fn it_keeps_the_contract() {
+//!     contract::run(&connect().await, &RealTime).await;
+//! }
+//! ```
+//!
+//! The suite draws a namespace of its own, so it can run again and again against one server, and
+//! beside other things. Each answer is held against [`step`](campanile_core::step) by the answer's own
+//! `now`, and each promise has a name that says what it is about. [`differential`] goes on from there
+//! with random operations, as many as you like.
+//!
+//! What it cannot see through [`Store::apply`]: what the store does with bytes that are no entry, when
+//! its clock goes back, or when it loses data.
+//!
+//! [`Store::apply`]: campanile_idempotency::Store::apply
+
+mod batches;
+mod differential;
+mod histories;
+mod payloads;
+mod races;
+mod situations;
+mod stale;
+mod table;
+mod time;
+mod violation;
+mod witness;
+
+use campanile_idempotency::Store;
+
+pub use self::differential::differential;
+pub use self::time::{RealTime, Time};
+pub use self::violation::Violation;
+use self::witness::Witness;
+
+/// Tries all promises on the store.
+///
+/// # Panics
+/// With the list of those that it broke.
+pub async fn run<S: Store>(store: &S, time: &impl Time) {
+    let violations = violations(store, time).await;
+    assert!(
+        violations.is_empty(),
+        "the store broke its contract:\n{}",
+        violations
+            .iter()
+            .map(|v| format!("* {v}\n"))
+            .collect::<String>()
+    );
+}
+
+/// As [`run`], and says what it found instead of panicking.
+pub async fn violations<S: Store>(store: &S, time: &impl Time) -> Vec<Violation> {
+    let mut found = Vec::new();
+    macro_rules! promises {
+        ($($module:ident { $($promise:ident)* })*) => {$($(
+            let witness = Witness::new(store, time);
+            if let Err(what) = $module::$promise(&witness).await {
+                found.push(Violation::new(stringify!($promise), what));
+            }
+        )*)*};
+    }
+    promises! {
+        table {
+            acquire_by_another_in_every_situation
+            acquire_repeated_in_every_situation
+            renew_in_every_situation
+            complete_in_every_situation
+            fail_in_every_situation
+            release_of_what_ran_in_every_situation
+            release_of_what_never_ran_in_every_situation
+            cancel_in_every_situation
+            reject_in_every_situation
+            redrive_in_every_situation
+            forced_redrive_in_every_situation
+        }
+        stale {
+            only_token_and_nonce_together_are_the_grant
+            a_stale_grant_changes_nothing
+            an_absent_entry_has_no_grant
+        }
+        histories {
+            tokens_rise_with_each_grant
+            no_token_is_below_the_floor
+            a_grant_without_a_token_left_is_refused_and_nothing_is_written
+            an_attempt_is_counted_when_it_is_granted
+            a_key_that_is_not_interrupted_runs_out_of_attempts
+            attempts_that_ran_are_handed_back_eight_times
+            the_last_error_is_told_by_the_burial_lock
+            a_burial_lock_counts_burials_and_no_attempts
+            a_renewal_never_shortens_the_lock
+            a_repeated_failure_does_not_move_the_next_attempt
+            a_lock_longer_than_the_longest_is_cut
+            an_error_longer_than_is_kept_is_cut
+            an_entry_lives_as_long_as_it_is_retained
+        }
+        payloads {
+            another_payload_is_a_mismatch_in_every_state
+            a_key_that_was_never_tried_may_change_its_payload
+            no_fingerprint_matches_every_payload
+            a_reply_comes_back_byte_for_byte
+        }
+        batches {
+            a_batch_is_answered_in_its_order
+            one_keys_refusal_does_not_touch_its_neighbours
+            a_full_batch_is_answered_in_full
+        }
+        races {
+            of_many_who_acquire_at_once_one_is_granted
+            of_completion_and_failure_at_once_one_wins
+        }
+        differential {
+            random_operations_answer_as_step_does
+        }
+    }
+    found
+}

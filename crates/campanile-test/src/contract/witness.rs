@@ -1,0 +1,235 @@
+//! Whoever asks the store, and knows what it should have answered.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use campanile_core::{
+    Answer, Command, Entry, FencingToken, Grant, IdempotencyKey, Namespace, Operation, Owner,
+    Reply, Retention, StoreKey, step,
+};
+use campanile_idempotency::Store;
+
+use super::Time;
+
+/// What a promise ends with; the error says what was seen instead.
+pub(super) type Kept<T = ()> = Result<T, String>;
+
+/// Longer than any test.
+pub(super) const LONG: Duration = Duration::from_secs(600);
+
+/// Over before one can look.
+pub(super) const BRIEF: Duration = Duration::from_millis(1);
+
+/// Applies commands, holds each answer against [`step`], and keeps the entry that should be there.
+pub(super) struct Witness<'a, S, T> {
+    pub(super) store: &'a S,
+    time: &'a T,
+    namespace: Namespace,
+    keys: AtomicUsize,
+    entries: Mutex<HashMap<StoreKey, Entry>>,
+}
+
+impl<'a, S: Store, T: Time> Witness<'a, S, T> {
+    pub(super) fn new(store: &'a S, time: &'a T) -> Self {
+        let name = format!("contract.{:016x}", fastrand::u64(..));
+        Self {
+            store,
+            time,
+            namespace: name.try_into().expect("lower case, digits and a dot"),
+            keys: AtomicUsize::new(0),
+            entries: Mutex::default(),
+        }
+    }
+
+    /// A key that has no entry.
+    pub(super) fn key(&self) -> StoreKey {
+        let number = self.keys.fetch_add(1, Ordering::Relaxed);
+        let key = IdempotencyKey::new(format!("key-{number}")).expect("not empty");
+        StoreKey::new(self.namespace.clone(), key)
+    }
+
+    pub(super) async fn apply(&self, key: &StoreKey, operation: Operation) -> Kept<Answer> {
+        let command = self.command(key, operation);
+        let answer = self.store.apply(command.clone()).await;
+        let answer = answer.map_err(|error| failed(&command, &error))?;
+        self.compare(&command, &answer)?;
+        Ok(answer)
+    }
+
+    /// As several [`apply`](Self::apply) in one batch.
+    pub(super) async fn apply_batch(&self, batch: Vec<(StoreKey, Operation)>) -> Kept<Vec<Answer>> {
+        let commands = batch.into_iter();
+        let commands: Vec<_> = commands.map(|(key, op)| self.command(&key, op)).collect();
+        let answers = self.store.apply_batch(commands.clone()).await;
+        if answers.len() != commands.len() {
+            let (had, sent) = (answers.len(), commands.len());
+            return Err(format!("{had} answers to {sent} commands"));
+        }
+        let mut all = Vec::with_capacity(answers.len());
+        for (command, answer) in commands.iter().zip(answers) {
+            let answer = answer.map_err(|error| failed(command, &error))?;
+            self.compare(command, &answer)?;
+            all.push(answer);
+        }
+        Ok(all)
+    }
+
+    /// Acquires, and must be granted it.
+    pub(super) async fn grant(&self, key: &StoreKey, acquire: Operation) -> Kept<Grant> {
+        let answer = self.apply(key, acquire.clone()).await?;
+        match (acquire, answer.reply) {
+            (
+                Operation::Acquire { owner, .. },
+                Reply::Acquired { token, .. } | Reply::Exhausted { token, .. },
+            ) => Ok(Grant { token, owner }),
+            (acquire, reply) => Err(format!("{acquire:?} answered {reply:?}")),
+        }
+    }
+
+    /// Applies, and must have this reply.
+    pub(super) async fn expect(
+        &self,
+        key: &StoreKey,
+        operation: Operation,
+        expected: Reply,
+    ) -> Kept {
+        let answer = self.apply(key, operation.clone()).await?;
+        if answer.reply == expected {
+            Ok(())
+        } else {
+            let reply = answer.reply;
+            Err(format!(
+                "{operation:?} answered {reply:?} and not {expected:?}"
+            ))
+        }
+    }
+
+    /// The store's clock.
+    pub(super) async fn now(&self) -> Kept<SystemTime> {
+        let owner = owner();
+        Ok(self
+            .apply(&self.key(), Operation::Cancel { owner })
+            .await?
+            .now)
+    }
+
+    /// Returns when the store's clock has gone on by so much.
+    pub(super) async fn wait(&self, time: Duration) -> Kept {
+        const LOOKS: usize = 1000;
+        let until = self.now().await? + time;
+        for _ in 0..LOOKS {
+            let now = self.now().await?;
+            let Ok(left) = until.duration_since(now) else {
+                return Ok(());
+            };
+            if left.is_zero() {
+                return Ok(());
+            }
+            self.time.pass(left).await;
+        }
+        Err(format!("the store's clock did not go on by {time:?}"))
+    }
+
+    /// The largest token that was seen for the key, if it has an entry.
+    pub(super) fn token(&self, key: &StoreKey) -> Option<FencingToken> {
+        self.entries().get(key).map(Entry::token)
+    }
+
+    pub(super) fn command(&self, key: &StoreKey, operation: Operation) -> Command {
+        Command {
+            key: key.clone(),
+            operation,
+            retention: Retention {
+                attempts: LONG,
+                completed: LONG,
+                failed: LONG,
+            },
+        }
+    }
+
+    /// For whoever applied the command without this.
+    pub(super) fn compare(&self, command: &Command, answer: &Answer) -> Kept {
+        let mut entries = self.entries();
+        let before = entries.remove(&command.key);
+        let (after, reply) = step(before.clone(), &command.operation, answer.now);
+        if let Some(after) = after {
+            entries.insert(command.key.clone(), after);
+        }
+        if reply == answer.reply {
+            Ok(())
+        } else {
+            Err(format!(
+                "{:?} on {before:?} at {:?} answered {:?} and not {reply:?}",
+                command.operation, answer.now, answer.reply
+            ))
+        }
+    }
+
+    fn entries(&self) -> std::sync::MutexGuard<'_, HashMap<StoreKey, Entry>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn failed(command: &Command, error: &dyn std::error::Error) -> String {
+    let mut text = format!("{:?} failed: {error}", command.operation);
+    let mut source = error.source();
+    while let Some(error) = source {
+        text += &format!(": {error}");
+        source = error.source();
+    }
+    text
+}
+
+/// A nonce that nobody has.
+pub(super) fn owner() -> Owner {
+    Owner::new(fastrand::u64(1..)).expect("not zero")
+}
+
+/// An acquire by a nonce that nobody has, with an attempt left.
+pub(super) fn acquire(ttl: Duration) -> Operation {
+    acquire_as(owner(), ttl)
+}
+
+pub(super) fn acquire_as(owner: Owner, ttl: Duration) -> Operation {
+    Operation::Acquire {
+        owner,
+        ttl,
+        max_attempts: MAX_ATTEMPTS,
+        fingerprint: None,
+        floor: FencingToken::ZERO,
+    }
+}
+
+/// For the acquires of the suite.
+pub(super) const MAX_ATTEMPTS: u16 = 3;
+
+pub(super) fn complete(grant: Grant) -> Operation {
+    Operation::Complete {
+        grant,
+        attempt: 1,
+        fingerprint: None,
+        reply: Some("reply".into()),
+    }
+}
+
+pub(super) fn fail(grant: Grant, delay: Duration) -> Operation {
+    Operation::Fail {
+        grant,
+        delay,
+        last: false,
+        error: "declined".into(),
+    }
+}
+
+pub(super) fn reject(grant: Grant) -> Operation {
+    Operation::Reject {
+        grant,
+        reason: "dead letter published".into(),
+    }
+}
+
+pub(super) fn redrive(token: FencingToken, force: bool) -> Operation {
+    Operation::Redrive { token, force }
+}

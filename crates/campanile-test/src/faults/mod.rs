@@ -1,0 +1,32 @@
+//! A store with faults: what a network and a server do to a caller, on demand.
+//!
+//! ```
+//! use campanile_idempotency::{Guard, LockKeeper, MemoryStore};
+//! use campanile_core::BoxError;
+//! use campanile_test::TestClock;
+//! use campanile_test::faults::{Fault, FaultyStore};
+//!
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() -> Result<(), BoxError> {
+//! let clock = TestClock::new();
+//! let store = FaultyStore::new(MemoryStore::with_clock(clock.store_clock()));
+//! let (keeper, task) = LockKeeper::unspawned(store.clone(), clock.clock());
+//! tokio::spawn(task);
+//! let guard = Guard::new(&keeper, "jobs")?;
+//!
+//! // The completion takes place, but its answer never comes. It is repeated.
+//! store.next_of("complete", Fault::LoseReply);
+//! guard.run("job-1", async |_| Ok::<_, BoxError>(())).await?;
+//! assert_eq!(store.count("complete"), 2);
+//! # Ok(())
+//! # }
+//! ```
+
+mod fault;
+mod record;
+mod rules;
+mod store;
+
+pub use self::fault::Fault;
+pub use self::record::Call;
+pub use self::store::FaultyStore;

@@ -1,0 +1,68 @@
+//! Which call meets which fault.
+
+use campanile_core::Command;
+use fastrand::Rng;
+
+use super::Fault;
+
+/// Tried in order: what was asked for once, then what was asked for until further notice, then
+/// chance.
+#[derive(Debug, Default)]
+pub(super) struct Rules {
+    once: Vec<Rule>,
+    lasting: Vec<Rule>,
+    chance: Option<(Rng, Vec<(f64, Fault)>)>,
+}
+
+#[derive(Debug)]
+struct Rule {
+    /// Only for calls with such a command.
+    operation: Option<String>,
+    fault: Fault,
+}
+
+impl Rules {
+    pub(super) fn once(&mut self, operation: Option<&str>, fault: Fault) {
+        self.once.push(Rule::new(operation, fault));
+    }
+
+    pub(super) fn lasting(&mut self, operation: Option<&str>, fault: Fault) {
+        self.lasting.push(Rule::new(operation, fault));
+    }
+
+    pub(super) fn chance(&mut self, seed: u64, odds: Vec<(f64, Fault)>) {
+        self.chance = Some((Rng::with_seed(seed), odds));
+    }
+
+    pub(super) fn judge(&mut self, commands: &[Command]) -> Option<Fault> {
+        if let Some(at) = self.once.iter().position(|rule| rule.applies(commands)) {
+            return Some(self.once.remove(at).fault);
+        }
+        if let Some(rule) = self.lasting.iter().find(|rule| rule.applies(commands)) {
+            return Some(rule.fault);
+        }
+        let (rng, odds) = self.chance.as_mut()?;
+        let mut drawn = rng.f64();
+        odds.iter().find_map(|(probability, fault)| {
+            drawn -= probability;
+            (drawn < 0.0).then_some(*fault)
+        })
+    }
+}
+
+impl Rule {
+    fn new(operation: Option<&str>, fault: Fault) -> Self {
+        Self {
+            operation: operation.map(Into::into),
+            fault,
+        }
+    }
+
+    fn applies(&self, commands: &[Command]) -> bool {
+        self.operation.as_ref().is_none_or(|operation| {
+            commands
+                .iter()
+                .any(|command| command.operation.name() == operation)
+        })
+    }
+}

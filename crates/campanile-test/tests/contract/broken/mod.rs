@@ -1,0 +1,17 @@
+//! Stores with one mistake each, most of which somebody has made.
+
+mod steps;
+mod stores;
+
+use campanile_idempotency::Store;
+use campanile_test::{TestClock, contract};
+
+const DIFFERENTIAL: &str = "random_operations_answer_as_step_does";
+
+async fn caught(store: &impl Store, clock: &TestClock, promises: &[&str]) {
+    let found = contract::violations(store, clock).await;
+    let found: Vec<_> = found.iter().map(|violation| violation.promise).collect();
+    for promise in promises {
+        assert!(found.contains(promise), "not {promise}, but {found:#?}");
+    }
+}

@@ -1,0 +1,119 @@
+//! Stores that keep the contract.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, SystemTime};
+
+use campanile_core::{Entry, StoreKey};
+use campanile_idempotency::{EntryStore, MemoryStore, Stepped, Store, StoreError};
+use campanile_test::contract::{self, RealTime};
+use campanile_test::faults::{Fault, FaultyStore};
+use campanile_test::{TestClock, contract::Time};
+
+#[tokio::test(start_paused = true)]
+async fn the_memory_store_keeps_the_contract() {
+    let clock = TestClock::new();
+    contract::run(&MemoryStore::with_clock(clock.store_clock()), &clock).await;
+}
+
+#[tokio::test]
+async fn the_memory_store_keeps_the_contract_in_real_time() {
+    contract::run(&MemoryStore::new(), &RealTime).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_steps_over_compare_and_set_keeps_the_contract() {
+    let clock = TestClock::new();
+    let store = Stepped::new(Table::new(clock.clone()));
+    contract::run(&store, &clock).await;
+    contract::run(&store.boxed(), &clock).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_store_keeps_the_contract() {
+    let clock = TestClock::new();
+    let store = FaultyStore::new(MemoryStore::with_clock(clock.store_clock()));
+    // Not a microsecond, for that is less than what tokio's timers tell apart.
+    store.always(Fault::Slow(Duration::from_millis(1)));
+    contract::run(&store, &SlowTime(clock)).await;
+}
+
+/// The clock goes on by itself, since every call takes time.
+struct SlowTime(TestClock);
+
+impl Time for SlowTime {
+    async fn pass(&self, time: Duration) {
+        tokio::time::sleep(time).await;
+        assert!(self.0.elapsed() > Duration::ZERO);
+    }
+}
+
+#[tokio::test]
+async fn as_many_random_operations_as_one_likes_answer_as_step_does() {
+    let operations = std::env::var("CAMPANILE_DIFFERENTIAL_OPS");
+    let operations = operations.map_or(5_000, |number| number.parse().unwrap());
+    let seed = fastrand::u64(..);
+    println!("seed {seed}, {operations} operations");
+    contract::differential(&MemoryStore::new(), operations, seed).await;
+}
+
+/// A table with compare-and-set by revision. Every third load is overtaken by somebody else's write
+/// of the same entry, so that its swap fails.
+struct Table {
+    clock: TestClock,
+    rows: Mutex<HashMap<StoreKey, Row>>,
+    loads: AtomicUsize,
+}
+
+#[derive(Default)]
+struct Row {
+    revision: u64,
+    entry: Option<(Entry, SystemTime)>,
+}
+
+impl Table {
+    fn new(clock: TestClock) -> Self {
+        Self {
+            clock,
+            rows: Mutex::default(),
+            loads: AtomicUsize::new(0),
+        }
+    }
+}
+
+impl EntryStore for Table {
+    type Version = u64;
+
+    async fn load(&self, key: &StoreKey) -> Result<(Option<Entry>, u64, SystemTime), StoreError> {
+        tokio::task::yield_now().await;
+        let now = self.clock.now();
+        let mut rows = self.rows.lock().unwrap();
+        let row = rows.entry(key.clone()).or_default();
+        let version = row.revision;
+        let entry = row.entry.clone().filter(|(_, until)| now < *until);
+        if self.loads.fetch_add(1, Ordering::Relaxed).is_multiple_of(3) {
+            row.revision += 1;
+        }
+        Ok((entry.map(|(entry, _)| entry), version, now))
+    }
+
+    async fn swap(
+        &self,
+        key: &StoreKey,
+        version: u64,
+        entry: Entry,
+        retention: Duration,
+    ) -> Result<bool, StoreError> {
+        tokio::task::yield_now().await;
+        let until = self.clock.now() + retention;
+        let mut rows = self.rows.lock().unwrap();
+        let row = rows.entry(key.clone()).or_default();
+        let is_same = row.revision == version;
+        if is_same {
+            row.revision += 1;
+            row.entry = Some((entry, until));
+        }
+        Ok(is_same)
+    }
+}

@@ -1,0 +1,177 @@
+//! The faulty store has the faults that it was told to have, and no others.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+use std::time::Duration;
+
+use campanile_core::{
+    Command, FencingToken, IdempotencyKey, Operation, Owner, Reply, Retention, StoreKey,
+};
+use campanile_idempotency::{MemoryStore, Store, StoreErrorKind};
+use campanile_test::TestClock;
+use campanile_test::faults::{Fault, FaultyStore};
+use tokio::time::{Instant, timeout};
+
+fn store() -> FaultyStore<MemoryStore> {
+    FaultyStore::new(MemoryStore::with_clock(TestClock::new().store_clock()))
+}
+
+fn key(name: &str) -> StoreKey {
+    let key = IdempotencyKey::new(name.to_owned()).unwrap();
+    StoreKey::new("faults".try_into().unwrap(), key)
+}
+
+fn acquire(name: &str) -> Command {
+    Command {
+        key: key(name),
+        operation: Operation::Acquire {
+            owner: Owner::new(7).unwrap(),
+            ttl: Duration::from_secs(30),
+            max_attempts: 3,
+            fingerprint: None,
+            floor: FencingToken::ZERO,
+        },
+        retention: Retention::default(),
+    }
+}
+
+fn cancel(name: &str) -> Command {
+    Command {
+        operation: Operation::Cancel {
+            owner: Owner::new(7).unwrap(),
+        },
+        ..acquire(name)
+    }
+}
+
+const MOMENT: Duration = Duration::from_secs(60);
+
+#[tokio::test(start_paused = true)]
+async fn without_faults_it_is_the_store_inside() {
+    let store = store();
+    let answer = store.apply(acquire("a")).await.unwrap();
+    assert!(matches!(answer.reply, Reply::Acquired { attempt: 1, .. }));
+    let answers = store.apply_batch(vec![acquire("b"), cancel("a")]).await;
+    assert_eq!(answers.len(), 2);
+    assert_eq!(answers[1].as_ref().unwrap().reply, Reply::Released);
+    assert_eq!(store.count("acquire"), 2);
+    let calls = store.calls();
+    assert_eq!(calls[1].commands, [acquire("b"), cancel("a")]);
+    assert_eq!(calls[1].answers[1].reply, Reply::Released);
+    assert_eq!(calls[0].fault, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_reply_was_applied_and_a_refused_command_was_not() {
+    let store = store();
+    store.next(Fault::LoseReply);
+    store.next(Fault::Refuse);
+    let lost = store.apply(acquire("a")).await.unwrap_err();
+    assert_eq!(lost.kind(), StoreErrorKind::Unavailable);
+    assert!(store.inner().entry(&key("a")).is_some());
+    store.apply(acquire("b")).await.unwrap_err();
+    assert!(store.inner().entry(&key("b")).is_none());
+    store.apply(acquire("b")).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_hangs_goes_on_when_it_is_released() {
+    let store = store();
+    for (fault, applied) in [(Fault::Hang, false), (Fault::HangReply, true)] {
+        let name = format!("{fault:?}");
+        store.next(fault);
+        let mut call = Box::pin(store.apply(acquire(&name)));
+        timeout(MOMENT, call.as_mut()).await.unwrap_err();
+        assert_eq!(store.inner().entry(&key(&name)).is_some(), applied);
+        store.release();
+        let answer = timeout(MOMENT, call).await.unwrap().unwrap();
+        assert!(matches!(answer.reply, Reply::Acquired { .. }));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_hangs_and_is_given_up_is_never_applied() {
+    let store = store();
+    store.next(Fault::Hang);
+    timeout(MOMENT, store.apply(acquire("a")))
+        .await
+        .unwrap_err();
+    store.heal();
+    assert!(store.inner().entry(&key("a")).is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_answer_comes_later() {
+    let store = store();
+    store.next(Fault::Slow(MOMENT));
+    let start = Instant::now();
+    store.apply(acquire("a")).await.unwrap();
+    assert_eq!(start.elapsed(), MOMENT);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_can_have_the_wrong_number_of_answers() {
+    let store = store();
+    for (fault, expected) in [(Fault::FewerAnswers, 1), (Fault::MoreAnswers, 3)] {
+        store.next(fault);
+        let batch = vec![acquire("a"), acquire("b")];
+        assert_eq!(store.apply_batch(batch).await.len(), expected);
+        store.next(fault);
+        store.apply(acquire("a")).await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+#[should_panic(expected = "as it was told to")]
+async fn it_panics_if_it_is_told_to() {
+    let store = store();
+    store.next(Fault::Panic);
+    drop(store.apply(acquire("a")).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fault_for_an_operation_waits_for_it() {
+    let store = store();
+    store.next_of("cancel", Fault::Refuse);
+    store.apply(acquire("a")).await.unwrap();
+    store.apply(cancel("a")).await.unwrap_err();
+    store.apply(cancel("a")).await.unwrap();
+    store.always_of("cancel", Fault::Refuse);
+    store.apply(cancel("a")).await.unwrap_err();
+    store.apply(cancel("a")).await.unwrap_err();
+    store.apply(acquire("b")).await.unwrap();
+    store.heal();
+    store.apply(cancel("a")).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn chance_is_the_same_for_the_same_seed() {
+    let outcomes = async |seed| {
+        let store = store();
+        store.at_random(seed, [(0.3, Fault::LoseReply), (0.3, Fault::Refuse)]);
+        for _ in 0..100 {
+            drop(store.apply(acquire("a")).await);
+        }
+        store.calls().into_iter().map(|call| call.fault)
+    };
+    let one: Vec<_> = outcomes(1).await.collect();
+    assert!(one.iter().eq(&outcomes(1).await.collect::<Vec<_>>()));
+    assert!(!one.iter().eq(&outcomes(2).await.collect::<Vec<_>>()));
+    for fault in [None, Some(Fault::LoseReply), Some(Fault::Refuse)] {
+        assert!(one.contains(&fault), "no {fault:?} in a hundred");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_that_are_forgotten_do_not_mix_with_those_that_come() {
+    let store = store();
+    store.next(Fault::HangReply);
+    let mut call = Box::pin(store.apply(acquire("a")));
+    timeout(MOMENT, call.as_mut()).await.unwrap_err();
+    store.forget_calls();
+    store.apply(cancel("b")).await.unwrap();
+    store.release();
+    call.await.unwrap();
+    assert_eq!(store.calls().len(), 1);
+    assert_eq!(store.commands(), [cancel("b")]);
+}
