@@ -1,1 +1,101 @@
-//! campanile-kafka
+//! The Kafka consumer driver of Campanile: it feeds records into a tower service, and commits the
+//! offsets of those that are finished, and of no others.
+//!
+//! ```
+//! use campanile_core::{BoxError, DecodeLayer, Request, key};
+//! use campanile_idempotency::{IdempotencyLayer, MemoryStore};
+//! use campanile_kafka::Consumer;
+//! use campanile_test::{Message, MockKafka};
+//! use std::time::Duration;
+//! use tower::ServiceBuilder;
+//!
+//! #[derive(serde::Deserialize)]
+//! struct Payment { id: String, cents: u64 }
+//!
+//! # #[tokio::main]
+//! # async fn main() -> Result<(), BoxError> {
+//! let kafka = MockKafka::start(1)?; // a cluster in this process
+//! kafka.create_topic("payments", 3)?;
+//! for _ in 0..2 {
+//!     let payment = Message::to("payments").partition(0).payload(r#"{"id":"p-1","cents":100}"#);
+//!     kafka.producer().produce(payment)?; // the same payment twice
+//! }
+//!
+//! let (charged, mut charges) = tokio::sync::mpsc::unbounded_channel();
+//! let service = ServiceBuilder::new()
+//!     // what does not decode never takes a lock
+//!     .layer(DecodeLayer::json())
+//!     // one lock for each payment
+//!     .layer(IdempotencyLayer::new(MemoryStore::new(), "payments", key::field(|p: &Payment| &p.id))?)
+//!     // a slow handler fails its attempt
+//!     .timeout(Duration::from_secs(10))
+//!     .service_fn(move |request: Request<Payment>| {
+//!         let charged = charged.clone();
+//!         async move { charged.send(request.body().cents) }
+//!     });
+//!
+//! let summary = Consumer::new(kafka.consumer_config("billing"))?
+//!     .subscribe(["payments"])
+//!     .serve(service)
+//!     .with_graceful_shutdown(async move {
+//!         // a program would wait for Ctrl-C
+//!         assert_eq!(charges.recv().await, Some(100));
+//!     })
+//!     .await?;
+//! assert!(summary.processed >= 1);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What holds
+//!
+//! * **Order.** Records of a partition are processed in their order, one at a time; one that is to be
+//!   tried again holds up its partition, and only that. Partitions are processed side by side.
+//! * **Commits.** The offset that is committed has only finished records below it: those that the
+//!   service answered with `Ok`, and those that were given up by an explicit policy. A completion that
+//!   comes after its partition was revoked commits nothing.
+//! * **Errors.** [`IdempotencyError`](campanile_idempotency::IdempotencyError) says what follows: a
+//!   key that is locked or backing off is tried again when its time has come, a store that is down
+//!   stops the dispatch until a probe succeeds. None of this counts as an attempt. What is given up
+//!   goes where [`GivenUp`] says. Other errors are classified; see
+//!   [`with_classifier`](Consumer::with_classifier).
+//! * **Panics.** In a handler they are as an error that is retried. In `poll_ready` they end serving.
+//! * **Rebalances.** What is at work in a partition that is revoked may end, within
+//!   [a time](Consumer::with_drain_timeout), and is committed before the partition is given away. What
+//!   does not end is dropped, with its lock released.
+//! * **Memory** is bounded by [a budget](Consumer::with_budget).
+//!
+//! # Events
+//!
+//! Each attempt has a span `process` with the fields of OpenTelemetry's messaging conventions; keys
+//! and payloads are in none. Rebalances, retries, skipped records, failing commits and a store that
+//! goes down are events. What librdkafka logs has the target `librdkafka`.
+//!
+//! # Layout
+//!
+//! * [`Consumer`] and [`ConsumerConfig`] say how, [`Serve`] does it, and ends with a [`Summary`] or a
+//!   [`ConsumerError`].
+//! * `intake` is the thread that owns librdkafka's consumer: records in, offsets out.
+//! * `dispatch` is the task between it and the service: lanes, retries, drains.
+//! * `watermark` is the one place that knows which offset may be committed.
+
+mod budget;
+mod config;
+mod consumer;
+mod dispatch;
+mod error;
+mod given_up;
+mod intake;
+mod serve;
+mod slot;
+mod summary;
+mod task;
+mod verdict;
+mod watermark;
+
+pub use self::config::ConsumerConfig;
+pub use self::consumer::Consumer;
+pub use self::error::ConsumerError;
+pub use self::given_up::GivenUp;
+pub use self::serve::Serve;
+pub use self::summary::Summary;

@@ -1,0 +1,149 @@
+//! How much may be kept in memory, and how much is.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Records and their bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Amount {
+    pub(crate) records: u64,
+    pub(crate) bytes: u64,
+}
+
+impl Amount {
+    pub(crate) fn add(&mut self, bytes: u64) {
+        self.records += 1;
+        self.bytes += bytes;
+    }
+
+    /// How full a budget this is: 1 is full.
+    pub(crate) fn level(self, budget: Self) -> f64 {
+        let part = |held: u64, of: u64| held as f64 / of as f64;
+        part(self.records, budget.records).max(part(self.bytes, budget.bytes))
+    }
+
+    /// What is left of a budget; `None` if one of the two is used up.
+    pub(crate) fn left_of(self, budget: Self) -> Option<Self> {
+        let records = budget.records.checked_sub(self.records)?;
+        let bytes = budget.bytes.checked_sub(self.bytes)?;
+        (records > 0 && bytes > 0).then_some(Self { records, bytes })
+    }
+}
+
+/// What came in and what was finished. Each side is written by one thread alone, so that neither
+/// needs more than a load and a store.
+#[derive(Default)]
+pub(crate) struct Stock {
+    received: Tally,
+    finished: Tally,
+}
+
+impl Stock {
+    /// By the consumer's thread.
+    pub(crate) fn receive(&self, amount: Amount) {
+        self.received.add(amount);
+    }
+
+    /// By the dispatcher.
+    pub(crate) fn finish(&self, amount: Amount) {
+        self.finished.add(amount);
+    }
+
+    /// What is kept.
+    pub(crate) fn held(&self) -> Amount {
+        // The finished first: what is finished meanwhile was received before.
+        let finished = self.finished.get();
+        let received = self.received.get();
+        Amount {
+            records: received.records.saturating_sub(finished.records),
+            bytes: received.bytes.saturating_sub(finished.bytes),
+        }
+    }
+}
+
+#[derive(Default)]
+struct Tally {
+    records: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl Tally {
+    fn add(&self, amount: Amount) {
+        let now = self.get();
+        self.records
+            .store(now.records + amount.records, Ordering::Release);
+        self.bytes
+            .store(now.bytes + amount.bytes, Ordering::Release);
+    }
+
+    fn get(&self) -> Amount {
+        Amount {
+            records: self.records.load(Ordering::Acquire),
+            bytes: self.bytes.load(Ordering::Acquire),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BUDGET: Amount = Amount {
+        records: 10,
+        bytes: 1000,
+    };
+
+    #[test]
+    fn the_scarcer_of_records_and_bytes_decides_how_full_it_is() {
+        assert_eq!(
+            Amount {
+                records: 5,
+                bytes: 0
+            }
+            .level(BUDGET),
+            0.5
+        );
+        assert_eq!(
+            Amount {
+                records: 1,
+                bytes: 2000
+            }
+            .level(BUDGET),
+            2.0
+        );
+    }
+
+    #[test]
+    fn nothing_is_left_when_one_of_the_two_is_used_up() {
+        let left = |records, bytes| Amount { records, bytes }.left_of(BUDGET);
+        assert_eq!(
+            left(9, 999),
+            Some(Amount {
+                records: 1,
+                bytes: 1
+            })
+        );
+        assert_eq!(left(10, 0), None);
+        assert_eq!(left(0, 1000), None);
+        assert_eq!(left(11, 1001), None);
+    }
+
+    #[test]
+    fn the_stock_is_what_was_received_and_not_finished() {
+        let stock = Stock::default();
+        stock.receive(Amount {
+            records: 3,
+            bytes: 30,
+        });
+        stock.finish(Amount {
+            records: 1,
+            bytes: 10,
+        });
+        assert_eq!(
+            stock.held(),
+            Amount {
+                records: 2,
+                bytes: 20
+            }
+        );
+    }
+}

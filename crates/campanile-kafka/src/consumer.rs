@@ -1,0 +1,197 @@
+//! How a consumer is made.
+
+use std::error::Error;
+use std::fmt;
+use std::time::Duration;
+
+use campanile_core::{BoxableError, Classify, ConfigError, Disposition, Record};
+use futures_util::future::BoxFuture;
+use tower_service::Service;
+
+use crate::budget::Amount;
+use crate::config::{Checked, ConsumerConfig};
+use crate::dispatch::{Dispatcher, LET_GO, Timeouts};
+use crate::error::ConsumerError;
+use crate::given_up::GivenUp;
+use crate::intake::{Intake, Settings};
+use crate::serve::Serve;
+use crate::summary::Summary;
+
+/// Feeds records into a tower service, and commits the offsets of those that are finished.
+///
+/// Records of one partition are processed in their order, one at a time; partitions side by side.
+/// See the [crate's documentation](crate) for an example.
+pub struct Consumer {
+    config: Checked,
+    topics: Vec<String>,
+    budget: Amount,
+    drain_timeout: Duration,
+    start_timeout: Duration,
+    policies: Policies,
+}
+
+/// What the dispatcher decides by.
+pub(crate) struct Policies {
+    pub(crate) max_in_flight: usize,
+    pub(crate) given_up: GivenUp,
+    pub(crate) classifiers: Classifiers,
+}
+
+impl Consumer {
+    /// A consumer with these settings. Nothing is connected before it serves.
+    ///
+    /// # Errors
+    /// If there are no brokers or no group, if a setting is unknown to librdkafka or has no valid
+    /// value, or if automatic commits are on: the driver commits by itself.
+    pub fn new(config: impl Into<ConsumerConfig>) -> Result<Self, ConfigError> {
+        Ok(Self {
+            config: config.into().checked()?,
+            topics: Vec::new(),
+            budget: Amount {
+                records: 20_000,
+                bytes: 32 * 1024 * 1024,
+            },
+            drain_timeout: Duration::from_secs(10),
+            start_timeout: Duration::from_secs(30),
+            policies: Policies {
+                max_in_flight: 256,
+                given_up: GivenUp::default(),
+                classifiers: Classifiers(Vec::new()),
+            },
+        })
+    }
+
+    /// Subscribes to these topics, beside those of former calls. One that begins with `^` is a
+    /// regular expression over the topics' names.
+    pub fn subscribe<T: Into<String>>(mut self, topics: impl IntoIterator<Item = T>) -> Self {
+        self.topics.extend(topics.into_iter().map(Into::into));
+        self
+    }
+
+    /// How many records may be at work at the same time, over all partitions; at least 1. Each is of
+    /// another partition. Default: 256, enough to keep a store's batches full.
+    pub fn with_max_in_flight(mut self, n: usize) -> Self {
+        self.policies.max_in_flight = n.max(1);
+        self
+    }
+
+    /// How much may be kept in memory: records with their bytes that were read and are not finished.
+    /// Beyond it, partitions are paused; what librdkafka prefetches comes on top. While some
+    /// partitions stand still and hold most of it, the others have another quarter of it, and a
+    /// single record may exceed it. Default: 20 000 records and 32 MiB, because more brings no
+    /// throughput.
+    pub fn with_budget(mut self, records: usize, bytes: usize) -> Self {
+        let count = |n: usize| (n as u64).max(1);
+        self.budget = Amount {
+            records: count(records),
+            bytes: count(bytes),
+        };
+        self
+    }
+
+    /// How long records at work may take to end, at a shutdown and when their partition is revoked.
+    /// What takes longer is dropped, its lock released; it comes again, here or elsewhere.
+    ///
+    /// Default: 10 s, longer than most handlers and well below the 30 s after which orchestrators
+    /// kill. At a revoke it is at most half of `max.poll.interval.ms`: the whole group waits.
+    pub fn with_drain_timeout(mut self, timeout: Duration) -> Self {
+        self.drain_timeout = timeout;
+        self
+    }
+
+    /// How long the start may take until a broker has answered. Until then a warning says what is
+    /// missing; afterwards serving ends with an error. Default: 30 s, because brokers that are
+    /// restarted together with the consumer take some seconds.
+    pub fn with_start_timeout(mut self, timeout: Duration) -> Self {
+        self.start_timeout = timeout;
+        self
+    }
+
+    /// What happens to a record whose attempts are used up, or that cannot be tried. Default:
+    /// [`GivenUp::Stop`].
+    pub fn with_given_up(mut self, policy: GivenUp) -> Self {
+        self.policies.given_up = policy;
+        self
+    }
+
+    /// Decides about errors that are not the idempotency layer's: of a stack without it, or from
+    /// outside of it. Several are asked in the order in which they were added.
+    ///
+    /// Default: [`Defaults`](campanile_idempotency::Defaults), which retries what it does not know,
+    /// after a back-off of 1 s, doubling up to 5 min, with full jitter. That back-off is kept in
+    /// memory only: attempts are counted by the layer alone.
+    pub fn with_classifier(mut self, classifier: impl Classify) -> Self {
+        self.policies.classifiers.0.push(Box::new(classifier));
+        self
+    }
+
+    /// Serves records to this service. Await what it gives.
+    ///
+    /// The service needs no `Clone`: the one instance is polled ready with a record in hand, called,
+    /// and its futures run as tasks of their own. Its response is not looked at; `Ok` means that the
+    /// record is finished.
+    pub fn serve<S>(self, service: S) -> Serve<S>
+    where
+        S: Service<Record> + Send + 'static,
+        S::Error: BoxableError,
+        S::Future: Send + 'static,
+    {
+        Serve::new(self, service)
+    }
+
+    /// Runs until it is told to end.
+    pub(crate) async fn run<S>(
+        self,
+        service: S,
+        signal: BoxFuture<'static, ()>,
+    ) -> Result<Summary, ConsumerError>
+    where
+        S: Service<Record> + Send + 'static,
+        S::Error: BoxableError,
+        S::Future: Send + 'static,
+    {
+        if self.topics.is_empty() {
+            let error = ConfigError::new("no topic: call `subscribe` before `serve`");
+            return Err(ConsumerError::Config(error));
+        }
+        let longest = Duration::from_millis(self.config.max_poll_interval_ms / 2);
+        let timeouts = Timeouts {
+            drain: self.drain_timeout,
+            revoke: self.drain_timeout.min(longest),
+        };
+        let intake = Intake::start(Settings {
+            client: self.config.client,
+            brokers: self.config.brokers,
+            topics: self.topics,
+            budget: self.budget,
+            // The dispatcher keeps to its own time-outs; this is for a runtime that does not run.
+            revoke_timeout: timeouts.revoke + LET_GO * 2,
+            start_timeout: self.start_timeout,
+        })?;
+        let group = self.config.group;
+        Dispatcher::new(service, signal, intake, self.policies, group, timeouts)
+            .run()
+            .await
+    }
+}
+
+impl fmt::Debug for Consumer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Consumer")
+            .field("brokers", &self.config.brokers)
+            .field("group", &self.config.group)
+            .field("topics", &self.topics)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The user's classifiers, in their order.
+pub(crate) struct Classifiers(Vec<Box<dyn Classify>>);
+
+impl Classify for Classifiers {
+    fn classify(&self, error: &(dyn Error + 'static)) -> Option<Disposition> {
+        self.0
+            .iter()
+            .find_map(|classifier| classifier.classify(error))
+    }
+}

@@ -1,0 +1,130 @@
+//! One attempt at one record, as a task of its own: a handler that blocks or panics is alone with
+//! it.
+
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use campanile_core::{BoxError, BoxableError, Record};
+use pin_project_lite::pin_project;
+use tokio::sync::mpsc::UnboundedSender;
+use tracing::Span;
+
+use crate::error::panic_text;
+use crate::slot::SlotId;
+
+/// How the work on a record ended.
+#[derive(Debug)]
+pub(super) enum Ended {
+    /// The service answered.
+    Processed,
+    Failed(BoxError),
+    Panicked(String),
+    /// It is given up, and that is recorded.
+    Skipped,
+    /// The consumer stops at it, and its lock is let go.
+    Left,
+}
+
+/// Tells the dispatcher, once, how the work on a record ended.
+pub(super) struct Report {
+    pub(super) slot: SlotId,
+    pub(super) reports: UnboundedSender<Reported>,
+}
+
+/// How it ended, and whose record it was.
+pub(super) type Reported = (SlotId, Ended);
+
+impl Report {
+    pub(super) fn send(self, ended: Ended) {
+        // A dispatcher that is gone waits for nothing.
+        let _ = self.reports.send((self.slot, ended));
+    }
+}
+
+pin_project! {
+    /// A service's future, with what it means if it is dropped before its end.
+    pub(super) struct Attempt<F> {
+        #[pin]
+        future: Option<F>,
+        record: Record,
+        // `None` once it was sent.
+        report: Option<Report>,
+        // Whether foreign code is on the stack: a drop that finds it set is a panic.
+        inside: bool,
+        span: Span,
+    }
+
+    impl<F> PinnedDrop for Attempt<F> {
+        fn drop(this: Pin<&mut Self>) {
+            let this = this.project();
+            let _entered = this.span.enter();
+            match this.report.take() {
+                Some(report) if *this.inside => {
+                    report.send(Ended::Panicked("a drop panicked".to_owned()));
+                }
+                // Dropped by a revoke, by a shutdown or with the runtime. The layer must know before
+                // its future goes: then the lock is released, and no failed attempt counted.
+                Some(_) => this.record.set_interrupted(),
+                None => {}
+            }
+        }
+    }
+}
+
+impl<F> Attempt<F> {
+    pub(super) fn new(future: F, record: Record, report: Report, span: Span) -> Self {
+        Self {
+            future: Some(future),
+            record,
+            report: Some(report),
+            inside: false,
+            span,
+        }
+    }
+}
+
+impl<F, T, E> Future for Attempt<F>
+where
+    F: Future<Output = Result<T, E>>,
+    E: BoxableError,
+{
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let mut this = self.project();
+        let _entered = this.span.enter();
+        *this.inside = true;
+        let polled = catch_unwind(AssertUnwindSafe(|| {
+            let future = this
+                .future
+                .as_mut()
+                .as_pin_mut()
+                .expect("polled after its end");
+            let ended = match ready!(future.poll(cx)) {
+                Ok(_) => Ended::Processed,
+                Err(error) => Ended::Failed(error.into()),
+            };
+            Poll::Ready(ended)
+        }));
+        let ended = match polled {
+            Ok(Poll::Pending) => {
+                *this.inside = false;
+                return Poll::Pending;
+            }
+            Ok(Poll::Ready(ended)) => ended,
+            Err(panic) => Ended::Panicked(panic_text(&*panic)),
+        };
+        // Before the report: whatever the future holds is free when the next record begins.
+        this.future.set(None);
+        *this.inside = false;
+        if !matches!(ended, Ended::Processed) {
+            this.span.record("otel.status_code", "ERROR");
+        }
+        if let Some(report) = this.report.take() {
+            report.send(ended);
+        }
+        Poll::Ready(())
+    }
+}

@@ -1,0 +1,270 @@
+//! One task between the intake and the service.
+//!
+//! Each partition has a lane: its records in order, of which one at a time is at work. The lanes take
+//! turns. A record is chosen first; only then the service is polled ready and called, and the future
+//! runs as a task of its own.
+
+mod attempt;
+mod board;
+mod drain;
+mod lane;
+mod span;
+mod store;
+mod waits;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use campanile_core::{BoxableError, Record};
+use futures_util::future::BoxFuture;
+use tokio::sync::mpsc::{self, UnboundedReceiver};
+use tokio::time::Sleep;
+use tower_service::Service;
+
+use self::attempt::{Attempt, Ended, Reported};
+use self::board::Board;
+pub(crate) use self::drain::LET_GO;
+use crate::consumer::Policies;
+use crate::error::{ConsumerError, panic_text};
+use crate::intake::{Event, Intake};
+use crate::summary::Summary;
+use crate::task::Task;
+
+/// How long the consumer may take to commit and to leave the group. A broker that cannot be reached
+/// holds nobody up for longer: the thread is left behind, and ends when librdkafka does.
+const CLOSE: Duration = Duration::from_secs(5);
+
+/// The most events, and the most ends of records, that are taken at once.
+const TAKE: usize = 256;
+
+pub(crate) struct Dispatcher<S> {
+    service: S,
+    /// `None` once it has come.
+    signal: Option<BoxFuture<'static, ()>>,
+    board: Board,
+    intake: Intake,
+    reports: UnboundedReceiver<Reported>,
+    stage: Stage,
+    error: Option<ConsumerError>,
+    group: Arc<str>,
+    drain_timeout: Duration,
+    revoke_timeout: Duration,
+    events: Vec<Event>,
+    ended: Vec<Reported>,
+}
+
+enum Stage {
+    Serving,
+    /// Nothing more is begun, and what is at work may end.
+    Draining,
+    /// The intake commits and leaves the group, until then at most.
+    Closing(Pin<Box<Sleep>>),
+    Closed,
+}
+
+/// How long things may take.
+pub(crate) struct Timeouts {
+    pub(crate) drain: Duration,
+    pub(crate) revoke: Duration,
+}
+
+impl<S> Dispatcher<S>
+where
+    S: Service<Record>,
+    S::Error: BoxableError,
+    S::Future: Send + 'static,
+{
+    pub(crate) fn new(
+        service: S,
+        signal: BoxFuture<'static, ()>,
+        intake: Intake,
+        policies: Policies,
+        group: String,
+        timeouts: Timeouts,
+    ) -> Self {
+        let (sender, reports) = mpsc::unbounded_channel();
+        Self {
+            service,
+            signal: Some(signal),
+            board: Board::new(policies, sender),
+            intake,
+            reports,
+            stage: Stage::Serving,
+            error: None,
+            group: group.into(),
+            drain_timeout: timeouts.drain,
+            revoke_timeout: timeouts.revoke,
+            events: Vec::new(),
+            ended: Vec::new(),
+        }
+    }
+
+    /// Serves until the signal or an error, and then until all has been drained and committed.
+    pub(crate) async fn run(mut self) -> Result<Summary, ConsumerError> {
+        std::future::poll_fn(|cx| self.poll(cx)).await;
+        let summary = self.board.summary();
+        tracing::info!(?summary, error = self.error.is_some(), "served");
+        match self.error.take() {
+            Some(error) => Err(error),
+            None => Ok(summary),
+        }
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            let mut changed = self.poll_signal(cx);
+            changed |= self.poll_events(cx);
+            changed |= self.poll_reports(cx);
+            changed |= self.board.poll(cx);
+            changed |= self.dispatch(cx);
+            self.intake.finished(self.board.take_finished());
+            changed |= self.poll_stage(cx);
+            if matches!(self.stage, Stage::Closed) {
+                return Poll::Ready(());
+            }
+            if !changed {
+                return Poll::Pending;
+            }
+        }
+    }
+
+    fn poll_signal(&mut self, cx: &mut Context<'_>) -> bool {
+        let Some(signal) = &mut self.signal else {
+            return false;
+        };
+        let come = signal.as_mut().poll(cx).is_ready();
+        if come {
+            self.signal = None;
+            self.stop(None);
+        }
+        come
+    }
+
+    fn poll_events(&mut self, cx: &mut Context<'_>) -> bool {
+        let mut events = std::mem::take(&mut self.events);
+        let polled = self.intake.poll_events(cx, &mut events, TAKE);
+        for event in events.drain(..) {
+            match event {
+                Event::Assigned(slot) => self.board.assigned(slot),
+                Event::Records(records) => self.board.received(records),
+                Event::Revoked { slots, lost, done } => {
+                    let timeout = if lost {
+                        Duration::ZERO
+                    } else {
+                        self.revoke_timeout
+                    };
+                    self.board.revoked(slots, timeout, done);
+                }
+                Event::Failed(error) => self.stop(Some(error)),
+            }
+        }
+        self.events = events;
+        match polled {
+            Poll::Ready(0) => self.intake_ended(),
+            Poll::Ready(_) => true,
+            Poll::Pending => false,
+        }
+    }
+
+    fn poll_reports(&mut self, cx: &mut Context<'_>) -> bool {
+        let mut ended = std::mem::take(&mut self.ended);
+        let any = self.reports.poll_recv_many(cx, &mut ended, TAKE).is_ready();
+        for (slot, ended) in ended.drain(..) {
+            if let Some(error) = self.board.ended(slot, ended) {
+                self.stop(Some(error));
+            }
+        }
+        self.ended = ended;
+        any
+    }
+
+    /// Calls the service with one record after the other, as long as it is ready and one is due.
+    fn dispatch(&mut self, cx: &mut Context<'_>) -> bool {
+        let mut any = false;
+        while let Some(slot) = self.board.next() {
+            let ready = catch_unwind(AssertUnwindSafe(|| self.service.poll_ready(cx)));
+            match ready {
+                Ok(Poll::Pending) => break,
+                Ok(Poll::Ready(Ok(()))) => {}
+                Ok(Poll::Ready(Err(error))) => {
+                    self.stop(Some(ConsumerError::Service(error.into())));
+                    return true;
+                }
+                Err(panic) => {
+                    let text = format!("poll_ready panicked: {}", panic_text(&*panic));
+                    self.stop(Some(ConsumerError::Service(text.into())));
+                    return true;
+                }
+            }
+            any = true;
+            let Some((record, report)) = self.board.begin() else {
+                continue;
+            };
+            let span = span::process(&record, &self.group);
+            let called = span
+                .in_scope(|| catch_unwind(AssertUnwindSafe(|| self.service.call(record.clone()))));
+            match called {
+                Ok(future) => {
+                    let task = Task::spawn(Attempt::new(future, record, report, span));
+                    self.board.begun(slot, task);
+                }
+                // The report is of no use to a service that has made no future.
+                Err(panic) => {
+                    drop(self.board.ended(slot, Ended::Panicked(panic_text(&*panic))));
+                }
+            }
+        }
+        any
+    }
+
+    fn poll_stage(&mut self, cx: &mut Context<'_>) -> bool {
+        match &mut self.stage {
+            Stage::Draining if self.board.is_idle() => {
+                self.intake.close();
+                self.stage = Stage::Closing(Box::pin(tokio::time::sleep(CLOSE)));
+                true
+            }
+            Stage::Closing(sleep) => {
+                let late = sleep.as_mut().poll(cx).is_ready();
+                if late {
+                    tracing::warn!("the brokers do not answer: the last commit is uncertain");
+                    self.stage = Stage::Closed;
+                }
+                late
+            }
+            _ => false,
+        }
+    }
+
+    /// Begins nothing more. The first error is the one that is told.
+    fn stop(&mut self, error: Option<ConsumerError>) {
+        if let Some(error) = error {
+            self.error.get_or_insert(error);
+        }
+        if matches!(self.stage, Stage::Serving) {
+            self.stage = Stage::Draining;
+            self.intake.stop_reading();
+            self.board.stop(self.drain_timeout);
+        }
+    }
+
+    /// The consumer is closed.
+    fn intake_ended(&mut self) -> bool {
+        if matches!(self.stage, Stage::Serving) {
+            let what = "the consumer's thread has panicked";
+            self.stop(Some(ConsumerError::kafka(what, None)));
+        }
+        match self.stage {
+            // Its end is all that was waited for.
+            Stage::Closing(_) => {
+                self.stage = Stage::Closed;
+                true
+            }
+            // What is at work may still end.
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! Whether the store answers. While it does not, one record at a time asks.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use campanile_idempotency::Backoff;
+use tokio::time::Sleep;
+
+use crate::slot::SlotId;
+
+/// The state of the store, as the records' errors tell it.
+#[derive(Default)]
+pub(super) enum StoreHealth {
+    #[default]
+    Up,
+    Down {
+        /// How many probes have failed, the outage's first record included.
+        failures: u32,
+        probe: Probe,
+    },
+}
+
+pub(super) enum Probe {
+    /// The next comes then.
+    After(Pin<Box<Sleep>>),
+    /// The next record is one.
+    Due,
+    /// The record of this slot is one.
+    Running(SlotId),
+}
+
+impl StoreHealth {
+    /// Whether a record may be dispatched.
+    pub(super) fn allows(&self) -> bool {
+        matches!(
+            self,
+            Self::Up
+                | Self::Down {
+                    probe: Probe::Due,
+                    ..
+                }
+        )
+    }
+
+    /// A record of this slot was dispatched.
+    pub(super) fn dispatched(&mut self, slot: SlotId) {
+        if let Self::Down {
+            probe: probe @ Probe::Due,
+            ..
+        } = self
+        {
+            *probe = Probe::Running(slot);
+        }
+    }
+
+    /// The store did not answer a record of this slot.
+    pub(super) fn failed(&mut self, slot: SlotId, error: &str) {
+        let failures = match self {
+            Self::Up => {
+                tracing::warn!(
+                    error,
+                    "the store is down: nothing is dispatched until it answers"
+                );
+                1
+            }
+            Self::Down {
+                failures,
+                probe: Probe::Running(probe),
+            } if *probe == slot => {
+                tracing::debug!(error, failures, "the store is still down");
+                failures.saturating_add(1)
+            }
+            // Dispatched before the outage.
+            Self::Down { .. } => return,
+        };
+        let sleep = Box::pin(tokio::time::sleep(backoff().delay(failures)));
+        *self = Self::Down {
+            failures,
+            probe: Probe::After(sleep),
+        };
+    }
+
+    /// A record of this slot ended, and the store had answered.
+    pub(super) fn answered(&mut self, slot: SlotId) {
+        if matches!(self, Self::Down { probe: Probe::Running(probe), .. } if *probe == slot) {
+            tracing::info!("the store answers again");
+            *self = Self::Up;
+        }
+    }
+
+    /// A record of this slot ended, or was let go, without having asked the store: the next one is
+    /// the probe.
+    pub(super) fn not_asked(&mut self, slot: SlotId) {
+        if let Self::Down { probe, .. } = self
+            && matches!(probe, Probe::Running(running) if *running == slot)
+        {
+            *probe = Probe::Due;
+        }
+    }
+
+    /// Whether the next probe has become due.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if let Self::Down { probe, .. } = self
+            && let Probe::After(sleep) = probe
+            && sleep.as_mut().poll(cx).is_ready()
+        {
+            *probe = Probe::Due;
+            return Poll::Ready(());
+        }
+        Poll::Pending
+    }
+}
+
+/// Between two probes.
+fn backoff() -> Backoff {
+    Backoff::new(Duration::from_millis(100), Duration::from_secs(5))
+        .expect("positive, and not above its maximum")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: SlotId = SlotId(1);
+    const OTHER: SlotId = SlotId(2);
+
+    /// A store that is down, with its next probe due.
+    async fn down() -> StoreHealth {
+        let mut health = StoreHealth::Up;
+        health.failed(ONE, "refused");
+        assert!(!health.allows());
+        std::future::poll_fn(|cx| health.poll(cx)).await;
+        health
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn while_it_is_down_one_record_at_a_time_asks() {
+        let mut health = down().await;
+        assert!(health.allows());
+        health.dispatched(ONE);
+        assert!(!health.allows());
+        health.failed(ONE, "refused");
+        assert!(!health.allows());
+        std::future::poll_fn(|cx| health.poll(cx)).await;
+        assert!(health.allows());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_the_probe_that_was_answered_ends_the_outage() {
+        let mut health = down().await;
+        health.dispatched(ONE);
+        health.answered(OTHER);
+        assert!(!health.allows(), "dispatched before the outage");
+        health.answered(ONE);
+        assert!(matches!(health, StoreHealth::Up));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_probe_that_did_not_ask_makes_room_for_the_next() {
+        let mut health = down().await;
+        health.dispatched(ONE);
+        health.not_asked(OTHER);
+        assert!(!health.allows());
+        health.not_asked(ONE);
+        assert!(health.allows());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn probes_come_at_most_five_seconds_apart() {
+        let mut health = StoreHealth::Up;
+        health.failed(ONE, "refused");
+        for _ in 0..40 {
+            let start = tokio::time::Instant::now();
+            std::future::poll_fn(|cx| health.poll(cx)).await;
+            assert!(start.elapsed() <= Duration::from_secs(5) + Duration::from_millis(1));
+            health.dispatched(ONE);
+            health.failed(ONE, "refused");
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Why serving ended.
+
+use std::error::Error;
+use std::fmt;
+
+use campanile_core::{BoxError, ConfigError, Coordinates};
+use rdkafka::error::KafkaError;
+
+/// Why [`Serve`](crate::Serve) ended otherwise than by its signal.
+///
+/// Before it is returned, what was in flight was drained as in a graceful shutdown, and what was
+/// finished was committed.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ConsumerError {
+    /// The settings contradict each other.
+    Config(ConfigError),
+    /// The service will never be ready again: its `poll_ready` failed, or panicked.
+    Service(BoxError),
+    /// A record stopped the consumer. Its offset is not committed, so it is the first that comes
+    /// again.
+    Stopped {
+        /// Which record.
+        at: Coordinates,
+        /// Why, with what would help; the service's error is among its sources.
+        source: BoxError,
+    },
+    /// Kafka cannot be consumed: no broker was reached at the start, a topic does not exist, the
+    /// group may not be joined, or librdkafka reported a fatal error.
+    Kafka {
+        /// What does not work, and what would help.
+        what: Box<str>,
+        /// librdkafka's error, if it gave one.
+        source: Option<KafkaError>,
+    },
+}
+
+impl ConsumerError {
+    pub(crate) fn kafka(what: impl Into<Box<str>>, source: Option<KafkaError>) -> Self {
+        Self::Kafka {
+            what: what.into(),
+            source,
+        }
+    }
+
+    pub(crate) fn stopped(at: &Coordinates, help: &'static str, source: BoxError) -> Self {
+        Self::Stopped {
+            at: at.clone(),
+            source: Box::new(Unfinished { help, source }),
+        }
+    }
+}
+
+impl fmt::Display for ConsumerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Config(_) => f.write_str("the consumer's settings contradict"),
+            Self::Service(_) => f.write_str("the service is not ready any more"),
+            Self::Stopped { at, .. } => write!(f, "stopped at {at}, which is not committed"),
+            Self::Kafka { what, .. } => f.write_str(what),
+        }
+    }
+}
+
+impl Error for ConsumerError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Config(error) => Some(error),
+            Self::Service(error) | Self::Stopped { source: error, .. } => Some(&**error),
+            Self::Kafka { source, .. } => source.as_ref().map(|error| error as _),
+        }
+    }
+}
+
+/// A record that stops the consumer, with what would help.
+#[derive(Debug)]
+struct Unfinished {
+    help: &'static str,
+    source: BoxError,
+}
+
+impl fmt::Display for Unfinished {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.help)
+    }
+}
+
+impl Error for Unfinished {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(&*self.source)
+    }
+}
+
+/// An error with all its sources, for events: one line, and no record's content of ours.
+pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(error) = next {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        next = error.source();
+    }
+    text
+}
+
+/// A panic's message, where it has one.
+pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    text.unwrap_or("a panic without a message").to_owned()
+}

@@ -1,0 +1,53 @@
+//! Records that are given up: no attempt is left, or none can be made.
+
+use campanile_idempotency::{HeldLock, IdempotencyError};
+
+/// What happens to a record that is given up: its attempts are used up or its error is permanent, or
+/// it cannot be tried at all (it does not decode, it has no valid key, its key was used for another
+/// payload).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum GivenUp {
+    /// Serving ends with [`ConsumerError::Stopped`](crate::ConsumerError::Stopped), and the record's
+    /// offset is not committed. The default, because anything else loses the record unless somebody
+    /// has decided where it goes.
+    #[default]
+    Stop,
+    /// The record is skipped: its key's entry becomes FAILED, with the error as its reason, then the
+    /// offset is committed. Without a lock (it was never tried) the offset alone. An event at level
+    /// WARN names each.
+    Skip,
+}
+
+/// The lock that a given-up record may come with.
+pub(crate) enum Burial {
+    /// It never had one.
+    None,
+    /// That of its last attempt, which failed.
+    LastAttempt(HeldLock),
+    /// One that was granted to bury it; no attempt was made.
+    Exhausted(HeldLock),
+}
+
+/// Gives the record up for good. Only after this is `Ok` may its offset be committed.
+pub(crate) async fn skip(burial: Burial, reason: String) -> Result<(), IdempotencyError> {
+    match burial {
+        Burial::None => Ok(()),
+        Burial::LastAttempt(lock) => lock.reject(reason).await,
+        // The last attempt's error stays: an empty reason keeps it.
+        Burial::Exhausted(lock) => lock.reject("").await,
+    }
+}
+
+/// Leaves everything as it is, because the consumer stops here.
+pub(crate) async fn leave(burial: Burial) -> Result<(), IdempotencyError> {
+    match burial {
+        Burial::None => Ok(()),
+        // Dropped, it counts as the failed attempt that it was.
+        Burial::LastAttempt(lock) => {
+            drop(lock);
+            Ok(())
+        }
+        Burial::Exhausted(lock) => lock.release().await,
+    }
+}

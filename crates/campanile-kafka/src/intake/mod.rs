@@ -1,0 +1,136 @@
+//! What comes from Kafka, and the offsets that go back.
+//!
+//! One OS thread owns the consumer and polls it, whatever the handlers do: rebalance callbacks run
+//! on the thread that polls, and closing a consumer blocks; neither may starve a runtime. The thread
+//! copies messages into records, hands them over in batches, and commits the marks that the
+//! dispatcher sets.
+//!
+//! It reads up to a budget. Above it, it first only waits: pausing a partition throws its prefetched
+//! records away, so that is for stalls.
+
+mod assignment;
+mod commit;
+mod context;
+mod control;
+mod flow;
+mod headers;
+mod message;
+mod start;
+mod thread;
+
+use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
+use std::task::{Context, Poll};
+use std::thread::Thread;
+use std::time::Duration;
+
+use campanile_core::Record;
+use rdkafka::ClientConfig;
+use tokio::sync::mpsc::{self, UnboundedReceiver};
+
+use crate::budget::Amount;
+use crate::error::ConsumerError;
+use crate::slot::{Slot, SlotId};
+
+use self::control::{Control, Stage};
+
+/// How the intake is to consume.
+pub(crate) struct Settings {
+    pub(crate) client: ClientConfig,
+    pub(crate) brokers: String,
+    pub(crate) topics: Vec<String>,
+    pub(crate) budget: Amount,
+    /// How long a revoke waits for the dispatcher at most.
+    pub(crate) revoke_timeout: Duration,
+    pub(crate) start_timeout: Duration,
+}
+
+/// What the thread tells the dispatcher.
+pub(crate) enum Event {
+    /// A partition is ours from now on.
+    Assigned(Arc<Slot>),
+    /// Records, in order within each partition.
+    Records(Vec<(SlotId, Record)>),
+    /// Partitions are taken away. The thread waits until `done` is dropped.
+    Revoked {
+        slots: Vec<SlotId>,
+        lost: bool,
+        done: Done,
+    },
+    /// Nothing comes any more.
+    Failed(ConsumerError),
+}
+
+/// Held by the dispatcher while it deals with a revoke.
+pub(crate) type Done = SyncSender<()>;
+
+/// The dispatcher's end. Dropped, it closes the consumer.
+pub(crate) struct Intake {
+    events: UnboundedReceiver<Event>,
+    control: Arc<Control>,
+    thread: Thread,
+}
+
+impl Intake {
+    /// Starts the thread.
+    pub(crate) fn start(settings: Settings) -> Result<Self, ConsumerError> {
+        let (sender, events) = mpsc::unbounded_channel();
+        let control = Arc::new(Control::new(settings.budget));
+        let thread = std::thread::Builder::new()
+            .name("campanile-kafka".into())
+            .spawn({
+                let control = control.clone();
+                move || thread::run(settings, control, sender)
+            });
+        match thread {
+            // Nobody joins it: a broker that does not answer must not hold up whoever waits.
+            Ok(thread) => Ok(Self {
+                events,
+                control,
+                thread: thread.thread().clone(),
+            }),
+            Err(error) => Err(ConsumerError::kafka(
+                format!("no thread for the consumer: {error}"),
+                None,
+            )),
+        }
+    }
+
+    /// The next events, at least one and at most `limit`; 0 when the consumer is closed.
+    pub(crate) fn poll_events(
+        &mut self,
+        cx: &mut Context<'_>,
+        events: &mut Vec<Event>,
+        limit: usize,
+    ) -> Poll<usize> {
+        self.events.poll_recv_many(cx, events, limit)
+    }
+
+    /// The dispatcher has finished records of this amount.
+    pub(crate) fn finished(&self, amount: Amount) {
+        if self.control.finished(amount) {
+            self.thread.unpark();
+        }
+    }
+
+    /// No further records, please; partitions stay assigned and marks are committed.
+    pub(crate) fn stop_reading(&self) {
+        self.enter(Stage::Draining);
+    }
+
+    /// Commits the marks and leaves the group. The events end when that is done.
+    pub(crate) fn close(&self) {
+        self.enter(Stage::Closing);
+    }
+
+    fn enter(&self, stage: Stage) {
+        self.control.enter(stage);
+        self.thread.unpark();
+    }
+}
+
+impl Drop for Intake {
+    fn drop(&mut self) {
+        self.close();
+    }
+}

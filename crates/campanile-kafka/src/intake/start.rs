@@ -1,0 +1,99 @@
+//! Before the first record: are the brokers there, and the topics?
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use campanile_core::Clock;
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
+
+use super::Settings;
+use super::context::IntakeContext;
+use super::control::{Control, Stage};
+use crate::error::ConsumerError;
+
+/// How long one question may take: so long a shutdown waits at most.
+const QUESTION: Duration = Duration::from_millis(500);
+
+/// For how long a topic may be unknown: a new one is, until all brokers have heard of it.
+const UNKNOWN: Duration = Duration::from_secs(5);
+
+/// Asks for every topic until there is an answer. An answer is needed: without one, librdkafka would
+/// try for ever, and silently.
+pub(super) fn check(
+    consumer: &BaseConsumer<IntakeContext>,
+    settings: &Settings,
+    control: &Control,
+) -> Result<(), ConsumerError> {
+    let clock = Clock::boot();
+    let start = clock.now();
+    let mut told = BTreeSet::new();
+    for topic in settings.topics.iter() {
+        loop {
+            if control.stage() != Stage::Reading {
+                return Ok(());
+            }
+            let waited = clock.now() - start;
+            let trouble = match ask(consumer, topic) {
+                Answer::Good => break,
+                Answer::Unreached(error) if waited >= settings.start_timeout => {
+                    return Err(unreached(settings, error));
+                }
+                Answer::Unreached(error) => format!("no broker answers: {error}"),
+                Answer::Refused(error) => {
+                    return Err(ConsumerError::kafka(
+                        format!("topic `{topic}`: {error}"),
+                        None,
+                    ));
+                }
+                Answer::Unknown if waited >= UNKNOWN.min(settings.start_timeout) => {
+                    return Err(ConsumerError::kafka(
+                        format!("topic `{topic}` does not exist: create it, or correct its name"),
+                        None,
+                    ));
+                }
+                Answer::Unknown => format!("topic `{topic}` does not exist yet"),
+            };
+            if !told.contains(&trouble) {
+                tracing::warn!(brokers = settings.brokers, "{trouble}");
+                told.insert(trouble);
+            }
+            std::thread::park_timeout(QUESTION / 5);
+        }
+    }
+    Ok(())
+}
+
+enum Answer {
+    Good,
+    Unknown,
+    Refused(Code),
+    Unreached(KafkaError),
+}
+
+fn ask(consumer: &BaseConsumer<IntakeContext>, topic: &str) -> Answer {
+    // librdkafka takes such a name for a regular expression, which may match nothing yet.
+    let asked = (!topic.starts_with('^')).then_some(topic);
+    let metadata = match consumer.fetch_metadata(asked, QUESTION) {
+        Ok(metadata) => metadata,
+        Err(error) => return Answer::Unreached(error),
+    };
+    let error = metadata
+        .topics()
+        .iter()
+        .find(|t| asked == Some(t.name()))
+        .and_then(|t| t.error());
+    match error.map(Code::from) {
+        None | Some(Code::LeaderNotAvailable) => Answer::Good,
+        Some(Code::UnknownTopicOrPartition | Code::UnknownTopic) => Answer::Unknown,
+        Some(error) => Answer::Refused(error),
+    }
+}
+
+fn unreached(settings: &Settings, error: KafkaError) -> ConsumerError {
+    let what = format!(
+        "no broker of `{}` answered within {:?}: check the addresses, and whether they are up",
+        settings.brokers, settings.start_timeout
+    );
+    ConsumerError::kafka(what, Some(error))
+}

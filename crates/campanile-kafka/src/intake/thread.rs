@@ -1,0 +1,295 @@
+//! The thread that owns the consumer.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use campanile_core::{Clock, Record};
+use rdkafka::Message;
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
+use rdkafka::message::BorrowedMessage;
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::assignment;
+use super::commit;
+use super::context::IntakeContext;
+use super::control::{Control, Stage};
+use super::flow::{ALLOWANCE, Flow};
+use super::{Event, Settings, message, start};
+use crate::budget::Amount;
+use crate::error::ConsumerError;
+use crate::slot::{Slot, SlotId};
+
+/// The most records of one hand-over.
+const BATCH: usize = 512;
+
+/// How long the thread sleeps if nobody wakes it. librdkafka does when there is something, and the
+/// dispatcher when there is room; this is for what neither tells.
+const IDLE: Duration = Duration::from_millis(20);
+
+/// Consumes until it is told to close.
+pub(super) fn run(settings: Settings, control: Arc<Control>, events: UnboundedSender<Event>) {
+    match Worker::start(&settings, control, events.clone()) {
+        Ok(worker) => worker.work(),
+        // If the dispatcher is gone, nobody wants to know.
+        Err(error) => drop(events.send(Event::Failed(error))),
+    }
+}
+
+struct Worker {
+    consumer: BaseConsumer<IntakeContext>,
+    control: Arc<Control>,
+    clock: Clock,
+    flow: Flow,
+    /// Where the last record came from: librdkafka hands over long runs of one partition.
+    run: Option<Arc<Slot>>,
+    /// How many partitions are paused.
+    paused: usize,
+    /// When changed marks were last committed.
+    committed: Duration,
+}
+
+impl Worker {
+    fn start(
+        settings: &Settings,
+        control: Arc<Control>,
+        events: UnboundedSender<Event>,
+    ) -> Result<Self, ConsumerError> {
+        let context = IntakeContext::new(events, settings.revoke_timeout);
+        let mut consumer: BaseConsumer<IntakeContext> = settings
+            .client
+            .create_with_context(context)
+            .map_err(|error| match error {
+                KafkaError::ClientCreation(text) => {
+                    ConsumerError::kafka(format!("librdkafka refuses the settings: {text}"), None)
+                }
+                error => ConsumerError::kafka("librdkafka refuses the settings", Some(error)),
+            })?;
+        let this = thread::current();
+        consumer.set_nonempty_callback(move || this.unpark());
+        start::check(&consumer, settings, &control)?;
+        let topics: Vec<&str> = settings.topics.iter().map(String::as_str).collect();
+        consumer.subscribe(&topics).map_err(|error| {
+            ConsumerError::kafka(
+                format!("cannot subscribe to {}", topics.join(", ")),
+                Some(error),
+            )
+        })?;
+        let clock = Clock::boot();
+        let committed = clock.now();
+        let (flow, run, paused) = (Flow::Open, None, 0);
+        Ok(Self {
+            consumer,
+            control,
+            clock,
+            flow,
+            run,
+            paused,
+            committed,
+        })
+    }
+
+    fn work(mut self) {
+        loop {
+            let stage = self.control.stage();
+            if stage == Stage::Closing {
+                return self.close();
+            }
+            let now = self.clock.now();
+            self.flow = self.flow.next(self.control.level(), now);
+            self.pause_and_resume(stage);
+            self.commit_changed(now);
+            let read = match (stage, self.flow) {
+                (Stage::Reading, Flow::Full { .. }) => self.wait_for_room(),
+                (Stage::Reading, _) => self.read(),
+                _ => self.discard(),
+            };
+            if !read {
+                thread::park_timeout(IDLE);
+            }
+        }
+    }
+
+    /// Hands over what there is, up to a batch and to the budget. Whether there was anything.
+    fn read(&mut self) -> bool {
+        let context = self.consumer.context().clone();
+        let room = self.room();
+        let mut records: Vec<(SlotId, Record)> = Vec::new();
+        let mut amount = Amount::default();
+        // One `None` may stand for an event that was served; two in a row are the queue's end.
+        let mut nothing = 0;
+        while nothing < 2 && records.len() < BATCH && amount.left_of(room).is_some() {
+            match self.consumer.poll(Duration::ZERO) {
+                None => nothing += 1,
+                Some(Err(error)) => failed(&context, error),
+                Some(Ok(message)) => {
+                    nothing = 0;
+                    let Some(slot) = slot_of(&mut self.run, &context, &message) else {
+                        continue;
+                    };
+                    let record = message::record(slot, &message);
+                    let bytes = record.size() as u64;
+                    slot.stock.receive(Amount { records: 1, bytes });
+                    amount.add(bytes);
+                    records.push((slot.id, record));
+                }
+            }
+        }
+        let any = !records.is_empty();
+        if any {
+            self.control.received(amount);
+            context.tell(Event::Records(records));
+        }
+        any
+    }
+
+    /// What one read may take. In a stall, partitions that are not paused read beyond the budget.
+    fn room(&self) -> Amount {
+        let budget = self.control.budget();
+        let part = |of: u64| ((of as f64 * ALLOWANCE) as u64).max(1);
+        let allowance = Amount {
+            records: part(budget.records),
+            bytes: part(budget.bytes),
+        };
+        self.control.room().unwrap_or(allowance)
+    }
+
+    /// Serves callbacks, and drops the records that are still on their way. Whether there were any.
+    fn discard(&mut self) -> bool {
+        match self.consumer.poll(Duration::ZERO) {
+            Some(Ok(_)) => true,
+            Some(Err(error)) => {
+                failed(self.consumer.context(), error);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Nothing is read; the dispatcher wakes the thread at low water. Never sleeps long, for a
+    /// rebalance may be waiting.
+    fn wait_for_room(&self) -> bool {
+        self.control.set_waiting(true);
+        if self.control.level() >= super::control::LOW_WATER {
+            thread::park_timeout(IDLE);
+        }
+        self.control.set_waiting(false);
+        true
+    }
+
+    fn pause_and_resume(&mut self, stage: Stage) {
+        let draining = stage != Stage::Reading;
+        if !draining && self.flow != Flow::Stalled && self.paused == 0 {
+            return;
+        }
+        let context = self.consumer.context();
+        let mut assignment = context.assignment();
+        let (partitions, budget) = (assignment.len(), self.control.budget());
+        let (mut pause, mut resume) = (Vec::new(), Vec::new());
+        self.paused = 0;
+        for held in assignment.iter_mut() {
+            let level = held.slot.stock.held().level(budget);
+            if !held.paused && (draining || self.flow.pauses(level, partitions)) {
+                held.paused = true;
+                pause.push(held.slot.clone());
+            } else if held.paused && !draining && self.flow.resumes(level, partitions) {
+                held.paused = false;
+                resume.push(held.slot.clone());
+            }
+            self.paused += usize::from(held.paused);
+        }
+        drop(assignment);
+        if !pause.is_empty() {
+            tracing::debug!(partitions = pause.len(), "pause");
+            told(
+                self.consumer
+                    .pause(&assignment::list(pause.iter().map(|slot| &**slot))),
+            );
+        }
+        if !resume.is_empty() {
+            tracing::debug!(partitions = resume.len(), "resume");
+            told(
+                self.consumer
+                    .resume(&assignment::list(resume.iter().map(|slot| &**slot))),
+            );
+        }
+    }
+
+    fn commit_changed(&mut self, now: Duration) {
+        if now.saturating_sub(self.committed) < commit::INTERVAL {
+            return;
+        }
+        self.committed = now;
+        let context = self.consumer.context();
+        let offsets = commit::changed(&mut context.assignment());
+        if let Some(offsets) = offsets
+            && let Err(error) = self.consumer.commit(&offsets, CommitMode::Async)
+        {
+            context.commit_ended(Err(error));
+        }
+    }
+
+    /// Commits, and leaves the group: the consumer's drop does that, and serves the revoke.
+    fn close(self) {
+        let context = self.consumer.context();
+        context.commit_now(&self.consumer, context.assignment().iter_mut());
+    }
+}
+
+/// The slot that a message belongs to; none if the partition is not ours any more.
+fn slot_of<'a>(
+    run: &'a mut Option<Arc<Slot>>,
+    context: &IntakeContext,
+    message: &BorrowedMessage<'_>,
+) -> Option<&'a Slot> {
+    let (topic, partition) = (message.topic(), message.partition());
+    let same =
+        |slot: &Arc<Slot>| slot.partition == partition && *slot.topic == *topic && !slot.is_over();
+    if !run.as_ref().is_some_and(same) {
+        *run = context.slot(topic, partition);
+    }
+    run.as_deref()
+}
+
+/// An error that librdkafka reports: most it deals with itself.
+fn failed(context: &IntakeContext, error: KafkaError) {
+    let reason = context.take_reason();
+    let text = || reason.clone().unwrap_or_else(|| error.to_string());
+    let started = context.assignment().started;
+    match &error {
+        KafkaError::PartitionEOF(_) => {}
+        KafkaError::MessageConsumptionFatal(_) => {
+            context.tell(Event::Failed(ConsumerError::kafka(text(), Some(error))));
+        }
+        KafkaError::MessageConsumption(code) if is_hopeless(*code, started) => {
+            context.tell(Event::Failed(ConsumerError::kafka(text(), Some(error))));
+        }
+        _ => tracing::warn!(error = text(), "kafka"),
+    }
+}
+
+/// Whether librdkafka would go on trying what cannot succeed.
+fn is_hopeless(code: Code, started: bool) -> bool {
+    match code {
+        // `auto.offset.reset=error`: the partition is read by nobody from now on.
+        Code::AutoOffsetReset => true,
+        // At the start these are mistakes in the settings. Later they may be repaired where they
+        // were made, while other partitions go on.
+        Code::TopicAuthorizationFailed
+        | Code::GroupAuthorizationFailed
+        | Code::InvalidGroupId
+        | Code::InvalidSessionTimeout
+        | Code::InconsistentGroupProtocol
+        | Code::UnsupportedAssignor
+        | Code::UnsupportedVersion
+        | Code::UnsupportedFeature => !started,
+        _ => false,
+    }
+}
+
+fn told(result: Result<(), KafkaError>) {
+    if let Err(error) = result {
+        tracing::warn!(%error, "partitions cannot be paused or resumed");
+    }
+}

@@ -1,0 +1,24 @@
+//! What a consumer did.
+
+/// What became of the records, from the start of serving to its end.
+///
+/// `received` is the sum of `processed`, `skipped`, `revoked` and `left`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Summary {
+    /// Records taken from Kafka.
+    pub received: u64,
+    /// The service answered `Ok`: the offset is committed, or was about to be.
+    pub processed: u64,
+    /// Given up by policy, and committed.
+    pub skipped: u64,
+    /// Let go unfinished because their partition was revoked; its next owner has them.
+    pub revoked: u64,
+    /// Let go unfinished at the end; they come again.
+    pub left: u64,
+    /// Attempts that failed, or panicked, and were to be followed by another.
+    pub retried: u64,
+    /// Attempts that said nothing about the record: the key was locked or backing off, its lock was
+    /// lost, or the store was down.
+    pub waited: u64,
+}

@@ -1,0 +1,168 @@
+//! What an error means for its record.
+
+use std::error::Error;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use campanile_core::{BoxError, Classify, Disposition};
+use campanile_idempotency::{Defaults, Failed, IdempotencyError, Settled, StoreErrorKind};
+
+use crate::given_up::Burial;
+
+/// How long after a lost lock the key is tried again: somebody else may be at work on it.
+const AFTER_A_LOST_LOCK: Duration = Duration::from_secs(1);
+
+/// What is to be done with a record whose attempt ended in an error.
+pub(crate) enum Verdict {
+    /// The attempt failed. Again after this time, or after the driver's own back-off.
+    Retry { after: Option<Duration> },
+    /// It says nothing about the record. Again after this time, or when the holder has ended.
+    Wait {
+        after: Option<Duration>,
+        settled: Option<Settled>,
+    },
+    /// The store is down: nothing is dispatched until it answers.
+    StoreDown,
+    /// No further attempt.
+    GiveUp {
+        burial: Burial,
+        reason: String,
+        help: &'static str,
+    },
+    /// Given up on purpose, whatever the policy.
+    Skip { burial: Burial, reason: String },
+    /// The consumer stops here.
+    Stop { burial: Burial, help: &'static str },
+}
+
+/// Judges an error: the layer's own by what it says, any other by the classifier.
+pub(crate) fn judge(error: &BoxError, classifier: &dyn Classify) -> Verdict {
+    match IdempotencyError::find(&**error) {
+        Some(own) => idempotency(own),
+        None => other(&**error, classifier),
+    }
+}
+
+fn idempotency(error: &IdempotencyError) -> Verdict {
+    let wait = |after| Verdict::Wait {
+        after,
+        settled: None,
+    };
+    match error {
+        IdempotencyError::Locked {
+            retry_after,
+            settled,
+            ..
+        } => Verdict::Wait {
+            after: Some(*retry_after),
+            settled: settled.clone(),
+        },
+        IdempotencyError::BackingOff { retry_after, .. } => wait(Some(*retry_after)),
+        IdempotencyError::LockLost(_) => wait(Some(AFTER_A_LOST_LOCK)),
+        // One entry that cannot be read says nothing about the others.
+        IdempotencyError::Store(error) if error.kind() == StoreErrorKind::Unreadable => wait(None),
+        IdempotencyError::Store(_) => Verdict::StoreDown,
+        IdempotencyError::Failed(failed) => of_failed(failed),
+        IdempotencyError::Exhausted(exhausted) => Verdict::GiveUp {
+            burial: exhausted
+                .take_lock()
+                .map_or(Burial::None, Burial::Exhausted),
+            reason: exhausted.to_string(),
+            help: "no attempt is left: raise the layer's `with_max_attempts`, redrive the key, or \
+                   choose `GivenUp::Skip`",
+        },
+        IdempotencyError::MissingKey
+        | IdempotencyError::InvalidKey(_)
+        | IdempotencyError::Mismatch { .. } => cannot_be_tried(error),
+        IdempotencyError::ShuttingDown => Verdict::Stop {
+            burial: Burial::None,
+            help: "the lock keeper was shut down before the consumer",
+        },
+        // An error of a later version says nothing about the record that we could know.
+        _ => wait(None),
+    }
+}
+
+fn of_failed(failed: &Failed) -> Verdict {
+    let burial = || failed.take_lock().map_or(Burial::None, Burial::LastAttempt);
+    let reason = || failed.source.to_string();
+    match failed.disposition {
+        Disposition::DeadLetter => Verdict::GiveUp {
+            burial: burial(),
+            reason: reason(),
+            help: "its last attempt failed, or its error is permanent: mend the handler or the \
+                   record, raise the layer's `with_max_attempts`, redrive the key, or choose \
+                   `GivenUp::Skip`",
+        },
+        Disposition::Skip => Verdict::Skip {
+            burial: burial(),
+            reason: reason(),
+        },
+        Disposition::Stop => Verdict::Stop {
+            burial: burial(),
+            help: "the handler's error says so",
+        },
+        Disposition::Release => Verdict::Wait {
+            after: failed.retry_after,
+            settled: None,
+        },
+        _ => Verdict::Retry {
+            after: failed.retry_after,
+        },
+    }
+}
+
+/// An error of a stack without the layer, or from outside of it.
+fn other(error: &(dyn Error + 'static), classifier: &dyn Classify) -> Verdict {
+    let classified = catch_unwind(AssertUnwindSafe(|| {
+        classifier
+            .classify(error)
+            .or_else(|| Defaults.classify(error))
+    }));
+    let Ok(disposition) = classified else {
+        tracing::error!("the classifier panicked, which is taken as retry");
+        return Verdict::Retry { after: None };
+    };
+    match disposition {
+        Some(Disposition::DeadLetter) => cannot_be_tried(error),
+        Some(Disposition::Skip) => Verdict::Skip {
+            burial: Burial::None,
+            reason: error.to_string(),
+        },
+        Some(Disposition::Stop) => Verdict::Stop {
+            burial: Burial::None,
+            help: "the service's error says so",
+        },
+        Some(Disposition::Release) => Verdict::Wait {
+            after: None,
+            settled: None,
+        },
+        Some(Disposition::Retry { after }) => Verdict::Retry { after },
+        _ => Verdict::Retry { after: None },
+    }
+}
+
+fn cannot_be_tried(error: &(dyn Error + 'static)) -> Verdict {
+    Verdict::GiveUp {
+        burial: Burial::None,
+        reason: error.to_string(),
+        help: "no attempt would mend it: correct what produces the record, or how it is decoded \
+               and keyed, or choose `GivenUp::Skip`",
+    }
+}
+
+/// Whether the store has answered on the way to this error.
+pub(crate) fn asked_the_store(error: &BoxError) -> bool {
+    matches!(
+        IdempotencyError::find(&**error),
+        Some(
+            IdempotencyError::Failed(_)
+                | IdempotencyError::Exhausted(_)
+                | IdempotencyError::BackingOff { .. }
+                | IdempotencyError::Mismatch { .. }
+                | IdempotencyError::LockLost(_)
+                // Held in this process, that is known without asking.
+                | IdempotencyError::Locked { settled: None, .. }
+        )
+    )
+}
