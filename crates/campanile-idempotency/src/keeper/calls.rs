@@ -80,15 +80,16 @@ impl<S: Store> Calls<S> {
             async move {
                 // A store that panics must not take the locks of all others with it.
                 let call = AssertUnwindSafe(call).catch_unwind();
-                let (mut answers, rest) = match tokio::time::timeout(limit, call).await {
-                    Ok(Ok(answers)) => (answers, "the store gave fewer answers than commands"),
-                    Ok(Err(_)) => (Vec::new(), "the store panicked"),
-                    Err(_) => (Vec::new(), "the call took longer than the keeper waits"),
+                let answers = match tokio::time::timeout(limit, call).await {
+                    Ok(Ok(answers)) if answers.len() == sent.len() => Ok(answers),
+                    // Which answer belongs to which command is not known then, and a lock must not
+                    // be taken for another's.
+                    Ok(Ok(_)) => Err("the store did not give one answer for each command"),
+                    Ok(Err(_)) => Err("the store panicked"),
+                    Err(_) => Err("the call took longer than the keeper waits"),
                 };
-                if answers.len() < sent.len() {
-                    let error = StoreError::timeout(rest);
-                    answers.resize_with(sent.len(), || Err(error.clone()));
-                }
+                let answers =
+                    answers.unwrap_or_else(|why| vec![Err(StoreError::timeout(why)); sent.len()]);
                 Done {
                     lane,
                     sent,
