@@ -143,7 +143,10 @@ impl<S: Store> Task<S> {
             return;
         };
         let slot = &mut self.slots[index];
-        if let Phase::Cancelling { .. } = slot.phase {
+        // The grant in doubt was for the slot's payload; another one waits until it is cancelled.
+        if let Phase::Cancelling { .. } = slot.phase
+            && slot.fingerprint == acquire.fingerprint
+        {
             slot.adopt(acquire);
             self.timers.set(index, &mut slot.timer, None);
             self.want(index);
@@ -292,10 +295,8 @@ impl<S: Store> Task<S> {
         let index = sent.slot;
         let slot = &mut self.slots[index];
         let ttl = slot.terms.ttl;
-        let Phase::Acquiring {
-            reply: waiting,
-            doubt,
-        } = std::mem::replace(&mut slot.phase, Phase::Ended)
+        let Phase::Acquiring { reply: waiting, .. } =
+            std::mem::replace(&mut slot.phase, Phase::Ended)
         else {
             unreachable!("an acquisition waits for its answer");
         };
@@ -353,15 +354,7 @@ impl<S: Store> Task<S> {
                 attempts: attempt.into(),
                 reason,
             },
-            Ok(Reply::Mismatch) => {
-                let _ = waiting.send(Acquisition::Mismatch);
-                // The grant in doubt, if there is one, was for the other payload.
-                return if doubt {
-                    self.cancel(index)
-                } else {
-                    self.end_when_idle(index)
-                };
-            }
+            Ok(Reply::Mismatch) => Acquisition::Mismatch,
             Ok(Reply::Corrupt) => Acquisition::Unavailable(corrupt()),
             Ok(_) => Acquisition::Unavailable(StoreError::unreadable("not an acquire's answer")),
             Err(error) => {
