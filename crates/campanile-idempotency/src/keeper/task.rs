@@ -241,9 +241,9 @@ impl<S: Store> Task<S> {
                 continue;
             };
             slot.way = Way::Sent;
-            if what == What::Renew {
-                limit = limit.min(slot.terms.ttl / 6);
-            }
+            // A call that is lost must leave time for the next before the lock ends, and not only
+            // a renewal: behind a completion that hangs, the handler would run again elsewhere.
+            limit = limit.min(slot.terms.ttl / 6);
             sent.push(Sent {
                 slot: index,
                 what,
