@@ -1,0 +1,48 @@
+#!lua flags=allow-oom
+-- cancel: undo an acquire of each key whose answer is unknown.
+--
+-- KEYS      the entries, all distinct
+-- ARGV[1]   retention  how long RETRYING is kept, in ms
+-- ARGV[2+]  owner      for each key, of the acquire = 8 bytes
+-- Returns   now, in µs, 8 bytes: every key is RETRYING by this
+--           {now, index, entry, ...}: so are all but these, whose entry stands like that, or is
+--           'ABSENT' or 'CORRUPT'
+
+local retention, BEFORE_OWNER = ARGV[1], 1
+
+local PROCESSING, RETRYING = 1, 2
+local BURIAL, DOOMED, RELEASED = 8, 16, 32
+
+local sub, byte, max = string.sub, string.byte, math.max
+local pack = struct.pack
+
+local time = redis.call('TIME')
+local now = pack('>I8', time[1] * 1000000 + time[2])
+
+-- The state of an entry, and its flags; nil of what is none.
+local function state_of(value)
+  if type(value) ~= 'string' or #value < 44 then return nil end
+  local version, bits, _, _, _, _, _, _, token1, token2 = byte(value, 1, 10)
+  local state = bits % 8
+  local is_known = version == 0xC1 and bits < 64 and state >= 1 and state <= 4
+  if not is_known or token1 > 0 or token2 > 31 then return nil end
+  return state, bits - state
+end
+
+local reply = { now }
+for i, key in ipairs(KEYS) do
+  local entry = redis.pcall('GET', key)
+  local state, flags = state_of(entry)
+  if state == PROCESSING and sub(entry, 17, 24) == ARGV[BEFORE_OWNER + i] then
+    -- Who cancels never saw a token, so the handler did not run. A burial lock has counted none.
+    local attempt = struct.unpack('>I2', entry, 3)
+    if bit.band(flags, BURIAL) == 0 then attempt = max(attempt - 1, 0) end
+    local bits = RETRYING + RELEASED + bit.band(flags, DOOMED)
+    entry = pack('>BBI2', 0xC1, bits, attempt) .. sub(entry, 5, 36) .. now .. sub(entry, 45)
+    redis.call('SET', key, entry, 'PX', retention)
+  else
+    reply[#reply + 1] = i
+    reply[#reply + 1] = not entry and 'ABSENT' or state and entry or 'CORRUPT'
+  end
+end
+return #reply > 1 and reply or reply[1]

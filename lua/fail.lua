@@ -1,0 +1,54 @@
+#!lua flags=allow-oom
+-- fail: record the failed attempt of each key's grant.
+--
+-- KEYS      the entries, all distinct
+-- ARGV[1]   retention  how long RETRYING is kept, in ms
+-- ARGV[2+]  failed     for each key: token 8, owner 8, delay until the next attempt in µs 8, and 16
+--                      if it was the last (else 0) 1 = 25 bytes, and the error (empty keeps the one
+--                      before)
+-- Returns   now, in µs, 8 bytes: every key is RETRYING by this
+--           {now, index, entry, ...}: so are all but these, whose entry stands like that, or is
+--           'ABSENT' or 'CORRUPT'
+
+local retention, BEFORE_FAILED = ARGV[1], 1
+
+local PROCESSING, RETRYING = 1, 2
+local DOOMED = 16
+local ERROR = '\1' -- the kind of tail
+
+local sub, byte = string.sub, string.byte
+local pack = struct.pack
+
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+
+-- The state of an entry, and its flags; nil of what is none.
+local function state_of(value)
+  if type(value) ~= 'string' or #value < 44 then return nil end
+  local version, bits, _, _, _, _, _, _, token1, token2 = byte(value, 1, 10)
+  local state = bits % 8
+  local is_known = version == 0xC1 and bits < 64 and state >= 1 and state <= 4
+  if not is_known or token1 > 0 or token2 > 31 then return nil end
+  return state, bits - state
+end
+
+local reply = { pack('>I8', now) }
+for i, key in ipairs(KEYS) do
+  local failed = ARGV[BEFORE_FAILED + i]
+  local entry = redis.pcall('GET', key)
+  local state, flags = state_of(entry)
+  if state == PROCESSING and sub(entry, 9, 24) == sub(failed, 1, 16) then
+    local bits = RETRYING + bit.band(bit.bor(flags, byte(failed, 25)), DOOMED)
+    local at = pack('>I8', now + struct.unpack('>I8', failed, 17))
+    local kind, tail = ERROR, sub(failed, 26)
+    if tail == '' then
+      kind, tail = sub(entry, 7, 7), sub(entry, 45)
+    end
+    entry = pack('>BB', 0xC1, bits) .. sub(entry, 3, 6) .. kind .. sub(entry, 8, 36) .. at .. tail
+    redis.call('SET', key, entry, 'PX', retention)
+  else
+    reply[#reply + 1] = i
+    reply[#reply + 1] = not entry and 'ABSENT' or state and entry or 'CORRUPT'
+  end
+end
+return #reply > 1 and reply or reply[1]

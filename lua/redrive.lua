@@ -1,0 +1,62 @@
+#!lua flags=allow-oom
+-- redrive: open each FAILED key again, by an operator.
+--
+-- KEYS      the entries, all distinct
+-- ARGV[1]   retention  how long RETRYING is kept, in ms
+-- ARGV[2+]  reopened   for each key: the token that the entry has 8, and 1 to reopen also what is
+--                      COMPLETED or RETRYING (else 0) 1 = 9 bytes
+-- Returns   now, in µs, 8 bytes: every key is RETRYING by this
+--           {now, index, entry, ...}: so are all but these, whose entry stands like that, or is
+--           'ABSENT' or 'CORRUPT'
+
+local retention, BEFORE_REOPENED = ARGV[1], 1
+
+local RETRYING, COMPLETED, FAILED = 2, 3, 4
+local ERROR = 1 -- the kind of tail
+local NOTHING_COUNTED, NOBODY = string.rep('\0', 4), string.rep('\0', 8)
+local NO_FINGERPRINT = NOBODY
+
+local sub, byte = string.sub, string.byte
+local pack = struct.pack
+
+local time = redis.call('TIME')
+local now = pack('>I8', time[1] * 1000000 + time[2])
+
+-- The state of an entry, and its flags; nil of what is none.
+local function state_of(value)
+  if type(value) ~= 'string' or #value < 44 then return nil end
+  local version, bits, _, _, _, _, _, _, token1, token2 = byte(value, 1, 10)
+  local state = bits % 8
+  local is_known = version == 0xC1 and bits < 64 and state >= 1 and state <= 4
+  if not is_known or token1 > 0 or token2 > 31 then return nil end
+  return state, bits - state
+end
+
+-- No grant leaves an entry without an owner: it was reopened, and not acquired since.
+local function is_reopened(entry)
+  return sub(entry, 3, 4) == '\0\0' and sub(entry, 17, 24) == NOBODY
+end
+
+local reply = { now }
+for i, key in ipairs(KEYS) do
+  local reopened = ARGV[BEFORE_REOPENED + i]
+  local entry = redis.pcall('GET', key)
+  local state = state_of(entry)
+  local is_forced = byte(reopened, 9) == 1
+  local opens = state == FAILED
+    or is_forced and (state == COMPLETED or state == RETRYING and not is_reopened(entry))
+  if opens and sub(entry, 9, 16) == sub(reopened, 1, 8) then
+    -- The next duplicate must not find the reply of the run before; an error tells the next run.
+    local kind, tail = '\0', ''
+    if byte(entry, 7) == ERROR then
+      kind, tail = sub(entry, 7, 7), sub(entry, 45)
+    end
+    entry = pack('>BB', 0xC1, RETRYING) .. NOTHING_COUNTED .. kind .. sub(entry, 8, 16) .. NOBODY
+      .. NO_FINGERPRINT .. sub(entry, 33, 36) .. now .. tail
+    redis.call('SET', key, entry, 'PX', retention)
+  else
+    reply[#reply + 1] = i
+    reply[#reply + 1] = not entry and 'ABSENT' or state and entry or 'CORRUPT'
+  end
+end
+return #reply > 1 and reply or reply[1]

@@ -1,0 +1,56 @@
+#!lua flags=allow-oom
+-- release: give up the lock of each key, and hand the attempt back.
+--
+-- KEYS      the entries, all distinct
+-- ARGV[1]   retention  how long RETRYING is kept, in ms
+-- ARGV[2+]  released   for each key: token 8, owner 8, and 1 if the handler had begun (else 0) 1
+--                      = 17 bytes
+-- Returns   now, in µs, 8 bytes: every key is RETRYING by this
+--           {now, index, entry, ...}: so are all but these, whose entry stands like that, or is
+--           'ABSENT' or 'CORRUPT'
+
+local retention, BEFORE_RELEASED = ARGV[1], 1
+
+local PROCESSING, RETRYING = 1, 2
+local BURIAL, DOOMED, RELEASED = 8, 16, 32
+local MAX_INTERRUPTS = 8
+
+local sub, byte, max = string.sub, string.byte, math.max
+local pack = struct.pack
+
+local time = redis.call('TIME')
+local now = pack('>I8', time[1] * 1000000 + time[2])
+
+-- The state of an entry, and its flags; nil of what is none.
+local function state_of(value)
+  if type(value) ~= 'string' or #value < 44 then return nil end
+  local version, bits, _, _, _, _, _, _, token1, token2 = byte(value, 1, 10)
+  local state = bits % 8
+  local is_known = version == 0xC1 and bits < 64 and state >= 1 and state <= 4
+  if not is_known or token1 > 0 or token2 > 31 then return nil end
+  return state, bits - state
+end
+
+local reply = { now }
+for i, key in ipairs(KEYS) do
+  local released = ARGV[BEFORE_RELEASED + i]
+  local entry = redis.pcall('GET', key)
+  local state, flags = state_of(entry)
+  if state == PROCESSING and sub(entry, 9, 24) == sub(released, 1, 16) then
+    local attempt, interrupts = struct.unpack('>I2B', entry, 3)
+    local ran = byte(released, 17) == 1
+    -- A burial lock has counted none. What brings the process down at every run must end.
+    if bit.band(flags, BURIAL) == 0 and (not ran or interrupts < MAX_INTERRUPTS) then
+      attempt = max(attempt - 1, 0)
+      if ran then interrupts = interrupts + 1 end
+    end
+    local bits = RETRYING + RELEASED + bit.band(flags, DOOMED)
+    entry = pack('>BBI2B', 0xC1, bits, attempt, interrupts) .. sub(entry, 6, 36) .. now
+      .. sub(entry, 45)
+    redis.call('SET', key, entry, 'PX', retention)
+  else
+    reply[#reply + 1] = i
+    reply[#reply + 1] = not entry and 'ABSENT' or state and entry or 'CORRUPT'
+  end
+end
+return #reply > 1 and reply or reply[1]
