@@ -1,0 +1,130 @@
+//! One call of a script, for several keys.
+
+use std::ops::Range;
+
+use campanile_core::Command;
+use redis::{Cmd, RedisWrite, ServerErrorKind, Value};
+
+use crate::bucket::Buckets;
+use crate::connection::Link;
+use crate::failure::{self, Failure};
+use crate::key::write_entry_key;
+use crate::script::{Script, Scripts, Shared};
+
+/// The most keys of one call: a longer script would hold up everybody else, and is hardly cheaper.
+pub(crate) const MAX_KEYS: usize = 64;
+
+/// Commands of a batch that one run of a script performs.
+#[derive(Debug)]
+pub(crate) struct Call {
+    pub(crate) shared: Shared,
+    members: Vec<Member>,
+}
+
+/// A command of the call.
+#[derive(Debug)]
+struct Member {
+    /// In the batch.
+    index: usize,
+    /// Where its item is in the plan's `items`.
+    item: Range<usize>,
+}
+
+/// The calls that perform commands of a batch, with distinct keys.
+#[derive(Debug)]
+pub(crate) struct Plan<'a> {
+    batch: &'a [Command],
+    pub(crate) calls: Vec<Call>,
+    /// The items of all calls, one after the other.
+    items: Vec<u8>,
+    /// Commands whose operation this version does not know.
+    pub(crate) unknown: Vec<usize>,
+}
+
+impl<'a> Plan<'a> {
+    /// Groups these commands of the batch by what they can share.
+    pub(crate) fn new(batch: &'a [Command], indices: &[usize]) -> Self {
+        let mut plan = Self {
+            batch,
+            calls: Vec::new(),
+            items: Vec::new(),
+            unknown: Vec::new(),
+        };
+        for &index in indices {
+            let start = plan.items.len();
+            let Some(shared) = Shared::split(&batch[index], &mut plan.items) else {
+                plan.unknown.push(index);
+                continue;
+            };
+            let member = Member {
+                index,
+                item: start..plan.items.len(),
+            };
+            let has_room =
+                |call: &&mut Call| call.shared == shared && call.members.len() < MAX_KEYS;
+            match plan.calls.iter_mut().find(has_room) {
+                Some(call) => call.members.push(member),
+                None => {
+                    let mut members = Vec::with_capacity(indices.len().min(MAX_KEYS));
+                    members.push(member);
+                    plan.calls.push(Call { shared, members });
+                }
+            }
+        }
+        plan
+    }
+
+    /// Runs one of the calls. A server that does not know the script is sent its text: it forgets
+    /// at every restart, and whenever somebody tells it to.
+    pub(crate) async fn run(
+        &self,
+        call: &Call,
+        scripts: &Scripts,
+        buckets: Buckets,
+        link: &Link,
+    ) -> Result<Value, Failure> {
+        let mut connection = link.connection.clone();
+        let Script { text, hash } = scripts.get(call.shared.verb);
+        let by_hash = self.encode(call, buckets, "EVALSHA", hash);
+        let mut reply = connection.send_packed_command(&by_hash).await;
+        if matches!(&reply, Ok(Value::ServerError(e)) if e.kind() == Some(ServerErrorKind::NoScript))
+        {
+            tracing::debug!(script = ?call.shared.verb, "the server does not know the script");
+            let by_text = self.encode(call, buckets, "EVAL", text);
+            reply = connection.send_packed_command(&by_text).await;
+        }
+        failure::value(reply)
+    }
+
+    fn encode(&self, call: &Call, buckets: Buckets, name: &str, script: &str) -> Cmd {
+        const LEADING: usize = 7; // name, script, number of keys, up to four shared arguments
+        const ENTRY_KEY: usize = 48; // of a usual namespace
+        let count = call.members.len();
+        let bytes = script.len() + count * (ENTRY_KEY + 32);
+        let mut cmd = Cmd::with_capacity(LEADING + 2 * count, bytes);
+        cmd.arg(name).arg(script).arg(count);
+        let mut key = Vec::with_capacity(ENTRY_KEY);
+        for member in &call.members {
+            key.clear();
+            write_entry_key(&mut key, &self.batch[member.index].key, buckets);
+            cmd.write_arg(&key);
+        }
+        let items = call
+            .members
+            .iter()
+            .map(|member| &self.items[member.item.clone()]);
+        call.shared.write(&mut cmd, items.clone());
+        items.for_each(|item| cmd.write_arg(item));
+        cmd
+    }
+}
+
+impl Call {
+    /// Where the call's commands are in the batch.
+    pub(crate) fn indices(&self) -> impl Iterator<Item = usize> {
+        self.members.iter().map(|member| member.index)
+    }
+}
+
+#[cfg(test)]
+mod tests;

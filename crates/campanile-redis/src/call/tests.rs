@@ -1,0 +1,272 @@
+//! The head of each script against what is sent to it and read from it.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use campanile_core::{
+    Command, FencingToken, Fingerprint, Grant, IdempotencyKey, Namespace, Operation, Owner, Reply,
+    Retention, StoreKey,
+};
+use redis::{Arg, Value};
+
+use super::Plan;
+use crate::bucket::Buckets;
+use crate::reply::answers;
+use crate::script::{Scripts, Verb};
+
+/// What the head of a script says.
+struct Head {
+    title: String,
+    /// The names of `ARGV` before the items.
+    leading: Vec<String>,
+    item: String,
+    /// How long an item is without the text that ends some.
+    item_bytes: usize,
+    codes: BTreeSet<String>,
+    code: String,
+}
+
+impl Head {
+    fn read(text: &str) -> Self {
+        let lines = || text.lines().skip_while(|line| line.starts_with("#!"));
+        let comment = |line: &str| line.strip_prefix("--").map(str::trim).map(str::to_owned);
+        let head: Vec<String> = lines().map_while(comment).collect();
+        let code: Vec<&str> = lines().skip(head.len()).collect();
+
+        let argument = |line: &String| {
+            let (number, rest) = line.strip_prefix("ARGV[")?.split_once(']')?;
+            Some((
+                number.to_owned(),
+                rest.split_whitespace().next()?.to_owned(),
+            ))
+        };
+        let mut arguments: Vec<_> = head.iter().filter_map(argument).collect();
+        let (number, item) = arguments.pop().expect("ARGV");
+        let leading: Vec<String> = (1..)
+            .zip(arguments)
+            .map(|(n, (number, name))| {
+                assert_eq!(number, n.to_string());
+                name
+            })
+            .collect();
+        assert_eq!(number, format!("{}+", leading.len() + 1));
+
+        let whole = head.join(" ");
+        assert!(whole.contains("KEYS "), "KEYS");
+        let (before, returns) = whole.split_once("Returns").expect("Returns");
+        let (_, size) = before.split_once('=').expect("the size of an item");
+        Self {
+            title: head[0].clone(),
+            leading,
+            item,
+            item_bytes: size
+                .split_whitespace()
+                .next()
+                .unwrap()
+                .parse()
+                .expect("a number of bytes"),
+            codes: codes(returns),
+            code: code.join("\n"),
+        }
+    }
+}
+
+/// The words in capitals and quotes.
+fn codes(text: &str) -> BTreeSet<String> {
+    let is_code = |word: &&str| word.len() > 1 && word.bytes().all(|b| b.is_ascii_uppercase());
+    text.split('\'')
+        .skip(1)
+        .step_by(2)
+        .filter(is_code)
+        .map(str::to_owned)
+        .collect()
+}
+
+fn scripts() -> Vec<(Verb, Operation)> {
+    let owner = Owner::new(7).unwrap();
+    let grant = Grant {
+        token: FencingToken::new(8).unwrap(),
+        owner,
+    };
+    let ttl = Duration::from_secs(30);
+    let fingerprint = Some(Fingerprint::of(b"payload"));
+    vec![
+        (
+            Verb::Acquire,
+            Operation::Acquire {
+                owner,
+                ttl,
+                max_attempts: 5,
+                fingerprint,
+                floor: FencingToken::ZERO,
+            },
+        ),
+        (Verb::Renew, Operation::Renew { grant, ttl }),
+        (
+            Verb::Complete,
+            Operation::Complete {
+                grant,
+                attempt: 1,
+                fingerprint,
+                reply: None,
+            },
+        ),
+        (
+            Verb::Fail,
+            Operation::Fail {
+                grant,
+                delay: ttl,
+                last: false,
+                error: "".into(),
+            },
+        ),
+        (Verb::Release, Operation::Release { grant, ran: true }),
+        (Verb::Cancel, Operation::Cancel { owner }),
+        (
+            Verb::Reject,
+            Operation::Reject {
+                grant,
+                reason: "".into(),
+            },
+        ),
+        (
+            Verb::Redrive,
+            Operation::Redrive {
+                token: grant.token,
+                force: false,
+            },
+        ),
+    ]
+}
+
+fn batch(operation: &Operation, count: usize) -> Vec<Command> {
+    let key = |n: usize| IdempotencyKey::new(n.to_string()).unwrap();
+    let namespace = Namespace::try_from("n").unwrap();
+    let command = |n| Command {
+        key: StoreKey::new(namespace.clone(), key(n)),
+        operation: operation.clone(),
+        retention: Retention::default(),
+    };
+    (0..count).map(command).collect()
+}
+
+fn head(verb: Verb) -> Head {
+    Head::read(&Scripts::default().get(verb).text)
+}
+
+#[test]
+fn a_head_names_each_argument_that_is_sent() {
+    for (verb, operation) in scripts() {
+        let Head {
+            title,
+            leading,
+            item,
+            item_bytes,
+            code,
+            ..
+        } = head(verb);
+        assert!(
+            title.starts_with(&format!("{}: ", operation.name())),
+            "{title}"
+        );
+        // The names that the head gives are those that the script uses.
+        let names = code
+            .lines()
+            .filter(|line| line.contains("ARGV"))
+            .collect::<String>();
+        for name in &leading {
+            assert!(
+                names.contains(&format!("{name}, ")) || names.contains(&format!("{name} ")),
+                "{name}"
+            );
+        }
+        assert!(
+            code.contains(&format!("BEFORE_{}", item.to_uppercase())),
+            "{item}"
+        );
+        assert!(
+            code.contains(&format!(", {}\n", leading.len())),
+            "{verb:?} skips other arguments"
+        );
+
+        for count in [1, 3] {
+            let batch = batch(&operation, count);
+            let plan = Plan::new(&batch, &(0..count).collect::<Vec<_>>());
+            let [call] = &*plan.calls else {
+                panic!("one call: {:?}", plan.calls)
+            };
+            let cmd = plan.encode(call, Buckets::DEFAULT, "EVALSHA", "hash");
+            let args: Vec<&[u8]> = cmd
+                .args_iter()
+                .map(|arg| match arg {
+                    Arg::Simple(bytes) => bytes,
+                    _ => panic!("no cursor is sent"),
+                })
+                .collect();
+            assert_eq!(args.len(), 3 + count + leading.len() + count, "{verb:?}");
+            assert_eq!(args[2], count.to_string().as_bytes(), "{verb:?}");
+            for item in &args[args.len() - count..] {
+                assert_eq!(item.len(), item_bytes, "{verb:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_head_names_each_code_that_is_returned_and_all_are_understood() {
+    const NOW: [u8; 8] = 1_800_000_000_000_000_u64.to_be_bytes();
+    for (verb, operation) in scripts() {
+        let Head {
+            codes: named, code, ..
+        } = head(verb);
+        let mut returned = codes(&code);
+        // What Redis is asked, and how it says that the type is another.
+        for word in ["GET", "SET", "MGET", "TIME", "NX", "PX", "WRONGTYPE"] {
+            returned.remove(word);
+        }
+        assert_eq!(named, returned, "{verb:?}");
+        for code in named {
+            let told = [
+                Value::BulkString(NOW.to_vec()),
+                Value::Int(1),
+                Value::BulkString(code.clone().into_bytes()),
+            ];
+            let batch = batch(&operation, 1);
+            let answers = answers(Value::Array(told.into()), verb, batch.iter()).unwrap();
+            let is_corrupt = matches!(&answers[0], Ok(answer) if answer.reply == Reply::Corrupt);
+            assert_eq!(is_corrupt, code == "CORRUPT", "{verb:?} {code}");
+        }
+    }
+}
+
+#[test]
+fn only_acquire_may_be_refused_for_want_of_memory() {
+    let texts = Scripts::default();
+    for (verb, _) in scripts() {
+        let text = &texts.get(verb).text;
+        assert_eq!(
+            text.starts_with("#!lua flags=allow-oom\n"),
+            verb != Verb::Acquire,
+            "{verb:?}"
+        );
+    }
+}
+
+#[test]
+fn all_scripts_that_settle_agree_on_what_is_an_entry() {
+    let judgement = |text: &str| {
+        let (_, rest) = text.split_once("local function state_of").unwrap();
+        rest.split_once("\nend\n").unwrap().0.to_owned()
+    };
+    let expected = judgement(campanile_lua::COMPLETE);
+    for (verb, _) in scripts()
+        .into_iter()
+        .filter(|(verb, _)| *verb != Verb::Acquire)
+    {
+        assert_eq!(
+            judgement(&Scripts::default().get(verb).text),
+            expected,
+            "{verb:?}"
+        );
+    }
+}

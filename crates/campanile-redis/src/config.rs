@@ -1,0 +1,192 @@
+//! How a store reaches its server.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::time::Duration;
+
+use campanile_core::error::ConfigError;
+use redis::io::tcp::TcpSettings;
+use redis::{ConnectionInfo, IntoConnectionInfo};
+
+use crate::ConnectError;
+use crate::bucket::Buckets;
+use crate::script::{Scripts, Verb};
+
+/// The settings of a [`RedisStore`](crate::RedisStore). A URL alone converts into them.
+///
+/// `Debug` shows the address and never the credentials.
+///
+/// ```
+/// use campanile_redis::RedisConfig;
+/// use std::time::Duration;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let config = RedisConfig::new("redis://app:secret@redis.internal:6379/0")
+///     .with_command_timeout(Duration::from_millis(500))?;
+/// assert!(!format!("{config:?}").contains("secret"));
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Permissions
+///
+/// A user of Redis with a restrictive ACL needs `+eval +evalsha +get +mget +set +time +info` and
+/// the keys `~campanile:* ~{*`.
+#[derive(Clone)]
+pub struct RedisConfig {
+    url: Box<str>,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) command_timeout: Duration,
+    pub(crate) buckets: Buckets,
+    pub(crate) lossy_eviction: bool,
+    pub(crate) scripts: Scripts,
+}
+
+impl RedisConfig {
+    /// The server at this URL: `redis://[user][:password@]host[:port][/database]`, or
+    /// `redis+unix:///path/to/socket`.
+    pub fn new(url: impl Into<String>) -> Self {
+        Self {
+            url: url.into().into_boxed_str(),
+            connect_timeout: Duration::from_secs(5),
+            command_timeout: Duration::from_secs(1),
+            buckets: Buckets::DEFAULT,
+            lossy_eviction: false,
+            scripts: Scripts::default(),
+        }
+    }
+
+    /// How long [`RedisStore::connect`](crate::RedisStore::connect) may take as a whole, and how
+    /// long each connection that is made later. Default: 5 s, because a slow name server takes
+    /// some.
+    ///
+    /// A connection is made within the call that needs it, so it ends with that call's time, too.
+    ///
+    /// # Errors
+    /// When it is zero.
+    pub fn with_connect_timeout(mut self, timeout: Duration) -> Result<Self, ConfigError> {
+        self.connect_timeout = not_zero("connect_timeout", timeout)?;
+        Ok(self)
+    }
+
+    /// How long a batch of commands may take, from the call to the last answer, a new connection
+    /// included. Default: 1 s: an answer takes a millisecond, what a fork or a slow disk holds up
+    /// takes less than a second, and a renewal must leave time to be repeated.
+    ///
+    /// # Errors
+    /// When it is zero.
+    pub fn with_command_timeout(mut self, timeout: Duration) -> Result<Self, ConfigError> {
+        self.command_timeout = not_zero("command_timeout", timeout)?;
+        Ok(self)
+    }
+
+    /// How many buckets a namespace has, which is into how many hash slots of a cluster its keys
+    /// fall: a power of two, at most 256. Default: 16, about four for each shard of a usual
+    /// cluster; each bucket is a call of its own there, so more are slower.
+    ///
+    /// It is fixed for a namespace at its first use: another count would look for every entry at
+    /// the wrong place, and find nobody's lock. A store with another count is refused by Redis's
+    /// copy of it (`campanile:{namespace}`).
+    ///
+    /// # Errors
+    /// When it is no power of two, or out of range.
+    pub fn with_buckets(mut self, count: u16) -> Result<Self, ConfigError> {
+        self.buckets = Buckets::new(count)?;
+        Ok(self)
+    }
+
+    /// Whether a server is accepted that evicts keys when its memory is full (a `maxmemory` with a
+    /// `maxmemory-policy` other than `noeviction`). Default: no, because an evicted lock is held by
+    /// two, and an evicted completion runs again, without anybody noticing. Accepted, it is logged
+    /// as a warning.
+    pub fn with_lossy_eviction(mut self, accepted: bool) -> Self {
+        self.lossy_eviction = accepted;
+        self
+    }
+
+    /// Another text for one script, for tests that tests notice.
+    #[doc(hidden)]
+    pub fn with_script(mut self, verb: Verb, text: impl Into<Cow<'static, str>>) -> Self {
+        self.scripts.replace(verb, text.into());
+        self
+    }
+
+    /// What the URL says.
+    pub(crate) fn connection_info(&self) -> Result<ConnectionInfo, ConnectError> {
+        let info = (&*self.url)
+            .into_connection_info()
+            .map_err(ConnectError::url)?;
+        // A batch is one write and waits for its answer: nothing is gained by holding it back.
+        Ok(info.set_tcp_settings(TcpSettings::default().set_nodelay(true)))
+    }
+}
+
+fn not_zero(name: &str, timeout: Duration) -> Result<Duration, ConfigError> {
+    if timeout.is_zero() {
+        return Err(ConfigError::new(format!(
+            "{name} is zero: nothing would ever be in time"
+        )));
+    }
+    Ok(timeout)
+}
+
+impl From<&str> for RedisConfig {
+    fn from(url: &str) -> Self {
+        Self::new(url)
+    }
+}
+
+impl From<String> for RedisConfig {
+    fn from(url: String) -> Self {
+        Self::new(url)
+    }
+}
+
+impl fmt::Debug for RedisConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let address = self.connection_info().map(|info| info.addr().to_string());
+        f.debug_struct("RedisConfig")
+            .field(
+                "address",
+                &address.as_deref().unwrap_or("not a URL of Redis"),
+            )
+            .field("connect_timeout", &self.connect_timeout)
+            .field("command_timeout", &self.command_timeout)
+            .field("buckets", &self.buckets.count())
+            .field("lossy_eviction", &self.lossy_eviction)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_form_of_a_url_shows_its_credentials() {
+        for url in [
+            "redis://alice:s3cret@127.0.0.1:6379/0",
+            "redis://:s3cret@127.0.0.1",
+            "redis://alice:s3cret@127.0.0.1:notaport",
+            "alice:s3cret@nowhere",
+            "redis+unix:///tmp/socket?user=alice&pass=s3cret",
+        ] {
+            let config = RedisConfig::from(url);
+            let shown = format!(
+                "{config:?} {config:#?} {:?}",
+                config.connection_info().err()
+            );
+            assert!(
+                !shown.contains("s3cret") && !shown.contains("alice"),
+                "{shown}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_timeout_of_zero_is_refused() {
+        let config = RedisConfig::new("redis://127.0.0.1");
+        assert!(config.clone().with_connect_timeout(Duration::ZERO).is_err());
+        assert!(config.with_command_timeout(Duration::ZERO).is_err());
+    }
+}

@@ -1,0 +1,187 @@
+//! The connection that all calls share, and its replacement.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use campanile_core::{BoxError, Namespace};
+use campanile_idempotency::StoreError;
+use deadpool_redis::{Connection, Manager, Pool, PoolConfig, PoolError, Runtime, Timeouts};
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, ConnectionInfo};
+use tokio::sync::Mutex as AsyncMutex;
+
+use crate::ConnectError;
+
+/// Makes the connection when it is first needed, on the runtime that needs it, and anew when it has
+/// been discarded.
+///
+/// The connection is multiplexed: calls are written to it as they come, and none waits for
+/// another's answer. So it is checked out of the pool once and held, and each call gets a clone; a
+/// checkout for each call would cost a round trip each time.
+pub(crate) struct Connections {
+    pool: Pool,
+    address: Box<str>,
+    held: Mutex<Option<Held>>,
+    /// How many were made. Locked while one is, so that it is one, and not one for each call that
+    /// waits.
+    made: AsyncMutex<u64>,
+}
+
+struct Held {
+    /// Keeps its place in the pool.
+    checked_out: Connection,
+    link: Link,
+}
+
+/// A clone of the connection, for one call.
+#[derive(Clone)]
+pub(crate) struct Link {
+    number: u64,
+    pub(crate) connection: MultiplexedConnection,
+    /// The namespaces whose buckets were compared over this connection. Another one may lead to a
+    /// server that has lost its data, so there they are compared anew.
+    compared: Arc<Mutex<BTreeSet<Namespace>>>,
+}
+
+impl Connections {
+    pub(crate) fn new(
+        info: ConnectionInfo,
+        create_timeout: Duration,
+    ) -> Result<Self, ConnectError> {
+        // The deadline of a call bounds all that it waits for; the library's own, for each answer,
+        // would only be a second one.
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(create_timeout))
+            .set_response_timeout(None);
+        let address = info.addr().to_string().into_boxed_str();
+        let manager = Manager::new_with_config(info, config).map_err(ConnectError::url)?;
+        let timeouts = Timeouts {
+            wait: Some(create_timeout),
+            create: Some(create_timeout),
+            recycle: Some(create_timeout),
+        };
+        let pool = Pool::builder(manager)
+            .config(PoolConfig {
+                timeouts,
+                ..PoolConfig::new(1)
+            })
+            .runtime(Runtime::Tokio1)
+            .build()
+            .expect("timeouts need a runtime, and there is one");
+        Ok(Self {
+            pool,
+            address,
+            held: Mutex::default(),
+            made: AsyncMutex::default(),
+        })
+    }
+
+    /// Where the server is.
+    pub(crate) fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// The connection, made now if there is none.
+    pub(crate) async fn link(&self) -> Result<Link, StoreError> {
+        if let Some(link) = self.current() {
+            return Ok(link);
+        }
+        let mut made = self.made.lock().await;
+        // Somebody else may have been faster.
+        if let Some(link) = self.current() {
+            return Ok(link);
+        }
+        let checked_out = self
+            .pool
+            .get()
+            .await
+            .map_err(|error| self.unreachable(error))?;
+        *made += 1;
+        tracing::debug!(address = %self.address, number = *made, "connected to Redis");
+        let connection = (*checked_out).clone();
+        let link = Link {
+            number: *made,
+            connection,
+            compared: Arc::default(),
+        };
+        *self.held() = Some(Held {
+            checked_out,
+            link: link.clone(),
+        });
+        Ok(link)
+    }
+
+    /// Gives this connection up, unless that was done; the next call makes another.
+    pub(crate) fn discard(&self, link: &Link, reason: &dyn fmt::Display) {
+        let given_up = self.held().take_if(|held| held.link.number == link.number);
+        if let Some(held) = given_up {
+            // Taken out of the pool for good: put back, it would be handed out again.
+            drop(Connection::take(held.checked_out));
+            let number = link.number;
+            let address = &self.address;
+            tracing::warn!(%address, number, %reason, "gave up a connection to Redis");
+        }
+    }
+
+    fn current(&self) -> Option<Link> {
+        self.held().as_ref().map(|held| held.link.clone())
+    }
+
+    fn held(&self) -> MutexGuard<'_, Option<Held>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn unreachable(&self, error: PoolError) -> StoreError {
+        let is_timeout = matches!(error, PoolError::Timeout(_));
+        let source: BoxError = match error {
+            PoolError::Backend(error) => error.into(),
+            error => error.into(),
+        };
+        let unreachable = Unreachable {
+            address: self.address.clone(),
+            source,
+        };
+        if is_timeout {
+            StoreError::timeout(unreachable)
+        } else {
+            StoreError::unavailable(unreachable)
+        }
+    }
+}
+
+impl Link {
+    /// Whether the namespace's buckets were compared over this connection.
+    pub(crate) fn has_compared(&self, namespace: &Namespace) -> bool {
+        self.compared
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .contains(namespace)
+    }
+
+    /// They were.
+    pub(crate) fn note_compared(&self, namespace: &Namespace) {
+        let mut compared = self.compared.lock().unwrap_or_else(PoisonError::into_inner);
+        compared.insert(namespace.clone());
+    }
+}
+
+/// No connection could be made.
+#[derive(Debug)]
+struct Unreachable {
+    address: Box<str>,
+    source: BoxError,
+}
+
+impl fmt::Display for Unreachable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Redis at {} cannot be reached", self.address)
+    }
+}
+
+impl std::error::Error for Unreachable {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&*self.source)
+    }
+}

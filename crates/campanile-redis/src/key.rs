@@ -1,0 +1,52 @@
+//! What Redis calls an entry.
+
+use campanile_core::{Namespace, StoreKey};
+
+use crate::bucket::Buckets;
+
+/// Appends `{namespace:bucket}` and the raw hash of the user's key.
+///
+/// The braces make Redis Cluster place all keys of a bucket together. Nothing of the user's key is
+/// left in it, so no byte in that key can move it to another slot.
+pub(crate) fn write_entry_key(out: &mut Vec<u8>, key: &StoreKey, buckets: Buckets) {
+    const HEX: &[u8; 16] = b"0123456789abcdef";
+    let bucket = buckets.of(key.digest());
+    out.push(b'{');
+    out.extend_from_slice(key.namespace().as_str().as_bytes());
+    out.push(b':');
+    out.push(HEX[usize::from(bucket >> 4)]);
+    out.push(HEX[usize::from(bucket & 15)]);
+    out.push(b'}');
+    out.extend_from_slice(key.digest());
+}
+
+/// Where a namespace keeps how many buckets it has.
+pub(crate) fn buckets_key(namespace: &Namespace) -> String {
+    format!("campanile:{{{namespace}}}")
+}
+
+#[cfg(test)]
+mod tests {
+    use campanile_core::IdempotencyKey;
+
+    use super::*;
+
+    #[test]
+    fn an_entry_is_found_by_namespace_bucket_and_raw_hash() {
+        let namespace = Namespace::try_from("payments").unwrap();
+        let key = StoreKey::new(namespace, IdempotencyKey::new("p-1").unwrap());
+        let mut out = Vec::new();
+        write_entry_key(&mut out, &key, Buckets::DEFAULT);
+
+        let bucket = key.digest()[15] & 15;
+        let mut expected = format!("{{payments:{bucket:02x}}}").into_bytes();
+        expected.extend_from_slice(key.digest());
+        assert_eq!(out, expected);
+    }
+
+    #[test]
+    fn the_bucket_count_of_a_namespace_is_kept_apart_from_its_entries() {
+        let namespace = Namespace::try_from("payments").unwrap();
+        assert_eq!(buckets_key(&namespace), "campanile:{payments}");
+    }
+}

@@ -1,0 +1,171 @@
+//! What a script returns, made into answers.
+
+use std::time::{Duration, SystemTime};
+
+use campanile_core::{Answer, Command, Entry, Reply, reply};
+use campanile_idempotency::StoreError;
+use redis::Value;
+
+use crate::failure::{Failure, out_of_memory};
+use crate::script::{Verb, usual_reply};
+
+/// The answers to the commands of one call, in their order.
+///
+/// The script tells of the entries out of the ordinary as they stand *after* it, and the replies
+/// are read from those by the function that `step` uses: what is reported is what is stored.
+pub(crate) fn answers<'a>(
+    value: Value,
+    verb: Verb,
+    commands: impl Iterator<Item = &'a Command>,
+) -> Result<Vec<Result<Answer, StoreError>>, Failure> {
+    let mut told = Told::read(value)?;
+    let now = told.now;
+    let answer = |(index, command)| {
+        let reply = match told.of(index) {
+            Some(value) => read(value, command, now)?,
+            None => usual_reply(verb, command, now),
+        };
+        Ok(Answer { now, reply })
+    };
+    let answers = commands.enumerate().map(answer).collect();
+    if told.rest.len() > 0 {
+        return Err(Failure::unexpected(
+            "a script told of a key that it was not given",
+        ));
+    }
+    Ok(answers)
+}
+
+/// What is told of one key.
+fn read(value: Value, command: &Command, now: SystemTime) -> Result<Reply, StoreError> {
+    let Value::BulkString(bytes) = value else {
+        return Err(Failure::unexpected("a script told something else than an entry").into());
+    };
+    Ok(match &*bytes {
+        b"ABSENT" => reply(None, &command.operation, now),
+        b"CORRUPT" => Reply::Corrupt,
+        b"OOM" => return Err(out_of_memory()),
+        bytes => match Entry::from_bytes(bytes) {
+            Ok(entry) => reply(Some(&entry), &command.operation, now),
+            Err(_) => Reply::Corrupt,
+        },
+    })
+}
+
+/// `now`, then an index and what is told of it, by rising index.
+struct Told {
+    now: SystemTime,
+    rest: std::vec::IntoIter<Value>,
+}
+
+impl Told {
+    fn read(value: Value) -> Result<Self, Failure> {
+        let mut rest = match value {
+            Value::Array(values) => values.into_iter(),
+            value => vec![value].into_iter(),
+        };
+        let now = rest.next().and_then(|now| time(&now));
+        let now = now.ok_or_else(|| Failure::unexpected("a script did not tell the time"))?;
+        Ok(Self { now, rest })
+    }
+
+    /// What is told of this index, from 0; to be asked for by rising index.
+    fn of(&mut self, index: usize) -> Option<Value> {
+        let [Value::Int(next), _, ..] = *self.rest.as_slice() else {
+            return None;
+        };
+        if usize::try_from(next) != Ok(index + 1) {
+            return None;
+        }
+        self.rest.nth(1)
+    }
+}
+
+fn time(value: &Value) -> Option<SystemTime> {
+    let Value::BulkString(bytes) = value else {
+        return None;
+    };
+    let micros = u64::from_be_bytes(bytes.as_slice().try_into().ok()?);
+    SystemTime::UNIX_EPOCH.checked_add(Duration::from_micros(micros))
+}
+
+#[cfg(test)]
+mod tests {
+    use campanile_core::{IdempotencyKey, Namespace, Operation, Owner, Retention, StoreKey};
+
+    use super::*;
+
+    const NOW: u64 = 1_800_000_000_000_000;
+
+    fn now() -> Value {
+        Value::BulkString(NOW.to_be_bytes().to_vec())
+    }
+
+    fn bulk(text: &str) -> Value {
+        Value::BulkString(text.into())
+    }
+
+    /// The replies to three cancels.
+    fn replies(value: Value) -> Result<Vec<Option<Reply>>, Failure> {
+        let command = Command {
+            key: StoreKey::new(
+                Namespace::try_from("n").unwrap(),
+                IdempotencyKey::new("k").unwrap(),
+            ),
+            operation: Operation::Cancel {
+                owner: Owner::new(1).unwrap(),
+            },
+            retention: Retention::default(),
+        };
+        let answers = answers(value, Verb::Cancel, [&command; 3].into_iter())?;
+        Ok(answers
+            .into_iter()
+            .map(|answer| answer.ok().map(|answer| answer.reply))
+            .collect())
+    }
+
+    #[test]
+    fn what_is_told_of_some_keys_leaves_the_usual_reply_to_the_others() {
+        let told = vec![
+            now(),
+            Value::Int(2),
+            bulk("CORRUPT"),
+            Value::Int(3),
+            bulk("OOM"),
+        ];
+        assert_eq!(
+            replies(Value::Array(told)).unwrap(),
+            [Some(Reply::Released), Some(Reply::Corrupt), None]
+        );
+    }
+
+    #[test]
+    fn what_is_no_entry_is_corrupt_and_never_absent() {
+        let told = vec![now(), Value::Int(1), bulk("CORRUP")];
+        assert_eq!(
+            replies(Value::Array(told)).unwrap()[0],
+            Some(Reply::Corrupt)
+        );
+    }
+
+    #[test]
+    fn a_reply_that_does_not_fit_its_call_is_an_error() {
+        for value in [
+            Value::Nil,
+            bulk("short"),
+            Value::Array(vec![]),
+            Value::Array(vec![now(), Value::Int(1)]),
+            Value::Array(vec![now(), Value::Int(4), bulk("OOM")]),
+            Value::Array(vec![
+                now(),
+                Value::Int(2),
+                bulk("OOM"),
+                Value::Int(1),
+                bulk("OOM"),
+            ]),
+            Value::Array(vec![now(), Value::Int(-1), bulk("OOM")]),
+        ] {
+            assert!(replies(value.clone()).is_err(), "{value:?}");
+        }
+    }
+}

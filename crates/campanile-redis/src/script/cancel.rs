@@ -1,0 +1,9 @@
+//! The arguments of `cancel.lua`.
+
+use bytes::BufMut;
+use campanile_core::Owner;
+
+/// The item `owner`.
+pub(super) fn write_owner(item: &mut Vec<u8>, owner: Owner) {
+    item.put_u64(owner.get());
+}

@@ -1,0 +1,27 @@
+//! The arguments of `complete.lua`.
+
+use bytes::BufMut;
+use campanile_core::{Fingerprint, Grant};
+
+use super::renew::write_grant;
+
+/// The kind of tail that an entry without a reply has.
+const NO_TAIL: u8 = 0;
+const REPLY: u8 = 2;
+
+/// The item `done`: as much of the entry to adopt as the client knows, and the reply.
+pub(super) fn write_done(
+    item: &mut Vec<u8>,
+    grant: Grant,
+    attempt: u16,
+    fingerprint: Option<Fingerprint>,
+    reply: Option<&[u8]>,
+) {
+    item.put_u16(attempt);
+    item.put_bytes(0, 2); // interrupts, burials
+    item.put_u8(if reply.is_some() { REPLY } else { NO_TAIL });
+    item.put_u8(0); // spare
+    write_grant(item, grant);
+    item.put_u64(fingerprint.map_or(0, Fingerprint::to_bits));
+    item.put_slice(reply.unwrap_or_default());
+}

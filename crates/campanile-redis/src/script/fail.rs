@@ -1,0 +1,27 @@
+//! The arguments of `fail.lua`.
+
+use std::time::Duration;
+
+use bytes::BufMut;
+use campanile_core::limits::MAX_BACKOFF;
+use campanile_core::{Entry, Grant};
+
+use super::microseconds;
+use super::renew::write_grant;
+
+/// The flag of an entry whose next grant is a burial lock.
+const DOOMED: u8 = 16;
+
+/// The item `failed`.
+pub(super) fn write_failed(
+    item: &mut Vec<u8>,
+    grant: Grant,
+    delay: Duration,
+    last: bool,
+    error: &str,
+) {
+    write_grant(item, grant);
+    item.put_u64(microseconds(delay.min(MAX_BACKOFF)));
+    item.put_u8(if last { DOOMED } else { 0 });
+    item.put_slice(Entry::kept_error(error).as_bytes());
+}

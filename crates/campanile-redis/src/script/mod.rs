@@ -1,0 +1,151 @@
+//! The scripts, and the arguments of each: one file beside each Lua file.
+//!
+//! A script's `ARGV` begins with what all its keys have in common ([`Shared`]), so that commands
+//! which agree in it travel in one call; then comes one item for each key.
+
+mod acquire;
+mod cancel;
+mod complete;
+mod fail;
+mod redrive;
+mod reject;
+mod release;
+mod renew;
+mod text;
+
+use std::time::Duration;
+
+use campanile_core::{Command, Operation, Reply, State, step};
+use redis::Cmd;
+
+pub use self::text::Verb;
+pub(crate) use self::text::{Script, Scripts};
+
+/// What the commands of one call have in common.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Shared {
+    pub(crate) verb: Verb,
+    /// Of the lock, in µs; acquire and renew only.
+    ttl: u64,
+    /// Acquire only.
+    max_attempts: u16,
+    /// Of the entry as this operation leaves it, in ms.
+    retention: u64,
+}
+
+impl Shared {
+    /// Takes a command apart: what it may share with others, and its own item, which is appended to
+    /// `item`. `None` for an operation that this version does not know.
+    pub(crate) fn split(command: &Command, item: &mut Vec<u8>) -> Option<Self> {
+        let after = |verb, state| Self {
+            verb,
+            ttl: 0,
+            max_attempts: 0,
+            retention: milliseconds(command.retention.of(state)),
+        };
+        Some(match command.operation {
+            Operation::Acquire {
+                owner,
+                ttl,
+                max_attempts,
+                fingerprint,
+                floor,
+            } => {
+                acquire::write_asked(item, owner, fingerprint, floor);
+                let ttl = acquire::ttl(ttl);
+                Self {
+                    ttl,
+                    max_attempts,
+                    ..after(Verb::Acquire, State::Processing)
+                }
+            }
+            Operation::Renew { grant, ttl } => {
+                renew::write_grant(item, grant);
+                Self {
+                    ttl: acquire::ttl(ttl),
+                    ..after(Verb::Renew, State::Processing)
+                }
+            }
+            Operation::Complete {
+                grant,
+                attempt,
+                fingerprint,
+                ref reply,
+            } => {
+                complete::write_done(item, grant, attempt, fingerprint, reply.as_deref());
+                after(Verb::Complete, State::Completed)
+            }
+            Operation::Fail {
+                grant,
+                delay,
+                last,
+                ref error,
+            } => {
+                fail::write_failed(item, grant, delay, last, error);
+                after(Verb::Fail, State::Retrying)
+            }
+            Operation::Release { grant, ran } => {
+                release::write_released(item, grant, ran);
+                after(Verb::Release, State::Retrying)
+            }
+            Operation::Cancel { owner } => {
+                cancel::write_owner(item, owner);
+                after(Verb::Cancel, State::Retrying)
+            }
+            Operation::Reject { grant, ref reason } => {
+                reject::write_rejected(item, grant, reason);
+                after(Verb::Reject, State::Failed)
+            }
+            Operation::Redrive { token, force } => {
+                redrive::write_reopened(item, token, force);
+                after(Verb::Redrive, State::Retrying)
+            }
+            _ => return None,
+        })
+    }
+
+    /// Writes the leading arguments.
+    pub(crate) fn write<'a>(&self, call: &mut Cmd, items: impl Iterator<Item = &'a [u8]>) {
+        match self.verb {
+            Verb::Acquire => {
+                call.arg(self.ttl)
+                    .arg(self.max_attempts)
+                    .arg(self.retention);
+                call.arg(acquire::highest_floor(items));
+            }
+            Verb::Renew => {
+                call.arg(self.ttl).arg(self.retention);
+            }
+            _ => {
+                call.arg(self.retention);
+            }
+        }
+    }
+}
+
+/// The reply to an operation that the script did not report on: it went as it usually does.
+pub(crate) fn usual_reply(verb: Verb, command: &Command, now: std::time::SystemTime) -> Reply {
+    match verb {
+        // The key was absent, and its grant is what `step` makes of that at the script's now.
+        Verb::Acquire => step(None, &command.operation, now).1,
+        Verb::Renew => Reply::Renewed,
+        Verb::Complete => Reply::Completed,
+        Verb::Fail => Reply::Retrying,
+        Verb::Release | Verb::Cancel => Reply::Released,
+        Verb::Reject => Reply::Rejected,
+        Verb::Redrive => Reply::Reopened,
+    }
+}
+
+/// In whole milliseconds, as Redis keeps time to live: rounded up, and never the zero that it
+/// refuses; what is longer than some 30 000 years, and would overflow there, is as long as that.
+fn milliseconds(retention: Duration) -> u64 {
+    const LONGEST: u128 = 1 << 50;
+    let rounded_up = retention.as_nanos().div_ceil(1_000_000).clamp(1, LONGEST);
+    u64::try_from(rounded_up).expect("clamped")
+}
+
+/// In whole microseconds; durations that come here are limited by the protocol.
+fn microseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).expect("at most the longest back-off")
+}

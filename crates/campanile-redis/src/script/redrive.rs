@@ -1,0 +1,10 @@
+//! The arguments of `redrive.lua`.
+
+use bytes::BufMut;
+use campanile_core::FencingToken;
+
+/// The item `reopened`.
+pub(super) fn write_reopened(item: &mut Vec<u8>, token: FencingToken, force: bool) {
+    item.put_u64(token.get());
+    item.put_u8(force.into());
+}

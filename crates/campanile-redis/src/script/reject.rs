@@ -1,0 +1,12 @@
+//! The arguments of `reject.lua`.
+
+use bytes::BufMut;
+use campanile_core::{Entry, Grant};
+
+use super::renew::write_grant;
+
+/// The item `rejected`.
+pub(super) fn write_rejected(item: &mut Vec<u8>, grant: Grant, reason: &str) {
+    write_grant(item, grant);
+    item.put_slice(Entry::kept_error(reason).as_bytes());
+}

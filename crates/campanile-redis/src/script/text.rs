@@ -1,0 +1,69 @@
+//! The scripts' texts.
+
+use std::borrow::Cow;
+
+/// Which script.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verb {
+    /// `acquire.lua`
+    Acquire,
+    /// `renew.lua`
+    Renew,
+    /// `complete.lua`
+    Complete,
+    /// `fail.lua`
+    Fail,
+    /// `release.lua`
+    Release,
+    /// `cancel.lua`
+    Cancel,
+    /// `reject.lua`
+    Reject,
+    /// `redrive.lua`
+    Redrive,
+}
+
+/// A script, and how a server that has seen it knows it.
+#[derive(Clone, Debug)]
+pub(crate) struct Script {
+    pub(crate) text: Cow<'static, str>,
+    pub(crate) hash: String,
+}
+
+impl Script {
+    fn new(text: Cow<'static, str>) -> Self {
+        let hash = redis::Script::new(&text).get_hash().to_owned();
+        Self { text, hash }
+    }
+}
+
+/// All scripts.
+#[derive(Clone, Debug)]
+pub(crate) struct Scripts([Script; 8]);
+
+impl Scripts {
+    pub(crate) fn get(&self, verb: Verb) -> &Script {
+        &self.0[verb as usize]
+    }
+
+    pub(crate) fn replace(&mut self, verb: Verb, text: Cow<'static, str>) {
+        self.0[verb as usize] = Script::new(text);
+    }
+}
+
+impl Default for Scripts {
+    fn default() -> Self {
+        // In the order of `Verb`.
+        let texts = [
+            campanile_lua::ACQUIRE,
+            campanile_lua::RENEW,
+            campanile_lua::COMPLETE,
+            campanile_lua::FAIL,
+            campanile_lua::RELEASE,
+            campanile_lua::CANCEL,
+            campanile_lua::REJECT,
+            campanile_lua::REDRIVE,
+        ];
+        Self(texts.map(|text| Script::new(text.into())))
+    }
+}

@@ -1,0 +1,105 @@
+//! The store.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use campanile_core::{Answer, Command};
+use campanile_idempotency::{Store, StoreError};
+
+use crate::batch::Batch;
+use crate::bucket::Buckets;
+use crate::connection::Connections;
+use crate::probe::probe;
+use crate::script::Scripts;
+use crate::{ConnectError, RedisConfig};
+
+/// Keeps entries in one Redis server, version 7.0 or later. Clones share their connection.
+///
+/// A batch is a script call for each kind of command in it, all sent together. Commands on a key
+/// that comes twice in a batch are applied in their order.
+///
+/// # Connections
+/// [`connect`](Self::connect) looks at the server and closes its connection again. The one that the
+/// store works with is made on the runtime that first needs it, usually the lock keeper's own, so
+/// that a runtime of the user's that is blocked does not hold up renewals. It is replaced when it
+/// breaks, when the server on it has become a replica, and when an answer did not come in time. A
+/// runtime that ends takes its connection with it; the store can be used on another.
+///
+/// # Errors
+/// A command that was not answered within the command timeout fails as [`Timeout`], all that the
+/// server or the network refuses as [`Unavailable`]. An unknown script, a restarted server and a
+/// broken connection show in no error as long as the server is there.
+///
+/// [`Timeout`]: campanile_idempotency::StoreErrorKind::Timeout
+/// [`Unavailable`]: campanile_idempotency::StoreErrorKind::Unavailable
+///
+/// # Cancellation
+/// A dropped call may have been applied or not, as if it had failed; no other call gets its answer.
+#[derive(Clone)]
+pub struct RedisStore(Arc<Inner>);
+
+pub(crate) struct Inner {
+    pub(crate) connections: Connections,
+    pub(crate) scripts: Scripts,
+    pub(crate) buckets: Buckets,
+    command_timeout: Duration,
+}
+
+impl RedisStore {
+    /// A store on this server; a URL is enough.
+    ///
+    /// # Errors
+    /// When the server is not there within the connect timeout, refuses the credentials, is older
+    /// than 7.0, is part of a cluster, or evicts keys. The error tells the address that was tried.
+    pub async fn connect(config: impl Into<RedisConfig>) -> Result<Self, ConnectError> {
+        let config = config.into();
+        let info = config.connection_info()?;
+        probe(info.clone(), &config).await?;
+        Ok(Self(Arc::new(Inner {
+            connections: Connections::new(info, config.connect_timeout)?,
+            scripts: config.scripts,
+            buckets: config.buckets,
+            command_timeout: config.command_timeout,
+        })))
+    }
+}
+
+impl Store for RedisStore {
+    async fn apply(&self, command: Command) -> Result<Answer, StoreError> {
+        self.apply_batch(vec![command])
+            .await
+            .pop()
+            .expect("one command has one answer")
+    }
+
+    async fn apply_batch(&self, commands: Vec<Command>) -> Vec<Result<Answer, StoreError>> {
+        let Inner {
+            connections,
+            command_timeout,
+            ..
+        } = &*self.0;
+        let mut batch = Batch::new(&self.0, &commands);
+        if tokio::time::timeout(*command_timeout, batch.run())
+            .await
+            .is_err()
+            && let Some(link) = batch.link()
+        {
+            // It may lead nowhere: a peer that vanished says nothing for many minutes.
+            connections.discard(link, &"no answer in time");
+        }
+        batch.answers(&StoreError::timeout(format!(
+            "Redis at {} did not answer within {command_timeout:?}",
+            connections.address()
+        )))
+    }
+}
+
+impl fmt::Debug for RedisStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisStore")
+            .field("address", &self.0.connections.address())
+            .field("buckets", &self.0.buckets.count())
+            .finish_non_exhaustive()
+    }
+}

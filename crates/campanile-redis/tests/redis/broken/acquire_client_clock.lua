@@ -1,0 +1,119 @@
+-- BROKEN ON PURPOSE: a lock's end is counted from the client's clock.
+-- acquire: take the lock of each key, and count an attempt.
+--
+-- KEYS      the entries, all distinct
+-- ARGV[1]   ttl           how long a lock lives without a renewal, in µs
+-- ARGV[2]   max_attempts  with as many counted, the grant is a burial lock; 0: unlimited
+-- ARGV[3]   retention     how long PROCESSING and RETRYING are kept, in ms
+-- ARGV[4]   floor         the highest floor of all keys
+-- ARGV[5+]  asked         for each key: owner 8, fingerprint 8, floor 8 = 24 bytes
+-- Returns   now, in µs, 8 bytes: every key was absent and is granted, with attempt 1 and the token
+--           max(now, floor + 1)
+--           {now, index, entry, ...}: so are all but these, whose entry now stands like that, or is
+--           'CORRUPT' (no entry, or no token is left) or 'OOM' (to be written, and no memory)
+--
+-- No shebang: with one, a Redis out of memory would refuse what is answered without a write, too.
+
+local ttl, max_attempts, retention = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
+local highest_floor, BEFORE_ASKED = tonumber(ARGV[4]), 4
+
+local PROCESSING, RETRYING = 1, 2
+local BURIAL, DOOMED = 8, 16
+local MAX_TTL, MAX_BACKOFF = 3600e6, 86400e6
+local TOKENS_END = 2 ^ 53
+local NO_FINGERPRINT = string.rep('\0', 8)
+
+local pcall, sub = redis.pcall, string.sub
+local pack, unpack, max, min = struct.pack, struct.unpack, math.max, math.min
+
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+local clients_now = highest_floor -- the latest time that the client knows of
+local expiry = pack('>I8', clients_now + ttl)
+
+-- What the entry of a first grant has before its owner, and after its fingerprint.
+local function head(token)
+  return pack('>BBI2I4I8', 0xC1, PROCESSING, 1, 0, token)
+end
+local trailer = pack('>I4', time[1]) .. expiry
+
+-- Unless the clock is behind what a client has seen, one token and one head serve all.
+local common_head = highest_floor < now and head(now)
+
+local function own_head(asked)
+  local token = max(now, unpack('>I8', asked, 17) + 1)
+  return token < TOKENS_END and head(token)
+end
+
+local function is_error(reply, code)
+  return type(reply) == 'table' and sub(reply.err, 1, #code) == code
+end
+
+-- Acquires what is there. Gives the entry as it then stands, or a code.
+local function meet(key, asked, entry, is_full)
+  if type(entry) == 'table' or #entry < 44 then return 'CORRUPT' end
+  local version, bits, attempt, interrupts, burials = unpack('>BBI2BB', entry)
+  local token, at = unpack('>I8', entry, 9), unpack('>I8', entry, 37)
+  local state = bits % 8
+  if version ~= 0xC1 or bits > 63 or state < 1 or state > 4 or token >= TOKENS_END then
+    return 'CORRUPT'
+  end
+
+  local owner, fingerprint, known = sub(asked, 1, 8), sub(asked, 9, 16), sub(entry, 25, 32)
+  local is_tried = state ~= RETRYING or attempt > 0 or interrupts > 0
+  local is_compared = fingerprint ~= NO_FINGERPRINT and known ~= NO_FINGERPRINT
+  if is_tried and is_compared and fingerprint ~= known then return entry end
+  if state > RETRYING then return entry end
+
+  if sub(entry, 17, 24) == owner then
+    if state == RETRYING or at >= clients_now + ttl then return entry end
+    if is_full then return 'OOM' end
+    entry = sub(entry, 1, 36) .. expiry .. sub(entry, 45)
+    redis.call('SET', key, entry, 'PX', retention)
+    return entry
+  end
+
+  if at > now then
+    -- Nobody asked for more than this: a clock went back. What cannot be written holds as well.
+    local latest = now + (state == PROCESSING and MAX_TTL or MAX_BACKOFF)
+    if at > latest then
+      entry = sub(entry, 1, 36) .. pack('>I8', latest) .. sub(entry, 45)
+      if not is_full then redis.call('SET', key, entry, 'PX', retention) end
+    end
+    return entry
+  end
+
+  token = max(token + 1, now, unpack('>I8', asked, 17) + 1)
+  if token >= TOKENS_END then return 'CORRUPT' end
+  if is_full then return 'OOM' end
+  local doomed = bit.band(bits, DOOMED)
+  bits = PROCESSING + doomed
+  if doomed > 0 or (max_attempts > 0 and attempt >= max_attempts) then
+    bits = bits + BURIAL
+    burials = min(burials + 1, 255)
+  else
+    attempt = min(attempt + 1, 65535)
+  end
+  if fingerprint == NO_FINGERPRINT then fingerprint = known end
+  entry = pack('>BBI2BB', 0xC1, bits, attempt, interrupts, burials) .. sub(entry, 7, 8)
+    .. pack('>I8', token) .. owner .. fingerprint .. sub(entry, 33, 36) .. expiry .. sub(entry, 45)
+  redis.call('SET', key, entry, 'PX', retention)
+  return entry
+end
+
+local reply = { pack('>I8', now) }
+for i, key in ipairs(KEYS) do
+  local asked = ARGV[BEFORE_ASKED + i]
+  local first = common_head or own_head(asked)
+  -- What was there; false if nothing was, and the key is granted.
+  local found = first
+    and pcall('SET', key, first .. sub(asked, 1, 16) .. trailer, 'NX', 'GET', 'PX', retention)
+  if found or not first then
+    local refusal = not first and 'CORRUPT' or is_error(found, 'OOM') and 'OOM'
+    if refusal then found = pcall('GET', key) end
+    if type(found) == 'table' and not is_error(found, 'WRONGTYPE') then return found end
+    reply[#reply + 1] = i
+    reply[#reply + 1] = found and meet(key, asked, found, refusal == 'OOM') or refusal
+  end
+end
+return #reply > 1 and reply or reply[1]

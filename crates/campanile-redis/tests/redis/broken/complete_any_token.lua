@@ -1,0 +1,56 @@
+#!lua flags=allow-oom
+-- BROKEN ON PURPOSE: whoever holds the lock, the completion is taken.
+-- complete: record the success of each key's grant, with the reply to replay.
+--
+-- KEYS      the entries, all distinct
+-- ARGV[1]   retention  how long COMPLETED is kept, in ms
+-- ARGV[2+]  done       for each key: bytes 2 to 31 of the entry, should it have to be adopted
+--                      (attempt 2, zeros 2, kind of reply 1, zero 1, token 8, owner 8,
+--                      fingerprint 8) = 30 bytes, and the reply
+-- Returns   now, in µs, 8 bytes: every key is COMPLETED by this
+--           {now, index, entry, ...}: so are all but these, whose entry stands like that, or is
+--           'CORRUPT'
+
+local retention, BEFORE_DONE = ARGV[1], 1
+
+local PROCESSING = 1
+local COMPLETED = '\193\3' -- the version, and the state without a flag
+
+local sub, byte = string.sub, string.byte
+local pack = struct.pack
+
+local time = redis.call('TIME')
+local now = pack('>I8', time[1] * 1000000 + time[2])
+local created = pack('>I4', time[1])
+
+-- The state of an entry, and its flags; nil of what is none.
+local function state_of(value)
+  if type(value) ~= 'string' or #value < 44 then return nil end
+  local version, bits, _, _, _, _, _, _, token1, token2 = byte(value, 1, 10)
+  local state = bits % 8
+  local is_known = version == 0xC1 and bits < 64 and state >= 1 and state <= 4
+  if not is_known or token1 > 0 or token2 > 31 then return nil end
+  return state, bits - state
+end
+
+local reply = { now }
+local values = redis.call('MGET', unpack(KEYS))
+for i, key in ipairs(KEYS) do
+  local done = ARGV[BEFORE_DONE + i]
+  -- MGET shows another type as absent; GET tells.
+  local entry = values[i] or redis.pcall('GET', key)
+  local state = state_of(entry)
+  if state == PROCESSING then
+    entry = COMPLETED .. sub(entry, 3, 6) .. sub(done, 5, 5) .. sub(entry, 8, 36) .. now
+      .. sub(done, 31)
+    redis.call('SET', key, entry, 'PX', retention)
+  elseif not entry then
+    -- Lost while the handler ran: the result is saved all the same.
+    entry = COMPLETED .. sub(done, 1, 30) .. created .. now .. sub(done, 31)
+    redis.call('SET', key, entry, 'PX', retention)
+  else
+    reply[#reply + 1] = i
+    reply[#reply + 1] = state and entry or 'CORRUPT'
+  end
+end
+return #reply > 1 and reply or reply[1]

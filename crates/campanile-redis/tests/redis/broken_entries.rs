@@ -1,0 +1,136 @@
+//! What cannot be read is an error, never absent, and stays as it is.
+
+use std::time::Duration;
+
+use campanile_core::{FencingToken, Operation, Reply, StoreKey};
+use campanile_idempotency::Store;
+
+use crate::support::{
+    acquire, acquired, command, complete, grant, key, owner, raw, redis_key, replies,
+    server_and_store,
+};
+
+fn every_operation() -> Vec<Operation> {
+    let grant = grant(FencingToken::new(1).unwrap(), 1);
+    let second = Duration::from_secs(1);
+    vec![
+        acquire(1),
+        Operation::Renew { grant, ttl: second },
+        complete(grant, "reply"),
+        Operation::Fail {
+            grant,
+            delay: second,
+            last: true,
+            error: "error".into(),
+        },
+        Operation::Release { grant, ran: true },
+        Operation::Cancel { owner: owner(1) },
+        Operation::Reject {
+            grant,
+            reason: "reason".into(),
+        },
+        Operation::Redrive {
+            token: grant.token,
+            force: true,
+        },
+    ]
+}
+
+/// Puts something under a key, sends every operation for it between two healthy keys, and expects
+/// that nothing but the one key suffers.
+async fn assert_corrupt(what: &str, put: impl Fn(&mut redis::Connection, &[u8])) {
+    let (server, store) = server_and_store().await;
+    let mut raw = raw(&server);
+    let bad = key("bad");
+    let name = redis_key(&bad);
+    put(&mut raw, &name);
+    let dump = |raw: &mut redis::Connection| -> Vec<u8> {
+        redis::cmd("DUMP").arg(&name).query(raw).unwrap()
+    };
+    let before = dump(&mut raw);
+
+    for operation in every_operation() {
+        let neighbour = |n: u8| -> StoreKey { key(format!("{} {n}", operation.name())) };
+        let batch = vec![
+            command(&neighbour(1), acquire(1)),
+            command(&bad, operation.clone()),
+            command(&neighbour(2), acquire(1)),
+        ];
+        let replies = replies(store.apply_batch(batch).await);
+        assert_eq!(replies[1], Reply::Corrupt, "{what}: {}", operation.name());
+        assert!(
+            matches!(replies[0], Reply::Acquired { .. }),
+            "{what}: {replies:?}"
+        );
+        assert!(
+            matches!(replies[2], Reply::Acquired { .. }),
+            "{what}: {replies:?}"
+        );
+        assert_eq!(
+            dump(&mut raw),
+            before,
+            "{what} was changed by {}",
+            operation.name()
+        );
+    }
+}
+
+fn set(raw: &mut redis::Connection, name: &[u8], value: &[u8]) {
+    redis::cmd("SET").arg(name).arg(value).exec(raw).unwrap();
+}
+
+#[tokio::test]
+async fn a_value_of_another_type_is_corrupt_and_left_alone() {
+    for (kind, verb, argument) in [
+        ("list", "LPUSH", "x"),
+        ("set", "SADD", "x"),
+        ("hyperloglog", "PFADD", "x"),
+        ("hash", "HSET", "f"),
+    ] {
+        assert_corrupt(kind, |raw, name| {
+            let mut put = redis::cmd(verb);
+            put.arg(name).arg(argument);
+            if kind == "hash" {
+                put.arg("v");
+            }
+            put.exec(raw).unwrap();
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn garbage_and_later_versions_are_corrupt_and_left_alone() {
+    let (server, store) = server_and_store().await;
+    let key = key("good");
+    acquired(&store, &key, 1).await;
+    let good: Vec<u8> = redis::cmd("GET")
+        .arg(redis_key(&key))
+        .query(&mut raw(&server))
+        .unwrap();
+    assert_eq!(good.len(), 44);
+
+    assert_corrupt("nothing", |raw, name| set(raw, name, b"")).await;
+    assert_corrupt("text", |raw, name| {
+        set(
+            raw,
+            name,
+            "no entry, though long enough for one, it seems".as_bytes(),
+        )
+    })
+    .await;
+    assert_corrupt("a header cut short", |raw, name| {
+        set(raw, name, &good[..43])
+    })
+    .await;
+    for (what, at, byte) in [
+        ("a later version", 0, 0xC2),
+        ("an unknown state", 1, 5),
+        ("a flag", 1, 65),
+        ("a token", 8, 1),
+    ] {
+        let mut bad = good.clone();
+        bad[at] = byte;
+        assert_corrupt(what, |raw, name| set(raw, name, &bad)).await;
+    }
+}

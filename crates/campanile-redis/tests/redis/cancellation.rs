@@ -1,0 +1,102 @@
+//! A dropped call takes nobody else's answer with it.
+
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
+use campanile_core::{Operation, Reply};
+use campanile_idempotency::Store;
+
+use crate::support::{acquire, acquired, apply, command, complete, key, server_and_store};
+
+/// Polls it as often as told, with a turn for the connection after each, and drops it.
+async fn dropped_after(polls: usize, future: impl Future) {
+    let mut future = pin!(future);
+    for _ in 0..polls {
+        if future
+            .as_mut()
+            .poll(&mut Context::from_waker(Waker::noop()))
+            .is_ready()
+        {
+            return;
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn no_reply_goes_to_another_call_when_calls_are_dropped() {
+    let (_server, store) = server_and_store().await;
+    // Each key is COMPLETED with its own name, so that an answer tells which call it belongs to.
+    let names: Vec<String> = (0..50).map(|n| format!("key {n}")).collect();
+    for name in &names {
+        let key = key(name.clone());
+        let grant = acquired(&store, &key, 1).await;
+        let reply = Some(name.clone().into());
+        let done = Operation::Complete {
+            grant,
+            attempt: 1,
+            fingerprint: None,
+            reply,
+        };
+        assert_eq!(apply(&store, &key, done).await.unwrap(), Reply::Completed);
+    }
+    for polls in 0..6 {
+        for (n, name) in names.iter().enumerate() {
+            let dropped = store.apply(command(&key(names[(n + 7) % 50].clone()), acquire(2)));
+            dropped_after(polls, dropped).await;
+            let reply = apply(&store, &key(name.clone()), acquire(3)).await.unwrap();
+            assert!(
+                matches!(&reply, Reply::Duplicate { reply: Some(reply), .. } if reply == name),
+                "{name} dropped after {polls} polls: {reply:?}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_acquire_that_was_dropped_can_be_repeated_by_its_owner() {
+    let (_server, store) = server_and_store().await;
+    for polls in 0..8 {
+        let key = key(format!("key {polls}"));
+        dropped_after(polls, store.apply(command(&key, acquire(1)))).await;
+        let grant = acquired(&store, &key, 1).await;
+        assert_eq!(
+            apply(&store, &key, complete(grant, "done")).await.unwrap(),
+            Reply::Completed
+        );
+    }
+}
+
+#[test]
+fn a_call_that_is_dropped_while_the_connection_is_made_leaves_it_to_the_next() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let (_server, store) = server_and_store().await;
+        let key = key("first");
+        {
+            let mut first = pin!(store.apply(command(&key, acquire(1))));
+            assert!(matches!(
+                first.as_mut().poll(&mut Context::from_waker(Waker::noop())),
+                Poll::Pending
+            ));
+        }
+        acquired(&store, &key, 2).await;
+    });
+}
+
+#[test]
+fn a_store_outlives_the_runtime_that_it_was_first_used_on() {
+    let runtime = || {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap()
+    };
+    let (_server, store) = runtime().block_on(server_and_store());
+    runtime().block_on(acquired(&store, &key("first"), 1));
+    runtime().block_on(acquired(&store, &key("second"), 1));
+}

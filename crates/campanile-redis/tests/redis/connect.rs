@@ -1,0 +1,165 @@
+//! What a start tells when it fails.
+
+use std::net::TcpListener;
+use std::time::Duration;
+
+use campanile_core::Reply;
+use campanile_redis::{ConnectError, RedisConfig, RedisStore};
+use campanile_test::{RedisServer, free_port};
+
+use crate::support::{acquire, acquired, apply, chain, complete, key, patient, timed};
+
+#[tokio::test]
+async fn a_server_that_is_not_there_is_told_with_its_address() {
+    let address = format!("127.0.0.1:{}", free_port().unwrap());
+    let error = RedisStore::connect(patient(format!("redis://{address}")))
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(error, ConnectError::Unreachable { .. }),
+        "{error:?}"
+    );
+    let text = chain(&error);
+    assert!(
+        text.contains(&address) && text.contains("refused"),
+        "{text}"
+    );
+}
+
+#[tokio::test]
+async fn a_server_that_hangs_is_given_up_in_time() {
+    let mut server = RedisServer::start().unwrap();
+    server.pause().unwrap();
+    let bound = Duration::from_millis(300);
+    let config = RedisConfig::new(server.url())
+        .with_connect_timeout(bound)
+        .unwrap();
+    let (took, error) = timed(RedisStore::connect(config)).await;
+    let error = error.unwrap_err();
+    assert!(matches!(error, ConnectError::TimedOut { after, .. } if after == bound));
+    assert!(
+        error.to_string().contains(&server.addr().to_string()),
+        "{error}"
+    );
+    assert!(took < bound * 10, "{took:?}");
+}
+
+#[tokio::test]
+async fn what_is_no_redis_is_told() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let web_server = std::thread::spawn(move || {
+        use std::io::Write;
+        let (mut client, _) = listener.accept().unwrap();
+        client
+            .write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            .unwrap();
+    });
+    let url = format!("redis://{address}");
+    let error = RedisStore::connect(patient(url)).await.unwrap_err();
+    assert!(
+        matches!(error, ConnectError::Unreachable { .. }),
+        "{error:?}"
+    );
+    web_server.join().unwrap();
+}
+
+#[tokio::test]
+async fn a_wrong_or_missing_password_is_told_and_not_shown() {
+    let server = RedisServer::builder()
+        .password("Wr1ghtW0rd")
+        .start()
+        .unwrap();
+    let at = server.addr();
+    for url in [
+        format!("redis://{at}"),
+        format!("redis://:Wr0ngW0rd@{at}"),
+        format!("redis://Ab3l:Wr0ngW0rd@{at}"),
+    ] {
+        let error = RedisStore::connect(patient(url)).await.unwrap_err();
+        assert!(matches!(error, ConnectError::Denied { .. }), "{error:?}");
+        let text = format!("{} {error:?}", chain(&error));
+        assert!(text.contains(&at.to_string()), "{text}");
+        assert!(
+            !text.contains("Wr0ngW0rd") && !text.contains("Ab3l"),
+            "{text}"
+        );
+    }
+    let store = RedisStore::connect(patient(server.url())).await.unwrap();
+    assert!(!format!("{store:?}").contains("Wr1ghtW0rd"));
+    acquired(&store, &key("key"), 1).await;
+}
+
+#[tokio::test]
+async fn what_is_no_url_is_told() {
+    for url in ["", "localhost", "http://127.0.0.1", "redis://127.0.0.1/x"] {
+        let error = RedisStore::connect(url).await.unwrap_err();
+        assert!(
+            matches!(error, ConnectError::Url { .. }),
+            "{url}: {error:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_evicts_is_refused_unless_that_is_accepted() {
+    for policy in ["allkeys-lru", "volatile-ttl"] {
+        let server = RedisServer::builder()
+            .config("maxmemory", "100mb")
+            .config("maxmemory-policy", policy)
+            .start()
+            .unwrap();
+        let error = RedisStore::connect(patient(server.url()))
+            .await
+            .unwrap_err();
+        assert!(matches!(error, ConnectError::Evicts { .. }), "{error:?}");
+        assert!(error.to_string().contains(policy), "{error}");
+        let accepted = patient(server.url()).with_lossy_eviction(true);
+        let store = RedisStore::connect(accepted).await.unwrap();
+        acquired(&store, &key("key"), 1).await;
+    }
+}
+
+#[tokio::test]
+async fn a_node_of_a_cluster_is_refused() {
+    let server = RedisServer::builder()
+        .config("cluster-enabled", "yes")
+        .start()
+        .unwrap();
+    let error = RedisStore::connect(patient(server.url()))
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(error, ConnectError::Unsupported { .. }),
+        "{error:?}"
+    );
+}
+
+#[tokio::test]
+async fn the_documented_permissions_are_enough() {
+    let server = RedisServer::builder()
+        .config(
+            "user",
+            "app on >pw ~campanile:* ~{* -@all +eval +evalsha +get +mget +set +time +info",
+        )
+        .start()
+        .unwrap();
+    let store = RedisStore::connect(patient(format!("redis://app:pw@{}", server.addr())))
+        .await
+        .unwrap();
+    let key = key("key");
+    let grant = acquired(&store, &key, 1).await;
+    let renew = campanile_core::Operation::Renew {
+        grant,
+        ttl: Duration::from_secs(30),
+    };
+    assert_eq!(apply(&store, &key, renew).await.unwrap(), Reply::Renewed);
+    assert_eq!(
+        apply(&store, &key, complete(grant, "done")).await.unwrap(),
+        Reply::Completed
+    );
+    assert!(matches!(
+        apply(&store, &key, acquire(2)).await.unwrap(),
+        Reply::Duplicate { .. }
+    ));
+}

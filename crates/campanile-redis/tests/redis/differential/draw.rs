@@ -1,0 +1,254 @@
+//! Random commands, entries and garbage, chosen so that most of them matter.
+
+use std::time::Duration;
+
+use bytes::{BufMut, Bytes};
+use campanile_core::{Entry, FencingToken, Fingerprint, Grant, Operation, Owner, Retention};
+use fastrand::Rng;
+
+const TOKENS_END: u64 = 1 << 53;
+
+/// What a command may be drawn from.
+pub(super) struct Sources<'a> {
+    /// What is stored under the key, if it is an entry.
+    pub(super) entry: Option<&'a Entry>,
+    /// The last grant of the key that was replaced.
+    pub(super) stale: Option<Grant>,
+    /// The server's clock, in µs.
+    pub(super) now: u64,
+    /// Whether floors may be ahead of the clock.
+    pub(super) high_floors: bool,
+}
+
+pub(super) fn operation(rng: &mut Rng, sources: &Sources<'_>) -> Operation {
+    // Without an entry, most others are lost.
+    let acquires = if sources.entry.is_some() { 30 } else { 80 };
+    let verb = rng.u8(..100);
+    if verb < acquires {
+        return Operation::Acquire {
+            owner: acquirer(rng, sources),
+            ttl: duration(rng),
+            max_attempts: pick(rng, &[0, 1, 2, 3, 5, u16::MAX]),
+            fingerprint: fingerprint(rng),
+            floor: floor(rng, sources),
+        };
+    }
+    match rng.u8(..65) {
+        0..12 => Operation::Renew {
+            grant: grant(rng, sources),
+            ttl: duration(rng),
+        },
+        12..26 => Operation::Complete {
+            grant: grant(rng, sources),
+            attempt: rng.u16(..),
+            fingerprint: fingerprint(rng),
+            reply: rng.bool().then(|| reply(rng)),
+        },
+        26..38 => Operation::Fail {
+            grant: grant(rng, sources),
+            delay: duration(rng),
+            last: rng.u8(..4) == 0,
+            error: text(rng),
+        },
+        38..46 => Operation::Release {
+            grant: grant(rng, sources),
+            ran: rng.bool(),
+        },
+        46..52 => Operation::Cancel {
+            owner: acquirer(rng, sources),
+        },
+        52..59 => Operation::Reject {
+            grant: grant(rng, sources),
+            reason: text(rng),
+        },
+        _ => Operation::Redrive {
+            token: grant(rng, sources).token,
+            force: rng.bool(),
+        },
+    }
+}
+
+/// So far apart that the wrong one of the three, or another command's, is found.
+pub(super) fn retention(rng: &mut Rng) -> Retention {
+    let base = pick(rng, &[1_000, 100_000]);
+    Retention {
+        attempts: Duration::from_secs(base),
+        completed: Duration::from_secs(2 * base),
+        failed: Duration::from_secs(3 * base),
+    }
+}
+
+/// The bytes of an entry with arbitrary fields, also such that no operation would leave.
+pub(super) fn entry(rng: &mut Rng, now: u64) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    bytes.put_u8(0xC1);
+    bytes.put_u8(rng.u8(1..=4) | (rng.u8(..8) << 3));
+    bytes.put_u16(if rng.u8(..4) == 0 {
+        pick(rng, &[0, u16::MAX])
+    } else {
+        rng.u16(..6)
+    });
+    bytes.put_u8(pick(rng, &[0, 1, 7, 8, 9, 255]));
+    bytes.put_u8(pick(rng, &[0, 1, 5, 254, 255]));
+    bytes.put_u8(rng.u8(..4));
+    bytes.put_u8(rng.u8(..));
+    bytes.put_u64(match rng.u8(..8) {
+        0 => TOKENS_END - rng.u64(1..4),
+        1 => rng.u64(..10),
+        2 => now + rng.u64(..10_000_000),
+        _ => now - rng.u64(..10_000_000),
+    });
+    bytes.put_u64(if rng.u8(..6) == 0 {
+        0
+    } else {
+        pooled_owner(rng).get()
+    });
+    bytes.put_u64(fingerprint(rng).map_or(0, Fingerprint::to_bits));
+    bytes.put_u32(rng.u32(..));
+    bytes.put_u64(at(rng, now));
+    bytes.extend_from_slice(&reply(rng));
+    bytes
+}
+
+/// Something that is no entry, though it may be close to one.
+pub(super) fn garbage(rng: &mut Rng, now: u64) -> Vec<u8> {
+    let mut bytes = entry(rng, now);
+    match rng.u8(..6) {
+        0 => bytes.truncate(rng.usize(..44)),
+        1 => bytes[0] = rng.u8(..0xC1),
+        2 => bytes[1] = (bytes[1] & !7) | pick(rng, &[0, 5, 6, 7]),
+        3 => bytes[1] |= pick(rng, &[64, 128, 192]),
+        4 => {
+            let close = TOKENS_END + rng.u64(..3);
+            let token = if rng.bool() {
+                close
+            } else {
+                rng.u64(TOKENS_END..)
+            };
+            bytes[8..16].copy_from_slice(&token.to_be_bytes());
+        }
+        _ => bytes = text(rng).as_bytes()[..].to_vec(),
+    }
+    bytes
+}
+
+/// When something ends: just now, soon, never, and around the latest that anybody could ask for.
+fn at(rng: &mut Rng, now: u64) -> u64 {
+    const HOUR: u64 = 3_600_000_000;
+    const DAY: u64 = 24 * HOUR;
+    let around = |rng: &mut Rng, time: u64| time - 3_000 + rng.u64(..6_000);
+    match rng.u8(..8) {
+        0 => rng.u64(..),
+        1 => 0,
+        2 => around(rng, now + HOUR),
+        3 => around(rng, now + DAY),
+        4 => now + rng.u64(..2 * DAY),
+        5 => pick(rng, &[u64::MAX, 1 << 53, (1 << 53) + 1, i64::MAX as u64]),
+        _ => around(rng, now),
+    }
+}
+
+fn acquirer(rng: &mut Rng, sources: &Sources<'_>) -> Owner {
+    match (rng.u8(..6), sources.entry.and_then(Entry::owner)) {
+        (0, Some(owner)) => owner,
+        (1..=2, _) => pooled_owner(rng),
+        _ => Owner::new(rng.u64(1..)).unwrap(),
+    }
+}
+
+/// One of a few, so that they meet.
+fn pooled_owner(rng: &mut Rng) -> Owner {
+    Owner::new(rng.u64(1..5)).unwrap()
+}
+
+/// Mostly the grant that is stored; else an older one, or one of which only half is right.
+fn grant(rng: &mut Rng, sources: &Sources<'_>) -> Grant {
+    let any = Grant {
+        token: token(rng, sources.now),
+        owner: pooled_owner(rng),
+    };
+    let Some(entry) = sources.entry else {
+        return any;
+    };
+    let stored = Grant {
+        token: entry.token(),
+        owner: entry.owner().unwrap_or(any.owner),
+    };
+    match rng.u8(..16) {
+        0 => any,
+        1 => Grant {
+            owner: any.owner,
+            ..stored
+        },
+        2 => Grant {
+            token: any.token,
+            ..stored
+        },
+        3 => sources.stale.unwrap_or(any),
+        _ => stored,
+    }
+}
+
+fn token(rng: &mut Rng, now: u64) -> FencingToken {
+    FencingToken::new(now - rng.u64(..1_000_000)).unwrap()
+}
+
+fn floor(rng: &mut Rng, sources: &Sources<'_>) -> FencingToken {
+    let ahead = match rng.u8(..8) {
+        0 if sources.high_floors => sources.now + rng.u64(..10_000_000),
+        1 if sources.high_floors => TOKENS_END - rng.u64(1..4),
+        2..5 => return token(rng, sources.now),
+        _ => 0,
+    };
+    FencingToken::new(ahead).unwrap()
+}
+
+fn fingerprint(rng: &mut Rng) -> Option<Fingerprint> {
+    Fingerprint::from_bits(rng.u64(..3))
+}
+
+/// Many that pass within the test, and some beyond what the protocol allows.
+fn duration(rng: &mut Rng) -> Duration {
+    match rng.u8(..8) {
+        0 => Duration::ZERO,
+        1 => Duration::from_nanos(rng.u64(..3_000_000)),
+        2..4 => Duration::from_micros(rng.u64(..20_000)),
+        4 => Duration::from_secs(rng.u64(..200_000)),
+        5 => pick(
+            rng,
+            &[
+                Duration::MAX,
+                Duration::from_secs(3_600),
+                Duration::from_secs(86_400),
+            ],
+        ),
+        _ => Duration::from_millis(rng.u64(..60_000)),
+    }
+}
+
+fn reply(rng: &mut Rng) -> Bytes {
+    let length = match rng.u8(..16) {
+        0 => 20_000,
+        1..4 => 0,
+        _ => rng.usize(..100),
+    };
+    std::iter::repeat_with(|| rng.u8(..)).take(length).collect()
+}
+
+/// Also longer than is kept, and such that the cut falls into a character.
+fn text(rng: &mut Rng) -> Box<str> {
+    let length = match rng.u8(..4) {
+        0 => 0,
+        1 => rng.usize(160..200),
+        _ => rng.usize(..20),
+    };
+    let characters = ['a', '\0', 'é', '鐘', '🔔', '\n'];
+    std::iter::repeat_with(|| pick(rng, &characters))
+        .take(length)
+        .collect::<String>()
+        .into()
+}
+
+fn pick<T: Copy>(rng: &mut Rng, from: &[T]) -> T {
+    from[rng.usize(..from.len())]
+}

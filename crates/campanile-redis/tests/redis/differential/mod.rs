@@ -1,0 +1,98 @@
+//! The scripts against `step`: whatever is asked, of whatever is stored, both answer and store the
+//! same.
+
+mod draw;
+mod model;
+mod runner;
+
+use campanile_redis::{RedisStore, Verb};
+use campanile_test::RedisServer;
+
+use self::runner::{Difference, Runner};
+use crate::support::patient;
+
+/// In a normal run; `CAMPANILE_DIFFERENTIAL_OPS` for more.
+const OPERATIONS: usize = 30_000;
+
+/// A broken script must be found within these.
+const OPERATIONS_TO_FIND: usize = 20_000;
+
+fn setting(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(
+        text.parse()
+            .unwrap_or_else(|_| panic!("{name} is no number: {text}")),
+    )
+}
+
+fn seed() -> u64 {
+    let seed = setting("CAMPANILE_SEED").unwrap_or_else(|| fastrand::u64(..));
+    println!("CAMPANILE_SEED={seed}");
+    seed
+}
+
+fn run(replaced: Option<(Verb, &'static str)>, operations: usize) -> Result<Runner, Difference> {
+    let server = RedisServer::start().unwrap();
+    let mut config = patient(server.url());
+    if let Some((verb, text)) = replaced {
+        config = config.with_script(verb, text);
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let store = runtime.block_on(RedisStore::connect(config)).unwrap();
+    let mut runner = Runner::new(runtime, store, &server, seed());
+    while runner.operations() < operations {
+        runner.batch()?;
+    }
+    Ok(runner)
+}
+
+#[test]
+fn scripts_and_step_answer_and_store_the_same() {
+    let operations =
+        setting("CAMPANILE_DIFFERENTIAL_OPS").map_or(OPERATIONS, |n| usize::try_from(n).unwrap());
+    match run(None, operations) {
+        Ok(runner) => {
+            println!(
+                "{} operations, 0 differences; {:?}",
+                runner.operations(),
+                runner.replies()
+            );
+            runner.assert_every_reply_was_seen();
+        }
+        Err(difference) => panic!("{difference}"),
+    }
+}
+
+fn assert_found(verb: Verb, text: &'static str) {
+    match run(Some((verb, text)), OPERATIONS_TO_FIND) {
+        Ok(runner) => panic!("not found in {} operations", runner.operations()),
+        Err(difference) => println!("{difference}"),
+    }
+}
+
+#[test]
+fn a_completion_by_a_stale_token_would_be_found() {
+    assert_found(
+        Verb::Complete,
+        include_str!("../broken/complete_any_token.lua"),
+    );
+}
+
+#[test]
+fn a_takeover_that_counts_no_attempt_would_be_found() {
+    assert_found(
+        Verb::Acquire,
+        include_str!("../broken/acquire_uncounted.lua"),
+    );
+}
+
+#[test]
+fn a_deadline_by_the_clients_clock_would_be_found() {
+    assert_found(
+        Verb::Acquire,
+        include_str!("../broken/acquire_client_clock.lua"),
+    );
+}

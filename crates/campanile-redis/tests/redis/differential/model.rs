@@ -1,0 +1,123 @@
+//! What should be stored under a key.
+
+use std::fmt;
+use std::time::SystemTime;
+
+use campanile_core::{Command, Entry, Reply, State, step};
+
+/// What is stored under a key.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) enum Stored {
+    Absent,
+    Text(Vec<u8>),
+    /// A list or a hash.
+    OtherType,
+}
+
+impl fmt::Debug for Stored {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Absent => f.write_str("nothing"),
+            Self::OtherType => f.write_str("another type"),
+            Self::Text(bytes) => match Entry::from_bytes(bytes) {
+                Ok(entry) => write!(f, "{entry:?}"),
+                Err(error) => write!(f, "{error}: {}", bytes.escape_ascii()),
+            },
+        }
+    }
+}
+
+/// When it is deleted, in ms since 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Expiry {
+    /// It was written by the last batch.
+    About(i64),
+    /// As Redis says; -1: never.
+    At(i64),
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Slot {
+    pub(super) stored: Stored,
+    pub(super) expiry: Expiry,
+}
+
+impl Slot {
+    pub(super) const ABSENT: Self = Self {
+        stored: Stored::Absent,
+        expiry: Expiry::At(-2),
+    };
+
+    pub(super) fn entry(&self) -> Option<Entry> {
+        match &self.stored {
+            Stored::Text(bytes) => Entry::from_bytes(bytes).ok(),
+            _ => None,
+        }
+    }
+
+    /// Applies the command as a store should, and gives the reply.
+    pub(super) fn apply(&mut self, command: &Command, now: SystemTime) -> Reply {
+        let entry = match &self.stored {
+            Stored::Absent => None,
+            Stored::OtherType => return Reply::Corrupt,
+            Stored::Text(bytes) => match Entry::from_bytes(bytes) {
+                Ok(entry) => Some(entry),
+                Err(_) => return Reply::Corrupt,
+            },
+        };
+        let (after, reply) = step(entry, &command.operation, now);
+        let Some(after) = after else { return reply };
+        let stored = Stored::Text(after.to_bytes().to_vec());
+        if stored != self.stored {
+            let kept = command.retention.of(after.state()).as_millis();
+            self.expiry = Expiry::About(milliseconds(now) + i64::try_from(kept).unwrap());
+            self.stored = stored;
+        }
+        reply
+    }
+
+    /// Whether Redis deletes it when it should.
+    pub(super) fn expires_at(&self, milliseconds: i64) -> bool {
+        // The script's clock and that of its SET are apart, and the machine may be busy; what is
+        // told apart here differs by many minutes.
+        const TOLERANCE: i64 = 10_000;
+        match self.expiry {
+            Expiry::At(exactly) => milliseconds == exactly,
+            Expiry::About(about) => (about - TOLERANCE..=about + TOLERANCE).contains(&milliseconds),
+        }
+    }
+}
+
+fn milliseconds(time: SystemTime) -> i64 {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap();
+    i64::try_from(since.as_millis()).unwrap()
+}
+
+/// What a reply is called in the summary.
+pub(super) fn name(reply: &Reply) -> &'static str {
+    match reply {
+        Reply::Acquired { .. } => "Acquired",
+        Reply::Exhausted { .. } => "Exhausted",
+        Reply::Locked { .. } => "Locked",
+        Reply::BackingOff { .. } => "BackingOff",
+        Reply::Duplicate { .. } => "Duplicate",
+        Reply::Parked { .. } => "Parked",
+        Reply::Mismatch => "Mismatch",
+        Reply::Renewed => "Renewed",
+        Reply::Completed => "Completed",
+        Reply::Retrying => "Retrying",
+        Reply::Released => "Released",
+        Reply::Rejected => "Rejected",
+        Reply::Reopened => "Reopened",
+        Reply::Settled(State::Processing) => "Settled(P)",
+        Reply::Settled(State::Retrying) => "Settled(R)",
+        Reply::Settled(State::Completed) => "Settled(C)",
+        Reply::Settled(State::Failed) => "Settled(F)",
+        Reply::Lost => "Lost",
+        Reply::Corrupt => "Corrupt",
+        other => panic!("a reply that this test does not know: {other:?}"),
+    }
+}
+
+/// How many names there are.
+pub(super) const NAMES: usize = 19;

@@ -1,0 +1,107 @@
+//! A server that becomes a replica under its clients.
+
+use std::io;
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use campanile_core::Reply;
+use campanile_idempotency::StoreErrorKind;
+use campanile_redis::RedisStore;
+use campanile_test::{RedisServer, eventually};
+
+use crate::support::{acquire, acquired, apply, chain, complete, key, patient, server_and_store};
+
+#[tokio::test]
+async fn a_read_only_server_is_an_error_until_it_takes_writes_again() {
+    let (server, store) = server_and_store().await;
+    let key = key("key");
+    let grant = acquired(&store, &key, 1).await;
+
+    server.cli(&["REPLICAOF", "127.0.0.1", "1"]).unwrap();
+    for operation in [acquire(2), complete(grant, "done")] {
+        let error = apply(&store, &key, operation).await.unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::Unavailable);
+        assert!(
+            chain(&error).contains("read only replica"),
+            "{}",
+            chain(&error)
+        );
+    }
+    server.cli(&["REPLICAOF", "NO", "ONE"]).unwrap();
+    assert_eq!(
+        apply(&store, &key, complete(grant, "done")).await.unwrap(),
+        Reply::Completed
+    );
+}
+
+#[tokio::test]
+async fn the_first_command_after_a_failover_reaches_the_new_primary() {
+    let (old, new) = (RedisServer::start().unwrap(), RedisServer::start().unwrap());
+    let name = MovingName::of(&old);
+    let store = RedisStore::connect(patient(format!("redis://{}", name.address)))
+        .await
+        .unwrap();
+    let key = key("key");
+    let grant = acquired(&store, &key, 1).await;
+
+    follow(&new, &old);
+    let has_all = || (new.cli(&["DBSIZE"]).unwrap() == old.cli(&["DBSIZE"]).unwrap()).then_some(());
+    eventually(Duration::from_secs(20), has_all).expect("the replica catches up");
+    new.cli(&["REPLICAOF", "NO", "ONE"]).unwrap();
+    follow(&old, &new);
+    // The store's connection to the old primary stays open.
+    name.moves_to(&new);
+
+    assert_eq!(
+        apply(&store, &key, complete(grant, "done")).await.unwrap(),
+        Reply::Completed
+    );
+}
+
+fn follow(replica: &RedisServer, primary: &RedisServer) {
+    replica
+        .cli(&["REPLICAOF", "127.0.0.1", &primary.port().to_string()])
+        .unwrap();
+}
+
+/// An address that leads to one server and later to another, as a name does: connections stay where
+/// they are.
+struct MovingName {
+    address: SocketAddr,
+    leads_to: Arc<Mutex<SocketAddr>>,
+}
+
+impl MovingName {
+    fn of(server: &RedisServer) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let leads_to = Arc::new(Mutex::new(server.addr()));
+        let target = Arc::clone(&leads_to);
+        thread::spawn(move || {
+            for client in listener.incoming() {
+                let server = TcpStream::connect(*target.lock().unwrap()).unwrap();
+                join(client.unwrap(), server);
+            }
+        });
+        Self { address, leads_to }
+    }
+
+    fn moves_to(&self, server: &RedisServer) {
+        *self.leads_to.lock().unwrap() = server.addr();
+    }
+}
+
+fn join(client: TcpStream, server: TcpStream) {
+    for (mut from, mut to) in [
+        (client.try_clone().unwrap(), server.try_clone().unwrap()),
+        (server, client),
+    ] {
+        thread::spawn(move || {
+            // However it ends, the other side is to see the end.
+            let _ = io::copy(&mut from, &mut to);
+            let _ = to.shutdown(Shutdown::Both);
+        });
+    }
+}

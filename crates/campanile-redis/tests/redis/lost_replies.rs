@@ -1,0 +1,142 @@
+//! The reply is lost after the script has run: the same command again gives the same answer.
+
+use std::time::Duration;
+
+use campanile_core::{Grant, Operation, Reply, StoreKey};
+use campanile_idempotency::StoreErrorKind;
+use campanile_redis::RedisStore;
+use campanile_test::{Proxy, RedisServer, eventually};
+
+use crate::support::{
+    acquire, acquired, apply, complete, grant, impatient, insist, key, raw, redis_key,
+};
+
+struct Line {
+    server: RedisServer,
+    proxy: Proxy,
+    store: RedisStore,
+}
+
+impl Line {
+    async fn new() -> Self {
+        let server = RedisServer::start().unwrap();
+        let proxy = Proxy::to(server.addr()).unwrap();
+        let config = impatient(server.url_through(proxy.addr()));
+        let store = RedisStore::connect(config).await.unwrap();
+        Self {
+            server,
+            proxy,
+            store,
+        }
+    }
+
+    fn stored(&self, key: &StoreKey) -> Option<Vec<u8>> {
+        redis::cmd("GET")
+            .arg(redis_key(key))
+            .query(&mut raw(&self.server))
+            .unwrap()
+    }
+
+    /// Sends it twice; the reply to the first is lost. Gives the second's.
+    async fn lost_and_repeated(&self, key: &StoreKey, operation: Operation) -> Reply {
+        // The server is to know the script, or what is lost is that it does not.
+        insist(
+            &self.store,
+            &crate::support::key("other"),
+            operation.clone(),
+        )
+        .await;
+        let before = self.stored(key);
+        self.proxy.swallow_replies();
+        let error = apply(&self.store, key, operation.clone())
+            .await
+            .unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::Timeout);
+        let applied = || (self.stored(key) != before).then_some(());
+        eventually(Duration::from_secs(10), applied).expect("the command was applied");
+        self.proxy.heal().unwrap();
+        insist(&self.store, key, operation).await
+    }
+}
+
+#[tokio::test]
+async fn an_acquire_whose_reply_was_lost_is_answered_with_the_same_grant() {
+    let line = Line::new().await;
+    let key = key("key");
+    let Reply::Acquired { token, attempt } = line.lost_and_repeated(&key, acquire(1)).await else {
+        panic!("it finds itself, not another's lock");
+    };
+    assert_eq!(attempt, 1);
+    let stored = line.stored(&key).unwrap();
+    assert_eq!(stored[8..16], token.get().to_be_bytes());
+}
+
+#[tokio::test]
+async fn a_settling_command_whose_reply_was_lost_is_answered_the_same() {
+    type Settle = fn(Grant) -> Operation;
+    let settles: [(Settle, Reply); 6] = [
+        (
+            |grant| Operation::Renew {
+                grant,
+                ttl: Duration::from_secs(60),
+            },
+            Reply::Renewed,
+        ),
+        (|grant| complete(grant, "done"), Reply::Completed),
+        (
+            |grant| Operation::Fail {
+                grant,
+                delay: Duration::ZERO,
+                last: false,
+                error: "error".into(),
+            },
+            Reply::Retrying,
+        ),
+        (
+            |grant| Operation::Release { grant, ran: true },
+            Reply::Released,
+        ),
+        (
+            |grant| Operation::Cancel { owner: grant.owner },
+            Reply::Released,
+        ),
+        (
+            |grant| Operation::Reject {
+                grant,
+                reason: "reason".into(),
+            },
+            Reply::Rejected,
+        ),
+    ];
+    let line = Line::new().await;
+    for (settle, expected) in settles {
+        let name = settle(grant(campanile_core::FencingToken::ZERO, 1)).name();
+        let key = key(name);
+        let grant = acquired(&line.store, &key, 1).await;
+        let reply = line.lost_and_repeated(&key, settle(grant)).await;
+        assert_eq!(reply, expected, "{name}");
+        let interrupts = line.stored(&key).unwrap()[4];
+        assert_eq!(
+            interrupts,
+            u8::from(name == "release"),
+            "{name} counts once"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_redrive_whose_reply_was_lost_is_answered_the_same() {
+    let line = Line::new().await;
+    let key = key("key");
+    let grant = acquired(&line.store, &key, 1).await;
+    let reject = Operation::Reject {
+        grant,
+        reason: "reason".into(),
+    };
+    assert_eq!(insist(&line.store, &key, reject).await, Reply::Rejected);
+    let redrive = Operation::Redrive {
+        token: grant.token,
+        force: false,
+    };
+    assert_eq!(line.lost_and_repeated(&key, redrive).await, Reply::Reopened);
+}

@@ -1,0 +1,17 @@
+//! The Redis store on a real Redis.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+mod batches;
+mod broken_entries;
+mod cancellation;
+mod connect;
+mod contract;
+mod differential;
+mod failover;
+mod lost_replies;
+mod memory;
+mod namespaces;
+mod outage;
+mod script_cache;
+mod support;

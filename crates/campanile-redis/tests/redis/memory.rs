@@ -1,0 +1,192 @@
+//! Redis without memory, and how much of it an entry takes.
+
+use std::time::Duration;
+
+use campanile_core::{Operation, Reply, State};
+use campanile_idempotency::{Store, StoreErrorKind};
+use campanile_redis::RedisStore;
+
+use crate::support::{
+    acquire, acquired, apply, chain, command, complete, key, patient, raw, redis_key, replies,
+    server_and_store,
+};
+
+const LATER: Duration = Duration::from_secs(60);
+
+#[tokio::test]
+async fn without_memory_only_what_needs_some_is_refused() {
+    let (server, store) = server_and_store().await;
+    let mut raw = raw(&server);
+    let [done, locked, own, far, late, due] =
+        ["done", "locked", "own", "far", "late", "due"].map(key);
+    let grant = acquired(&store, &done, 1).await;
+    apply(&store, &done, complete(grant, "done")).await.unwrap();
+    acquired(&store, &locked, 1).await;
+    acquired(&store, &own, 1).await;
+    acquired(&store, &far, 1).await;
+    // As after a clock that went back: the lock's end is further away than anybody could have
+    // asked.
+    let far_away = (u64::MAX / 2).to_be_bytes();
+    redis::cmd("SETRANGE")
+        .arg(redis_key(&far))
+        .arg(36)
+        .arg(&far_away)
+        .exec(&mut raw)
+        .unwrap();
+    for (key, delay) in [(&late, LATER), (&due, Duration::ZERO)] {
+        let grant = acquired(&store, key, 1).await;
+        let fail = Operation::Fail {
+            grant,
+            delay,
+            last: false,
+            error: "error".into(),
+        };
+        assert_eq!(apply(&store, key, fail).await.unwrap(), Reply::Retrying);
+    }
+    server.cli(&["CONFIG", "SET", "maxmemory", "1"]).unwrap();
+
+    let mut longer = acquire(1);
+    if let Operation::Acquire { ttl, .. } = &mut longer {
+        *ttl = LATER;
+    }
+    let batch = vec![
+        command(&key("new"), acquire(2)),
+        command(&done, acquire(2)),
+        command(&locked, acquire(2)),
+        command(&own, longer),
+        command(&far, acquire(2)),
+        command(&late, acquire(2)),
+        command(&due, acquire(2)),
+    ];
+    let answers = store.apply_batch(batch).await;
+    let refused: Vec<usize> = (0..answers.len())
+        .filter(|&n| answers[n].is_err())
+        .collect();
+    assert_eq!(
+        refused,
+        [0, 3, 6],
+        "a first grant, an extension, a grant: {answers:?}"
+    );
+    for n in refused {
+        let error = answers[n].as_ref().unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::Unavailable);
+        assert!(
+            chain(error).contains("OOM") && chain(error).contains("maxmemory"),
+            "{error}"
+        );
+    }
+    let reply = |n: usize| answers[n].as_ref().unwrap().reply.clone();
+    assert!(matches!(reply(1), Reply::Duplicate { reply: Some(reply), .. } if reply == "done"));
+    assert!(matches!(reply(2), Reply::Locked { .. }));
+    let clamped = Duration::from_secs(3600);
+    assert_eq!(
+        reply(4),
+        Reply::Locked { remaining: clamped },
+        "answered as if it were written"
+    );
+    let stored: Vec<u8> = redis::cmd("GET")
+        .arg(redis_key(&far))
+        .query(&mut raw)
+        .unwrap();
+    assert_eq!(stored[36..44], far_away, "and not written");
+    assert!(matches!(reply(5), Reply::BackingOff { .. }));
+}
+
+#[tokio::test]
+async fn without_memory_locks_are_still_renewed_and_settled() {
+    let (server, store) = server_and_store().await;
+    let mut commands = Vec::new();
+    let mut expected = Vec::new();
+    for (n, reply) in [
+        Reply::Renewed,
+        Reply::Completed,
+        Reply::Retrying,
+        Reply::Released,
+        Reply::Released,
+        Reply::Rejected,
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let key = key(n.to_string());
+        let grant = acquired(&store, &key, 1).await;
+        commands.push(command(
+            &key,
+            match n {
+                0 => Operation::Renew { grant, ttl: LATER },
+                1 => complete(grant, "done"),
+                2 => Operation::Fail {
+                    grant,
+                    delay: LATER,
+                    last: true,
+                    error: "error".into(),
+                },
+                3 => Operation::Release { grant, ran: true },
+                4 => Operation::Cancel { owner: grant.owner },
+                _ => Operation::Reject {
+                    grant,
+                    reason: "reason".into(),
+                },
+            },
+        ));
+        expected.push(reply);
+    }
+    server.cli(&["CONFIG", "SET", "maxmemory", "1"]).unwrap();
+    assert_eq!(replies(store.apply_batch(commands).await), expected);
+}
+
+#[tokio::test]
+async fn a_client_that_starts_without_memory_answers_duplicates() {
+    let (server, store) = server_and_store().await;
+    let key = key("key");
+    let grant = acquired(&store, &key, 1).await;
+    apply(&store, &key, complete(grant, "done")).await.unwrap();
+    server.cli(&["CONFIG", "SET", "maxmemory", "1"]).unwrap();
+
+    let another = RedisStore::connect(patient(server.url())).await.unwrap();
+    let reply = apply(&another, &key, acquire(2)).await.unwrap();
+    assert!(matches!(reply, Reply::Duplicate { .. }));
+    let renew = Operation::Renew { grant, ttl: LATER };
+    assert_eq!(
+        apply(&another, &key, renew).await.unwrap(),
+        Reply::Settled(State::Completed)
+    );
+}
+
+#[tokio::test]
+async fn an_entry_without_a_tail_is_embedded_in_one_allocation() {
+    let (server, store) = server_and_store().await;
+    let mut raw = raw(&server);
+    let key = key("x".repeat(57));
+    let grant = acquired(&store, &key, 1).await;
+    let embedded = |raw: &mut redis::Connection| {
+        let name = redis_key(&key);
+        let encoding: String = redis::cmd("OBJECT")
+            .arg("ENCODING")
+            .arg(&name)
+            .query(raw)
+            .unwrap();
+        let memory: u64 = redis::cmd("MEMORY")
+            .arg("USAGE")
+            .arg(&name)
+            .query(raw)
+            .unwrap();
+        println!(
+            "a key of {} bytes: {encoding}, MEMORY USAGE {memory}",
+            name.len()
+        );
+        encoding == "embstr"
+    };
+    assert!(embedded(&mut raw), "PROCESSING");
+    let completed = Operation::Complete {
+        grant,
+        attempt: 1,
+        fingerprint: None,
+        reply: None,
+    };
+    assert_eq!(
+        apply(&store, &key, completed).await.unwrap(),
+        Reply::Completed
+    );
+    assert!(embedded(&mut raw), "COMPLETED");
+}

@@ -1,0 +1,96 @@
+//! A server that does not know the scripts.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use campanile_core::{Operation, Reply};
+use campanile_idempotency::Store;
+
+use crate::support::{
+    acquire, acquired, apply, command, complete, key, raw, replies, server_and_store,
+};
+
+#[tokio::test]
+async fn every_script_is_sent_again_after_a_flush() {
+    let (server, store) = server_and_store().await;
+    let (first, second) = (key("first"), key("second"));
+    let flush = || server.cli(&["SCRIPT", "FLUSH"]).unwrap();
+
+    flush();
+    let grant = acquired(&store, &first, 1).await;
+    let ttl = Duration::from_secs(60);
+    for (operation, expected) in [
+        (Operation::Renew { grant, ttl }, Reply::Renewed),
+        (
+            Operation::Reject {
+                grant,
+                reason: "reason".into(),
+            },
+            Reply::Rejected,
+        ),
+        (
+            Operation::Redrive {
+                token: grant.token,
+                force: false,
+            },
+            Reply::Reopened,
+        ),
+    ] {
+        flush();
+        assert_eq!(apply(&store, &first, operation).await.unwrap(), expected);
+    }
+    for settle in [
+        |grant| Operation::Fail {
+            grant,
+            delay: Duration::ZERO,
+            last: false,
+            error: "e".into(),
+        },
+        |grant| Operation::Release { grant, ran: false },
+        |grant| complete(grant, "done"),
+    ] {
+        let grant = acquired(&store, &second, fastrand::u64(1..)).await;
+        flush();
+        let reply = apply(&store, &second, settle(grant)).await.unwrap();
+        assert!(
+            matches!(reply, Reply::Retrying | Reply::Released | Reply::Completed),
+            "{reply:?}"
+        );
+    }
+    flush();
+    let owner = crate::support::owner(9);
+    let reply = apply(&store, &key("third"), Operation::Cancel { owner })
+        .await
+        .unwrap();
+    assert_eq!(reply, Reply::Released);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn flushes_while_commands_are_under_way_show_in_no_error_and_count_no_attempt() {
+    let (server, store) = server_and_store().await;
+    let mut raw = raw(&server);
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopped = Arc::clone(&stop);
+    let flushing = thread::spawn(move || {
+        let mut flushes = 0;
+        while !stopped.load(Ordering::Relaxed) {
+            redis::cmd("SCRIPT").arg("FLUSH").exec(&mut raw).unwrap();
+            flushes += 1;
+        }
+        flushes
+    });
+    for round in 0..100 {
+        let keys: Vec<_> = (0..8).map(|n| key(format!("{round}/{n}"))).collect();
+        let acquires = keys.iter().map(|key| command(key, acquire(1))).collect();
+        for reply in replies(store.apply_batch(acquires).await) {
+            assert!(
+                matches!(reply, Reply::Acquired { attempt: 1, .. }),
+                "{reply:?}"
+            );
+        }
+    }
+    stop.store(true, Ordering::Relaxed);
+    assert!(flushing.join().unwrap() > 0);
+}

@@ -1,0 +1,155 @@
+//! What all tests here need.
+
+use std::time::Duration;
+
+use campanile_core::{
+    Answer, Command, FencingToken, Grant, IdempotencyKey, Namespace, Operation, Owner, Reply,
+    Retention, StoreKey,
+};
+use campanile_idempotency::{Store, StoreError, StoreErrorKind};
+use campanile_redis::{RedisConfig, RedisStore};
+use campanile_test::RedisServer;
+
+pub(crate) const NAMESPACE: &str = "tests";
+
+/// A server and a store on it.
+pub(crate) async fn server_and_store() -> (RedisServer, RedisStore) {
+    let server = RedisServer::start().unwrap();
+    let store = RedisStore::connect(patient(server.url())).await.unwrap();
+    (server, store)
+}
+
+/// For tests in which nothing times out, however busy the machine is.
+pub(crate) fn patient(url: impl Into<String>) -> RedisConfig {
+    let config = RedisConfig::new(url)
+        .with_connect_timeout(Duration::from_secs(60))
+        .unwrap();
+    config
+        .with_command_timeout(Duration::from_secs(60))
+        .unwrap()
+}
+
+/// For tests in which something times out. What is not meant to is repeated by [`insist`].
+pub(crate) fn impatient(url: impl Into<String>) -> RedisConfig {
+    RedisConfig::new(url)
+        .with_command_timeout(Duration::from_millis(300))
+        .unwrap()
+}
+
+pub(crate) fn key(name: impl Into<bytes::Bytes>) -> StoreKey {
+    let namespace = Namespace::try_from(NAMESPACE).unwrap();
+    StoreKey::new(namespace, IdempotencyKey::new(name).unwrap())
+}
+
+/// What Redis calls the entry; written down here once more, for the promise that it never changes.
+pub(crate) fn redis_key(key: &StoreKey) -> Vec<u8> {
+    let digest = key.digest();
+    let mut name = format!("{{{}:{:02x}}}", key.namespace(), digest[15] % 16).into_bytes();
+    name.extend_from_slice(digest);
+    name
+}
+
+pub(crate) fn owner(bits: u64) -> Owner {
+    Owner::new(bits).unwrap()
+}
+
+pub(crate) fn grant(token: FencingToken, bits: u64) -> Grant {
+    Grant {
+        token,
+        owner: owner(bits),
+    }
+}
+
+pub(crate) fn acquire(bits: u64) -> Operation {
+    Operation::Acquire {
+        owner: owner(bits),
+        ttl: Duration::from_secs(30),
+        max_attempts: 5,
+        fingerprint: None,
+        floor: FencingToken::ZERO,
+    }
+}
+
+pub(crate) fn complete(grant: Grant, reply: &'static str) -> Operation {
+    Operation::Complete {
+        grant,
+        attempt: 1,
+        fingerprint: None,
+        reply: Some(reply.into()),
+    }
+}
+
+pub(crate) fn command(key: &StoreKey, operation: Operation) -> Command {
+    Command {
+        key: key.clone(),
+        operation,
+        retention: Retention::default(),
+    }
+}
+
+pub(crate) async fn apply(
+    store: &RedisStore,
+    key: &StoreKey,
+    operation: Operation,
+) -> Result<Reply, StoreError> {
+    store
+        .apply(command(key, operation))
+        .await
+        .map(|answer| answer.reply)
+}
+
+/// Repeats the command until it is answered, as a lock keeper does.
+pub(crate) async fn insist(store: &RedisStore, key: &StoreKey, operation: Operation) -> Reply {
+    for _ in 0..100 {
+        match apply(store, key, operation.clone()).await {
+            Err(error) if error.kind() == StoreErrorKind::Timeout => {}
+            answer => return answer.unwrap(),
+        }
+    }
+    panic!("no answer to {operation:?}");
+}
+
+/// Acquires a key that nobody holds.
+pub(crate) async fn acquired(store: &RedisStore, key: &StoreKey, bits: u64) -> Grant {
+    match insist(store, key, acquire(bits)).await {
+        Reply::Acquired { token, .. } => grant(token, bits),
+        other => panic!("not acquired: {other:?}"),
+    }
+}
+
+pub(crate) fn replies(answers: Vec<Result<Answer, StoreError>>) -> Vec<Reply> {
+    answers
+        .into_iter()
+        .map(|answer| answer.unwrap().reply)
+        .collect()
+}
+
+/// A connection of the test's own, to look behind the store's back.
+pub(crate) fn raw(server: &RedisServer) -> redis::Connection {
+    redis::Client::open(server.url())
+        .unwrap()
+        .get_connection()
+        .unwrap()
+}
+
+/// An error and all its sources, in one line.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text = format!("{text}: {error}");
+        source = error.source();
+    }
+    text
+}
+
+/// How long it takes.
+pub(crate) async fn timed<T>(future: impl Future<Output = T>) -> (Duration, T) {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "bounds of tests; no lock depends on them"
+    )]
+    let start = std::time::Instant::now();
+    let result = future.await;
+    (start.elapsed(), result)
+}
