@@ -1,1 +1,148 @@
-//! Examples of Campanile; each file is one program.
+//! What the examples run on, so that each of them shows its own matter only.
+
+use std::error::Error;
+use std::fmt;
+use std::sync::Arc;
+
+use campanile::ConsumerConfig;
+use campanile_test::{Message, MockKafka, Producer, create_topic};
+use lexopt::{Arg, ValueExt};
+use serde::Serialize;
+use tokio::sync::watch;
+
+/// The brokers, and Redis if there is one: from `--broker HOST:PORT` and `--redis URL`, or from
+/// `CAMPANILE_BROKER` and `CAMPANILE_REDIS`; without a broker, librdkafka's mock in this process.
+#[derive(Debug)]
+pub struct World {
+    mock: Option<MockKafka>,
+    broker: String,
+    /// Redis, if one was named.
+    pub redis: Option<String>,
+    /// A topic with eight partitions, of a name that was not used before.
+    pub topic: String,
+}
+
+impl World {
+    /// Starts the mock, if it is needed, and creates the topic.
+    ///
+    /// # Errors
+    /// If an argument is unknown, or the broker does not answer.
+    pub fn from_args() -> Result<Self, Box<dyn Error + Send + Sync>> {
+        let mut broker = std::env::var("CAMPANILE_BROKER").ok();
+        let mut redis = std::env::var("CAMPANILE_REDIS").ok();
+        let mut args = lexopt::Parser::from_env();
+        while let Some(arg) = args.next()? {
+            match arg {
+                Arg::Long("broker") => broker = Some(args.value()?.string()?),
+                Arg::Long("redis") => redis = Some(args.value()?.string()?),
+                arg => {
+                    let usage = "usage: [--broker HOST:PORT] [--redis URL]";
+                    return Err(format!("{}\n{usage}", arg.unexpected()).into());
+                }
+            }
+        }
+        let topic = format!("example-{:016x}", fastrand::u64(..));
+        let (mock, broker) = match broker {
+            Some(broker) => {
+                create_topic(&broker, &topic, 8, &[])?;
+                (None, broker)
+            }
+            None => {
+                let mock = MockKafka::start(1)?;
+                mock.create_topic(&topic, 8)?;
+                let broker = mock.bootstrap();
+                (Some(mock), broker)
+            }
+        };
+        Ok(Self {
+            mock,
+            broker,
+            redis,
+            topic,
+        })
+    }
+
+    /// Sends these bodies as JSON, each with its Kafka record key, and waits until the broker has
+    /// them.
+    ///
+    /// # Errors
+    /// If the broker does not take one.
+    pub fn produce<T: Serialize>(
+        &self,
+        bodies: impl IntoIterator<Item = T>,
+        key: impl Fn(&T) -> &str,
+    ) -> Result<(), Box<dyn Error + Send + Sync>> {
+        let mut sent = Vec::new();
+        for body in bodies {
+            let message = Message::to(&*self.topic).key(key(&body));
+            sent.push(message.payload(serde_json::to_vec(&body)?));
+        }
+        match &self.mock {
+            Some(mock) => mock.producer().produce_all(sent)?,
+            None => Producer::new(&self.broker)?.produce_all(sent)?,
+        };
+        Ok(())
+    }
+
+    /// The settings of a consumer of this group, from the first record on.
+    pub fn consumer(&self, group: &str) -> ConsumerConfig {
+        let config = ConsumerConfig::new(&*self.broker, group).set("auto.offset.reset", "earliest");
+        match self.mock {
+            // The mock is quick, and need not be waited for as a real broker would.
+            Some(_) => config
+                .set("session.timeout.ms", "1500")
+                .set("heartbeat.interval.ms", "100"),
+            None => config,
+        }
+    }
+}
+
+/// What an example's handler writes down, line by line. Clones share the lines.
+pub struct Ledger<L>(Arc<watch::Sender<Vec<L>>>);
+
+impl<L> Ledger<L> {
+    /// Adds a line.
+    pub fn note(&self, line: L) {
+        self.0.send_modify(|lines| lines.push(line));
+    }
+
+    /// Resolves when there are so many lines of this kind.
+    pub fn until<F: Fn(&L) -> bool>(
+        &self,
+        count: usize,
+        which: F,
+    ) -> impl Future<Output = ()> + use<L, F> {
+        let mut lines = self.0.subscribe();
+        async move {
+            // It fails when the ledger is gone, and then no line will come.
+            let _ = lines
+                .wait_for(|lines| lines.iter().filter(|line| which(line)).count() >= count)
+                .await;
+        }
+    }
+
+    /// Takes out all lines.
+    pub fn take(&self) -> Vec<L> {
+        self.0.send_replace(Vec::new())
+    }
+}
+
+impl<L> Default for Ledger<L> {
+    fn default() -> Self {
+        Self(Arc::new(watch::Sender::new(Vec::new())))
+    }
+}
+
+impl<L> Clone for Ledger<L> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<L> fmt::Debug for Ledger<L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ledger")
+            .field("lines", &self.0.borrow().len())
+            .finish()
+    }
+}

@@ -1,2 +1,148 @@
-//! Placeholder until the pieces exist.
-fn main() {}
+//! Every payment is charged once: `cargo run --example quickstart`.
+//!
+//! Needs no server: librdkafka's mock broker and a `MemoryStore` run in this process. With
+//! `--broker HOST:PORT` and `--redis URL` (or `CAMPANILE_BROKER` and `CAMPANILE_REDIS`, as
+//! `cargo xtask servers` prints them) the same program runs on real servers.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use campanile::prelude::*;
+use campanile::store::Store;
+use campanile::{LockKeeper, Summary};
+use campanile_examples::{Ledger, World};
+use serde::{Deserialize, Serialize};
+use tower::{Service, ServiceBuilder};
+
+const PAYMENTS: usize = 200;
+
+#[derive(Clone, Serialize, Deserialize)]
+struct Payment {
+    id: String,
+    cents: u64,
+}
+
+/// What happened, written down by the handler and not by the library.
+enum Line {
+    Begun(String, u32),
+    Failed,
+    Charged(String),
+    Answered { duplicate: bool },
+}
+
+/// The stack: what happens to each record.
+fn stack(
+    store: LockKeeper,
+    ledger: Ledger<Line>,
+) -> Result<impl Service<Record, Response = Outcome<()>, Error = BoxError, Future: Send>, BoxError>
+{
+    Ok(ServiceBuilder::new()
+        // what does not decode never takes a lock
+        .layer(DecodeLayer::json())
+        // one lock for each payment, renewed while the handler runs
+        .layer(IdempotencyLayer::new(
+            store,
+            "payments",
+            key::field(|p: &Payment| &p.id),
+        )?)
+        // a slow handler fails its attempt
+        .timeout(Duration::from_secs(10))
+        .service_fn(move |request| charge(request, ledger.clone())))
+}
+
+/// The handler: charges a payment.
+async fn charge(request: Request<Payment>, ledger: Ledger<Line>) -> Result<(), BoxError> {
+    let Payment { id, cents } = request.body().clone();
+    let attempt = request.lock().map_or(0, Lock::attempt);
+    ledger.note(Line::Begun(id.clone(), attempt));
+    // The first attempt of some fails.
+    if cents % 50 == 7 && attempt == 1 {
+        ledger.note(Line::Failed);
+        return Err("the card terminal does not answer".into());
+    }
+    tokio::time::sleep(Duration::from_millis(10 + cents % 20)).await;
+    // The charge is the last step. What stood after it could fail or be interrupted; then the charge
+    // would be there, and the next attempt would charge again. No lock closes that window; a
+    // receiver that deduplicates by the key or compares the token does.
+    ledger.note(Line::Charged(id));
+    Ok(())
+}
+
+#[tokio::main]
+async fn main() -> Result<(), BoxError> {
+    let world = World::from_args()?;
+    let keeper = LockKeeper::new(match &world.redis {
+        Some(url) => RedisStore::connect(url.as_str()).await?.boxed(),
+        None => MemoryStore::new().boxed(),
+    })?;
+
+    // Every tenth payment is sent twice: a producer's retry.
+    let sent: Vec<usize> = (0..PAYMENTS).chain((0..PAYMENTS).step_by(10)).collect();
+    let payment = |&n: &usize| Payment {
+        id: format!("{}/{n}", world.topic),
+        cents: n as u64,
+    };
+    world.produce(sent.iter().map(payment), |payment| &payment.id)?;
+
+    let ledger = Ledger::default();
+    println!("consuming, until half of the payments are charged");
+    let half = ledger.until(PAYMENTS / 2, |line| matches!(line, Line::Charged(_)));
+    let first = consume(&world, &keeper, &ledger, half).await?;
+    println!("stopped in the middle of the work, starting again");
+    let all = ledger.until(sent.len(), |line| matches!(line, Line::Answered { .. }));
+    let second = consume(&world, &keeper, &ledger, all).await?;
+    show(&ledger, first.received + second.received)
+}
+
+/// Serves until `stop` resolves. With no time to drain, the handlers at work then are dropped.
+async fn consume(
+    world: &World,
+    keeper: &LockKeeper,
+    ledger: &Ledger<Line>,
+    stop: impl Future<Output = ()> + Send + 'static,
+) -> Result<Summary, BoxError> {
+    let answers = ledger.clone();
+    let service = ServiceBuilder::new()
+        // notes what the layer has answered
+        .map_response(move |outcome: Outcome<()>| {
+            let duplicate = outcome.is_duplicate();
+            answers.note(Line::Answered { duplicate });
+        })
+        .service(stack(keeper.clone(), ledger.clone())?);
+    let consumer = Consumer::new(world.consumer("payments"))?.with_drain_timeout(Duration::ZERO);
+    let serve = consumer.subscribe([&*world.topic]).serve(service);
+    Ok(serve.with_graceful_shutdown(stop).await?)
+}
+
+fn show(ledger: &Ledger<Line>, delivered: u64) -> Result<(), BoxError> {
+    // Of each payment: how often the handler began, its last attempt, how often it was charged.
+    let mut payments: HashMap<String, (u32, u32, u32)> = HashMap::new();
+    let (mut duplicates, mut failures) = (0, 0);
+    for line in ledger.take() {
+        match line {
+            Line::Begun(id, attempt) => {
+                let payment = payments.entry(id).or_default();
+                (payment.0, payment.1) = (payment.0 + 1, attempt);
+            }
+            Line::Charged(id) => payments.entry(id).or_default().2 += 1,
+            Line::Failed => failures += 1,
+            Line::Answered { duplicate } => duplicates += u32::from(duplicate),
+        }
+    }
+    let charged = payments.values().filter(|payment| payment.2 > 0).count();
+    let missing = PAYMENTS - charged;
+    let twice = payments.values().filter(|payment| payment.2 > 1).count();
+    // Begun more often than attempts are counted: the attempt was handed back.
+    let handed_back: u32 = payments.values().map(|payment| payment.0 - payment.1).sum();
+    println!("records delivered                        {delivered:>5}");
+    println!("payments charged                         {charged:>5}");
+    println!("duplicates answered from the entry       {duplicates:>5}");
+    println!("retries after a failure                  {failures:>5}");
+    println!("interrupted and handed back at the stop  {handed_back:>5}");
+    println!("payments charged twice                   {twice:>5}");
+    println!("payments not charged                     {missing:>5}");
+    if twice > 0 || missing > 0 {
+        return Err("some payments were charged twice, or not at all".into());
+    }
+    Ok(())
+}

@@ -1,1 +1,16 @@
-//! Tests.
+//! Tests of Campanile across its crates, on real servers; see `tests/`. The library itself compiles
+//! the code blocks of the documents.
+
+/// A document whose code blocks are doctests.
+macro_rules! document {
+    ($name:ident, $path:literal) => {
+        #[cfg(doctest)]
+        #[doc = include_str!($path)]
+        struct $name;
+    };
+}
+
+document!(Readme, "../../README.md");
+document!(Contributing, "../../CONTRIBUTING.md");
+document!(Protocol, "../../docs/protocol.md");
+document!(Guarantees, "../../docs/guarantees.md");

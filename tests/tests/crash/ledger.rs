@@ -1,0 +1,83 @@
+//! What the workers wrote down.
+
+use std::fs;
+
+use tempfile::TempDir;
+
+pub(crate) struct Ledger(Vec<Line>);
+
+enum Line {
+    Run(Run),
+    Answer(u32, Answer),
+}
+
+/// A handler that came to its end.
+#[derive(Debug)]
+pub(crate) struct Run {
+    pub(crate) pid: u32,
+    pub(crate) key: String,
+    pub(crate) token: u64,
+    pub(crate) attempt: u32,
+    pub(crate) start: u128,
+    pub(crate) end: u128,
+}
+
+/// What the layer answered; processed which key.
+pub(crate) enum Answer {
+    Processed(String),
+    Duplicate,
+}
+
+impl Ledger {
+    /// Of all workers, the runs in the order in which they ended.
+    pub(crate) fn read(folder: &TempDir) -> Self {
+        let mut lines = Vec::new();
+        let files = fs::read_dir(folder.path().join("ledgers"))
+            .into_iter()
+            .flatten();
+        for file in files.map(Result::unwrap) {
+            let pid = file.file_name().to_str().unwrap().parse().unwrap();
+            let text = fs::read_to_string(file.path()).unwrap();
+            // The last line may just be on its way.
+            let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+            lines.extend(whole.lines().map(|line| Line::parse(pid, line)));
+        }
+        lines.sort_by_key(|line| match line {
+            Line::Run(run) => run.end,
+            Line::Answer(..) => u128::MAX,
+        });
+        Self(lines)
+    }
+
+    pub(crate) fn runs(&self) -> impl Iterator<Item = &Run> {
+        self.0.iter().filter_map(|line| match line {
+            Line::Run(run) => Some(run),
+            Line::Answer(..) => None,
+        })
+    }
+
+    pub(crate) fn answers(&self) -> impl Iterator<Item = (u32, &Answer)> {
+        self.0.iter().filter_map(|line| match line {
+            Line::Answer(pid, answer) => Some((*pid, answer)),
+            Line::Run(_) => None,
+        })
+    }
+}
+
+impl Line {
+    fn parse(pid: u32, line: &str) -> Self {
+        match *line.split(' ').collect::<Vec<_>>() {
+            ["run", key, token, attempt, start, end] => Self::Run(Run {
+                pid,
+                key: key.into(),
+                token: token.parse().unwrap(),
+                attempt: attempt.parse().unwrap(),
+                start: start.parse().unwrap(),
+                end: end.parse().unwrap(),
+            }),
+            ["PROCESSED", _, key] => Self::Answer(pid, Answer::Processed(key.into())),
+            ["DUPLICATE", _, _] => Self::Answer(pid, Answer::Duplicate),
+            _ => panic!("no line of a ledger: {line}"),
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! Processes that are stopped and killed while they consume from a real Kafka.
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+mod ledger;
+mod store;
+
+use std::collections::{BTreeMap, HashSet};
+use std::process::Command;
+use std::time::Duration;
+
+use campanile::store::State;
+use campanile_test::{KafkaServer, Message, Process, RedisServer, eventually};
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::{Offset, TopicPartitionList};
+use tempfile::TempDir;
+
+use ledger::{Answer, Ledger};
+
+const TOPIC: &str = "payments";
+const GROUP: &str = "payments";
+const PARTITIONS: i32 = 6;
+const RECORDS: usize = 20_000;
+/// One in ten records repeats the key of another.
+const KEYS: usize = RECORDS / 10 * 9;
+const LONG: Duration = Duration::from_secs(120);
+
+#[test]
+fn of_three_consumers_one_is_stopped_and_one_killed_and_every_key_is_processed_and_only_the_killed_ones_twice()
+ {
+    let kafka = KafkaServer::start().unwrap();
+    let redis = RedisServer::start().unwrap();
+    kafka.create_topic(TOPIC, PARTITIONS, &[]).unwrap();
+    produce(&kafka);
+    let folder = TempDir::new().unwrap();
+    let worker = || spawn(&kafka, &redis, &folder);
+    let (mut stopped, mut killed, mut survivor) = (worker(), worker(), worker());
+
+    // All three have begun, so that each has partitions to lose.
+    let pids = [stopped.pid(), killed.pid(), survivor.pid()];
+    wait_for(&folder, "all to begin", |ledger| {
+        pids.iter()
+            .all(|pid| ledger.runs().any(|run| run.pid == *pid))
+    });
+    wait_for(&folder, "a quarter", |ledger| {
+        ledger.runs().count() > RECORDS / 4
+    });
+    let status = stopped.terminate().unwrap();
+    assert!(status.success(), "{status}: {}", stopped.log().unwrap());
+
+    wait_for(&folder, "half", |ledger| {
+        ledger.runs().count() > RECORDS / 2
+    });
+    killed.kill().unwrap();
+    // Nobody takes a lock over before it has expired, so this is how the kill has left the entries.
+    let at_kill = store::entries(&redis);
+
+    wait_for_end(&kafka);
+    let status = survivor.terminate().unwrap();
+    assert!(status.success(), "{status}: {}", survivor.log().unwrap());
+
+    check(&Ledger::read(&folder), &pids, &at_kill);
+}
+
+fn check(ledger: &Ledger, [_, killed, survivor]: &[u32; 3], at_kill: &store::Entries) {
+    let mut runs: BTreeMap<&str, Vec<_>> = BTreeMap::new();
+    for run in ledger.runs() {
+        runs.entry(&run.key).or_default().push(run);
+    }
+    assert_eq!(runs.len(), KEYS, "every key was processed");
+    let twice: Vec<_> = runs.iter().filter(|(_, runs)| runs.len() > 1).collect();
+    for (key, runs) in &twice {
+        assert!(
+            runs.iter().any(|run| run.pid == *killed),
+            "{key} twice, never in the killed: {runs:?}"
+        );
+        let state = at_kill.state(key);
+        assert_ne!(
+            state,
+            Some(State::Completed),
+            "{key} was completed before the kill: {runs:?}"
+        );
+        let (first, second) = (runs[0], runs[1]);
+        assert_eq!(
+            (runs.len(), first.attempt + 1),
+            (2, second.attempt),
+            "{key}: {runs:?}"
+        );
+        assert!(first.token < second.token, "{key}: {runs:?}");
+        assert!(first.end <= second.start, "{key}: {runs:?}");
+    }
+
+    // Of the deliveries that were answered, at most one of each key was processed by the survivor.
+    let (mut processed, mut duplicates) = (HashSet::new(), 0);
+    for (pid, answer) in ledger.answers() {
+        if pid == *survivor {
+            match answer {
+                Answer::Processed(key) => assert!(processed.insert(key), "{key} processed again"),
+                Answer::Duplicate => duplicates += 1,
+            }
+        }
+    }
+    assert!(duplicates > 0, "the survivor has met duplicates");
+    let answered = ledger
+        .answers()
+        .filter(|(_, answer)| matches!(answer, Answer::Processed(_)));
+    assert!(
+        answered.count() <= ledger.runs().count(),
+        "nothing is processed without a run"
+    );
+    println!(
+        "{KEYS} keys, {} runs, {} keys twice, {} answered by the survivor, {duplicates} as duplicates",
+        ledger.runs().count(),
+        twice.len(),
+        processed.len() + duplicates,
+    );
+}
+
+fn produce(kafka: &KafkaServer) {
+    let seed = fastrand::u64(..);
+    println!("seed {seed}");
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let mut numbers: Vec<usize> = (0..KEYS).collect();
+    numbers.extend((KEYS..RECORDS).map(|_| rng.usize(..KEYS)));
+    rng.shuffle(&mut numbers);
+    let messages = numbers.iter().map(|number| {
+        let id = format!("p-{number}");
+        let payload = serde_json::json!({ "id": id }).to_string();
+        // Anywhere: the repeats of a key meet each other across partitions, too.
+        Message::to(TOPIC)
+            .partition(rng.i32(..PARTITIONS))
+            .key(id)
+            .payload(payload)
+    });
+    kafka.producer().produce_all(messages).unwrap();
+}
+
+fn spawn(kafka: &KafkaServer, redis: &RedisServer, folder: &TempDir) -> Process {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_worker"));
+    let ledgers = folder.path().join("ledgers");
+    std::fs::create_dir_all(&ledgers).unwrap();
+    command
+        .args([&kafka.bootstrap(), GROUP, TOPIC, &redis.url()])
+        .arg(&ledgers);
+    let log = folder.path().join(format!("log-{}", fastrand::u64(..)));
+    Process::spawn(&command, log).unwrap()
+}
+
+fn wait_for(folder: &TempDir, what: &str, so: impl Fn(&Ledger) -> bool) {
+    let look = || so(&Ledger::read(folder)).then_some(());
+    eventually(LONG, look).unwrap_or_else(|| panic!("{what}: not within {LONG:?}"));
+}
+
+/// Waits until the group has committed all that was produced.
+fn wait_for_end(kafka: &KafkaServer) {
+    let consumer: BaseConsumer = kafka.consumer_config(GROUP).create().unwrap();
+    let timeout = Duration::from_secs(10);
+    let mut partitions = TopicPartitionList::new();
+    let mut ends = BTreeMap::new();
+    for partition in 0..PARTITIONS {
+        partitions.add_partition(TOPIC, partition);
+        ends.insert(
+            partition,
+            consumer
+                .fetch_watermarks(TOPIC, partition, timeout)
+                .unwrap()
+                .1,
+        );
+    }
+    let committed = || {
+        let committed = consumer
+            .committed_offsets(partitions.clone(), timeout)
+            .ok()?;
+        let at = |partition: &i32, end: i64| {
+            let found = committed.find_partition(TOPIC, *partition);
+            found.is_some_and(|found| found.offset() == Offset::Offset(end))
+        };
+        ends.iter()
+            .all(|(partition, end)| at(partition, *end))
+            .then_some(())
+    };
+    eventually(LONG, committed).unwrap_or_else(|| panic!("not all is committed within {LONG:?}"));
+}
