@@ -269,7 +269,11 @@ pub(super) fn deadline(sent: Duration, ttl: Duration) -> Duration {
 }
 
 /// A third of the time to live, so that two renewals may fail; less some jitter, so that what was
-/// acquired together is not renewed together for ever.
+/// acquired together is not renewed together for ever; and then at the keeper's last stroke before,
+/// so that locks which came one by one are renewed in batches.
 fn renew_at(sent: Duration, ttl: Duration) -> Duration {
-    sent + (ttl / 3).mul_f64(1.0 - 0.1 * fastrand::f64())
+    const STROKES: u32 = 24;
+    let due = sent + (ttl / 3).mul_f64(1.0 - 0.1 * fastrand::f64());
+    let since_stroke = due.as_nanos() % (ttl / STROKES).as_nanos();
+    due - Duration::from_nanos(since_stroke as u64)
 }
