@@ -127,7 +127,7 @@ fn produce(kafka: &KafkaServer) {
         let payload = serde_json::json!({ "id": id }).to_string();
         // Anywhere: the repeats of a key meet each other across partitions, too.
         Message::to(TOPIC)
-            .partition(rng.i32(..PARTITIONS))
+            .partition(rng.i32(0..PARTITIONS))
             .key(id)
             .payload(payload)
     });

@@ -1,7 +1,7 @@
 use super::builder::KafkaServerBuilder;
 use super::consumer_config;
 use super::producer::Producer;
-use super::topic::create_topic;
+use super::topic::{create_topic, wait_for_leaders};
 use crate::{Process, ServerError};
 use rdkafka::ClientConfig;
 use rdkafka::error::KafkaError;
@@ -78,7 +78,8 @@ impl KafkaServer {
         partitions: i32,
         config: &[(&str, &str)],
     ) -> Result<(), KafkaError> {
-        create_topic(&self.bootstrap(), name, partitions, config)
+        create_topic(&self.bootstrap(), name, partitions, config)?;
+        wait_for_leaders(self.producer.client(), name, partitions)
     }
 
     /// What fills the topics. [`restart`](Self::restart) makes a new one.

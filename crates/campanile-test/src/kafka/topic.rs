@@ -1,7 +1,7 @@
 use crate::eventually;
 use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
-use rdkafka::client::DefaultClientContext;
+use rdkafka::client::{Client, ClientContext, DefaultClientContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use std::time::Duration;
 
@@ -25,32 +25,46 @@ pub fn create_topic(
 ) -> Result<(), KafkaError> {
     let mut topic = NewTopic::new(name, partitions, TopicReplication::Fixed(1));
     topic.config = config.to_vec();
-    let admin: AdminClient<DefaultClientContext> =
-        ClientConfig::new().set("bootstrap.servers", bootstrap).create()?;
+    let admin: AdminClient<DefaultClientContext> = ClientConfig::new()
+        .set("bootstrap.servers", bootstrap)
+        .create()?;
     let options = AdminOptions::new().operation_timeout(Some(REPLY));
     let results = pollster::block_on(admin.create_topics([&topic], &options))?;
     for result in results {
         result.map_err(|(_, code)| KafkaError::AdminOp(code))?;
     }
-    // The controller has answered; the broker learns of it a moment later.
+    wait_for_leaders(admin.inner(), name, partitions)
+}
+
+/// Waits until this client knows the topic with all its partitions: the controller has answered, but
+/// the broker, and then each client, learn of it a moment later.
+pub(super) fn wait_for_leaders<C: ClientContext>(
+    client: &Client<C>,
+    topic: &str,
+    partitions: i32,
+) -> Result<(), KafkaError> {
     let mut last = Ok(());
     eventually(REPLY, || {
-        last = has_leaders(&admin, name, partitions);
+        last = has_leaders(client, topic, partitions);
         last.is_ok().then_some(())
     });
     last
 }
 
-fn has_leaders(
-    admin: &AdminClient<DefaultClientContext>,
+fn has_leaders<C: ClientContext>(
+    client: &Client<C>,
     topic: &str,
     partitions: i32,
 ) -> Result<(), KafkaError> {
-    let metadata = admin.inner().fetch_metadata(Some(topic), LOOK)?;
+    let metadata = client.fetch_metadata(Some(topic), LOOK)?;
     let unknown = KafkaError::MetadataFetch(RDKafkaErrorCode::LeaderNotAvailable);
     let [topic] = metadata.topics() else {
         return Err(unknown);
     };
     let led = topic.partitions().iter().filter(|p| p.leader() >= 0);
-    if i32::try_from(led.count()) == Ok(partitions) { Ok(()) } else { Err(unknown) }
+    if i32::try_from(led.count()) == Ok(partitions) {
+        Ok(())
+    } else {
+        Err(unknown)
+    }
 }
