@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes};
-use campanile_core::{Entry, FencingToken, Fingerprint, Grant, Operation, Owner, Retention};
+use campanile_core::{FencingToken, Fingerprint, Grant, Operation, Owner, Retention};
 use fastrand::Rng;
 
 const TOKENS_END: u64 = 1 << 53;
 
 /// What a command may be drawn from.
-pub(super) struct Sources<'a> {
-    /// What is stored under the key, if it is an entry.
-    pub(super) entry: Option<&'a Entry>,
+pub(super) struct Sources {
+    /// The grant that is stored under the key.
+    pub(super) stored: Option<(FencingToken, Option<Owner>)>,
     /// The last grant of the key that was replaced.
     pub(super) stale: Option<Grant>,
     /// The server's clock, in µs.
@@ -20,9 +20,9 @@ pub(super) struct Sources<'a> {
     pub(super) high_floors: bool,
 }
 
-pub(super) fn operation(rng: &mut Rng, sources: &Sources<'_>) -> Operation {
+pub(super) fn operation(rng: &mut Rng, sources: &Sources) -> Operation {
     // Without an entry, most others are lost.
-    let acquires = if sources.entry.is_some() { 30 } else { 80 };
+    let acquires = if sources.stored.is_some() { 30 } else { 80 };
     let verb = rng.u8(..100);
     if verb < acquires {
         return Operation::Acquire {
@@ -82,7 +82,7 @@ pub(super) fn retention(rng: &mut Rng) -> Retention {
 pub(super) fn entry(rng: &mut Rng, now: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
     bytes.put_u8(0xC1);
-    bytes.put_u8(rng.u8(1..=4) | (rng.u8(..8) << 3));
+    bytes.put_u8(pick(rng, &[1, 1, 1, 2, 2, 3, 4]) | (rng.u8(..8) << 3));
     bytes.put_u16(if rng.u8(..4) == 0 {
         pick(rng, &[0, u16::MAX])
     } else {
@@ -148,8 +148,8 @@ fn at(rng: &mut Rng, now: u64) -> u64 {
     }
 }
 
-fn acquirer(rng: &mut Rng, sources: &Sources<'_>) -> Owner {
-    match (rng.u8(..6), sources.entry.and_then(Entry::owner)) {
+fn acquirer(rng: &mut Rng, sources: &Sources) -> Owner {
+    match (rng.u8(..6), sources.stored.and_then(|(_, owner)| owner)) {
         (0, Some(owner)) => owner,
         (1..=2, _) => pooled_owner(rng),
         _ => Owner::new(rng.u64(1..)).unwrap(),
@@ -162,30 +162,21 @@ fn pooled_owner(rng: &mut Rng) -> Owner {
 }
 
 /// Mostly the grant that is stored; else an older one, or one of which only half is right.
-fn grant(rng: &mut Rng, sources: &Sources<'_>) -> Grant {
+fn grant(rng: &mut Rng, sources: &Sources) -> Grant {
     let any = Grant {
         token: token(rng, sources.now),
         owner: pooled_owner(rng),
     };
-    let Some(entry) = sources.entry else {
+    let Some((token, owner)) = sources.stored else {
         return any;
     };
-    let stored = Grant {
-        token: entry.token(),
-        owner: entry.owner().unwrap_or(any.owner),
-    };
+    let owner = owner.unwrap_or(any.owner);
     match rng.u8(..16) {
         0 => any,
-        1 => Grant {
-            owner: any.owner,
-            ..stored
-        },
-        2 => Grant {
-            token: any.token,
-            ..stored
-        },
+        1 => Grant { token, ..any },
+        2 => Grant { owner, ..any },
         3 => sources.stale.unwrap_or(any),
-        _ => stored,
+        _ => Grant { token, owner },
     }
 }
 
@@ -193,7 +184,7 @@ fn token(rng: &mut Rng, now: u64) -> FencingToken {
     FencingToken::new(now - rng.u64(..1_000_000)).unwrap()
 }
 
-fn floor(rng: &mut Rng, sources: &Sources<'_>) -> FencingToken {
+fn floor(rng: &mut Rng, sources: &Sources) -> FencingToken {
     let ahead = match rng.u8(..8) {
         0 if sources.high_floors => sources.now + rng.u64(..10_000_000),
         1 if sources.high_floors => TOKENS_END - rng.u64(1..4),

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::SystemTime;
 
-use campanile_core::{Command, Entry, Reply, State, step};
+use campanile_core::{Command, Entry, FencingToken, Owner, Reply, State, step};
 
 /// What is stored under a key.
 #[derive(Clone, PartialEq, Eq)]
@@ -53,6 +53,18 @@ impl Slot {
             Stored::Text(bytes) => Entry::from_bytes(bytes).ok(),
             _ => None,
         }
+    }
+
+    /// The grant that stands there, also in what is no entry, so that it gets commands which would
+    /// change it if it were one.
+    pub(super) fn grant(&self) -> Option<(FencingToken, Option<Owner>)> {
+        let Stored::Text(bytes) = &self.stored else {
+            return None;
+        };
+        let token = u64::from_be_bytes(*bytes.get(8..)?.first_chunk()?);
+        let owner = u64::from_be_bytes(*bytes.get(16..)?.first_chunk()?);
+        let token = FencingToken::new(token).unwrap_or(FencingToken::ZERO);
+        Some((token, Owner::new(owner)))
     }
 
     /// Applies the command as a store should, and gives the reply.

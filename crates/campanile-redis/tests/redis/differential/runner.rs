@@ -176,9 +176,8 @@ impl Runner {
         if !sent.is_empty() && self.rng.u8(..6) == 0 {
             return sent[self.rng.usize(..sent.len())].clone();
         }
-        let entry = slot.entry();
         let sources = Sources {
-            entry: entry.as_ref(),
+            stored: slot.grant(),
             stale: *stale,
             now,
             high_floors,
@@ -202,7 +201,7 @@ impl Runner {
             Some(State::Processing | State::Retrying) => 24,
             Some(State::Completed | State::Failed) => 5,
             None if *stored == Stored::Absent => 8,
-            None => 2,
+            None => 5,
         };
         self.rng.u8(..one_in) == 0
     }
@@ -227,7 +226,7 @@ impl Runner {
                 };
                 return;
             }
-            4..6 => draw::garbage(&mut self.rng, now),
+            4..7 => draw::garbage(&mut self.rng, now),
             _ => draw::entry(&mut self.rng, now),
         };
         let _: () = redis::cmd("SET")
