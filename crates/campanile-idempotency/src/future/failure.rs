@@ -9,6 +9,7 @@ use campanile_core::limits::MAX_ERROR_BYTES;
 use campanile_core::{BoxError, Classify, Disposition, Lock, Outcome, Parked};
 use tower_service::Service;
 
+use super::running::Running;
 use super::state::{State, Then};
 use crate::defaults::{Defaults, never_ran};
 use crate::error::{Failed, Handover, IdempotencyError};
@@ -18,15 +19,23 @@ use crate::policy::OnGivenUp;
 
 pub(super) fn failed<S: Service<R>, R, C>(
     shared: &Shared<C>,
-    held: HeldLock,
-    source: BoxError,
-) -> State<S, R> {
+    mut running: Running,
+    error: S::Error,
+) -> State<S, R>
+where
+    S::Error: Into<BoxError>,
+{
     let guard = &shared.guard;
+    let (source, error, disposition) = running.call(|| {
+        let source: BoxError = error.into();
+        let (error, disposition) = (text(&*source), classify(guard, &*source));
+        (source, error, disposition)
+    });
+    let held = running.finish();
     let attempt = held.lock().attempt();
     let backoff = guard.backoff.delay(attempt);
-    let error = text(&*source);
     let no_attempt_left = attempt >= shared.terms.max_attempts.into();
-    match classify(guard, &*source) {
+    match disposition {
         Disposition::Retry { after } if !no_attempt_left => {
             let delay = after.unwrap_or(backoff);
             let retry = Disposition::Retry { after };

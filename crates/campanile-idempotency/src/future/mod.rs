@@ -148,13 +148,14 @@ where
                     {
                         State::refused(IdempotencyError::LockLost(lost))
                     } else {
-                        let result = ready!(span.in_scope(|| running.poll(future, cx)));
-                        let held = running.finish();
+                        let inner = running.as_mut().expect("taken once, at its end");
+                        let result = ready!(span.in_scope(|| inner.poll(future, cx)));
+                        let mut running = running.take().expect("it was there just now");
                         // User code dies before its lock is let go.
-                        this.state.set(State::Answered { outcome: None });
+                        running.call(|| this.state.set(State::Answered { outcome: None }));
                         match result {
-                            Ok(reply) => completed(shared, held, reply),
-                            Err(error) => failure::failed(shared, held, error.into()),
+                            Ok(reply) => completed(shared, running, reply),
+                            Err(error) => failure::failed(shared, running, error),
                         }
                     }
                 }
@@ -296,29 +297,36 @@ where
     R: CarryLock,
     S: Service<R>,
 {
+    let lock = held.lock().clone();
+    // Made before the rest of `pending` is taken apart, and so dropped after it: should the inner
+    // service panic, user code dies before its lock is let go here, too.
+    let mut running = Running::new(held, pending.request.interrupt(), shared.guard.clone());
     let Pending {
         mut service,
         mut request,
         ..
     } = pending;
-    let lock = held.lock().clone();
-    let mut running = Running::new(held, request.interrupt(), shared.guard.clone());
-    request.set_lock(lock.clone());
     let span = tracing::debug_span!(
         "process",
         campanile.token = lock.token().get(),
         campanile.attempt = lock.attempt()
     );
-    let future = span.in_scope(|| running.call(|| service.call(request)));
+    let lost = lock.lost();
+    let future = span.in_scope(|| {
+        running.call(|| {
+            request.set_lock(lock);
+            service.call(request)
+        })
+    });
     State::Processing {
         future,
-        running,
-        lost: lock.lost(),
+        running: Some(running),
+        lost,
         span,
     }
 }
 
-fn completed<S, R, C>(shared: &Shared<C>, held: HeldLock, reply: S::Response) -> State<S, R>
+fn completed<S, R, C>(shared: &Shared<C>, running: Running, reply: S::Response) -> State<S, R>
 where
     S: Service<R>,
     C: ReplyCodec<S::Response>,
@@ -326,7 +334,8 @@ where
     let settlement = Settlement::Complete {
         reply: encode(shared, &reply),
     };
-    State::settle(held, settlement, Then::Answer(Outcome::Processed(reply)))
+    let outcome = Outcome::Processed(reply);
+    State::settle(running.finish(), settlement, Then::Answer(outcome))
 }
 
 fn exhausted<S: Service<R>, R, C>(

@@ -11,7 +11,8 @@ use crate::keeper::{HeldLock, Settlement};
 use crate::layer::Policies;
 use crate::policy::OnAbandoned;
 
-/// Knows what it means if it is dropped before the inner service has ended.
+/// Knows what it means if it is dropped before the inner service has ended, and all of it that is
+/// left to run: the drop of its future, the text of its error.
 pub(super) struct Running {
     /// `None` once it has ended.
     held: Option<HeldLock>,
@@ -32,6 +33,7 @@ impl Running {
         }
     }
 
+    /// Runs user code.
     pub(super) fn call<T>(&mut self, call: impl FnOnce() -> T) -> T {
         self.inside = true;
         let result = call();
@@ -47,9 +49,9 @@ impl Running {
         self.call(|| future.poll(cx))
     }
 
-    /// The inner service has ended; the lock is to be settled.
-    pub(super) fn finish(&mut self) -> HeldLock {
-        self.held.take().expect("the inner service ends once")
+    /// No user code is left to run; the lock is to be settled.
+    pub(super) fn finish(mut self) -> HeldLock {
+        self.held.take().expect("only this takes it")
     }
 
     fn abandoned(&self, held: &HeldLock) -> Settlement {

@@ -40,7 +40,7 @@ pin_project! {
         Processing {
             #[pin]
             future: S::Future,
-            running: Running,
+            running: Option<Running>,
             lost: Lost,
             span: Span,
         },
