@@ -16,6 +16,7 @@ use campanile_core::{
     BoxError, BoxableError, CarryLock, Duplicate, Fingerprint, Outcome, Parked, StoreKey, Unguarded,
 };
 use pin_project_lite::pin_project;
+use tokio::time::{Instant, sleep, timeout};
 use tower_service::Service;
 
 use self::running::Running;
@@ -115,15 +116,14 @@ where
                     let _entered = span.enter();
                     let answer = ready!(Pin::new(acquiring).poll(cx));
                     let pending = pending.take().expect("taken once, with the answer");
-                    acquired(
-                        shared,
-                        answer.unwrap_or_else(|_| gone()),
-                        pending,
-                        this.patience,
-                    )
+                    let answer = answer.unwrap_or_else(|_| gone());
+                    acquired(shared, answer, pending, *this.patience)
                 }
                 StateProj::Waiting { wait, pending } => {
-                    ready!(wait.as_mut().poll(cx));
+                    let waited = ready!(wait.as_mut().poll(cx));
+                    if let Some(left) = this.patience {
+                        *left = left.saturating_sub(waited);
+                    }
                     State::Readying {
                         pending: pending.take(),
                     }
@@ -210,7 +210,7 @@ fn acquired<S, R, C>(
     shared: &Shared<C>,
     answer: Acquisition,
     pending: Pending<S, R>,
-    patience: &mut Option<Duration>,
+    patience: Option<Duration>,
 ) -> State<S, R>
 where
     R: CarryLock,
@@ -248,8 +248,8 @@ where
             retry_after,
             settled,
         } => {
-            return match patience.as_mut().filter(|left| !left.is_zero()) {
-                Some(left) => wait(pending, retry_after, settled, left),
+            return match patience.filter(|left| !left.is_zero()) {
+                Some(left) => wait(pending, retry_after.min(left), settled),
                 None => State::refused(IdempotencyError::Locked {
                     key,
                     retry_after,
@@ -367,12 +367,7 @@ fn exhausted<S: Service<R>, R, C>(
     }
 }
 
-fn wait<S, R>(
-    pending: Pending<S, R>,
-    retry_after: Duration,
-    settled: Option<Settled>,
-    left: &mut Duration,
-) -> State<S, R>
+fn wait<S, R>(pending: Pending<S, R>, at_most: Duration, settled: Option<Settled>) -> State<S, R>
 where
     S: Service<R> + CloneableService,
 {
@@ -390,14 +385,13 @@ where
         fingerprint,
     });
     drop(service);
-    let pause = retry_after.min(*left);
-    // The wait counts in full, although the holder may end sooner: `at_most` is an upper bound.
-    *left -= pause;
     let wait: Wait = Box::pin(async move {
+        let start = Instant::now();
         match settled {
-            Some(settled) => drop(tokio::time::timeout(pause, settled).await),
-            None => tokio::time::sleep(pause).await,
+            Some(settled) => drop(timeout(at_most, settled).await),
+            None => sleep(at_most).await,
         }
+        start.elapsed()
     });
     State::Waiting { wait, pending }
 }

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::time::Duration;
 
 use campanile_core::{Lost, Outcome, Unguarded};
 use pin_project_lite::pin_project;
@@ -14,7 +15,8 @@ use super::running::Running;
 use crate::error::IdempotencyError;
 use crate::keeper::{Acquisition, HeldLock, Settlement, Settling};
 
-pub(super) type Wait = Pin<Box<dyn Future<Output = ()> + Send>>;
+/// Says how long it was.
+pub(super) type Wait = Pin<Box<dyn Future<Output = Duration> + Send>>;
 
 pin_project! {
     #[project = StateProj]
