@@ -4,7 +4,8 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
-use campanile_core::{BoxError, Clock};
+use campanile_core::BoxError;
+use tokio::time::{Instant, sleep, timeout};
 use tower::retry::Policy;
 
 use crate::IdempotencyError;
@@ -35,9 +36,8 @@ use crate::IdempotencyError;
 pub struct WaitForLock {
     at_most: Duration,
     failures: bool,
-    clock: Clock,
-    /// By the clock; set at the first wait.
-    until: Option<Duration>,
+    /// The beginning of the first wait.
+    since: Option<Instant>,
 }
 
 impl WaitForLock {
@@ -46,8 +46,7 @@ impl WaitForLock {
         Self {
             at_most,
             failures: false,
-            clock: Clock::boot(),
-            until: None,
+            since: None,
         }
     }
 
@@ -72,8 +71,8 @@ impl WaitForLock {
         };
         Some(Box::pin(async move {
             match settled {
-                Some(settled) => drop(tokio::time::timeout(after, settled).await),
-                None => tokio::time::sleep(after).await,
+                Some(settled) => drop(timeout(after, settled).await),
+                None => sleep(after).await,
             }
         }))
     }
@@ -84,17 +83,12 @@ impl<R: Clone, T> Policy<R, T, BoxError> for WaitForLock {
 
     fn retry(&mut self, _: &mut R, result: &mut Result<T, BoxError>) -> Option<Self::Future> {
         let wait = self.wait(result.as_ref().err()?)?;
-        let now = self.clock.now();
-        let left = self
-            .until
-            .get_or_insert(now + self.at_most)
-            .checked_sub(now)?;
+        let waited = self.since.get_or_insert_with(Instant::now).elapsed();
+        let left = self.at_most.saturating_sub(waited);
         if left.is_zero() {
             return None;
         }
-        Some(Box::pin(async move {
-            drop(tokio::time::timeout(left, wait).await)
-        }))
+        Some(Box::pin(async move { drop(timeout(left, wait).await) }))
     }
 
     fn clone_request(&mut self, request: &R) -> Option<R> {
