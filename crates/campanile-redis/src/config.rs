@@ -104,7 +104,7 @@ impl RedisConfig {
         self
     }
 
-    /// Another text for one script, for tests that tests notice.
+    /// Replaces the text of a script, so that a test can show that it would notice a broken one.
     #[doc(hidden)]
     pub fn with_script(mut self, verb: Verb, text: impl Into<Cow<'static, str>>) -> Self {
         self.scripts.replace(verb, text.into());
