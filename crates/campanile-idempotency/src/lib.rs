@@ -60,7 +60,7 @@ pub use self::defaults::Defaults;
 pub use self::error::{Exhausted, Failed, IdempotencyError};
 pub use self::future::ResponseFuture;
 pub use self::guard::Guard;
-pub use self::keeper::{HeldLock, IntoKeeper, LockKeeper, Report, Settled};
+pub use self::keeper::{HeldLock, IntoKeeper, LockKeeper, Report, Settled, Settling};
 pub use self::layer::IdempotencyLayer;
 pub use self::memory::MemoryStore;
 pub use self::reply::ReplyCodec;

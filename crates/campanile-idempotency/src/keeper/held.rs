@@ -19,7 +19,7 @@ use crate::store::StoreError;
 ///
 /// # Cancellation
 /// Dropped, the lock is let go and the attempt counts as failed; the entry never becomes FAILED by
-/// that. Once `reject` or `release` was called, it takes place although the future is dropped.
+/// that. Once `reject` or `release` was called, it takes place although its future is dropped.
 #[derive(Debug)]
 pub struct HeldLock {
     lock: Lock,
@@ -54,11 +54,10 @@ impl HeldLock {
     /// # Errors
     /// [`IdempotencyError::LockLost`] if the entry belongs to another grant; then do not commit.
     /// [`IdempotencyError::Store`] if the entry cannot be read, or the keeper has stopped.
-    pub async fn reject(self, reason: impl Into<Box<str>>) -> Result<(), IdempotencyError> {
+    pub fn reject(self, reason: impl Into<Box<str>>) -> Settling {
         self.settle(Settlement::Reject {
             reason: reason.into(),
         })
-        .await
     }
 
     /// Lets the lock go without having tried; the entry stays as it was before.
@@ -67,8 +66,8 @@ impl HeldLock {
     ///
     /// # Errors
     /// As [`reject`](Self::reject)'s.
-    pub async fn release(self) -> Result<(), IdempotencyError> {
-        self.settle(Settlement::Release { ran: false }).await
+    pub fn release(self) -> Settling {
+        self.settle(Settlement::Release { ran: false })
     }
 
     /// From now on a drop is a failed attempt, with the next after this delay.
@@ -106,9 +105,13 @@ impl Drop for HeldLock {
     }
 }
 
-/// Resolves when the store has answered. The settlement takes place although this is dropped.
+/// Resolves when the store has answered. Made by [`HeldLock::reject`] and [`HeldLock::release`].
+///
+/// # Cancellation
+/// It may be dropped at any time; the command was given already, and takes place all the same.
 #[derive(Debug)]
-pub(crate) struct Settling(oneshot::Receiver<SettleResult>);
+#[must_use = "only its answer tells whether the entry is as it was asked to be"]
+pub struct Settling(oneshot::Receiver<SettleResult>);
 
 impl Future for Settling {
     type Output = Result<(), IdempotencyError>;

@@ -23,7 +23,7 @@ mod task;
 mod timers;
 
 pub use self::handle::{IntoKeeper, LockKeeper, Report};
-pub use self::held::HeldLock;
-pub(crate) use self::held::{Settling, stopped};
+pub(crate) use self::held::stopped;
+pub use self::held::{HeldLock, Settling};
 pub(crate) use self::message::{Acquisition, Settlement, Terms};
 pub use self::settled::Settled;
