@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use campanile_core::limits::MAX_ERROR_BYTES;
+use campanile_core::limits::{MAX_BACKOFF, MAX_ERROR_BYTES};
 use campanile_core::{BoxError, Classify, Disposition, Lock, Outcome, Parked};
 use tower_service::Service;
 
@@ -37,7 +37,8 @@ where
     let no_attempt_left = attempt >= shared.terms.max_attempts.into();
     match disposition {
         Disposition::Retry { after } if !no_attempt_left => {
-            let delay = after.unwrap_or(backoff);
+            // No longer than the store will have it.
+            let delay = after.unwrap_or(backoff).min(MAX_BACKOFF);
             let retry = Disposition::Retry { after };
             let settlement = Settlement::Fail {
                 delay,
