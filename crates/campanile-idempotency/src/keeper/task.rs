@@ -13,7 +13,7 @@ use super::calls::{CALL_LIMIT, Calls, Done, Lane, Sent};
 use super::message::{Acquire, Acquisition, Message, NotSettled, Settle, Settlement};
 use super::slot::{Held, Phase, Settling, Slot, Way, What, draw_owner};
 use super::timers::Timers;
-use crate::store::{Store, StoreError};
+use crate::store::{Store, StoreError, StoreErrorKind};
 
 /// How many messages are taken in at once.
 const INBOX: usize = 256;
@@ -438,6 +438,8 @@ impl<S: Store> Task<S> {
             Ok(Reply::Completed | Reply::Retrying | Reply::Released | Reply::Rejected) => Ok(()),
             Ok(Reply::Lost | Reply::Settled(_)) => Err(NotSettled::Lost(settling.lost(&slot.key))),
             Ok(Reply::Corrupt) => Err(NotSettled::Unreadable(corrupt())),
+            // An answer, too: no repeat would change it.
+            Err(error) if is_unreadable(&error) => Err(NotSettled::Unreadable(error)),
             Ok(_) | Err(_) => {
                 // Only an answer decides; the command is the same, so it can be repeated. That
                 // keeps the lock from others as well as a renewal would.
@@ -471,7 +473,9 @@ impl<S: Store> Task<S> {
                 }
                 self.want(index);
             }
-            (Phase::Cancelling { tries, until }, Err(_)) if now < *until => {
+            (Phase::Cancelling { tries, until }, Err(error))
+                if now < *until && !is_unreadable(&error) =>
+            {
                 *tries += 1;
                 let at = now + repeat_after(*tries);
                 self.timers.set(index, &mut slot.timer, Some(at));
@@ -545,6 +549,10 @@ fn corrupt() -> StoreError {
     StoreError::unreadable(
         "what is stored under the key is no entry of this version; it was left as it is",
     )
+}
+
+fn is_unreadable(error: &StoreError) -> bool {
+    error.kind() == StoreErrorKind::Unreadable
 }
 
 /// 50 ms, doubling to about a second and a half: a store that is back should be noticed soon.
