@@ -76,10 +76,11 @@ impl Consumer {
     }
 
     /// How much may be kept in memory: records with their bytes that were read and are not finished.
-    /// Beyond it, partitions are paused; what librdkafka prefetches comes on top. While some
-    /// partitions stand still and hold most of it, the others have another quarter of it, and a
-    /// single record may exceed it. Default: 20 000 records and 32 MiB, because more brings no
-    /// throughput.
+    /// Beyond it, partitions are paused; what librdkafka prefetches comes on top. One of several
+    /// partitions holds at most half of it. When some that stand still have filled it together, the
+    /// others share another quarter. A single record may exceed it.
+    ///
+    /// Default: 20 000 records and 32 MiB, because more brings no throughput.
     pub fn with_budget(mut self, records: usize, bytes: usize) -> Self {
         let count = |n: usize| (n as u64).max(1);
         self.budget = Amount {

@@ -1,9 +1,12 @@
 //! Back-pressure: when to read, and which partitions to pause.
 //!
 //! A budget that is full for a moment is the usual state of a busy consumer: reading stops, and goes
-//! on when there is room. Only one that stays full is a stall. Then the partitions that hold the most
-//! are paused, so that one whose record waits for minutes does not hold up the others; these get a
-//! small allowance beyond the budget.
+//! on when there is room. Only one that stays full is a stall; then partitions are paused, which
+//! throws away what is prefetched of them.
+//!
+//! A partition whose record waits for minutes must not hold up the others. So no partition holds more
+//! than half of the budget, and when several have filled it together, the others get a small
+//! allowance beyond it.
 
 use std::time::Duration;
 
@@ -12,8 +15,12 @@ use super::control::LOW_WATER;
 /// For how long reading may just stop: meanwhile nobody serves the callbacks of a rebalance.
 const STALL: Duration = Duration::from_millis(100);
 
-/// The part of the budget that partitions share beyond it while others fill it.
-pub(super) const ALLOWANCE: f64 = 0.25;
+/// The part of the budget that one of several partitions may hold.
+pub(super) const HOG: f64 = 0.5;
+
+/// The part of the budget that partitions share beyond it while others fill it. They may exceed it by
+/// as much, since a partition is paused only after it was read from.
+pub(super) const ALLOWANCE: f64 = 0.125;
 
 /// How reading goes.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -40,17 +47,16 @@ impl Flow {
 
     /// Whether a partition that reads and holds this part of the budget is to be paused.
     pub(super) fn pauses(self, held: f64, partitions: usize) -> bool {
-        self == Self::Stalled && held > ALLOWANCE / partitions as f64
+        let hog = partitions > 1 && held > HOG;
+        hog || (self == Self::Stalled && held > ALLOWANCE / partitions as f64)
     }
 
     /// Whether a partition that is paused and holds this part of the budget is to read again.
     pub(super) fn resumes(self, held: f64, partitions: usize) -> bool {
-        let share = if self == Self::Stalled {
-            ALLOWANCE / 2.0
-        } else {
-            1.0
-        };
-        held <= share / partitions as f64
+        match self {
+            Self::Stalled => held <= ALLOWANCE / 2.0 / partitions as f64,
+            _ => partitions == 1 || held <= HOG / 2.0,
+        }
     }
 }
 
@@ -64,32 +70,40 @@ mod tests {
     fn a_budget_that_is_full_for_a_moment_pauses_nothing() {
         let full = Flow::Open.next(1.0, NOW);
         assert_eq!(full, Flow::Full { since: NOW });
-        assert!(!full.pauses(1.0, 1));
+        assert!(!full.pauses(1.0, 1) && !full.pauses(0.4, 4));
         let still = full.next(0.8, NOW + STALL / 2);
         assert_eq!(still, full);
         assert_eq!(still.next(0.7, NOW + STALL / 2), Flow::Open);
     }
 
     #[test]
-    fn in_a_stall_the_partitions_that_hold_most_are_paused_and_the_others_read_on() {
-        let stalled = Flow::Full { since: NOW }.next(1.0, NOW + STALL);
-        assert_eq!(stalled, Flow::Stalled);
-        assert!(stalled.pauses(0.9, 4));
-        assert!(!stalled.pauses(0.05, 4));
-        assert!(!stalled.resumes(0.05, 4));
-        assert!(stalled.resumes(0.03, 4));
+    fn one_of_several_partitions_is_paused_at_half_of_the_budget_until_it_has_gone_down() {
+        assert!(Flow::Open.pauses(0.51, 2));
+        assert!(!Flow::Open.resumes(0.3, 2));
+        assert!(Flow::Open.resumes(0.25, 2));
     }
 
     #[test]
-    fn after_a_stall_whoever_holds_no_more_than_its_share_reads_again() {
+    fn in_a_stall_who_holds_more_than_the_allowance_is_paused_and_the_others_read_on() {
+        let stalled = Flow::Full { since: NOW }.next(1.0, NOW + STALL);
+        assert_eq!(stalled, Flow::Stalled);
+        assert!(stalled.pauses(0.4, 4));
+        assert!(!stalled.pauses(0.03, 4));
+        assert!(!stalled.resumes(0.03, 4));
+        assert!(stalled.resumes(0.015, 4));
+    }
+
+    #[test]
+    fn after_a_stall_all_but_a_hog_read_again() {
         let open = Flow::Stalled.next(0.7, NOW);
         assert_eq!(open, Flow::Open);
-        assert!(open.resumes(0.25, 4));
-        assert!(!open.resumes(0.3, 4), "it would fill the budget again");
+        assert!(open.resumes(0.2, 4));
+        assert!(!open.resumes(0.4, 4));
     }
 
     #[test]
     fn a_lone_partition_reads_again_at_low_water() {
+        assert!(!Flow::Open.pauses(0.9, 1));
         assert!(Flow::Stalled.pauses(1.0, 1));
         assert!(Flow::Stalled.next(0.74, NOW).resumes(0.74, 1));
     }

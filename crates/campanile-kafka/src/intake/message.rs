@@ -7,7 +7,7 @@ use campanile_core::{Record, Timestamp};
 use rdkafka::Message;
 use rdkafka::message::BorrowedMessage;
 
-use super::headers;
+use super::native;
 use crate::slot::Slot;
 
 /// Copies the message once.
@@ -25,7 +25,7 @@ pub(super) fn record(slot: &Slot, message: &BorrowedMessage<'_>) -> Record {
     if let Some(timestamp) = timestamp(message.timestamp()) {
         record = record.timestamp(timestamp);
     }
-    for (name, value) in headers::iter(message) {
+    for (name, value) in native::headers(message) {
         let name = String::from_utf8_lossy(name);
         record = match value {
             Some(value) => record.header(name, Bytes::copy_from_slice(value)),

@@ -13,8 +13,8 @@ mod commit;
 mod context;
 mod control;
 mod flow;
-mod headers;
 mod message;
+mod native;
 mod start;
 mod thread;
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use campanile_core::{Clock, Record};
 use rdkafka::Message;
-use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
+use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::message::BorrowedMessage;
 use tokio::sync::mpsc::UnboundedSender;
@@ -15,8 +15,8 @@ use super::assignment;
 use super::commit;
 use super::context::IntakeContext;
 use super::control::{Control, Stage};
-use super::flow::{ALLOWANCE, Flow};
-use super::{Event, Settings, message, start};
+use super::flow::{ALLOWANCE, Flow, HOG};
+use super::{Event, Settings, message, native, start};
 use crate::budget::Amount;
 use crate::error::ConsumerError;
 use crate::slot::{Slot, SlotId};
@@ -144,15 +144,20 @@ impl Worker {
         any
     }
 
-    /// What one read may take. In a stall, partitions that are not paused read beyond the budget.
+    /// What one read may take. In a stall, a partition's part of what is beyond the budget.
     fn room(&self) -> Amount {
-        let budget = self.control.budget();
-        let part = |of: u64| ((of as f64 * ALLOWANCE) as u64).max(1);
-        let allowance = Amount {
+        if let (Some(room), false) = (self.control.room(), self.flow == Flow::Stalled) {
+            return room;
+        }
+        let (budget, partitions) = (
+            self.control.budget(),
+            self.consumer.context().assignment().len(),
+        );
+        let part = |of: u64| ((of as f64 * ALLOWANCE / partitions as f64) as u64).max(1);
+        Amount {
             records: part(budget.records),
             bytes: part(budget.bytes),
-        };
-        self.control.room().unwrap_or(allowance)
+        }
     }
 
     /// Serves callbacks, and drops the records that are still on their way. Whether there were any.
@@ -180,7 +185,8 @@ impl Worker {
 
     fn pause_and_resume(&mut self, stage: Stage) {
         let draining = stage != Stage::Reading;
-        if !draining && self.flow != Flow::Stalled && self.paused == 0 {
+        // Else there is nobody to pause or to resume.
+        if !draining && self.control.level() <= HOG && self.paused == 0 {
             return;
         }
         let context = self.consumer.context();
@@ -224,7 +230,7 @@ impl Worker {
         let context = self.consumer.context();
         let offsets = commit::changed(&mut context.assignment());
         if let Some(offsets) = offsets
-            && let Err(error) = self.consumer.commit(&offsets, CommitMode::Async)
+            && let Err(error) = native::commit(&self.consumer, &offsets)
         {
             context.commit_ended(Err(error));
         }

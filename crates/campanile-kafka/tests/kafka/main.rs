@@ -2,5 +2,14 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
+mod back_pressure;
 mod every_record;
+mod given_up;
+mod real;
+mod rebalance;
+mod records;
+mod refusals;
+mod retries;
+mod shutdown;
+mod store_down;
 mod support;

@@ -1,7 +1,8 @@
 //! What the tests share.
 
 use std::future::Future;
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
 
 use campanile_core::{BoxError, Coordinates, Record};
@@ -48,10 +49,23 @@ pub(crate) fn consumer(config: ClientConfig, topic: &str) -> Consumer {
     Consumer::new(config).unwrap().subscribe([topic])
 }
 
+/// Shows the driver's events with `RUST_LOG=debug` and `--nocapture`.
+fn show_events() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let filter = tracing_subscriber::EnvFilter::from_default_env();
+        tracing_subscriber::fmt()
+            .with_env_filter(filter)
+            .with_test_writer()
+            .init();
+    });
+}
+
 /// A consumer that serves.
 pub(crate) struct Serving {
     task: JoinHandle<Result<Summary, ConsumerError>>,
-    stop: oneshot::Sender<()>,
+    stop: Option<oneshot::Sender<()>>,
+    stopping: Arc<AtomicBool>,
 }
 
 pub(crate) fn serve<S, E>(consumer: Consumer, service: S) -> Serving
@@ -60,27 +74,38 @@ where
     E: Into<BoxError>,
     S::Future: Send + 'static,
 {
+    show_events();
     let (stop, stopped) = oneshot::channel();
+    let stopping = Arc::new(AtomicBool::new(false));
+    let told = stopping.clone();
     let serve = consumer.serve(service).with_graceful_shutdown(async move {
         // Only `stop` says so; a `Serving` that is dropped drops the future.
         if stopped.await.is_err() {
             std::future::pending::<()>().await;
         }
+        told.store(true, Ordering::SeqCst);
     });
     Serving {
         task: tokio::spawn(serve.into_future()),
-        stop,
+        stop: Some(stop),
+        stopping,
     }
 }
 
 impl Serving {
-    /// Stops it gracefully.
-    pub(crate) async fn stop(self) -> Result<Summary, ConsumerError> {
-        self.stop.send(()).expect("it serves");
-        within("the end of serving", self.task).await.unwrap()
+    /// Begins a graceful shutdown, and waits until the driver knows.
+    pub(crate) async fn begin_to_stop(&mut self) {
+        self.stop.take().unwrap().send(()).expect("it serves");
+        until("the driver stops", || self.stopping.load(Ordering::SeqCst)).await;
     }
 
-    /// Waits until it ends by itself.
+    /// Stops it gracefully.
+    pub(crate) async fn stop(mut self) -> Result<Summary, ConsumerError> {
+        self.begin_to_stop().await;
+        self.ended().await
+    }
+
+    /// Waits until it ends.
     pub(crate) async fn ended(self) -> Result<Summary, ConsumerError> {
         within("the end of serving", self.task).await.unwrap()
     }
@@ -146,12 +171,14 @@ pub(crate) async fn within<F: Future>(what: &str, future: F) -> F::Output {
     }
 }
 
-/// The committed offset of each partition; `None` where there is none.
+/// The committed offset of each partition; `None` where there is none, or nobody tells.
 pub(crate) fn committed(config: &ClientConfig, topic: &str, partitions: i32) -> Vec<Option<i64>> {
     let consumer: BaseConsumer = config.create().unwrap();
     let mut list = TopicPartitionList::new();
     list.add_partition_range(topic, 0, partitions - 1);
-    let offsets = consumer.committed_offsets(list, BOUND).unwrap();
+    let Ok(offsets) = consumer.committed_offsets(list, BOUND) else {
+        return vec![None; partitions as usize];
+    };
     let offset = |partition| match offsets.find_partition(topic, partition).unwrap().offset() {
         Offset::Offset(offset) => Some(offset),
         _ => None,
@@ -164,14 +191,11 @@ pub(crate) async fn until_committed(config: &ClientConfig, topic: &str, offsets:
     let offsets: Vec<Option<i64>> = offsets.iter().copied().map(Some).collect();
     let mut last = Vec::new();
     let poll = async {
-        loop {
-            let (config, topic, partitions) =
-                (config.clone(), topic.to_owned(), offsets.len() as i32);
-            let task = move || committed(&config, &topic, partitions);
-            last = tokio::task::spawn_blocking(task).await.unwrap();
-            if last == offsets {
-                return;
-            }
+        while last != offsets {
+            let (config, topic) = (config.clone(), topic.to_owned());
+            let partitions = offsets.len() as i32;
+            let ask = move || committed(&config, &topic, partitions);
+            last = tokio::task::spawn_blocking(ask).await.unwrap();
         }
     };
     if tokio::time::timeout(BOUND, poll).await.is_err() {

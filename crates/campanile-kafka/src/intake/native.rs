@@ -1,0 +1,82 @@
+//! What librdkafka can do and rdkafka's safe interface cannot: the crate's only unsafe module.
+//!
+//! * A header's name as bytes. rdkafka panics on one that is not UTF-8, and a name is whatever a
+//!   producer has sent.
+//! * The answer to an asynchronous commit. rdkafka starts such a commit without a queue to answer to,
+//!   so its failure would be known to nobody.
+
+#![allow(unsafe_code)]
+
+use std::ffi::CStr;
+use std::{ptr, slice};
+
+use rdkafka::TopicPartitionList;
+use rdkafka::bindings::{
+    rd_kafka_commit_queue, rd_kafka_header_get_all, rd_kafka_message_headers,
+    rd_kafka_queue_destroy, rd_kafka_queue_get_consumer, rd_kafka_resp_err_t as Code,
+};
+use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
+use rdkafka::error::{KafkaError, KafkaResult};
+use rdkafka::message::BorrowedMessage;
+
+/// Starts a commit. Its answer comes to the context's `commit_callback`, from a later poll.
+pub(super) fn commit<C: ConsumerContext>(
+    consumer: &BaseConsumer<C>,
+    offsets: &TopicPartitionList,
+) -> KafkaResult<()> {
+    let client = consumer.client().native_ptr();
+    // SAFETY: the consumer is borrowed, so its handle is alive. The queue is a reference that is ours
+    // to destroy; it is null for a consumer without a group.
+    let queue = unsafe { rd_kafka_queue_get_consumer(client) };
+    if queue.is_null() {
+        return Err(KafkaError::ConsumerCommit(
+            Code::RD_KAFKA_RESP_ERR__UNKNOWN_GROUP.into(),
+        ));
+    }
+    // SAFETY: handle, offsets and queue are alive during the call, which copies the offsets and takes
+    // its own reference to the queue. Without a callback the answer is an event, which is what
+    // rdkafka polls that queue for.
+    let code =
+        unsafe { rd_kafka_commit_queue(client, offsets.ptr(), queue, None, ptr::null_mut()) };
+    // SAFETY: the reference from above, which is not used any more.
+    unsafe { rd_kafka_queue_destroy(queue) };
+    match code {
+        Code::RD_KAFKA_RESP_ERR_NO_ERROR => Ok(()),
+        code => Err(KafkaError::ConsumerCommit(code.into())),
+    }
+}
+
+/// Each header's name and value, in order. A value that is null is `None`.
+///
+/// A name ends at its first NUL byte, as librdkafka hands it out. Headers that librdkafka cannot
+/// parse are none.
+pub(super) fn headers<'m>(
+    message: &'m BorrowedMessage<'_>,
+) -> impl Iterator<Item = (&'m [u8], Option<&'m [u8]>)> {
+    let mut headers = ptr::null_mut();
+    // SAFETY: the message is borrowed, so its pointer is valid. The headers belong to the message
+    // and live as long; without any, `headers` stays null.
+    let code = unsafe { rd_kafka_message_headers(message.ptr(), &mut headers) };
+    let count = if code == Code::RD_KAFKA_RESP_ERR_NO_ERROR {
+        usize::MAX
+    } else {
+        0
+    };
+    (0..count).map_while(move |index| {
+        let (mut name, mut value, mut size) = (ptr::null(), ptr::null(), 0);
+        // SAFETY: there are headers, for else `count` is 0, and the message is borrowed as long as
+        // this iterator. Beyond the last header the call answers with an error and writes nothing.
+        let code =
+            unsafe { rd_kafka_header_get_all(headers, index, &mut name, &mut value, &mut size) };
+        if code != Code::RD_KAFKA_RESP_ERR_NO_ERROR {
+            return None;
+        }
+        // SAFETY: without an error `name` is a string that ends with NUL, and lives as long as the
+        // message.
+        let name = unsafe { CStr::from_ptr(name) };
+        // SAFETY: a value that is not null has `size` bytes, which live as long as the message.
+        let value =
+            (!value.is_null()).then(|| unsafe { slice::from_raw_parts(value.cast::<u8>(), size) });
+        Some((name.to_bytes(), value))
+    })
+}

@@ -1,0 +1,107 @@
+//! Memory is bounded, and a partition that stands still holds up no other.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use campanile_core::{BoxError, Record, error};
+use tokio::sync::Semaphore;
+use tower::service_fn;
+
+use crate::support::{Log, consumer, mock, serve, until_committed};
+
+/// For how long a stalled consumer is watched: a longer time only makes the test stricter.
+const WATCHED: Duration = Duration::from_secs(1);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stalled_handler_fills_the_budget_and_no_more_and_then_all_goes_on() {
+    let kafka = mock("orders", 4, 10_000);
+    let config = kafka.consumer_config("g");
+    for (records, bytes, at_most) in [(1000, 64 << 20, 1250), (1_000_000, 300_000, 2000)] {
+        let (begun, gate) = (Log::default(), Arc::new(Semaphore::new(0)));
+        let (b, g) = (begun.clone(), gate.clone());
+        let service = service_fn(move |record: Record| {
+            b.push(&record);
+            let gate = g.clone();
+            async move {
+                gate.acquire().await?.forget();
+                Ok::<_, BoxError>(())
+            }
+        });
+        let consumer = consumer(config.clone(), "orders")
+            .with_budget(records, bytes)
+            .with_drain_timeout(Duration::from_millis(50));
+        let serving = serve(consumer, service);
+        begun.reaches(4).await;
+        tokio::time::sleep(WATCHED).await;
+        let summary = serving.stop().await.unwrap();
+        assert!(summary.received > at_most / 3, "{summary:?}");
+        // One read may go a record beyond what is left.
+        assert!(summary.received <= at_most + 4, "{summary:?}");
+    }
+    let log = Log::default();
+    let seen = log.clone();
+    let consumer = consumer(config.clone(), "orders").with_budget(1000, 64 << 20);
+    let serving = serve(
+        consumer,
+        service_fn(move |record: Record| {
+            seen.push(&record);
+            async { Ok::<_, BoxError>(()) }
+        }),
+    );
+    until_committed(&config, "orders", &[10_000; 4]).await;
+    serving.stop().await.unwrap();
+    assert_eq!(log.len(), 40_000);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_a_stall_reading_goes_on() {
+    let kafka = mock("orders", 4, 2000);
+    let config = kafka.consumer_config("g");
+    let (begun, gate) = (Log::default(), Arc::new(Semaphore::new(0)));
+    let (b, g) = (begun.clone(), gate.clone());
+    let service = service_fn(move |record: Record| {
+        b.push(&record);
+        let gate = g.clone();
+        async move {
+            gate.acquire().await?.forget();
+            Ok::<_, BoxError>(())
+        }
+    });
+    let consumer = consumer(config.clone(), "orders").with_budget(200, 64 << 20);
+    let serving = serve(consumer, service);
+    begun.reaches(4).await;
+    tokio::time::sleep(WATCHED / 2).await;
+    gate.add_permits(8000);
+    until_committed(&config, "orders", &[2000; 4]).await;
+    let summary = serving.stop().await.unwrap();
+    assert_eq!((begun.len(), summary.processed), (8000, 8000));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_partition_whose_record_waits_for_long_does_not_hold_up_the_others() {
+    let kafka = mock("orders", 4, 5000);
+    let config = kafka.consumer_config("g");
+    let log = Log::default();
+    let seen = log.clone();
+    let service = service_fn(move |record: Record| {
+        let stuck = record.partition() == 0 && record.offset() == 10;
+        if !stuck {
+            seen.push(&record);
+        }
+        async move {
+            match stuck {
+                true => Err(BoxError::from(error::retry_after(
+                    "later",
+                    Duration::from_secs(3600),
+                ))),
+                false => Ok(()),
+            }
+        }
+    });
+    // Partition 0 alone could fill it.
+    let consumer = consumer(config.clone(), "orders").with_budget(500, 64 << 20);
+    let serving = serve(consumer, service);
+    until_committed(&config, "orders", &[10, 5000, 5000, 5000]).await;
+    let summary = serving.stop().await.unwrap();
+    assert_eq!(summary.processed, 15_010);
+}

@@ -1,0 +1,303 @@
+//! Records that are given up: stop, which loses nothing, or skip, which says so.
+
+use std::error::Error;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use campanile_core::{BoxError, DecodeLayer, Outcome, Record, Request, error, key};
+use campanile_idempotency::{Backoff, IdempotencyLayer, LockKeeper, MemoryStore};
+use campanile_kafka::{ConsumerError, GivenUp};
+use campanile_test::{Message, MockKafka};
+use tower::{Service, ServiceBuilder, service_fn};
+
+use crate::support::{committed, consumer, serve, until, until_committed};
+
+#[derive(Clone, serde::Deserialize)]
+struct Order {
+    id: String,
+    #[serde(default)]
+    fails: bool,
+    #[serde(default)]
+    permanent: bool,
+}
+
+/// What came out of the layer, by the record's offset.
+type Outcomes = Arc<Mutex<Vec<(i64, &'static str)>>>;
+
+fn outcome(of: &Outcome<()>) -> &'static str {
+    match of {
+        Outcome::Processed(()) => "processed",
+        Outcome::Duplicate(_) => "duplicate",
+        Outcome::Parked(_) => "parked",
+        _ => "another",
+    }
+}
+
+/// A handler that does what the order says, under the idempotency layer.
+fn service(
+    keeper: &LockKeeper,
+    attempts: u32,
+    outcomes: &Outcomes,
+) -> impl Service<Record, Response = (), Error = BoxError, Future: Send> + Send + use<> {
+    let backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(5)).unwrap();
+    let layer = IdempotencyLayer::new(keeper, "orders", key::field(|o: &Order| &o.id))
+        .unwrap()
+        .with_max_attempts(attempts)
+        .unwrap()
+        .with_backoff(backoff);
+    let handler = service_fn(async |request: Request<Order>| match request.body() {
+        Order {
+            permanent: true, ..
+        } => Err(BoxError::from(error::permanent("card expired"))),
+        Order { fails: true, .. } => Err("gateway is busy".into()),
+        _ => Ok(()),
+    });
+    let mut inner = ServiceBuilder::new()
+        .layer(DecodeLayer::json())
+        .layer(layer)
+        .service(handler);
+    let outcomes = outcomes.clone();
+    service_fn(move |record: Record| {
+        let (call, outcomes) = (inner.call(record.clone()), outcomes.clone());
+        async move {
+            let answer = call.await?;
+            outcomes
+                .lock()
+                .unwrap()
+                .push((record.offset(), outcome(&answer)));
+            Ok(())
+        }
+    })
+}
+
+fn keeper() -> LockKeeper {
+    LockKeeper::new(MemoryStore::new()).unwrap()
+}
+
+fn kafka(payloads: &[&str]) -> MockKafka {
+    let kafka = MockKafka::start(1).unwrap();
+    kafka.create_topic("orders", 1).unwrap();
+    let message = |payload: &&str| Message::to("orders").partition(0).payload(*payload);
+    kafka
+        .producer()
+        .produce_all(payloads.iter().map(message))
+        .unwrap();
+    kafka
+}
+
+/// The error and all its sources.
+fn text(error: &ConsumerError) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(error) = next {
+        text = format!("{text}: {error}");
+        next = error.source();
+    }
+    text
+}
+
+const GOOD: &str = r#"{"id":"a"}"#;
+const FAILS: &str = r#"{"id":"b","fails":true}"#;
+const PERMANENT: &str = r#"{"id":"c","permanent":true}"#;
+const LAST: &str = r#"{"id":"z"}"#;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn by_default_a_record_that_cannot_be_tried_stops_the_consumer_and_is_not_committed() {
+    for bad in ["no json", r#"{"id":""}"#] {
+        let kafka = kafka(&[GOOD, bad, LAST]);
+        let config = kafka.consumer_config("g");
+        let service = service(&keeper(), 3, &Outcomes::default());
+        let error = serve(consumer(config.clone(), "orders"), service)
+            .ended()
+            .await
+            .unwrap_err();
+        let ConsumerError::Stopped { at, .. } = &error else {
+            panic!("{error:?}")
+        };
+        assert_eq!(at.to_string(), "orders/0@1");
+        let text = text(&error);
+        assert!(
+            text.contains("orders/0@1") && text.contains("GivenUp::Skip"),
+            "{text}"
+        );
+        assert_eq!(committed(&config, "orders", 1), [Some(1)]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn by_default_a_record_without_attempts_stops_the_consumer_every_time_until_it_gets_more() {
+    let kafka = kafka(&[GOOD, FAILS, LAST]);
+    let config = kafka.consumer_config("g");
+    let (keeper, outcomes) = (keeper(), Outcomes::default());
+    // The last attempt fails; then there is none left. The lock must not stay behind either time,
+    // or the next start would have to wait until it has expired.
+    for told in ["gateway is busy", "no attempt left after 2"] {
+        let service = service(&keeper, 2, &outcomes);
+        let error = serve(consumer(config.clone(), "orders"), service)
+            .ended()
+            .await
+            .unwrap_err();
+        let text = text(&error);
+        assert!(
+            text.contains(told) && text.contains("with_max_attempts"),
+            "{text}"
+        );
+        assert_eq!(committed(&config, "orders", 1), [Some(1)]);
+    }
+    let service = service(&keeper, 3, &outcomes);
+    let error = serve(consumer(config.clone(), "orders"), service)
+        .ended()
+        .await
+        .unwrap_err();
+    assert!(
+        text(&error).contains("gateway is busy"),
+        "the third attempt: {error:?}"
+    );
+    assert_eq!(*outcomes.lock().unwrap(), [(0, "processed")]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn skipped_records_become_failed_and_are_committed_and_the_next_goes_on() {
+    let payloads = [
+        GOOD,
+        FAILS,
+        "no json",
+        r#"{"id":""}"#,
+        PERMANENT,
+        GOOD,
+        FAILS,
+        PERMANENT,
+        LAST,
+    ];
+    let kafka = kafka(&payloads);
+    let config = kafka.consumer_config("g");
+    let outcomes = Outcomes::default();
+    let consumer = consumer(config.clone(), "orders").with_given_up(GivenUp::Skip);
+    let serving = serve(consumer, service(&keeper(), 2, &outcomes));
+    until_committed(&config, "orders", &[9]).await;
+    let summary = serving.stop().await.unwrap();
+    let told = outcomes.lock().unwrap().clone();
+    // The second of each key shows what became of the first.
+    let expected = [
+        (0, "processed"),
+        (5, "duplicate"),
+        (6, "parked"),
+        (7, "parked"),
+        (8, "processed"),
+    ];
+    assert_eq!(told, expected);
+    assert_eq!(
+        (summary.processed, summary.skipped, summary.retried),
+        (5, 4, 1)
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_an_earlier_process_left_exhausted_is_skipped_with_the_last_error_kept() {
+    let kafka = kafka(&[FAILS, FAILS, LAST]);
+    let config = kafka.consumer_config("g");
+    let (keeper, outcomes) = (keeper(), Outcomes::default());
+    let stopping = serve(
+        consumer(config.clone(), "orders"),
+        service(&keeper, 1, &outcomes),
+    );
+    stopping.ended().await.unwrap_err();
+
+    let consumer = consumer(config.clone(), "orders").with_given_up(GivenUp::Skip);
+    let serving = serve(consumer, service(&keeper, 1, &outcomes));
+    until_committed(&config, "orders", &[3]).await;
+    let summary = serving.stop().await.unwrap();
+    assert_eq!(*outcomes.lock().unwrap(), [(1, "parked"), (2, "processed")]);
+    assert_eq!((summary.processed, summary.skipped), (2, 1));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_same_key_with_another_payload_is_given_up_without_an_attempt() {
+    let kafka = kafka(&[GOOD, r#"{"id":"a","fails":true}"#, LAST]);
+    let config = kafka.consumer_config("g");
+    let key = key::field(|o: &Order| &o.id).fingerprint_by(|r: &Request<Order>, hasher| {
+        hasher.update([r.body().fails.into()]);
+    });
+    let layer = IdempotencyLayer::new(MemoryStore::new(), "orders", key).unwrap();
+    let calls = Arc::new(Mutex::new(Vec::new()));
+    let called = calls.clone();
+    let service = ServiceBuilder::new()
+        .layer(DecodeLayer::json())
+        .layer(layer)
+        .service_fn(move |request: Request<Order>| {
+            called.lock().unwrap().push(request.record().offset());
+            async { Ok::<_, BoxError>(()) }
+        });
+    let consumer = consumer(config.clone(), "orders").with_given_up(GivenUp::Skip);
+    let serving = serve(consumer, service);
+    until_committed(&config, "orders", &[3]).await;
+    let summary = serving.stop().await.unwrap();
+    assert_eq!(*calls.lock().unwrap(), [0, 2]);
+    assert_eq!((summary.processed, summary.skipped), (2, 1));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_markers_skip_and_stop_hold_without_the_layer_whatever_the_policy() {
+    let kafka = kafka(&["skip", "good", "stop", "good"]);
+    let config = kafka.consumer_config("g");
+    let service = service_fn(
+        async |record: Record| match &record.payload().unwrap()[..] {
+            b"skip" => Err(BoxError::from(error::skip("of no interest"))),
+            b"stop" => Err(error::stop("no database").into()),
+            _ => Ok(()),
+        },
+    );
+    let error = serve(consumer(config.clone(), "orders"), service)
+        .ended()
+        .await
+        .unwrap_err();
+    let ConsumerError::Stopped { at, .. } = &error else {
+        panic!("{error:?}")
+    };
+    assert_eq!(at.offset, 2);
+    assert!(text(&error).contains("no database"));
+    assert_eq!(committed(&config, "orders", 1), [Some(2)]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shutdown_releases_the_lock_of_what_it_interrupts_and_hands_the_attempt_back() {
+    let kafka = kafka(&[GOOD]);
+    let config = kafka.consumer_config("g");
+    let keeper = keeper();
+    let attempts = Arc::new(Mutex::new(Vec::new()));
+    let service = |hangs: bool| {
+        let seen = attempts.clone();
+        let layer =
+            IdempotencyLayer::new(&keeper, "orders", key::field(|o: &Order| &o.id)).unwrap();
+        ServiceBuilder::new()
+            .layer(DecodeLayer::json())
+            .layer(layer)
+            .service_fn(move |request: Request<Order>| {
+                seen.lock().unwrap().push(request.lock().unwrap().attempt());
+                async move {
+                    if hangs {
+                        std::future::pending::<()>().await;
+                    }
+                    Ok::<_, BoxError>(())
+                }
+            })
+    };
+    let short = consumer(config.clone(), "orders").with_drain_timeout(Duration::from_millis(50));
+    let serving = serve(short, service(true));
+    until("it hangs", || attempts.lock().unwrap().len() == 1).await;
+    assert_eq!(serving.stop().await.unwrap().left, 1);
+
+    let serving = serve(consumer(config.clone(), "orders"), service(false));
+    until_committed(&config, "orders", &[1]).await;
+    let summary = serving.stop().await.unwrap();
+    assert_eq!(
+        *attempts.lock().unwrap(),
+        [1, 1],
+        "no attempt was counted for the shutdown"
+    );
+    assert_eq!(
+        (summary.processed, summary.waited),
+        (1, 0),
+        "it found the lock free"
+    );
+}

@@ -1,0 +1,268 @@
+//! What the mock cluster does not do: transactions, compaction, a broker that dies, the newer
+//! consumer protocol.
+
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use campanile_core::{BoxError, Record};
+use campanile_test::{KafkaServer, Message, eventually};
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
+use rdkafka::{ClientConfig, Message as _};
+use tower::{Service, service_fn};
+
+use crate::rebalance::share;
+use crate::support::{BOUND, Log, committed, consumer, messages, serve, until, until_committed};
+
+/// Shared: it takes some seconds to start. A `static` is never dropped; its process ends with ours.
+static KAFKA: LazyLock<KafkaServer> = LazyLock::new(|| {
+    let builder = KafkaServer::builder()
+        .property("log.cleaner.backoff.ms", "100")
+        .property("log.initial.task.delay.ms", "100");
+    builder.start().unwrap()
+});
+
+async fn blocking<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> T {
+    tokio::task::spawn_blocking(f).await.unwrap()
+}
+
+/// The shared server with this topic.
+async fn topic(
+    name: &'static str,
+    partitions: i32,
+    config: &'static [(&str, &str)],
+) -> &'static KafkaServer {
+    blocking(move || {
+        KAFKA.create_topic(name, partitions, config).unwrap();
+        &*KAFKA
+    })
+    .await
+}
+
+fn logging(
+    log: &Log,
+) -> impl Service<Record, Response = (), Error = BoxError, Future: Send> + Send + use<> {
+    let log = log.clone();
+    service_fn(move |record: Record| {
+        log.push(&record);
+        async { Ok(()) }
+    })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_consumers_share_a_topic_without_loss_and_without_duplicates() {
+    for name in ["cooperative", "eager", "newer"] {
+        let kafka = topic(name, 4, &[]).await;
+        blocking(move || {
+            kafka
+                .producer()
+                .produce_all(messages(name, 4, 1500))
+                .unwrap()
+        })
+        .await;
+        let mut config = kafka.consumer_config(name);
+        match name {
+            "eager" => {
+                config.set("partition.assignment.strategy", "range");
+            }
+            "newer" => {
+                // The broker's, in this protocol.
+                config
+                    .remove("session.timeout.ms")
+                    .remove("heartbeat.interval.ms");
+                config.set("group.protocol", "consumer");
+            }
+            _ => {}
+        }
+        share(&config, name, 4, 1500).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn transaction_markers_and_aborted_records_do_not_stop_the_watermark() {
+    let kafka = topic("transactions", 1, &[]).await;
+    let bootstrap = kafka.bootstrap();
+    blocking(move || {
+        let producer: BaseProducer = ClientConfig::new()
+            .set("bootstrap.servers", bootstrap)
+            .set("transactional.id", "t")
+            .create()
+            .unwrap();
+        producer.init_transactions(BOUND).unwrap();
+        for commits in [true, false, true] {
+            producer.begin_transaction().unwrap();
+            for _ in 0..10 {
+                let record = BaseRecord::<(), str>::to("transactions")
+                    .partition(0)
+                    .payload("x");
+                producer.send(record).unwrap();
+            }
+            if commits {
+                producer.commit_transaction(BOUND).unwrap();
+            } else {
+                producer.flush(BOUND).unwrap();
+                producer.abort_transaction(BOUND).unwrap();
+            }
+        }
+    })
+    .await;
+    let config = kafka.consumer_config("transactions");
+    let log = Log::default();
+    let serving = serve(consumer(config.clone(), "transactions"), logging(&log));
+    // 10 records and a marker, three times; the last marker is nobody's.
+    until_committed(&config, "transactions", &[32]).await;
+    serving.stop().await.unwrap();
+    assert_eq!(log.of(0), (0..10).chain(22..32).collect::<Vec<_>>());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn gaps_of_compaction_do_not_stop_the_watermark() {
+    let settings: &[_] = &[
+        ("cleanup.policy", "compact"),
+        ("min.cleanable.dirty.ratio", "0.01"),
+        ("segment.ms", "100"),
+        ("min.compaction.lag.ms", "0"),
+    ];
+    let kafka = topic("compacted", 1, settings).await;
+    let offsets = blocking(move || {
+        let message = |n: i32| {
+            Message::to("compacted")
+                .key(format!("{}", n % 3))
+                .payload("x")
+        };
+        kafka.producer().produce_all((0..100).map(message)).unwrap();
+        // Only a segment that is closed is compacted, and the next record closes it.
+        let compacted = eventually(BOUND, || {
+            let closes = Message::to("compacted").key("closes").payload("x");
+            kafka.producer().produce(closes).unwrap();
+            let offsets = readable(&kafka.consumer_config("looks"), "compacted");
+            (offsets.iter().filter(|&&offset| offset < 97).count() == 0).then_some(offsets)
+        });
+        compacted.expect("the log cleaner has run")
+    })
+    .await;
+    let config = kafka.consumer_config("compacted");
+    let log = Log::default();
+    let serving = serve(consumer(config.clone(), "compacted"), logging(&log));
+    let last = *offsets.last().unwrap();
+    until("the last record", || {
+        log.of(0).last().is_some_and(|&offset| offset >= last)
+    })
+    .await;
+    until("its commit", || {
+        committed(&config, "compacted", 1)[0].is_some_and(|c| c > last)
+    })
+    .await;
+    serving.stop().await.unwrap();
+    assert!(
+        log.of(0)[0] >= 97,
+        "what was compacted came: {:?}",
+        log.of(0)
+    );
+}
+
+/// The offsets that a plain consumer finds.
+fn readable(config: &ClientConfig, topic: &str) -> Vec<i64> {
+    let consumer: BaseConsumer = config.create().unwrap();
+    let (_, end) = consumer.fetch_watermarks(topic, 0, BOUND).unwrap();
+    let mut list = rdkafka::TopicPartitionList::new();
+    list.add_partition_offset(topic, 0, rdkafka::Offset::Beginning)
+        .unwrap();
+    consumer.assign(&list).unwrap();
+    let mut offsets = Vec::new();
+    while offsets.last() != Some(&(end - 1)) {
+        let message = consumer
+            .poll(BOUND)
+            .expect("a record within the bound")
+            .unwrap();
+        offsets.push(message.offset());
+    }
+    offsets
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_topic_that_does_not_exist_is_named() {
+    let kafka = topic("exists", 1, &[]).await;
+    let config = kafka.consumer_config("unknown");
+    let consumer = consumer(config, "exists").subscribe(["exist"]);
+    let error = serve(consumer, logging(&Log::default()))
+        .ended()
+        .await
+        .unwrap_err();
+    assert!(
+        error.to_string().contains("topic `exist` does not exist"),
+        "{error}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_broker_that_dies_and_comes_back_is_consumed_again_without_loss() {
+    let (mut kafka, log) = (
+        blocking(|| KafkaServer::start().unwrap()).await,
+        Log::default(),
+    );
+    kafka = blocking(move || {
+        kafka.create_topic("orders", 2, &[]).unwrap();
+        kafka
+            .producer()
+            .produce_all(messages("orders", 2, 100))
+            .unwrap();
+        kafka
+    })
+    .await;
+    let config = kafka.consumer_config("g");
+    let serving = serve(consumer(config.clone(), "orders"), logging(&log));
+    until_committed(&config, "orders", &[100; 2]).await;
+    kafka = blocking(move || {
+        kafka.kill().unwrap();
+        kafka.restart().unwrap();
+        kafka
+            .producer()
+            .produce_all(messages("orders", 2, 100))
+            .unwrap();
+        kafka
+    })
+    .await;
+    until_committed(&config, "orders", &[200; 2]).await;
+    let summary = serving.stop().await.unwrap();
+    for partition in 0..2 {
+        let mut seen = log.of(partition);
+        seen.sort_unstable();
+        seen.dedup();
+        assert_eq!(seen, (0..200).collect::<Vec<_>>());
+    }
+    assert!(summary.processed >= 400, "{summary:?}");
+    blocking(move || drop(kafka)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_broker_that_hangs_holds_up_no_shutdown() {
+    let (kafka, log) = (
+        blocking(|| KafkaServer::start().unwrap()).await,
+        Log::default(),
+    );
+    let mut kafka = blocking(move || {
+        kafka.create_topic("orders", 1, &[]).unwrap();
+        kafka
+            .producer()
+            .produce_all(messages("orders", 1, 10))
+            .unwrap();
+        kafka
+    })
+    .await;
+    let serving = serve(
+        consumer(kafka.consumer_config("g"), "orders"),
+        logging(&log),
+    );
+    log.reaches(10).await;
+    kafka.pause().unwrap();
+    let start = tokio::time::Instant::now();
+    serving.stop().await.unwrap();
+    assert!(
+        start.elapsed() < Duration::from_secs(8),
+        "{:?}",
+        start.elapsed()
+    );
+    kafka.resume().unwrap();
+    blocking(move || drop(kafka)).await;
+}

@@ -1,0 +1,232 @@
+//! What a rebalance drains, lets go and must not commit.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use campanile_core::{BoxError, Record};
+use rdkafka::ClientConfig;
+use tokio::sync::Semaphore;
+use tower::{Service, service_fn};
+
+use crate::support::{
+    BOUND, Log, Serving, committed, consumer, mock, serve, until, until_committed,
+};
+
+/// Takes 2 ms for each record.
+fn slow(
+    log: &Log,
+) -> impl Service<Record, Response = (), Error = BoxError, Future: Send> + Send + use<> {
+    let log = log.clone();
+    service_fn(move |record: Record| {
+        let log = log.clone();
+        async move {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+            log.push(&record);
+            Ok(())
+        }
+    })
+}
+
+/// Two consumers share what is there, the second joining while the first is at work. Nothing may be
+/// missing, and nothing come twice.
+pub(crate) async fn share(config: &ClientConfig, topic: &str, partitions: i32, records: i64) {
+    let (first, second, both) = (Log::default(), Log::default(), partitions as usize);
+    let all = both * records as usize;
+    let one = serve(consumer(config.clone(), topic), slow(&first));
+    first.reaches(all / 10).await;
+    let other = serve(consumer(config.clone(), topic), slow(&second));
+    until("all records", || first.len() + second.len() >= all).await;
+    until_committed(config, topic, &vec![records; both]).await;
+    let (one, other) = (one.stop().await.unwrap(), other.stop().await.unwrap());
+    assert!(
+        second.len() > all / 10,
+        "the second had {} only",
+        second.len()
+    );
+    let mut seen = first.all();
+    seen.extend(second.all());
+    seen.sort_unstable();
+    let expected: Vec<_> = (0..partitions)
+        .flat_map(|p| (0..records).map(move |o| (p, o)))
+        .collect();
+    assert!(
+        seen == expected,
+        "{} and not {}",
+        seen.len(),
+        expected.len()
+    );
+    assert_eq!(one.processed + other.processed, all as u64);
+    for summary in [one, other] {
+        assert_eq!(
+            summary.received,
+            summary.processed + summary.revoked + summary.left
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_consumer_takes_over_without_loss_and_without_duplicates() {
+    let kafka = mock("orders", 4, 300);
+    share(&kafka.consumer_config("g"), "orders", 4, 300).await;
+}
+
+/// How a hanging handler's future ended.
+struct Witness {
+    record: Record,
+    interrupted: Log,
+}
+
+impl Drop for Witness {
+    fn drop(&mut self) {
+        if self.record.interrupt().is_set() {
+            self.interrupted.push(&self.record);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_does_not_end_in_time_is_interrupted_and_the_next_owner_has_it() {
+    let kafka = mock("orders", 4, 10);
+    let config = kafka.consumer_config("g");
+    let (begun, interrupted) = (Log::default(), Log::default());
+    let (b, i) = (begun.clone(), interrupted.clone());
+    let hangs = service_fn(move |record: Record| {
+        b.push(&record);
+        let witness = Witness {
+            record: record.clone(),
+            interrupted: i.clone(),
+        };
+        async move {
+            let _witness = witness;
+            if record.offset() == 5 {
+                std::future::pending::<()>().await;
+            }
+            Ok::<_, BoxError>(())
+        }
+    });
+    let short = consumer(config.clone(), "orders").with_drain_timeout(Duration::from_millis(100));
+    let one = serve(short, hangs);
+    begun.reaches(4 * 6).await;
+
+    let second = Log::default();
+    let other = serve(consumer(config.clone(), "orders"), slow(&second));
+    second.reaches(2 * 5).await;
+    let moved: Vec<i32> = (0..4).filter(|&p| !second.of(p).is_empty()).collect();
+    assert_eq!(moved.len(), 2);
+    for &partition in &moved {
+        assert_eq!(second.of(partition), [5, 6, 7, 8, 9]);
+        assert!(interrupted.all().contains(&(partition, 5)));
+    }
+    assert_eq!(interrupted.len(), 2, "the other two are still at work");
+    other.stop().await.unwrap();
+    let summary = one.stop().await.unwrap();
+    assert!(summary.revoked >= 2 && summary.left >= 2, "{summary:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 8)]
+async fn a_completion_that_comes_after_the_revoke_commits_nothing() {
+    let kafka = mock("orders", 4, 10);
+    let config = kafka.consumer_config("g");
+    let (begun, ended, release) = (
+        Log::default(),
+        Log::default(),
+        Arc::new(AtomicBool::new(false)),
+    );
+    let (b, e, r) = (begun.clone(), ended.clone(), release.clone());
+    let blocks = service_fn(move |record: Record| {
+        b.push(&record);
+        let (ended, release) = (e.clone(), r.clone());
+        async move {
+            // It blocks its thread, so it cannot be dropped either.
+            let mut waited = Duration::ZERO;
+            while record.offset() == 5 && !release.load(Ordering::SeqCst) && waited < BOUND {
+                std::thread::sleep(Duration::from_millis(5));
+                waited += Duration::from_millis(5);
+            }
+            ended.push(&record);
+            Ok::<_, BoxError>(())
+        }
+    });
+    let short = consumer(config.clone(), "orders").with_drain_timeout(Duration::from_millis(50));
+    let one = serve(short, blocks);
+    begun.reaches(4 * 6).await;
+
+    // The second consumer never finishes anything, so what is committed is the first one's.
+    let taken = Log::default();
+    let t = taken.clone();
+    let never = service_fn(move |record: Record| {
+        t.push(&record);
+        std::future::pending::<Result<(), BoxError>>()
+    });
+    let short = consumer(config.clone(), "orders").with_drain_timeout(Duration::from_millis(50));
+    let other = serve(short, never);
+    taken.reaches(2).await;
+    release.store(true, Ordering::SeqCst);
+    until("all that blocked have ended", || {
+        ended
+            .all()
+            .iter()
+            .filter(|(_, offset)| *offset == 5)
+            .count()
+            == 4
+    })
+    .await;
+    let moved: Vec<i32> = taken
+        .all()
+        .iter()
+        .map(|(partition, _)| *partition)
+        .collect();
+    let expected: Vec<i64> = (0..4)
+        .map(|p| if moved.contains(&p) { 5 } else { 10 })
+        .collect();
+    until_committed(&config, "orders", &expected).await;
+    other.drop().await;
+    // Without the second one the partitions come back, and are processed from where they stood.
+    until_committed(&config, "orders", &[10; 4]).await;
+    one.stop().await.unwrap();
+    for partition in 0..4 {
+        let twice = if moved.contains(&partition) { 2 } else { 1 };
+        assert_eq!(
+            ended
+                .of(partition)
+                .iter()
+                .filter(|&&offset| offset == 5)
+                .count(),
+            twice
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_partition_that_was_paused_when_it_was_revoked_goes_on_when_it_comes_back() {
+    let kafka = mock("orders", 4, 200);
+    let config = kafka.consumer_config("g");
+    let (begun, ended, gate) = (Log::default(), Log::default(), Arc::new(Semaphore::new(0)));
+    let (b, e, g) = (begun.clone(), ended.clone(), gate.clone());
+    let gated = service_fn(move |record: Record| {
+        b.push(&record);
+        let (ended, gate) = (e.clone(), g.clone());
+        async move {
+            gate.acquire().await?.forget();
+            ended.push(&record);
+            Ok::<_, BoxError>(())
+        }
+    });
+    let small = consumer(config.clone(), "orders")
+        .with_budget(20, 1 << 20)
+        .with_drain_timeout(Duration::from_millis(50));
+    let one = serve(small, gated);
+    begun.reaches(4).await;
+    // Long enough for the full budget to count as a stall, in which the partitions are paused.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+
+    let second = Log::default();
+    let other: Serving = serve(consumer(config.clone(), "orders"), slow(&second));
+    second.reaches(10).await;
+    other.stop().await.unwrap();
+    gate.add_permits(4 * 200);
+    until_committed(&config, "orders", &[200; 4]).await;
+    one.stop().await.unwrap();
+    assert_eq!(committed(&config, "orders", 4), [Some(200); 4]);
+}

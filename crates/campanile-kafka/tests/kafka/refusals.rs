@@ -1,0 +1,149 @@
+//! What cannot be served is said, and when.
+
+use std::error::Error;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use campanile_core::{BoxError, Record};
+use campanile_kafka::{Consumer, ConsumerConfig, ConsumerError};
+use campanile_test::free_port;
+use rdkafka::types::RDKafkaRespErr;
+use tower::{Service, service_fn};
+
+use crate::support::{committed, consumer, mock, serve};
+
+async fn ignore(_: Record) -> Result<(), BoxError> {
+    Ok(())
+}
+
+#[tokio::test]
+async fn without_a_topic_it_says_so() {
+    let consumer = Consumer::new(ConsumerConfig::new("127.0.0.1:1", "g")).unwrap();
+    let error = serve(consumer, service_fn(ignore))
+        .ended()
+        .await
+        .unwrap_err();
+    assert!(matches!(error, ConsumerError::Config(_)), "{error:?}");
+    assert!(error.source().unwrap().to_string().contains("subscribe"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_topic_that_does_not_exist_is_named() {
+    let kafka = mock("orders", 1, 1);
+    let unknown = RDKafkaRespErr::RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART;
+    kafka.cluster().topic_error("order", unknown).unwrap();
+    let error = serve(
+        consumer(kafka.consumer_config("g"), "order"),
+        service_fn(ignore),
+    )
+    .ended()
+    .await
+    .unwrap_err();
+    assert!(matches!(error, ConsumerError::Kafka { .. }), "{error:?}");
+    assert!(
+        error.to_string().contains("topic `order` does not exist"),
+        "{error}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn brokers_that_are_not_there_are_named() {
+    let brokers = format!("127.0.0.1:{}", free_port().unwrap());
+    let consumer = Consumer::new(ConsumerConfig::new(&brokers, "g"))
+        .unwrap()
+        .subscribe(["orders"])
+        .with_start_timeout(Duration::from_millis(1500));
+    let start = tokio::time::Instant::now();
+    let error = serve(consumer, service_fn(ignore))
+        .ended()
+        .await
+        .unwrap_err();
+    assert!(start.elapsed() >= Duration::from_millis(1500));
+    assert!(error.to_string().contains(&brokers), "{error}");
+    assert!(
+        start.elapsed() < Duration::from_secs(10),
+        "{:?}",
+        start.elapsed()
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shutdown_ends_the_wait_for_brokers() {
+    let brokers = format!("127.0.0.1:{}", free_port().unwrap());
+    let config = ConsumerConfig::new(brokers, "g");
+    let consumer = Consumer::new(config).unwrap().subscribe(["orders"]);
+    let start = tokio::time::Instant::now();
+    serve(consumer, service_fn(ignore)).stop().await.unwrap();
+    assert!(
+        start.elapsed() < Duration::from_secs(8),
+        "{:?}",
+        start.elapsed()
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_librdkafka_refuses_is_told_in_its_words() {
+    let config = ConsumerConfig::new("127.0.0.1:1", "g").set("fetch.max.bytes", "1000");
+    let consumer = Consumer::new(config).unwrap().subscribe(["orders"]);
+    let error = serve(consumer, service_fn(ignore))
+        .ended()
+        .await
+        .unwrap_err();
+    assert!(error.to_string().contains("fetch.max.bytes"), "{error}");
+}
+
+/// Is ready a number of times.
+struct ReadyUntil {
+    left: usize,
+    panics: bool,
+    calls: Arc<AtomicUsize>,
+}
+
+impl Service<Record> for ReadyUntil {
+    type Response = ();
+    type Error = BoxError;
+    type Future = std::future::Ready<Result<(), BoxError>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        match self.left.checked_sub(1) {
+            Some(left) => self.left = left,
+            None if self.panics => panic!("a panic of this test"),
+            None => return Poll::Ready(Err("the pool is closed".into())),
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Record) -> Self::Future {
+        self.calls.fetch_add(1, Ordering::SeqCst);
+        std::future::ready(Ok(()))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_service_that_is_never_ready_again_ends_serving_after_what_it_did_is_committed() {
+    for (panics, text) in [
+        (false, "the pool is closed"),
+        (true, "a panic of this test"),
+    ] {
+        let kafka = mock("orders", 1, 10);
+        let config = kafka.consumer_config("g");
+        let calls = Arc::new(AtomicUsize::new(0));
+        let service = ReadyUntil {
+            left: 3,
+            panics,
+            calls: calls.clone(),
+        };
+        let error = serve(consumer(config.clone(), "orders"), service)
+            .ended()
+            .await
+            .unwrap_err();
+        let ConsumerError::Service(source) = error else {
+            panic!("{error:?}")
+        };
+        assert!(source.to_string().contains(text), "{source}");
+        assert_eq!(calls.load(Ordering::SeqCst), 3);
+        assert_eq!(committed(&config, "orders", 1), [Some(3)]);
+    }
+}

@@ -1,0 +1,192 @@
+//! What a shutdown drains, what it interrupts, and that it ends.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use campanile_core::{BoxError, Record};
+use tokio::sync::Semaphore;
+use tower::service_fn;
+
+use crate::support::{
+    BOUND, Log, committed, consumer, mock, serve, until, until_committed, within,
+};
+
+/// Sees how a handler's future ends.
+struct Witness {
+    record: Record,
+    dropped: Arc<Mutex<Vec<(i64, bool)>>>,
+}
+
+impl Drop for Witness {
+    fn drop(&mut self) {
+        let interrupted = self.record.interrupt().is_set();
+        self.dropped
+            .lock()
+            .unwrap()
+            .push((self.record.offset(), interrupted));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_at_work_ends_and_is_committed_and_nothing_more_is_begun() {
+    let kafka = mock("orders", 3, 10);
+    let config = kafka.consumer_config("g");
+    let (begun, ended, gate) = (Log::default(), Log::default(), Arc::new(Semaphore::new(0)));
+    let (b, e, g) = (begun.clone(), ended.clone(), gate.clone());
+    let service = service_fn(move |record: Record| {
+        b.push(&record);
+        let (ended, gate) = (e.clone(), g.clone());
+        async move {
+            gate.acquire().await?.forget();
+            ended.push(&record);
+            Ok::<_, BoxError>(())
+        }
+    });
+    let mut serving = serve(consumer(config.clone(), "orders"), service);
+    begun.reaches(3).await;
+    serving.begin_to_stop().await;
+    // Permits for all: only the shutdown keeps the others from being begun.
+    gate.add_permits(30);
+    let summary = serving.ended().await.unwrap();
+    assert_eq!(begun.len(), 3);
+    assert_eq!(ended.len(), 3);
+    assert_eq!(committed(&config, "orders", 3), [Some(1); 3]);
+    assert_eq!(summary.processed, 3);
+    assert_eq!(summary.received, summary.processed + summary.left);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_does_not_end_in_time_is_interrupted_before_it_is_dropped() {
+    let kafka = mock("orders", 1, 3);
+    let config = kafka.consumer_config("g");
+    let (begun, dropped) = (Log::default(), Arc::default());
+    let (b, d) = (begun.clone(), Arc::clone(&dropped));
+    let service = service_fn(move |record: Record| {
+        b.push(&record);
+        let witness = Witness {
+            record: record.clone(),
+            dropped: Arc::clone(&d),
+        };
+        async move {
+            let _witness = witness;
+            if record.offset() == 1 {
+                std::future::pending::<()>().await;
+            }
+            Ok::<_, BoxError>(())
+        }
+    });
+    let consumer =
+        consumer(config.clone(), "orders").with_drain_timeout(Duration::from_millis(100));
+    let serving = serve(consumer, service);
+    begun.reaches(2).await;
+    let summary = serving.stop().await.unwrap();
+    assert_eq!(*dropped.lock().unwrap(), [(0, false), (1, true)]);
+    assert_eq!(committed(&config, "orders", 1), [Some(1)]);
+    assert_eq!((summary.processed, summary.left), (1, 2));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_a_drop_only_what_was_unfinished_comes_again() {
+    let kafka = mock("orders", 2, 10);
+    let config = kafka.consumer_config("g");
+    let (begun, ended, dropped) = (Log::default(), Log::default(), Arc::default());
+    let (b, e, d) = (begun.clone(), ended.clone(), Arc::clone(&dropped));
+    let service = service_fn(move |record: Record| {
+        b.push(&record);
+        let witness = Witness {
+            record: record.clone(),
+            dropped: Arc::clone(&d),
+        };
+        let ended = e.clone();
+        async move {
+            let _witness = witness;
+            if record.offset() == 4 {
+                std::future::pending::<()>().await;
+            }
+            ended.push(&record);
+            Ok::<_, BoxError>(())
+        }
+    });
+    let serving = serve(consumer(config.clone(), "orders"), service);
+    until("both partitions hang", || begun.len() == 10).await;
+    serving.drop().await;
+    until_committed(&config, "orders", &[4, 4]).await;
+    until("both are dropped", || dropped.lock().unwrap().len() == 10).await;
+    let interrupted: Vec<_> = dropped
+        .lock()
+        .unwrap()
+        .iter()
+        .filter(|(_, i)| *i)
+        .map(|(offset, _)| *offset)
+        .collect();
+    assert_eq!(interrupted, [4, 4]);
+
+    let again = Log::default();
+    let seen = again.clone();
+    let serving = serve(
+        consumer(config.clone(), "orders"),
+        service_fn(move |record: Record| {
+            seen.push(&record);
+            async { Ok::<_, BoxError>(()) }
+        }),
+    );
+    until_committed(&config, "orders", &[10, 10]).await;
+    serving.stop().await.unwrap();
+    for partition in 0..2 {
+        assert_eq!(again.of(partition), (4..10).collect::<Vec<_>>());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_broker_that_cannot_be_reached_holds_up_no_shutdown() {
+    let kafka = mock("orders", 2, 10);
+    let log = Log::default();
+    let seen = log.clone();
+    let serving = serve(
+        consumer(kafka.consumer_config("g"), "orders"),
+        service_fn(move |record: Record| {
+            seen.push(&record);
+            async { Ok::<_, BoxError>(()) }
+        }),
+    );
+    log.reaches(20).await;
+    kafka.cluster().broker_down(1).unwrap();
+    let start = tokio::time::Instant::now();
+    serving.stop().await.unwrap();
+    assert!(
+        start.elapsed() < Duration::from_secs(8),
+        "{:?}",
+        start.elapsed()
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_handler_that_blocks_its_thread_holds_up_no_shutdown() {
+    let kafka = mock("orders", 1, 3);
+    let begun = Arc::new(AtomicUsize::new(0));
+    let release = Arc::new(AtomicBool::new(false));
+    let (b, r) = (begun.clone(), release.clone());
+    let consumer = consumer(kafka.consumer_config("g"), "orders")
+        .with_drain_timeout(Duration::from_millis(50));
+    let serving = serve(
+        consumer,
+        service_fn(move |_: Record| {
+            let (begun, release) = (b.clone(), r.clone());
+            async move {
+                begun.fetch_add(1, Ordering::SeqCst);
+                let mut waited = Duration::ZERO;
+                while !release.load(Ordering::SeqCst) && waited < BOUND {
+                    std::thread::sleep(Duration::from_millis(5));
+                    waited += Duration::from_millis(5);
+                }
+                Ok::<_, BoxError>(())
+            }
+        }),
+    );
+    until("one is at work", || begun.load(Ordering::SeqCst) == 1).await;
+    let summary = within("the shutdown", serving.stop()).await.unwrap();
+    assert!(!release.load(Ordering::SeqCst), "it still blocks");
+    release.store(true, Ordering::SeqCst);
+    assert_eq!((summary.processed, summary.left), (0, 3));
+}

@@ -1,0 +1,88 @@
+//! A store that is down: nothing is counted, nothing skipped, and it goes on by itself.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use campanile_core::{BoxError, Record};
+use campanile_idempotency::{IdempotencyError, StoreError};
+use tower::service_fn;
+
+use crate::support::{Log, consumer, mock, serve, until, until_committed};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_is_down_stops_the_dispatch_until_a_probe_succeeds() {
+    let kafka = mock("orders", 4, 20);
+    let config = kafka.consumer_config("g");
+    let (down, log) = (Arc::new(AtomicBool::new(true)), Log::default());
+    let (asked, at_once, most) = (
+        Arc::new(AtomicUsize::new(0)),
+        Arc::new(AtomicUsize::new(0)),
+        Arc::new(AtomicUsize::new(0)),
+    );
+    let (is_down, seen, counts) = (
+        down.clone(),
+        log.clone(),
+        (asked.clone(), at_once.clone(), most.clone()),
+    );
+    let service = service_fn(move |record: Record| {
+        let down = is_down.load(Ordering::SeqCst);
+        let (seen, (asked, at_once, most)) = (seen.clone(), counts.clone());
+        async move {
+            if !down {
+                seen.push(&record);
+                return Ok(());
+            }
+            // The first of each partition may have been on its way when the store went down.
+            if asked.fetch_add(1, Ordering::SeqCst) >= 4 {
+                most.fetch_max(at_once.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                at_once.fetch_sub(1, Ordering::SeqCst);
+            }
+            let error = StoreError::unavailable("connection refused");
+            Err(BoxError::from(IdempotencyError::Store(error)))
+        }
+    });
+    let serving = serve(consumer(config.clone(), "orders"), service);
+    until("some probes", || asked.load(Ordering::SeqCst) >= 9).await;
+    assert_eq!(most.load(Ordering::SeqCst), 1, "one probe at a time");
+    assert_eq!(log.len(), 0);
+    down.store(false, Ordering::SeqCst);
+    until_committed(&config, "orders", &[20; 4]).await;
+    let summary = serving.stop().await.unwrap();
+    for partition in 0..4 {
+        assert_eq!(log.of(partition), (0..20).collect::<Vec<_>>());
+    }
+    assert_eq!(
+        (summary.processed, summary.retried, summary.skipped),
+        (80, 0, 0)
+    );
+    assert_eq!(summary.waited, asked.load(Ordering::SeqCst) as u64);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_entry_that_cannot_be_read_stops_only_its_partition() {
+    let kafka = mock("orders", 2, 20);
+    let config = kafka.consumer_config("g");
+    let log = Log::default();
+    let seen = log.clone();
+    let service = service_fn(move |record: Record| {
+        let corrupt = record.partition() == 0 && record.offset() == 3;
+        if !corrupt {
+            seen.push(&record);
+        }
+        async move {
+            match corrupt {
+                true => Err(BoxError::from(IdempotencyError::Store(
+                    StoreError::unreadable("?"),
+                ))),
+                false => Ok(()),
+            }
+        }
+    });
+    let serving = serve(consumer(config.clone(), "orders"), service);
+    until_committed(&config, "orders", &[3, 20]).await;
+    let summary = serving.stop().await.unwrap();
+    assert_eq!(log.of(0), [0, 1, 2]);
+    assert!(summary.waited >= 1 && summary.skipped == 0, "{summary:?}");
+}
