@@ -1,0 +1,103 @@
+//! The thing measured: a no-op handler, bare and under the layer.
+
+use std::convert::Infallible;
+use std::future::{Ready, ready};
+use std::ops::Range;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use campanile::{BoxError, Clock, Guarded, IdempotencyLayer, KeyExtractor, Outcome};
+use futures_util::future::try_join_all;
+use tower::{Service, ServiceExt};
+
+/// A handler that does nothing.
+#[derive(Clone)]
+pub(crate) struct Noop;
+
+impl Service<Guarded<Message>> for Noop {
+    type Response = ();
+    type Error = Infallible;
+    type Future = Ready<Result<(), Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Guarded<Message>) -> Self::Future {
+        ready(Ok(()))
+    }
+}
+
+/// What is processed: a number, which makes a key of 57 bytes.
+#[derive(Clone, Copy)]
+pub(crate) struct Message(pub(crate) u64);
+
+pub(crate) fn key(message: &Guarded<Message>) -> String {
+    format!(
+        "a-key-of-57-bytes-as-they-are-found-with-users/{:010}",
+        message.0
+    )
+}
+
+/// The no-op handler under the layer; anything but a first run is an error.
+pub(crate) fn guarded<E>(layer: &IdempotencyLayer<E>) -> impl Handler + use<E>
+where
+    E: KeyExtractor<Guarded<Message>> + Send + Sync + 'static,
+{
+    tower::Layer::layer(layer, Noop).map_result(|result| match result? {
+        Outcome::Processed(()) => Ok(()),
+        _ => Err(BoxError::from("a message was not processed")),
+    })
+}
+
+/// What is measured.
+pub(crate) trait Handler:
+    Service<Guarded<Message>, Response = (), Error: Into<BoxError> + Send, Future: Send>
+    + Clone
+    + Send
+    + 'static
+{
+}
+
+impl<S> Handler for S where
+    S: Service<Guarded<Message>, Response = (), Error: Into<BoxError> + Send, Future: Send>
+        + Clone
+        + Send
+        + 'static
+{
+}
+
+/// Handles the messages of these numbers, `tasks` at once, and returns how long it took.
+///
+/// # Errors
+/// The first of the handler's.
+pub(crate) async fn process(
+    handler: impl Handler,
+    numbers: Range<u64>,
+    tasks: u64,
+) -> Result<Duration, BoxError> {
+    let clock = Clock::boot();
+    let start = clock.now();
+    let share = (numbers.end - numbers.start) / tasks;
+    let running = (0..tasks).map(|task| {
+        let mut handler = handler.clone();
+        let first = numbers.start + task * share;
+        tokio::spawn(async move {
+            for number in first..first + share {
+                let message = std::hint::black_box(Guarded::new(Message(number)));
+                handler
+                    .ready()
+                    .await
+                    .map_err(Into::into)?
+                    .call(message)
+                    .await
+                    .map_err(Into::into)?;
+            }
+            Ok::<_, BoxError>(())
+        })
+    });
+    for result in try_join_all(running).await? {
+        result?;
+    }
+    Ok(clock.now() - start)
+}

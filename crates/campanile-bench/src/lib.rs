@@ -1,1 +1,0 @@
-//! campanile-bench

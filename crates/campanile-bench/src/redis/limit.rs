@@ -1,0 +1,78 @@
+//! What one Redis can do at most, by its own tool.
+
+use std::process::Command;
+
+use campanile::BoxError;
+use campanile_test::RedisServer;
+
+/// A least complete: read, compare the 16 bytes of token and owner, write.
+const COMPLETE: &str = "local v = redis.call('GET', KEYS[1]) \
+    if v and v:sub(9, 24) == ARGV[1] then return redis.call('SET', KEYS[1], ARGV[2], 'PX', 600000) end \
+    return redis.error_reply('not mine')";
+
+/// Keys for the complete: all are there.
+const KEYS: u32 = 100_000;
+
+/// Messages a second: `SET NX GET PX` of a new key, then an EVALSHA of a least complete script, each
+/// alone and pipelined by 64; both together take as long as one after the other.
+pub(crate) fn limit(redis: &RedisServer) -> Result<f64, BoxError> {
+    // As long as an entry: 44 bytes, token and owner at 8 to 24.
+    let value = format!("8-bytes.{}{}", "token-and-owner!", "twenty bytes of rest");
+    let acquires = benchmark(
+        redis,
+        // Random in such a range is new.
+        1_000_000_000,
+        &[
+            "SET",
+            "key-of-30-bytes--:__rand_int__",
+            &value,
+            "NX",
+            "GET",
+            "PX",
+            "600000",
+        ],
+    )?;
+    redis.cli(&["FLUSHALL"])?;
+    let fill = format!(
+        "for i = 0, {} do redis.call('SET', string.format('key-of-30-bytes--:%012d', i), ARGV[1]) end",
+        KEYS - 1
+    );
+    redis.cli(&["EVAL", &fill, "0", &value])?;
+    let sha = redis.cli(&["SCRIPT", "LOAD", COMPLETE])?;
+    let completes = benchmark(
+        redis,
+        KEYS,
+        &[
+            "EVALSHA",
+            sha.trim(),
+            "1",
+            "key-of-30-bytes--:__rand_int__",
+            "token-and-owner!",
+            &value,
+        ],
+    )?;
+    Ok(1.0 / (1.0 / acquires + 1.0 / completes))
+}
+
+fn benchmark(redis: &RedisServer, random: u32, command: &[&str]) -> Result<f64, BoxError> {
+    let output = Command::new("redis-benchmark")
+        .args([
+            "-p",
+            &redis.port().to_string(),
+            "-n",
+            "300000",
+            "-P",
+            "64",
+            "-q",
+        ])
+        .args(["-r", &random.to_string()])
+        .args(command)
+        .output()
+        .map_err(|error| format!("redis-benchmark: {error}; `cargo xtask install` installs it"))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    // "SET …: 312500.00 requests per second, p50=…", after a line that is overwritten as it goes.
+    text.rsplit(['\r', '\n'])
+        .find_map(|line| line.split_once(" requests per second"))
+        .and_then(|(before, _)| before.rsplit(' ').next()?.parse().ok())
+        .ok_or_else(|| format!("redis-benchmark printed no figure: {text}").into())
+}

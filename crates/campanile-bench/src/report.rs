@@ -1,0 +1,180 @@
+//! What was measured, against what.
+
+use std::fmt;
+
+use campanile::BoxError;
+use serde::Serialize;
+
+/// Rows of results, printed as a table and written as JSON, one object a line.
+pub(crate) struct Report {
+    rows: Vec<Row>,
+}
+
+/// One thing measured, several times.
+pub(crate) struct Row {
+    pub(crate) area: &'static str,
+    pub(crate) name: &'static str,
+    pub(crate) unit: &'static str,
+    pub(crate) values: Vec<f64>,
+    /// What it was measured against, in the same rounds and unit.
+    pub(crate) against: Option<(&'static str, Vec<f64>)>,
+    /// What the median of the ratios is to reach.
+    pub(crate) goal: Option<f64>,
+}
+
+impl Report {
+    pub(crate) fn new() -> Self {
+        Self { rows: Vec::new() }
+    }
+
+    pub(crate) fn add(&mut self, row: Row) {
+        println!("{}", Line(&row));
+        self.rows.push(row);
+    }
+
+    pub(crate) fn json(&self) -> Result<String, BoxError> {
+        self.rows
+            .iter()
+            .map(|row| Ok(serde_json::to_string(&row.json())? + "\n"))
+            .collect()
+    }
+}
+
+impl Row {
+    /// The ratio in each round.
+    fn ratios(&self) -> Option<Vec<f64>> {
+        let (_, against) = self.against.as_ref()?;
+        Some(
+            self.values
+                .iter()
+                .zip(against)
+                .map(|(value, against)| value / against)
+                .collect(),
+        )
+    }
+
+    fn ratio(&self) -> Option<f64> {
+        self.ratios().map(|ratios| Spread::of(&ratios).median)
+    }
+
+    fn met(&self) -> Option<bool> {
+        Some(self.ratio()? >= self.goal?)
+    }
+
+    fn json(&self) -> Json {
+        Json {
+            area: self.area,
+            name: self.name,
+            value: Spread::of(&self.values).median,
+            unit: self.unit,
+            against: self.against.as_ref().map(|(name, _)| *name),
+            ratio: self.ratio(),
+            goal: self.goal,
+            met: self.met(),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Json {
+    area: &'static str,
+    name: &'static str,
+    value: f64,
+    unit: &'static str,
+    against: Option<&'static str>,
+    ratio: Option<f64>,
+    goal: Option<f64>,
+    met: Option<bool>,
+}
+
+struct Spread {
+    min: f64,
+    median: f64,
+    max: f64,
+}
+
+impl Spread {
+    fn of(values: &[f64]) -> Self {
+        let mut sorted = values.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let at = |i: usize| sorted.get(i).copied().unwrap_or(f64::NAN);
+        Self {
+            min: at(0),
+            median: at(sorted.len() / 2),
+            max: at(sorted.len().saturating_sub(1)),
+        }
+    }
+}
+
+impl fmt::Display for Spread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { min, median, max } = self;
+        let digits = if *median < 100.0 { 2 } else { 0 };
+        write!(f, "{min:>9.digits$} {median:>9.digits$} {max:>9.digits$}")
+    }
+}
+
+/// One row as a line of the table.
+struct Line<'a>(&'a Row);
+
+impl fmt::Display for Line<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let row = self.0;
+        write!(
+            f,
+            "{:<6} {:<46} {} {:<9}",
+            row.area,
+            row.name,
+            Spread::of(&row.values),
+            row.unit
+        )?;
+        if let (Some((name, against)), Some(ratios)) = (&row.against, row.ratios()) {
+            write!(
+                f,
+                " {:>9.0} {name:<44} {}",
+                Spread::of(against).median,
+                Spread::of(&ratios)
+            )?;
+        }
+        match (row.goal, row.met()) {
+            (Some(goal), Some(true)) => write!(f, "   goal {goal}: met"),
+            (Some(goal), Some(false)) => write!(f, "   goal {goal}: NOT MET"),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "\n{}", machine())?;
+        writeln!(
+            f,
+            "{:<6} {:<46} {:>9} {:>9} {:>9} {:<9} {:>9} {:<44} {:>9} {:>9} {:>9}",
+            "area",
+            "measured",
+            "min",
+            "median",
+            "max",
+            "unit",
+            "median",
+            "of",
+            "ratio min",
+            "median",
+            "max"
+        )?;
+        for row in &self.rows {
+            writeln!(f, "{}", Line(row))?;
+        }
+        Ok(())
+    }
+}
+
+fn machine() -> String {
+    let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpuinfo
+        .lines()
+        .find_map(|line| line.strip_prefix("model name")?.split_once(": "))
+        .map_or("an unknown processor", |(_, model)| model);
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    format!("on {cores} cores of {model}")
+}
