@@ -60,7 +60,10 @@ async fn charge(request: Request<Payment>, ledger: Arc<Ledger>) -> Result<(), Bo
     let lock = request.lock().ok_or("there is a lock")?;
     tokio::time::sleep(Duration::from_millis(1)).await;
     let (token, attempt, end) = (lock.token(), lock.attempt(), ledger.now());
-    ledger.write(format!("run {} {token} {attempt} {start} {end}\n", request.body().id))?;
+    ledger.write(format!(
+        "run {} {token} {attempt} {start} {end}\n",
+        request.body().id
+    ))?;
     // Not the last step, against the advice: so that a kill finds effects without a record.
     tokio::time::sleep(Duration::from_millis(2)).await;
     Ok(())

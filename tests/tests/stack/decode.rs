@@ -1,0 +1,89 @@
+//! Records that cannot be processed: named, not committed, not lost; or skipped, if so chosen.
+
+use std::error::Error;
+use std::time::Duration;
+
+use campanile::prelude::*;
+use campanile::{ConsumerError, DecodeError, GivenUp, error};
+use campanile_test::Message;
+use rdkafka::TopicPartitionList;
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use tower::ServiceBuilder;
+
+use super::{Payment, idempotent, kafka};
+
+fn chain(error: &(dyn Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(error) = next {
+        text = format!("{text}: {error}");
+        next = error.source();
+    }
+    text
+}
+
+#[tokio::test]
+async fn a_record_that_does_not_decode_stops_the_consumer_which_names_it_without_its_payload() {
+    let kafka = kafka([r#"{"id":"secret"#]);
+    let service = ServiceBuilder::new()
+        .layer(DecodeLayer::json())
+        .layer(idempotent())
+        .service_fn(async |_: Request<Payment>| Ok::<_, BoxError>(()));
+    let config = ConsumerConfig::from(kafka.consumer_config("stack"));
+    let stopped = Consumer::new(config)
+        .unwrap()
+        .subscribe(["payments"])
+        .serve(service)
+        .await;
+    let stopped = stopped.unwrap_err();
+    let ConsumerError::Stopped { at, .. } = &stopped else {
+        panic!("{stopped:?}")
+    };
+    let coordinates = error::find::<DecodeError>(&stopped).unwrap().coordinates();
+    assert_eq!(at, coordinates);
+    let text = chain(&stopped);
+    assert!(text.contains(&coordinates.to_string()), "{text}");
+    assert!(text.contains("line 1 column"), "{text}");
+    assert!(!text.contains("secret"), "{text}");
+
+    let consumer: BaseConsumer = kafka.consumer_config("stack").create().unwrap();
+    let mut partition = TopicPartitionList::new();
+    partition.add_partition("payments", at.partition);
+    let committed = consumer
+        .committed_offsets(partition, Duration::from_secs(10))
+        .unwrap();
+    assert!(
+        committed.elements()[0].offset().to_raw() < Some(1),
+        "{committed:?}"
+    );
+}
+
+#[tokio::test]
+async fn by_choice_what_cannot_be_processed_is_skipped_and_the_rest_goes_on() {
+    let kafka = kafka([]);
+    // Not JSON, another shape, no key; and one after them, in the same partition.
+    for payload in ["{", r#"{"name":"a"}"#, r#"{"id":""}"#, r#"{"id":"a"}"#] {
+        let message = Message::to("payments").partition(0).payload(payload);
+        kafka.producer().produce(message).unwrap();
+    }
+    let (done, mut seen) = tokio::sync::watch::channel(false);
+    let service = ServiceBuilder::new()
+        .layer(DecodeLayer::json())
+        .layer(idempotent())
+        .service_fn(move |_: Request<Payment>| {
+            done.send_replace(true);
+            std::future::ready(Ok::<_, BoxError>(()))
+        });
+    let config = ConsumerConfig::from(kafka.consumer_config("stack"));
+    let summary = Consumer::new(config)
+        .unwrap()
+        .subscribe(["payments"])
+        .with_given_up(GivenUp::Skip)
+        .serve(service)
+        .with_graceful_shutdown(async move {
+            let _ = seen.wait_for(|done| *done).await;
+        })
+        .await
+        .unwrap();
+    assert_eq!((summary.processed, summary.skipped), (1, 3));
+}

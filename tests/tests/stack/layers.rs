@@ -1,0 +1,113 @@
+//! tower's retry, time-out and concurrency limit, inside and around the layer.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use campanile::WaitForLock;
+use campanile::prelude::*;
+use tower::ServiceBuilder;
+use tower::retry::Policy;
+
+use super::{THREE_OF_WHICH_ONE_TWICE, idempotent, kafka, serve};
+
+/// Repeats the handler once.
+#[derive(Clone)]
+struct Once(bool);
+
+impl<R: Clone, T> Policy<R, T, BoxError> for Once {
+    type Future = std::future::Ready<()>;
+
+    fn retry(&mut self, _: &mut R, result: &mut Result<T, BoxError>) -> Option<Self::Future> {
+        (result.is_err() && std::mem::take(&mut self.0)).then(|| std::future::ready(()))
+    }
+
+    fn clone_request(&mut self, request: &R) -> Option<R> {
+        Some(request.clone())
+    }
+}
+
+/// A handler whose every first call of a pair fails, and what it saw.
+#[derive(Clone, Default)]
+struct Flaky {
+    calls: Arc<AtomicU32>,
+    attempts: Arc<AtomicU32>,
+}
+
+impl Flaky {
+    async fn handle(self, request: Request<super::Payment>) -> Result<(), BoxError> {
+        self.attempts
+            .fetch_max(request.lock().unwrap().attempt(), Ordering::Relaxed);
+        match self.calls.fetch_add(1, Ordering::Relaxed) % 2 {
+            0 => Err("every other call fails".into()),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_stack_with_retry_time_out_and_limit_inside_repeats_the_handler_under_one_attempt() {
+    let kafka = kafka(THREE_OF_WHICH_ONE_TWICE);
+    let flaky = Flaky::default();
+    let handler = flaky.clone();
+    let service = ServiceBuilder::new()
+        // what does not decode never takes a lock
+        .layer(DecodeLayer::json())
+        // one lock and one attempt for both tries
+        .layer(idempotent())
+        // once more, at once
+        .retry(Once(true))
+        // each try has its own time
+        .timeout(Duration::from_secs(5))
+        // one at a time, so that the tries of two partitions do not mix
+        .layer(tower::limit::GlobalConcurrencyLimitLayer::new(1))
+        .service_fn(move |request| handler.clone().handle(request));
+    let summary = serve(&kafka, 4, service).await.unwrap();
+    assert_eq!((summary.processed, summary.retried), (4, 0));
+    assert_eq!(flaky.attempts.load(Ordering::Relaxed), 1);
+    assert!(flaky.calls.load(Ordering::Relaxed) >= 6);
+}
+
+#[tokio::test]
+async fn a_stack_with_retry_time_out_and_limit_around_acquires_again_for_each_try() {
+    let kafka = kafka(THREE_OF_WHICH_ONE_TWICE);
+    let flaky = Flaky::default();
+    let handler = flaky.clone();
+    let service = ServiceBuilder::new()
+        // waits for locks, and for the back-off of failed attempts
+        .retry(WaitForLock::new(Duration::from_secs(10)).and_failures())
+        // a belt: longer than anything inside
+        .timeout(Duration::from_secs(20))
+        // one at a time
+        .layer(tower::limit::GlobalConcurrencyLimitLayer::new(1))
+        // what does not decode never takes a lock
+        .layer(DecodeLayer::json())
+        // each try is an attempt
+        .layer(idempotent())
+        .service_fn(move |request| handler.clone().handle(request));
+    let summary = serve(&kafka, 4, service).await.unwrap();
+    // The driver saw none of the failures.
+    assert_eq!((summary.processed, summary.retried), (4, 0));
+    assert_eq!(
+        flaky.calls.load(Ordering::Relaxed),
+        6,
+        "three keys, two tries each"
+    );
+    assert_eq!(flaky.attempts.load(Ordering::Relaxed), 2);
+}
+
+#[tokio::test]
+async fn without_a_retry_layer_the_driver_tries_again() {
+    let kafka = kafka(THREE_OF_WHICH_ONE_TWICE);
+    let flaky = Flaky::default();
+    let handler = flaky.clone();
+    let service = ServiceBuilder::new()
+        .layer(DecodeLayer::json())
+        .layer(idempotent())
+        .concurrency_limit(1)
+        .service_fn(move |request| handler.clone().handle(request));
+    let summary = serve(&kafka, 4, service).await.unwrap();
+    assert_eq!(summary.processed, 4);
+    assert_eq!(summary.retried, 3, "the first try of each of three keys");
+    assert_eq!(flaky.calls.load(Ordering::Relaxed), 6);
+}

@@ -1,0 +1,70 @@
+//! The whole stack as users compose it: tower's layers around and inside the idempotency layer, an
+//! inner service written by hand, and the consumer driver, on the mock broker and a memory store.
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+mod decode;
+mod layers;
+mod service;
+
+use std::time::Duration;
+
+use campanile::prelude::*;
+use campanile::{Backoff, ConsumerError, LockKeeper, Summary};
+use campanile_test::{Message, MockKafka};
+use tower::{Service, ServiceBuilder};
+
+#[derive(Clone, serde::Deserialize)]
+struct Payment {
+    id: String,
+}
+
+/// A broker with a topic of two partitions, holding these payloads.
+fn kafka(payloads: impl IntoIterator<Item = &'static str>) -> MockKafka {
+    let kafka = MockKafka::start(1).unwrap();
+    kafka.create_topic("payments", 2).unwrap();
+    let messages = payloads
+        .into_iter()
+        .map(|payload| Message::to("payments").payload(payload));
+    kafka.producer().produce_all(messages).unwrap();
+    kafka
+}
+
+const THREE_OF_WHICH_ONE_TWICE: [&str; 4] = [
+    r#"{"id":"a"}"#,
+    r#"{"id":"b"}"#,
+    r#"{"id":"a"}"#,
+    r#"{"id":"c"}"#,
+];
+
+type ByField = campanile::key::Key<campanile::key::Field<fn(&Payment) -> &String>>;
+
+fn idempotent() -> IdempotencyLayer<ByField> {
+    let keeper = LockKeeper::new(MemoryStore::new()).unwrap();
+    let id: fn(&Payment) -> &String = |payment| &payment.id;
+    let quick = Backoff::new(Duration::from_millis(1), Duration::from_millis(10)).unwrap();
+    IdempotencyLayer::new(keeper, "payments", key::field(id))
+        .unwrap()
+        .with_backoff(quick)
+}
+
+/// Serves until so many answers were `Ok`.
+async fn serve<S>(kafka: &MockKafka, answers: u32, service: S) -> Result<Summary, ConsumerError>
+where
+    S: Service<Record, Error = BoxError> + Send + 'static,
+    S::Future: Send + 'static,
+{
+    let (count, mut counted) = tokio::sync::watch::channel(0);
+    let service = ServiceBuilder::new()
+        // counts the answers
+        .map_response(move |_| count.send_modify(|count| *count += 1))
+        .service(service);
+    let end = async move {
+        let _ = counted.wait_for(|count| *count >= answers).await;
+    };
+    Consumer::new(ConsumerConfig::from(kafka.consumer_config("stack")))
+        .unwrap()
+        .subscribe(["payments"])
+        .serve(service)
+        .with_graceful_shutdown(end)
+        .await
+}

@@ -1,0 +1,71 @@
+//! An inner service written by hand, with readiness of its own.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::{Context, Poll};
+
+use campanile::prelude::*;
+use tower::{Service, ServiceBuilder};
+
+use super::{Payment, THREE_OF_WHICH_ONE_TWICE, idempotent, kafka, serve};
+
+/// Counts what it charges. It is ready at every second question only, and insists on being asked.
+struct Terminal {
+    charged: Arc<AtomicU32>,
+    ready: bool,
+}
+
+impl Clone for Terminal {
+    /// A clone is not ready, as tower's own services are not.
+    fn clone(&self) -> Self {
+        Self {
+            charged: self.charged.clone(),
+            ready: false,
+        }
+    }
+}
+
+impl Service<Request<Payment>> for Terminal {
+    type Response = u32;
+    type Error = BoxError;
+    type Future = Pin<Box<dyn Future<Output = Result<u32, BoxError>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        if self.ready {
+            return Poll::Ready(Ok(()));
+        }
+        self.ready = true;
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    fn call(&mut self, request: Request<Payment>) -> Self::Future {
+        assert!(
+            std::mem::take(&mut self.ready),
+            "called without having been ready"
+        );
+        let charged = self.charged.clone();
+        Box::pin(async move {
+            request.lock().unwrap().check()?;
+            Ok(charged.fetch_add(1, Ordering::Relaxed) + 1)
+        })
+    }
+}
+
+#[tokio::test]
+async fn a_service_written_by_hand_is_asked_for_readiness_and_called_once_for_each_key() {
+    let kafka = kafka(THREE_OF_WHICH_ONE_TWICE);
+    let charged = Arc::new(AtomicU32::new(0));
+    let service = ServiceBuilder::new()
+        .layer(DecodeLayer::json())
+        .layer(idempotent().with_reply(reply::json()))
+        .service(Terminal {
+            charged: charged.clone(),
+            ready: false,
+        });
+    let summary = serve(&kafka, 4, service).await.unwrap();
+    assert_eq!(summary.processed, 4);
+    assert_eq!(charged.load(Ordering::Relaxed), 3);
+}
