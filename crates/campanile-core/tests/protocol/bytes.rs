@@ -1,0 +1,222 @@
+//! The stored form: 44 bytes and the tail.
+
+use campanile_core::{Entry, State, Unreadable};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use crate::check::check;
+use crate::draft::{Draft, NOW, SECOND, fingerprint, owner, time, token};
+
+/// An entry with something in every field.
+fn full() -> Draft {
+    Draft {
+        state: State::Retrying,
+        burial: false,
+        doomed: true,
+        released: true,
+        attempt: 0x0102,
+        interrupts: 3,
+        burials: 4,
+        kind: 1,
+        spare: 5,
+        token: 0x0006_0708_090A_0B0C,
+        owner: 0x1112_1314_1516_1718,
+        fingerprint: 0x2122_2324_2526_2728,
+        created: 0x3132_3334,
+        at: 0x4142_4344_4546_4748,
+        tail: b"oh".to_vec(),
+    }
+}
+
+const FULL: &[u8] = b"\xC1\x32\x01\x02\x03\x04\x01\x05\
+    \x00\x06\x07\x08\x09\x0A\x0B\x0C\x11\x12\x13\x14\x15\x16\x17\x18\
+    \x21\x22\x23\x24\x25\x26\x27\x28\x31\x32\x33\x34\x41\x42\x43\x44\x45\x46\x47\x48oh";
+
+#[test]
+fn every_field_has_its_place() {
+    assert_eq!(full().bytes(), FULL);
+    let entry = Entry::from_bytes(FULL).expect("readable");
+    assert_eq!(entry.to_bytes(), FULL);
+    assert_eq!(entry.state(), State::Retrying);
+    assert!(!entry.is_burial() && entry.is_doomed() && entry.is_released());
+    assert_eq!(entry.attempt(), 0x0102);
+    assert_eq!((entry.interrupts(), entry.burials()), (3, 4));
+    assert_eq!(entry.token(), token(full().token));
+    assert_eq!(entry.owner(), Some(owner(full().owner)));
+    assert_eq!(entry.fingerprint(), Some(fingerprint(full().fingerprint)));
+    assert_eq!(entry.created(), time(u64::from(full().created) * SECOND));
+    assert_eq!(entry.error().as_deref(), Some("oh"));
+    assert_eq!(entry.reply(), None);
+}
+
+#[test]
+fn every_state_and_flag_has_its_bits() {
+    let plain = Draft::new(State::Processing, NOW);
+    let drafts = [
+        (plain.clone(), 0b0000_0001),
+        (
+            Draft {
+                burial: true,
+                ..plain.clone()
+            },
+            0b0000_1001,
+        ),
+        (
+            Draft {
+                doomed: true,
+                ..plain.clone()
+            },
+            0b0001_0001,
+        ),
+        (
+            Draft {
+                released: true,
+                ..plain.clone()
+            },
+            0b0010_0001,
+        ),
+        (
+            Draft {
+                state: State::Retrying,
+                ..plain.clone()
+            },
+            0b0000_0010,
+        ),
+        (
+            Draft {
+                state: State::Completed,
+                ..plain.clone()
+            },
+            0b0000_0011,
+        ),
+        (
+            Draft {
+                state: State::Failed,
+                ..plain
+            },
+            0b0000_0100,
+        ),
+    ];
+    for (draft, bits) in drafts {
+        let entry = draft.entry();
+        assert_eq!(entry.to_bytes()[1], bits);
+        assert_eq!(entry.state(), draft.state);
+        assert_eq!(
+            (entry.is_burial(), entry.is_doomed(), entry.is_released()),
+            (draft.burial, draft.doomed, draft.released)
+        );
+    }
+}
+
+#[test]
+fn an_entry_without_a_tail_has_44_bytes() {
+    let draft = Draft {
+        owner: 0,
+        ..Draft::new(State::Completed, NOW)
+    };
+    let entry = draft.entry();
+    assert_eq!(entry.to_bytes().len(), 44);
+    assert_eq!(
+        (entry.owner(), entry.fingerprint(), entry.at()),
+        (None, None, time(NOW))
+    );
+    assert_eq!((entry.reply(), entry.error()), (None, None));
+}
+
+#[test]
+fn what_is_unreadable_says_why() {
+    let with = |index: usize, byte: u8| {
+        let mut bytes = full().bytes();
+        bytes[index] = byte;
+        Entry::from_bytes(&bytes)
+    };
+    assert_eq!(Entry::from_bytes(b""), Err(Unreadable::Short { length: 0 }));
+    assert_eq!(
+        Entry::from_bytes(&FULL[..43]),
+        Err(Unreadable::Short { length: 43 })
+    );
+    assert_eq!(with(0, 0xC2), Err(Unreadable::Version(0xC2)));
+    for state in [0, 5, 6, 7] {
+        assert_eq!(with(1, 8 + state), Err(Unreadable::State(state)));
+    }
+    for flag in [64, 128, 192] {
+        assert_eq!(with(1, flag + 8 + 3), Err(Unreadable::Flags(flag)));
+    }
+    assert_eq!(with(9, 0x20), Err(Unreadable::Token)); // 2^53 and a little
+    assert_eq!(with(8, 0x80), Err(Unreadable::Token));
+    assert!(with(9, 0x1F).is_ok());
+}
+
+#[test]
+fn an_unreadable_value_is_never_shown() {
+    let secret = b"secret: 4111 1111 1111 1111 and so on, and so on, and on";
+    let unreadable = Entry::from_bytes(secret).expect_err("another version");
+    assert_eq!(
+        unreadable.to_string(),
+        "unreadable entry: it begins with 0x73, not 0xc1"
+    );
+    let draft = Draft::new(State::Completed, NOW).with_reply(b"4111 1111");
+    let shown = format!("{:?}", draft.entry());
+    assert!(
+        !shown.contains("4111") && shown.contains("reply, 9 bytes"),
+        "{shown}"
+    );
+}
+
+#[test]
+fn a_kind_of_tail_from_elsewhere_is_carried_and_reads_as_neither() {
+    let entry = Draft { kind: 3, ..full() }.entry();
+    assert_eq!((entry.reply(), entry.error()), (None, None));
+    assert_eq!(entry.to_bytes()[6], 3);
+    assert_eq!(&entry.to_bytes()[44..], b"oh");
+}
+
+#[test]
+fn an_error_that_is_not_utf_8_is_shown_with_what_is() {
+    let entry = Draft {
+        tail: b"no \xFF funds".to_vec(),
+        ..full()
+    }
+    .entry();
+    assert_eq!(entry.error().as_deref(), Some("no \u{FFFD} funds"));
+}
+
+/// Readable, as the protocol's own words have it.
+fn is_readable(bytes: &[u8]) -> bool {
+    bytes.len() >= 44
+        && bytes[0] == 0xC1
+        && (1..=4).contains(&(bytes[1] & 7))
+        && bytes[1] & 192 == 0
+        && bytes[8] == 0
+        && bytes[9] < 0x20
+}
+
+/// Bytes of which about half are readable.
+fn values() -> impl Strategy<Value = Vec<u8>> {
+    let head = (
+        prop_oneof![9 => Just(0xC1), 1 => any::<u8>()],
+        prop_oneof![9 => (1..=4_u8, 0..8_u8).prop_map(|(s, f)| s + 8 * f), 1 => any::<u8>()],
+        vec(any::<u8>(), 6),
+        prop_oneof![9 => Just(0), 1 => any::<u8>()],
+        prop_oneof![9 => 0..0x20_u8, 1 => any::<u8>()],
+        prop_oneof![9 => vec(any::<u8>(), 34..60), 1 => vec(any::<u8>(), 0..40)],
+    );
+    head.prop_map(|(version, state, first, token0, token1, rest)| {
+        [vec![version, state], first, vec![token0, token1], rest].concat()
+    })
+}
+
+#[test]
+fn whatever_is_readable_comes_back_as_it_was_and_nothing_else_is_read() {
+    check(2000, &values(), |bytes| {
+        match Entry::from_bytes(&bytes) {
+            Ok(entry) => {
+                prop_assert!(is_readable(&bytes));
+                prop_assert_eq!(&entry.to_bytes()[..], &bytes[..]);
+                prop_assert_eq!(Entry::from_bytes(&entry.to_bytes()), Ok(entry));
+            }
+            Err(_) => prop_assert!(!is_readable(&bytes)),
+        }
+        Ok(())
+    });
+}

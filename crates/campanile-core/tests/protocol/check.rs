@@ -1,0 +1,42 @@
+//! Runs a property, and says how to run the same cases again.
+
+use std::collections::hash_map::RandomState;
+use std::env;
+use std::hash::{BuildHasher, Hasher};
+
+use proptest::strategy::Strategy;
+use proptest::test_runner::{Config, RngSeed, TestCaseResult, TestRunner};
+
+/// Tries `property` on this many values of `strategy`.
+///
+/// `PROPTEST_CASES` asks for another number, `PROPTEST_RNG_SEED` for the values of an earlier run;
+/// both are printed, and shown with a failure.
+pub(crate) fn check<S: Strategy>(
+    cases: u32,
+    strategy: &S,
+    property: impl Fn(S::Value) -> TestCaseResult,
+) {
+    let asked = Config::default(); // has read the environment
+    let seed = match asked.rng_seed {
+        RngSeed::Fixed(seed) => seed,
+        RngSeed::Random => RandomState::new().build_hasher().finish(),
+    };
+    let cases = if env::var_os("PROPTEST_CASES").is_some() {
+        asked.cases
+    } else {
+        cases
+    };
+    let again = format!("PROPTEST_CASES={cases} PROPTEST_RNG_SEED={seed}");
+    println!("{again}");
+
+    let rng_seed = RngSeed::Fixed(seed);
+    let config = Config {
+        cases,
+        rng_seed,
+        failure_persistence: None,
+        ..asked
+    };
+    if let Err(failure) = TestRunner::new(config).run(strategy, property) {
+        panic!("{failure}\nto run it again: {again}");
+    }
+}

@@ -1,0 +1,143 @@
+//! Entries as the tests write them: every field by hand, encoded without the code that is tested.
+
+use std::time::{Duration, SystemTime};
+
+use campanile_core::{Entry, FencingToken, Fingerprint, Grant, Owner, State};
+
+/// The store's clock in the tests, in microseconds since 1970.
+pub(crate) const NOW: u64 = 1_800_000_000_000_000;
+pub(crate) const SECOND: u64 = 1_000_000;
+pub(crate) const HOUR: u64 = 3600 * SECOND;
+pub(crate) const DAY: u64 = 24 * HOUR;
+
+/// The entry's grant in most tests, taken ten seconds ago.
+pub(crate) const TOKEN: u64 = NOW - 10 * SECOND;
+pub(crate) const ME: u64 = 0xA;
+pub(crate) const OTHER: u64 = 0xB;
+
+/// An entry, field by field as it is stored; times in microseconds, zero for no owner and no
+/// fingerprint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Draft {
+    pub(crate) state: State,
+    pub(crate) burial: bool,
+    pub(crate) doomed: bool,
+    pub(crate) released: bool,
+    pub(crate) attempt: u16,
+    pub(crate) interrupts: u8,
+    pub(crate) burials: u8,
+    pub(crate) kind: u8,
+    pub(crate) spare: u8,
+    pub(crate) token: u64,
+    pub(crate) owner: u64,
+    pub(crate) fingerprint: u64,
+    pub(crate) created: u32,
+    pub(crate) at: u64,
+    pub(crate) tail: Vec<u8>,
+}
+
+pub(crate) const NO_TAIL: u8 = 0;
+pub(crate) const ERROR: u8 = 1;
+pub(crate) const REPLY: u8 = 2;
+
+impl Draft {
+    /// The first grant of ME, taken at TOKEN, with nothing out of the ordinary.
+    pub(crate) fn new(state: State, at: u64) -> Self {
+        Self {
+            state,
+            burial: false,
+            doomed: false,
+            released: false,
+            attempt: 1,
+            interrupts: 0,
+            burials: 0,
+            kind: NO_TAIL,
+            spare: 0,
+            token: TOKEN,
+            owner: ME,
+            fingerprint: 0,
+            created: (TOKEN / SECOND) as u32,
+            at,
+            tail: Vec::new(),
+        }
+    }
+
+    pub(crate) fn with_error(self, text: &str) -> Self {
+        Self {
+            kind: ERROR,
+            tail: text.into(),
+            ..self
+        }
+    }
+
+    pub(crate) fn with_reply(self, reply: &[u8]) -> Self {
+        Self {
+            kind: REPLY,
+            tail: reply.into(),
+            ..self
+        }
+    }
+
+    pub(crate) fn without_tail(self) -> Self {
+        Self {
+            kind: NO_TAIL,
+            tail: Vec::new(),
+            ..self
+        }
+    }
+
+    /// The bytes, as the protocol's layout has them.
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        let state = match self.state {
+            State::Processing => 1,
+            State::Retrying => 2,
+            State::Completed => 3,
+            State::Failed => 4,
+        };
+        let flags =
+            8 * u8::from(self.burial) + 16 * u8::from(self.doomed) + 32 * u8::from(self.released);
+        let [high, low] = self.attempt.to_be_bytes();
+        let mut bytes = vec![0xC1, state + flags, high, low];
+        bytes.extend([self.interrupts, self.burials, self.kind, self.spare]);
+        bytes.extend(self.token.to_be_bytes());
+        bytes.extend(self.owner.to_be_bytes());
+        bytes.extend(self.fingerprint.to_be_bytes());
+        bytes.extend(self.created.to_be_bytes());
+        bytes.extend(self.at.to_be_bytes());
+        bytes.extend(&self.tail);
+        bytes
+    }
+
+    pub(crate) fn entry(&self) -> Entry {
+        Entry::from_bytes(&self.bytes()).expect("a draft is readable")
+    }
+}
+
+/// A point in time, from microseconds since 1970.
+pub(crate) fn time(micros: u64) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_micros(micros)
+}
+
+pub(crate) fn token(value: u64) -> FencingToken {
+    FencingToken::new(value).expect("below 2^53")
+}
+
+pub(crate) fn owner(bits: u64) -> Owner {
+    Owner::new(bits).expect("not zero")
+}
+
+pub(crate) fn fingerprint(bits: u64) -> Fingerprint {
+    Fingerprint::from_bits(bits).expect("not zero")
+}
+
+pub(crate) fn grant(token: u64, owner: u64) -> Grant {
+    Grant {
+        token: self::token(token),
+        owner: self::owner(owner),
+    }
+}
+
+/// The grant that a new draft holds.
+pub(crate) fn mine() -> Grant {
+    grant(TOKEN, ME)
+}

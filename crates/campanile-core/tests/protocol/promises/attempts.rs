@@ -1,0 +1,112 @@
+//! The number of the attempt, counted from commands and answers alone.
+
+use std::collections::HashMap;
+
+use campanile_core::limits::MAX_INTERRUPTS;
+use campanile_core::{FencingToken, Grant, Operation, Owner, Reply};
+use proptest::prelude::*;
+use proptest::test_runner::TestCaseResult;
+
+use crate::check::check;
+use crate::rules::Step;
+use crate::world::{Event, Faults, histories};
+
+/// What an onlooker knows of a key.
+#[derive(Default)]
+struct Ledger {
+    counted: u16,
+    interrupts: u8,
+    last: Option<Last>,
+}
+
+struct Last {
+    grant: Grant,
+    buries: bool,
+    has_ended: bool,
+}
+
+#[test]
+fn the_attempt_is_the_number_of_grants_less_those_that_were_handed_back() {
+    check(200, &histories(Faults::CLOCK), |history| {
+        let mut ledgers: HashMap<usize, Ledger> = HashMap::new();
+        for (_, event) in history.events() {
+            match event {
+                Event::Expired { key } => drop(ledgers.remove(key)),
+                Event::Stepped { key, step } => ledgers.entry(*key).or_default().note(step)?,
+                _ => {}
+            }
+        }
+        Ok(())
+    });
+}
+
+impl Ledger {
+    fn note(&mut self, step: &Step) -> TestCaseResult {
+        match (&step.operation, &step.reply) {
+            (&Operation::Acquire { owner, .. }, &Reply::Acquired { token, attempt }) => {
+                self.granted(token, owner, false);
+                prop_assert_eq!(attempt, self.counted);
+            }
+            (&Operation::Acquire { owner, .. }, &Reply::Exhausted { token, attempt, .. }) => {
+                self.granted(token, owner, true);
+                prop_assert_eq!(attempt, self.counted);
+            }
+            (&Operation::Release { grant, ran }, Reply::Released) => self.released(grant, ran),
+            (&Operation::Cancel { owner }, Reply::Released) => {
+                let last = self.last.as_ref().filter(|last| last.grant.owner == owner);
+                if let Some(grant) = last.map(|last| last.grant) {
+                    self.released(grant, false);
+                }
+            }
+            (&Operation::Complete { grant, attempt, .. }, Reply::Completed) => {
+                if self.last.as_ref().is_none_or(|last| last.grant != grant) {
+                    // The entry was gone, and its completion adopted.
+                    let last = Last {
+                        grant,
+                        buries: false,
+                        has_ended: true,
+                    };
+                    *self = Self {
+                        counted: attempt,
+                        interrupts: 0,
+                        last: Some(last),
+                    };
+                }
+                self.ended();
+            }
+            (_, Reply::Retrying | Reply::Rejected) => self.ended(),
+            (_, Reply::Reopened) => *self = Self::default(),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn granted(&mut self, token: FencingToken, owner: Owner, buries: bool) {
+        let grant = Grant { token, owner };
+        if self.last.as_ref().is_none_or(|last| last.grant != grant) {
+            self.counted += u16::from(!buries);
+            self.last = Some(Last {
+                grant,
+                buries,
+                has_ended: false,
+            });
+        }
+    }
+
+    fn released(&mut self, grant: Grant, ran: bool) {
+        let Some(last) = self.last.as_ref().filter(|last| last.grant == grant) else {
+            return;
+        };
+        if !last.has_ended && !last.buries && (!ran || self.interrupts < MAX_INTERRUPTS) {
+            self.counted -= 1;
+            self.interrupts += u8::from(ran);
+        }
+        self.ended();
+    }
+
+    fn ended(&mut self) {
+        if let Some(last) = &mut self.last {
+            last.has_ended = true;
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Only the store's clock decides, and no jump of it is for ever.
+
+use std::time::{Duration, SystemTime};
+
+use campanile_core::{Entry, Operation, Reply, State, step as run};
+use proptest::prelude::*;
+
+use crate::check::check;
+use crate::draft::{HOUR, SECOND, time, token};
+use crate::rules::Step;
+use crate::wild;
+
+/// Whatever the entry says about its time, after whatever jump.
+#[test]
+fn who_waits_as_long_as_it_was_told_is_granted() {
+    check(3000, &wild::steps(), |step| {
+        let (Reply::Locked { remaining } | Reply::BackingOff { remaining, .. }) = step.reply else {
+            return Ok(());
+        };
+        let (_, reply) = run(step.after, &step.operation, time(step.now) + remaining);
+        let is_granted = matches!(
+            reply,
+            // Corrupt: the pools hold tokens with none above them.
+            Reply::Acquired { .. } | Reply::Exhausted { .. } | Reply::Corrupt
+        );
+        prop_assert!(is_granted, "{reply:?} after {remaining:?}");
+        Ok(())
+    });
+}
+
+/// No part of a microsecond is ever seen.
+#[test]
+fn the_clock_is_read_in_whole_microseconds() {
+    check(2000, &wild::steps(), |step| {
+        let now = time(step.now) + Duration::from_nanos(999);
+        let again = run(step.before, &step.operation, now);
+        prop_assert_eq!(again, (step.after, step.reply));
+        Ok(())
+    });
+}
+
+/// Move the entry and the clock by the same span, and nothing else moves: what is decided depends on
+/// how they stand to each other.
+#[test]
+fn only_how_far_the_stores_clock_is_decides() {
+    check(2000, &wild::steps(), |step| {
+        let in_range = |at: SystemTime| at > time(2 * HOUR) && at < time(1 << 52);
+        let entries = [&step.before, &step.after];
+        let all_in_range = entries
+            .into_iter()
+            .flatten()
+            .all(|entry| in_range(entry.at()));
+        if step.now < 2 * HOUR || step.now > 1 << 52 || !all_in_range {
+            return Ok(());
+        }
+        let before = step.before.as_ref().map(earlier);
+        let expected = Step::take(before, step.operation.clone(), step.now - HOUR);
+        prop_assert_eq!(
+            expected.after.map(untold),
+            step.after.as_ref().map(earlier).map(untold)
+        );
+        prop_assert_eq!(in_words(&expected.reply), in_words(&step.reply));
+        Ok(())
+    });
+}
+
+/// The entry as it would be an hour earlier.
+fn earlier(entry: &Entry) -> Entry {
+    let mut bytes = entry.to_bytes().to_vec();
+    let created = entry
+        .created()
+        .duration_since(time(HOUR))
+        .expect("in range");
+    let at = entry.at().duration_since(time(HOUR)).expect("in range");
+    bytes[32..36].copy_from_slice(&(created.as_secs() as u32).to_be_bytes());
+    bytes[36..44].copy_from_slice(&(at.as_micros() as u64).to_be_bytes());
+    Entry::from_bytes(&bytes).expect("only times were changed")
+}
+
+/// The stored bytes without the token, which follows the clock.
+fn untold(entry: Entry) -> Vec<u8> {
+    let mut bytes = entry.to_bytes().to_vec();
+    bytes[8..16].fill(0);
+    bytes
+}
+
+/// The answer without token and date.
+fn in_words(reply: &Reply) -> Reply {
+    let mut reply = reply.clone();
+    match &mut reply {
+        Reply::Acquired { token: its, .. } | Reply::Exhausted { token: its, .. } => *its = token(0),
+        Reply::Duplicate { completed_at, .. } => *completed_at = SystemTime::UNIX_EPOCH,
+        _ => {}
+    }
+    reply
+}
+
+/// A back-off and a lock, each of a client whose store then goes back by a year.
+#[test]
+fn a_clock_that_went_back_blocks_nobody_for_longer_than_the_longest_lock() {
+    let held = crate::draft::Draft::new(State::Processing, 0);
+    let now = crate::draft::NOW;
+    let entry = crate::draft::Draft {
+        at: now + 365 * crate::draft::DAY,
+        ..held
+    }
+    .entry();
+    let acquire = Operation::Acquire {
+        owner: crate::draft::owner(crate::draft::OTHER),
+        ttl: Duration::from_secs(30),
+        max_attempts: 3,
+        fingerprint: None,
+        floor: token(0),
+    };
+    let (entry, reply) = run(Some(entry), &acquire, time(now));
+    assert_eq!(
+        reply,
+        Reply::Locked {
+            remaining: Duration::from_micros(HOUR)
+        }
+    );
+    let (entry, reply) = run(entry, &acquire, time(now + HOUR - SECOND));
+    assert_eq!(
+        reply,
+        Reply::Locked {
+            remaining: Duration::from_micros(SECOND)
+        }
+    );
+    let (_, reply) = run(entry, &acquire, time(now + HOUR));
+    assert!(
+        matches!(reply, Reply::Acquired { attempt: 2, .. }),
+        "{reply:?}"
+    );
+}

@@ -1,0 +1,210 @@
+//! A record that no run survives comes to its end.
+
+use std::time::Duration;
+
+use campanile_core::limits::MAX_INTERRUPTS;
+use campanile_core::{Entry, FencingToken, Grant, Operation, Reply, step};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use crate::check::check;
+use crate::draft::{HOUR, NOW, SECOND, owner, time};
+
+/// How a run ends that does not succeed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum End {
+    /// The process dies, and the lock runs out.
+    Crash,
+    Fail,
+    /// A rebalance or a shutdown, after the handler had begun.
+    Interrupt,
+    /// The same before it had begun, or overload.
+    Shed,
+    /// The answer to the acquire was lost, and it was taken back.
+    Cancel,
+}
+
+impl End {
+    fn has_run(self) -> bool {
+        matches!(self, Self::Crash | Self::Fail | Self::Interrupt)
+    }
+}
+
+fn ends() -> impl Strategy<Value = Vec<End>> {
+    let any = || {
+        prop_oneof![
+            2 => Just(End::Crash),
+            2 => Just(End::Fail),
+            4 => Just(End::Interrupt),
+            1 => Just(End::Shed),
+            1 => Just(End::Cancel)
+        ]
+    };
+    vec(any(), 0..40)
+}
+
+/// A key that is acquired again and again, always when it is due, and never completes.
+struct Poison {
+    entry: Option<Entry>,
+    now: u64,
+    max_attempts: u16,
+    acquired: u64,
+}
+
+impl Poison {
+    fn new(max_attempts: u16) -> Self {
+        Self {
+            entry: None,
+            now: NOW,
+            max_attempts,
+            acquired: 0,
+        }
+    }
+
+    fn acquire(&mut self) -> (Grant, Reply) {
+        self.acquired += 1;
+        let owner = owner(self.acquired);
+        let reply = self.take(Operation::Acquire {
+            owner,
+            ttl: Duration::from_secs(30),
+            max_attempts: self.max_attempts,
+            fingerprint: None,
+            floor: FencingToken::ZERO,
+        });
+        let (Reply::Acquired { token, .. } | Reply::Exhausted { token, .. }) = reply else {
+            panic!("it was due, and the answer is {reply:?}")
+        };
+        (Grant { token, owner }, reply)
+    }
+
+    fn end(&mut self, grant: Grant, end: End) {
+        let delay = Duration::from_secs(5);
+        let operation = match end {
+            End::Crash => None,
+            End::Fail => Some(Operation::Fail {
+                grant,
+                delay,
+                last: false,
+                error: "no".into(),
+            }),
+            End::Interrupt => Some(Operation::Release { grant, ran: true }),
+            End::Shed => Some(Operation::Release { grant, ran: false }),
+            End::Cancel => Some(Operation::Cancel { owner: grant.owner }),
+        };
+        if let Some(operation) = operation {
+            self.take(operation);
+        }
+        self.now += 60 * SECOND; // every lock and back-off here is over then
+    }
+
+    fn take(&mut self, operation: Operation) -> Reply {
+        let (entry, reply) = step(self.entry.take(), &operation, time(self.now));
+        self.entry = entry;
+        reply
+    }
+}
+
+#[test]
+fn poison_ends() {
+    check(500, &(1..=5_u16, ends()), |(max_attempts, ends)| {
+        let mut poison = Poison::new(max_attempts);
+        let (mut runs, mut attempts, mut interrupts) = (0, 0, 0);
+        for end in ends {
+            let (grant, reply) = poison.acquire();
+            if attempts == max_attempts {
+                prop_assert!(matches!(reply, Reply::Exhausted { .. }), "{reply:?}");
+            } else {
+                attempts += 1;
+                prop_assert_eq!(
+                    reply,
+                    Reply::Acquired {
+                        token: grant.token,
+                        attempt: attempts
+                    }
+                );
+                runs += u16::from(end.has_run());
+                let is_handed_back = match end {
+                    End::Crash | End::Fail => false,
+                    End::Interrupt => interrupts < MAX_INTERRUPTS,
+                    End::Shed | End::Cancel => true,
+                };
+                attempts -= u16::from(is_handed_back);
+                interrupts += u8::from(is_handed_back && end.has_run());
+            }
+            poison.end(grant, end);
+        }
+        prop_assert!(runs <= max_attempts + u16::from(MAX_INTERRUPTS));
+        Ok(())
+    });
+}
+
+#[test]
+fn a_release_hands_the_attempt_back_a_bounded_number_of_times() {
+    let mut poison = Poison::new(2);
+    let mut runs = 0;
+    while let (grant, Reply::Acquired { .. }) = poison.acquire() {
+        runs += 1;
+        assert!(runs <= 100, "an interrupted handler runs for ever");
+        poison.end(grant, End::Interrupt);
+    }
+    assert_eq!(runs, 2 + u32::from(MAX_INTERRUPTS));
+}
+
+#[test]
+fn what_never_ran_is_never_exhausted() {
+    let mut poison = Poison::new(1);
+    for _ in 0..1000 {
+        let (grant, reply) = poison.acquire();
+        assert_eq!(
+            reply,
+            Reply::Acquired {
+                token: grant.token,
+                attempt: 1
+            }
+        );
+        poison.end(grant, End::Shed);
+    }
+}
+
+/// Every burial lock that ran out is counted, so that somebody notices.
+#[test]
+fn a_burial_that_does_not_come_about_is_counted() {
+    check(
+        100,
+        &vec(
+            prop_oneof![Just(End::Crash), Just(End::Fail), Just(End::Shed)],
+            1..20,
+        ),
+        |ends| {
+            let mut poison = Poison::new(1);
+            let (grant, _) = poison.acquire();
+            poison.end(grant, End::Crash);
+            for (burials, end) in (1..).zip(ends) {
+                let (grant, reply) = poison.acquire();
+                let is_counted = matches!(
+                    reply,
+                    Reply::Exhausted { attempt: 1, burials: told, .. } if told == burials
+                );
+                prop_assert!(is_counted, "burial {burials}: {reply:?}");
+                poison.end(grant, end);
+            }
+            Ok(())
+        },
+    );
+}
+
+/// A failure that comes again, an hour late, must not put the next attempt off once more.
+#[test]
+fn a_repeated_failure_does_not_push_the_next_attempt_away() {
+    let mut poison = Poison::new(3);
+    let (grant, _) = poison.acquire();
+    poison.end(grant, End::Fail);
+    poison.now += HOUR;
+    poison.end(grant, End::Fail);
+    poison.now -= 60 * SECOND;
+    let (_, reply) = poison.acquire();
+    assert!(
+        matches!(reply, Reply::Acquired { attempt: 2, .. }),
+        "{reply:?}"
+    );
+}

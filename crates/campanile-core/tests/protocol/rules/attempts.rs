@@ -1,0 +1,108 @@
+//! What is counted.
+
+use campanile_core::limits::MAX_INTERRUPTS;
+use campanile_core::{Operation, Reply, State};
+use proptest::prelude::*;
+use proptest::test_runner::TestCaseResult;
+
+use super::Step;
+
+/// Handed back by who gives the lock up, if the handler did not run or that bound is not reached,
+/// forgotten by an operator's redrive, and touched by nothing else.
+pub(super) fn an_attempt_is_counted_when_the_lock_is_acquired(step: &Step) -> TestCaseResult {
+    let Some(after) = &step.after else {
+        return Ok(());
+    };
+    let (attempt, interrupts) = match (&step.before, &step.operation) {
+        (None, Operation::Complete { attempt, .. }) => (*attempt, 0),
+        (None, _) => (1, 0),
+        (Some(_), _) if step.reopens() => (0, 0),
+        (Some(before), operation) => {
+            let (attempt, interrupts) = (before.attempt(), before.interrupts());
+            let ran = matches!(operation, Operation::Release { ran: true, .. });
+            let gives_up = step.reply == Reply::Released
+                && before.state() == State::Processing
+                && !before.is_burial();
+            if step.grant().is_some() && !after.is_burial() {
+                (attempt.saturating_add(1), interrupts)
+            } else if gives_up && !ran {
+                (attempt.saturating_sub(1), interrupts)
+            } else if gives_up && interrupts < MAX_INTERRUPTS {
+                (attempt.saturating_sub(1), interrupts + 1)
+            } else {
+                (attempt, interrupts)
+            }
+        }
+    };
+    prop_assert_eq!((after.attempt(), after.interrupts()), (attempt, interrupts));
+    Ok(())
+}
+
+pub(super) fn a_burial_lock_is_granted_when_and_only_when_no_attempt_is_left(
+    step: &Step,
+) -> TestCaseResult {
+    let (Some(entry), &Operation::Acquire { max_attempts, .. }) = (step.grant(), &step.operation)
+    else {
+        return Ok(());
+    };
+    let (attempt, burials, doomed) = step.before.as_ref().map_or((0, 0, false), |entry| {
+        (entry.attempt(), entry.burials(), entry.is_doomed())
+    });
+    let is_spent = doomed || (max_attempts > 0 && attempt >= max_attempts);
+    prop_assert_eq!(entry.is_burial(), is_spent);
+    let counted = if is_spent {
+        burials.saturating_add(1)
+    } else {
+        burials
+    };
+    prop_assert_eq!(entry.burials(), counted);
+    let token = entry.token();
+    let expected = if is_spent {
+        let last_error = entry.error().map(Into::into);
+        Reply::Exhausted {
+            token,
+            attempt,
+            burials: counted,
+            last_error,
+        }
+    } else {
+        Reply::Acquired {
+            token,
+            attempt: entry.attempt(),
+        }
+    };
+    prop_assert_eq!(&step.reply, &expected);
+    Ok(())
+}
+
+/// And becomes doomed by nothing but a failure that says so.
+pub(super) fn an_entry_stays_doomed_until_it_completes_or_is_reopened(
+    step: &Step,
+) -> TestCaseResult {
+    let was_doomed = step.before.as_ref().is_some_and(|entry| entry.is_doomed());
+    let is_doomed = step.after.as_ref().is_some_and(|entry| entry.is_doomed());
+    let expected = match (&step.operation, &step.reply) {
+        _ if step.is_idle() => was_doomed,
+        (Operation::Fail { last, .. }, _) => was_doomed || *last,
+        (_, Reply::Completed | Reply::Reopened) => false,
+        _ => was_doomed,
+    };
+    prop_assert_eq!(is_doomed, expected);
+    Ok(())
+}
+
+/// A burial lock ends with its grant, and a grant was released only if that is how it ended.
+pub(super) fn flags_end_with_what_they_say(step: &Step) -> TestCaseResult {
+    let Some(after) = &step.after else {
+        return Ok(());
+    };
+    let has_ended = step.state_before() != step.state_after() && step.grant().is_none();
+    if has_ended {
+        prop_assert!(!after.is_burial());
+        prop_assert_eq!(after.is_released(), step.reply == Reply::Released);
+    }
+    if step.grant().is_some() {
+        prop_assert!(!after.is_released());
+    }
+    Ok(())
+}

@@ -1,0 +1,123 @@
+//! How an entry ends, and what it keeps.
+
+use campanile_core::{Entry, Operation, Reply, State};
+use proptest::prelude::*;
+use proptest::test_runner::TestCaseResult;
+
+use super::Step;
+
+pub(super) fn no_operation_deletes_an_entry(step: &Step) -> TestCaseResult {
+    if let Some(before) = &step.before {
+        let created = step.after.as_ref().map(Entry::created);
+        prop_assert_eq!(created, Some(before.created()));
+    }
+    Ok(())
+}
+
+pub(super) fn what_a_step_leaves_can_be_read_again(step: &Step) -> TestCaseResult {
+    if let Some(after) = &step.after {
+        prop_assert_eq!(Entry::from_bytes(&after.to_bytes()), Ok(after.clone()));
+    }
+    Ok(())
+}
+
+pub(super) fn only_reject_makes_failed(step: &Step) -> TestCaseResult {
+    if became(step, State::Failed) {
+        prop_assert_eq!(step.operation.name(), "reject");
+        prop_assert_eq!(&step.reply, &Reply::Rejected);
+    }
+    Ok(())
+}
+
+pub(super) fn only_complete_makes_completed(step: &Step) -> TestCaseResult {
+    if became(step, State::Completed) {
+        prop_assert_eq!(step.operation.name(), "complete");
+        prop_assert_eq!(&step.reply, &Reply::Completed);
+    }
+    Ok(())
+}
+
+fn became(step: &Step, state: State) -> bool {
+    step.state_after() == Some(state) && step.state_before() != Some(state)
+}
+
+pub(super) fn only_a_redrive_reopens_what_is_settled(step: &Step) -> TestCaseResult {
+    let was_settled = matches!(step.state_before(), Some(State::Completed | State::Failed));
+    if was_settled && !step.is_idle() {
+        prop_assert_eq!(step.operation.name(), "redrive");
+        prop_assert!(step.reopens());
+    }
+    if step.reopens() {
+        let after = step.after.as_ref();
+        prop_assert_eq!(step.state_after(), Some(State::Retrying));
+        prop_assert_eq!(after.and_then(Entry::owner), None);
+        prop_assert_eq!(after.and_then(Entry::reply), None);
+    }
+    Ok(())
+}
+
+/// In every state, once the key was tried; and a mismatch is claimed of nothing else.
+pub(super) fn another_payload_is_refused_and_told_nothing(step: &Step) -> TestCaseResult {
+    let mismatches = match (&step.operation, &step.before) {
+        (
+            Operation::Acquire {
+                fingerprint: Some(asked),
+                ..
+            },
+            Some(entry),
+        ) => {
+            let was_tried =
+                entry.state() != State::Retrying || entry.attempt() > 0 || entry.interrupts() > 0;
+            was_tried && entry.fingerprint().is_some_and(|stored| stored != *asked)
+        }
+        _ => false,
+    };
+    prop_assert_eq!(step.reply == Reply::Mismatch, mismatches);
+    prop_assert!(!mismatches || step.is_idle());
+    Ok(())
+}
+
+pub(super) fn the_fingerprint_stays_until_a_grant_brings_another(step: &Step) -> TestCaseResult {
+    let Some(after) = &step.after else {
+        return Ok(());
+    };
+    let before = step.before.as_ref().and_then(Entry::fingerprint);
+    let expected = match step.operation {
+        Operation::Acquire { fingerprint, .. } if step.grant().is_some() => fingerprint.or(before),
+        Operation::Complete { fingerprint, .. } if step.before.is_none() => fingerprint,
+        _ if step.reopens() => None,
+        _ => before,
+    };
+    prop_assert_eq!(after.fingerprint(), expected);
+    Ok(())
+}
+
+pub(super) fn the_last_error_stays_until_there_is_another(step: &Step) -> TestCaseResult {
+    let Some(after) = &step.after else {
+        return Ok(());
+    };
+    let before = step.before.as_ref().and_then(Entry::error);
+    let expected = match &step.operation {
+        _ if step.is_idle() => before,
+        Operation::Fail { error: text, .. } | Operation::Reject { reason: text, .. }
+            if !text.is_empty() =>
+        {
+            Some(Entry::kept_error(text).into())
+        }
+        Operation::Complete { .. } => None,
+        _ => before,
+    };
+    prop_assert_eq!(after.error(), expected);
+    Ok(())
+}
+
+pub(super) fn a_duplicate_is_answered_with_the_reply_that_completed(step: &Step) -> TestCaseResult {
+    if let (Operation::Complete { reply, .. }, false) = (&step.operation, step.is_idle()) {
+        prop_assert_eq!(step.after.as_ref().and_then(Entry::reply), reply.as_ref());
+    }
+    if let (Reply::Duplicate { reply, .. }, Some(entry)) = (&step.reply, &step.before) {
+        prop_assert_eq!(entry.state(), State::Completed);
+        prop_assert_eq!(reply.as_ref(), entry.reply());
+    }
+    Ok(())
+}

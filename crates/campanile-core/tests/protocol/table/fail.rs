@@ -1,0 +1,104 @@
+//! fail in every situation.
+
+use std::time::Duration;
+
+use campanile_core::{Operation, Reply, State};
+
+use super::{Becomes, MAX, Same, check, check_lost_to_others, check_one, p, p_burial};
+use crate::draft::{Draft, NOW, SECOND, mine};
+
+const DELAY: u64 = 5 * SECOND;
+
+fn fail(last: bool, error: &str) -> Operation {
+    let delay = Duration::from_micros(DELAY);
+    Operation::Fail {
+        grant: mine(),
+        delay,
+        last,
+        error: error.into(),
+    }
+}
+
+fn failed() -> Draft {
+    Draft::new(State::Retrying, NOW + DELAY).with_error("no funds")
+}
+
+#[test]
+fn fail_does_what_the_table_says() {
+    check(
+        &fail(false, "no funds"),
+        &[
+            ("absent", Same, Reply::Lost),
+            ("P mine, live", Becomes(failed()), Reply::Retrying),
+            ("P mine, expired", Becomes(failed()), Reply::Retrying),
+            (
+                "P mine, burial",
+                Becomes(Draft {
+                    attempt: MAX,
+                    burials: 1,
+                    ..failed()
+                }),
+                Reply::Retrying,
+            ),
+            ("P other, live", Same, Reply::Lost),
+            ("P other, expired", Same, Reply::Lost),
+            ("R mine, waiting", Same, Reply::Retrying),
+            ("R mine, due", Same, Reply::Retrying),
+            ("R mine, released", Same, Reply::Settled(State::Retrying)),
+            ("R other, waiting", Same, Reply::Lost),
+            ("R other, due", Same, Reply::Lost),
+            ("R other, released", Same, Reply::Lost),
+            ("R other, doomed", Same, Reply::Lost),
+            ("R other, exhausted", Same, Reply::Lost),
+            ("R reopened", Same, Reply::Lost),
+            ("C mine", Same, Reply::Settled(State::Completed)),
+            ("C other", Same, Reply::Lost),
+            ("F mine", Same, Reply::Settled(State::Failed)),
+            ("F other", Same, Reply::Lost),
+        ],
+    );
+    check_lost_to_others(&fail(false, "no funds"));
+}
+
+#[test]
+fn fail_for_the_last_time_dooms_the_entry() {
+    let after = Draft {
+        doomed: true,
+        ..failed()
+    };
+    let expected = (Some(after), Reply::Retrying);
+    check_one("P mine, live", Some(p()), &fail(true, "no funds"), expected);
+}
+
+#[test]
+fn fail_does_not_take_back_that_the_entry_is_doomed() {
+    let before = Draft {
+        doomed: true,
+        ..p()
+    };
+    let after = Draft {
+        doomed: true,
+        ..failed()
+    };
+    let expected = (Some(after), Reply::Retrying);
+    check_one(
+        "P mine, doomed",
+        Some(before),
+        &fail(false, "no funds"),
+        expected,
+    );
+}
+
+#[test]
+fn fail_of_a_burial_lock_keeps_the_handlers_error() {
+    let before = p_burial();
+    let after = Draft {
+        state: State::Retrying,
+        burial: false,
+        doomed: true,
+        at: NOW + DELAY,
+        ..before.clone()
+    };
+    let expected = (Some(after), Reply::Retrying);
+    check_one("P mine, burial", Some(before), &fail(true, ""), expected);
+}
