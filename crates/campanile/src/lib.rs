@@ -36,12 +36,12 @@ pub mod store {
 
 /// What most programs use: `use campanile::prelude::*;`.
 pub mod prelude {
+    #[cfg(feature = "redis")]
+    pub use crate::RedisStore;
     pub use crate::{
         BoxError, CarryLock, DecodeLayer, Guard, Guarded, IdempotencyError, IdempotencyLayer, Lock,
         MemoryStore, Outcome, Record, Request, key, reply,
     };
     #[cfg(feature = "kafka")]
     pub use crate::{Consumer, ConsumerConfig};
-    #[cfg(feature = "redis")]
-    pub use crate::RedisStore;
 }
