@@ -5,6 +5,7 @@
 mod decode;
 mod layers;
 mod service;
+mod spans;
 
 use std::time::Duration;
 

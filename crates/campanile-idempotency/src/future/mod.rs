@@ -113,8 +113,7 @@ where
                     pending,
                     span,
                 } => {
-                    let _entered = span.enter();
-                    let answer = ready!(Pin::new(acquiring).poll(cx));
+                    let answer = ready!(span.in_scope(|| Pin::new(acquiring).poll(cx)));
                     let pending = pending.take().expect("taken once, with the answer");
                     let answer = answer.unwrap_or_else(|_| gone());
                     acquired(shared, answer, pending, *this.patience)
@@ -171,8 +170,7 @@ where
                     then,
                     span,
                 } => {
-                    let _entered = span.enter();
-                    let answer = ready!(Pin::new(settling).poll(cx));
+                    let answer = ready!(span.in_scope(|| Pin::new(settling).poll(cx)));
                     return Poll::Ready(match then.take().expect("polled after it was ready") {
                         Then::Answer(outcome) => answer.map(|()| outcome).map_err(Into::into),
                         // The handler's failure tells more than that it could not be recorded.

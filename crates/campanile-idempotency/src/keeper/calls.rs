@@ -8,6 +8,7 @@ use campanile_core::{Answer, Command};
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
+use tracing::{Instrument, Span};
 
 use super::slot::What;
 use crate::store::{Store, StoreError};
@@ -66,6 +67,11 @@ impl<S: Store> Calls<S> {
         limit: Duration,
     ) {
         let store = self.store.clone();
+        // The other steps have a span each in their own request's.
+        let span = match lane {
+            Lane::Renewals => tracing::debug_span!("renew", locks = sent.len()),
+            Lane::Commands => Span::none(),
+        };
         let call = async move {
             match (commands.pop(), commands.is_empty()) {
                 (Some(command), true) => vec![store.apply(command).await],
@@ -96,6 +102,7 @@ impl<S: Store> Calls<S> {
                     answers,
                 }
             }
+            .instrument(span)
             .boxed(),
         );
     }

@@ -203,7 +203,7 @@ where
             let Some((record, report)) = self.board.begin() else {
                 continue;
             };
-            let span = span::process(&record, &self.group);
+            let span = span::record(&record, &self.group);
             let called = span
                 .in_scope(|| catch_unwind(AssertUnwindSafe(|| self.service.call(record.clone()))));
             match called {

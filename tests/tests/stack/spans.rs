@@ -1,0 +1,84 @@
+//! What tracing sees of a record: a span for it, one for each step, and nothing of its content.
+
+use std::fmt::{self, Write};
+use std::sync::{Arc, Mutex};
+
+use campanile::prelude::*;
+use tower::ServiceBuilder;
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record as Values};
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
+use tracing_subscriber::registry::LookupSpan;
+
+use super::{Payment, idempotent, kafka, serve};
+
+/// Takes down every span, with its parent and fields, and every event.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<String>>);
+
+impl Lines {
+    fn text(&self) -> String {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+impl<S: tracing::Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Lines {
+    fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
+        let span = context.span(id).unwrap();
+        let parent = span.parent().map_or("", |parent| parent.name());
+        let mut line = format!("{parent}/{}", span.name());
+        attributes.record(&mut Fields(&mut line));
+        writeln!(self.0.lock().unwrap(), "{line}").unwrap();
+    }
+
+    fn on_record(&self, _: &Id, values: &Values<'_>, _: Context<'_, S>) {
+        values.record(&mut Fields(&mut self.0.lock().unwrap()));
+    }
+
+    fn on_event(&self, event: &tracing::Event<'_>, _: Context<'_, S>) {
+        event.record(&mut Fields(&mut self.0.lock().unwrap()));
+    }
+}
+
+struct Fields<'a>(&'a mut String);
+
+impl Visit for Fields<'_> {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        write!(self.0, " {field}={value:?}").unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_record_has_a_span_with_opentelemetrys_fields_and_one_for_each_step_and_none_shows_its_key_or_payload()
+ {
+    let lines = Lines::default();
+    let subscriber = tracing_subscriber::registry().with(lines.clone());
+    let _guard = tracing::subscriber::set_default(subscriber);
+    let kafka = kafka([r#"{"id":"secret"}"#]);
+    let service = ServiceBuilder::new()
+        .layer(DecodeLayer::json())
+        .layer(idempotent())
+        .service_fn(async |_: Request<Payment>| {
+            tracing::info!("at work");
+            Ok::<_, BoxError>(())
+        });
+    serve(&kafka, 1, service).await.unwrap();
+
+    let text = lines.text();
+    for expected in [
+        "/record otel.name=process payments",
+        "messaging.system=\"kafka\"",
+        "messaging.destination.name=\"payments\"",
+        "messaging.destination.partition.id=",
+        "messaging.kafka.offset=0",
+        "messaging.consumer.group.name=\"stack\"",
+        "record/key",
+        "record/acquire",
+        "record/process campanile.token=",
+        "campanile.attempt=1",
+        "record/complete",
+    ] {
+        assert!(text.contains(expected), "no {expected} in\n{text}");
+    }
+    assert!(!text.contains("secret"), "{text}");
+}
