@@ -1,0 +1,7 @@
+//! From a record to a request with a body and a key: nothing panics on data, and each way has its
+//! own typed end.
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+mod decoding;
+mod keys;
+mod records;
