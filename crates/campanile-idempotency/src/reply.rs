@@ -70,6 +70,7 @@ impl<T> ReplyCodec<T> for NoReply {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct JsonReply;
 
+#[diagnostic::do_not_recommend]
 impl<T: Serialize + DeserializeOwned> ReplyCodec<T> for JsonReply {
     fn encode(&self, reply: &T) -> Result<Option<Bytes>, BoxError> {
         Ok(Some(serde_json::to_vec(reply)?.into()))
