@@ -81,7 +81,9 @@ pub use self::eventually::eventually;
 #[cfg(feature = "servers")]
 pub use self::{
     error::ServerError,
-    kafka::{Delivered, KafkaServer, KafkaServerBuilder, Message, MockKafka, Producer, create_topic},
+    kafka::{
+        Delivered, KafkaServer, KafkaServerBuilder, Message, MockKafka, Producer, create_topic,
+    },
     port::free_port,
     process::Process,
     proxy::Proxy,
