@@ -3,13 +3,18 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod acquiring;
+mod blocking;
+mod carrying;
 mod classifying;
 mod completing;
+mod dropping;
 mod giving_up;
 mod losing;
+mod orders;
 mod outcomes;
 mod panics;
 mod refusals;
 mod renewing;
+mod sharing;
 mod waiting;
 mod world;

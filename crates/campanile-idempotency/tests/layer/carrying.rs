@@ -1,0 +1,256 @@
+//! Requests of other types: `Guard`, `http`, `Guarded`, one's own; and what `anyhow` needs.
+
+use std::fmt;
+use std::time::Duration;
+
+use campanile_core::{
+    BoxError, CarryLock, Disposition, Guarded, Lock, Outcome, Record, Request, error,
+};
+use campanile_idempotency::policy::{OnGivenUp, OnLocked, OnMissingKey};
+use campanile_idempotency::{Guard, IdempotencyError, IdempotencyLayer, reply};
+use tokio::time::sleep;
+use tower::{ServiceBuilder, ServiceExt};
+
+use crate::world::{Guarding, World, failed, refusal};
+
+async fn never(_: Option<Lock>) -> Result<String, BoxError> {
+    unreachable!("the function")
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_guard_runs_a_function_once() {
+    let world = World::new();
+    let guard = Guard::new(&world.keeper, "jobs").unwrap();
+    let (mut first, mut second) = (0, 0);
+    let outcome = guard.run(7, async |lock: Option<Lock>| {
+        first += 1;
+        Ok::<_, BoxError>(lock.unwrap().attempt())
+    });
+    assert_eq!(outcome.await.unwrap(), Outcome::Processed(1));
+    let outcome = guard.run("7", async |_| {
+        second += 1;
+        Ok::<_, BoxError>(0)
+    });
+    assert!(
+        outcome.await.unwrap().is_duplicate(),
+        "an integer is its decimal text"
+    );
+    assert_eq!((first, second), (1, 0));
+    world.assert_quiet().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_guard_has_the_settings_of_the_layer_it_is_made_from() {
+    let world = World::new();
+    let at_most = Duration::from_secs(60);
+    let layer = world
+        .layer()
+        .with_locked(OnLocked::Wait { at_most })
+        .with_missing_key(OnMissingKey::PassThrough)
+        .with_given_up(OnGivenUp::Reject)
+        .with_max_attempts(1)
+        .unwrap()
+        .with_reply(reply::json());
+    let guard = Guard::from(layer);
+
+    let holds = guard.clone();
+    let holder = tokio::spawn(async move {
+        let work = async |_: Option<Lock>| {
+            sleep(Duration::from_secs(5)).await;
+            Ok::<_, BoxError>("receipt".to_owned())
+        };
+        holds.run("job-1", work).await
+    });
+    sleep(Duration::from_secs(1)).await;
+    let again = guard.run("job-1", never).await.unwrap();
+    assert_eq!(again.into_reply().as_deref(), Some("receipt"));
+    assert!(holder.await.unwrap().is_ok());
+
+    let missing = guard.run(None::<String>, async |lock| {
+        Ok::<_, BoxError>(lock.is_none().to_string())
+    });
+    assert!(matches!(missing.await.unwrap(), Outcome::Unguarded(ran, _) if ran == "true"));
+    let given_up = guard
+        .run("job-2", async |_| Err::<String, BoxError>("no".into()))
+        .await;
+    assert!(matches!(given_up.unwrap(), Outcome::Parked(_)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_no_key_never_runs() {
+    let world = World::new();
+    let guard = Guard::new(&world.keeper, "jobs").unwrap();
+    let no_key: Result<String, &str> = Err("not a number");
+    let called = guard.run(no_key, never).await;
+    let IdempotencyError::InvalidKey(error) = refusal(&called) else {
+        panic!("an invalid key");
+    };
+    assert_eq!(error.to_string(), "not a number");
+    let called = guard.run("", never).await;
+    assert!(matches!(refusal(&called), IdempotencyError::MissingKey));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_http_request_carries_its_lock() {
+    let world = World::new();
+    let by_header = |request: &http::Request<()>| {
+        let key = request.headers().get("idempotency-key")?;
+        Some(key.as_bytes().to_vec())
+    };
+    let service = ServiceBuilder::new()
+        .layer(IdempotencyLayer::new(&world.keeper, "http", by_header).unwrap())
+        .service_fn(async |request: http::Request<()>| {
+            let lock = request.extensions().get::<Lock>().unwrap();
+            assert_eq!(request.lock().unwrap().token(), lock.token());
+            Ok::<_, BoxError>(http::Response::new(lock.attempt()))
+        });
+    let post = || {
+        let request = http::Request::post("/payments").header("idempotency-key", "p-1");
+        request.body(()).unwrap()
+    };
+    let outcome = service.clone().oneshot(post()).await.unwrap();
+    assert_eq!(outcome.into_reply().unwrap().into_body(), 1);
+    assert!(
+        service
+            .clone()
+            .oneshot(post())
+            .await
+            .unwrap()
+            .is_duplicate()
+    );
+    let keyless = http::Request::post("/payments").body(()).unwrap();
+    service.oneshot(keyless).await.unwrap_err();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_foreign_request_is_wrapped() {
+    let world = World::new();
+    let by_length = |job: &Guarded<Vec<u8>>| job.len();
+    let service = ServiceBuilder::new()
+        .map_request(Guarded::new)
+        .layer(IdempotencyLayer::new(&world.keeper, "jobs", by_length).unwrap())
+        .service_fn(async |job: Guarded<Vec<u8>>| {
+            assert_eq!(job.lock().unwrap().key().as_bytes(), b"3");
+            Ok::<_, BoxError>(job.into_inner())
+        });
+    let outcome = service.clone().oneshot(vec![1, 2, 3]).await.unwrap();
+    assert_eq!(outcome, Outcome::Processed(vec![1, 2, 3]));
+    assert!(service.oneshot(vec![4, 5, 6]).await.unwrap().is_duplicate());
+}
+
+/// A request type of one's own.
+struct Job {
+    id: u64,
+    lock: Option<Lock>,
+}
+
+impl CarryLock for Job {
+    fn set_lock(&mut self, lock: Lock) {
+        self.lock = Some(lock);
+    }
+
+    fn lock(&self) -> Option<&Lock> {
+        self.lock.as_ref()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_of_ones_own_carries_its_lock() {
+    let world = World::new();
+    let service = ServiceBuilder::new()
+        .layer(IdempotencyLayer::new(&world.keeper, "jobs", |job: &Job| job.id).unwrap())
+        .service_fn(async |job: Job| Ok::<_, BoxError>(job.lock().unwrap().attempt()));
+    let job = |id| Job { id, lock: None };
+    assert_eq!(
+        service.clone().oneshot(job(7)).await.unwrap(),
+        Outcome::Processed(1)
+    );
+    assert!(service.oneshot(job(7)).await.unwrap().is_duplicate());
+}
+
+#[derive(Debug)]
+struct Declined;
+
+impl fmt::Display for Declined {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("declined")
+    }
+}
+
+impl std::error::Error for Declined {}
+
+#[tokio::test(start_paused = true)]
+async fn the_handlers_error_is_found_at_every_place_of_the_stack() {
+    let world = World::new();
+    let service = ServiceBuilder::new()
+        .timeout(Duration::from_secs(60))
+        .layer(world.layer())
+        .timeout(Duration::from_secs(10))
+        .service_fn(async |_: Request<()>| Err::<(), _>(Declined));
+    let called = service.run("p-1").await;
+    let error = called.unwrap_err();
+    assert!(error::find::<Declined>(&*error).is_some());
+    assert!(IdempotencyError::find(&*error).is_some());
+}
+
+/// Boxed as it is, an `anyhow` error hides the error it was made of. Its own method does not.
+#[tokio::test(start_paused = true)]
+async fn an_error_of_anyhow_is_found_if_it_is_reallocated_right_outside_the_handler() {
+    let world = World::new();
+    let service = ServiceBuilder::new()
+        .layer(world.layer())
+        .map_err(|error: anyhow::Error| error.reallocate_into_boxed_dyn_error_without_backtrace())
+        .service_fn(async |request: Request<()>| {
+            let error = match request.lock().unwrap().key().as_bytes() {
+                b"bare" => anyhow::Error::new(Declined),
+                _ => anyhow::Error::new(Declined).context("charging"),
+            };
+            Err::<(), _>(error)
+        });
+    for id in ["bare", "with context"] {
+        let called = service.run(id).await;
+        assert!(
+            error::find::<Declined>(&*failed(&called).source).is_some(),
+            "{id}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_marker_around_an_error_of_anyhow_counts() {
+    let world = World::new();
+    let service = ServiceBuilder::new()
+        .layer(world.layer())
+        .map_err(error::permanent)
+        .service_fn(async |_: Request<()>| Err::<(), _>(anyhow::Error::new(Declined)));
+    let called = service.run("p-1").await;
+    assert_eq!(failed(&called).disposition, Disposition::DeadLetter);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_record_is_turned_into_a_request_by_the_decoder_outside() {
+    let world = World::new();
+    let service = ServiceBuilder::new()
+        .layer(campanile_core::DecodeLayer::json())
+        .layer({
+            let by_body = campanile_core::key::field(|id: &String| id);
+            IdempotencyLayer::new(&world.keeper, "payments", by_body).unwrap()
+        })
+        .service_fn(async |request: Request<String>| Ok::<_, BoxError>(request.into_body()));
+    let record = |payload: &'static str| Record::builder("payments", 0, 0).payload(payload).build();
+    let outcome = service.clone().oneshot(record(r#""p-1""#)).await.unwrap();
+    assert_eq!(outcome, Outcome::Processed("p-1".to_owned()));
+    service.clone().oneshot(record("p-1")).await.unwrap_err();
+    assert!(
+        service
+            .oneshot(record(r#""p-1""#))
+            .await
+            .unwrap()
+            .is_duplicate()
+    );
+    assert_eq!(
+        world.store.count("acquire"),
+        2,
+        "what does not decode never takes a lock"
+    );
+}

@@ -1,0 +1,41 @@
+//! The key is taken from another body than the handler takes.
+
+use campanile_core::{BoxError, BoxableError, DecodeLayer, Record, Request, key};
+use campanile_idempotency::{IdempotencyLayer, MemoryStore};
+use tower::{Service, ServiceBuilder};
+
+#[derive(serde::Deserialize)]
+struct Payment {
+    id: String,
+}
+
+#[derive(serde::Deserialize)]
+struct Order {
+    number: String,
+}
+
+async fn charge(_: Request<Payment>) -> Result<(), BoxError> {
+    Ok(())
+}
+
+fn main() -> Result<(), BoxError> {
+    let service = ServiceBuilder::new()
+        .layer(DecodeLayer::json())
+        .layer(IdempotencyLayer::new(
+            MemoryStore::new(),
+            "payments",
+            key::field(|o: &Order| &o.number),
+        )?)
+        .service_fn(charge);
+    serve(service);
+    Ok(())
+}
+
+/// As the consumer takes a service.
+fn serve<S>(_: S)
+where
+    S: Service<Record> + Send + 'static,
+    S::Error: BoxableError,
+    S::Future: Send + 'static,
+{
+}

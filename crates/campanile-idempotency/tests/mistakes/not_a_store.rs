@@ -1,0 +1,11 @@
+//! Something that is no store.
+
+use campanile_core::{ConfigError, key};
+use campanile_idempotency::IdempotencyLayer;
+
+struct Database;
+
+fn main() -> Result<(), ConfigError> {
+    IdempotencyLayer::new(Database, "payments", key::header("id"))?;
+    Ok(())
+}
