@@ -14,7 +14,6 @@ type Answers = Vec<Result<Answer, StoreError>>;
 
 /// A store that does what the one inside does, but for the faults that it was told to have. It keeps
 /// a record of all calls. Clones are the same store.
-#[derive(Clone)]
 pub struct FaultyStore<S>(Arc<Inner<S>>);
 
 struct Inner<S> {
@@ -183,6 +182,12 @@ impl<S: Store> Store for FaultyStore<S> {
 
     fn max_batch(&self) -> NonZeroUsize {
         self.0.store.max_batch()
+    }
+}
+
+impl<S> Clone for FaultyStore<S> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
     }
 }
 
