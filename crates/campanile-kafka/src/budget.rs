@@ -1,6 +1,9 @@
 //! How much may be kept in memory, and how much is.
 
+use std::ops::AddAssign;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use campanile_core::Record;
 
 /// Records and their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -10,9 +13,12 @@ pub(crate) struct Amount {
 }
 
 impl Amount {
-    pub(crate) fn add(&mut self, bytes: u64) {
-        self.records += 1;
-        self.bytes += bytes;
+    /// What one record takes.
+    pub(crate) fn of(record: &Record) -> Self {
+        Self {
+            records: 1,
+            bytes: record.size() as u64,
+        }
     }
 
     /// How full a budget this is: 1 is full.
@@ -21,11 +27,35 @@ impl Amount {
         part(self.records, budget.records).max(part(self.bytes, budget.bytes))
     }
 
+    /// A part of it, and at least one of each.
+    pub(crate) fn part(self, part: f64) -> Self {
+        let of = |whole: u64| ((whole as f64 * part) as u64).max(1);
+        Self {
+            records: of(self.records),
+            bytes: of(self.bytes),
+        }
+    }
+
+    /// The smaller of both, records and bytes each.
+    pub(crate) fn at_most(self, other: Self) -> Self {
+        Self {
+            records: self.records.min(other.records),
+            bytes: self.bytes.min(other.bytes),
+        }
+    }
+
     /// What is left of a budget; `None` if one of the two is used up.
     pub(crate) fn left_of(self, budget: Self) -> Option<Self> {
         let records = budget.records.checked_sub(self.records)?;
         let bytes = budget.bytes.checked_sub(self.bytes)?;
         (records > 0 && bytes > 0).then_some(Self { records, bytes })
+    }
+}
+
+impl AddAssign for Amount {
+    fn add_assign(&mut self, other: Self) {
+        self.records += other.records;
+        self.bytes += other.bytes;
     }
 }
 
@@ -68,11 +98,10 @@ struct Tally {
 
 impl Tally {
     fn add(&self, amount: Amount) {
-        let now = self.get();
-        self.records
-            .store(now.records + amount.records, Ordering::Release);
-        self.bytes
-            .store(now.bytes + amount.bytes, Ordering::Release);
+        let mut now = self.get();
+        now += amount;
+        self.records.store(now.records, Ordering::Release);
+        self.bytes.store(now.bytes, Ordering::Release);
     }
 
     fn get(&self) -> Amount {

@@ -153,16 +153,89 @@ fn cannot_be_tried(error: &(dyn Error + 'static)) -> Verdict {
 
 /// Whether the store has answered on the way to this error.
 pub(crate) fn asked_the_store(error: &BoxError) -> bool {
-    matches!(
-        IdempotencyError::find(&**error),
+    match IdempotencyError::find(&**error) {
         Some(
             IdempotencyError::Failed(_)
-                | IdempotencyError::Exhausted(_)
-                | IdempotencyError::BackingOff { .. }
-                | IdempotencyError::Mismatch { .. }
-                | IdempotencyError::LockLost(_)
-                // Held in this process, that is known without asking.
-                | IdempotencyError::Locked { settled: None, .. }
-        )
-    )
+            | IdempotencyError::Exhausted(_)
+            | IdempotencyError::BackingOff { .. }
+            | IdempotencyError::Mismatch { .. }
+            | IdempotencyError::LockLost(_),
+        ) => true,
+        // Held in this process, that is known without asking.
+        Some(IdempotencyError::Locked { settled, .. }) => settled.is_none(),
+        Some(IdempotencyError::Store(error)) => error.kind() == StoreErrorKind::Unreadable,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use campanile_core::error;
+    use campanile_idempotency::StoreError;
+
+    use super::*;
+
+    fn silent(_: &(dyn Error + 'static)) -> Option<Disposition> {
+        None
+    }
+
+    fn verdict(error: impl Into<BoxError>) -> Verdict {
+        judge(&error.into(), &silent)
+    }
+
+    #[test]
+    fn a_store_that_does_not_answer_stops_the_dispatch_and_an_entry_that_is_unreadable_waits() {
+        let store = IdempotencyError::Store;
+        assert!(matches!(
+            verdict(store(StoreError::unavailable("x"))),
+            Verdict::StoreDown
+        ));
+        assert!(matches!(
+            verdict(store(StoreError::timeout("x"))),
+            Verdict::StoreDown
+        ));
+        let unreadable = verdict(store(StoreError::unreadable("x")));
+        assert!(matches!(
+            unreadable,
+            Verdict::Wait {
+                after: None,
+                settled: None
+            }
+        ));
+    }
+
+    #[test]
+    fn an_error_of_the_layer_is_found_behind_others() {
+        let wrapped = error::permanent(IdempotencyError::MissingKey);
+        assert!(matches!(
+            verdict(wrapped),
+            Verdict::GiveUp {
+                burial: Burial::None,
+                ..
+            }
+        ));
+        let wrapped = error::permanent(IdempotencyError::ShuttingDown);
+        assert!(matches!(verdict(wrapped), Verdict::Stop { .. }));
+    }
+
+    #[test]
+    fn other_errors_are_the_classifiers_first_and_then_the_markers() {
+        assert!(matches!(verdict("busy"), Verdict::Retry { after: None }));
+        let second = Duration::from_secs(1);
+        let later = verdict(error::retry_after("busy", second));
+        assert!(matches!(later, Verdict::Retry { after: Some(after) } if after == second));
+        assert!(matches!(
+            verdict(error::permanent("gone")),
+            Verdict::GiveUp { .. }
+        ));
+        let own = |_: &(dyn Error + 'static)| Some(Disposition::Skip);
+        let owned = judge(&error::permanent("gone").into(), &own);
+        assert!(matches!(
+            owned,
+            Verdict::Skip {
+                burial: Burial::None,
+                ..
+            }
+        ));
+    }
 }

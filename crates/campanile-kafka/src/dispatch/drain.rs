@@ -19,8 +19,8 @@ pub(crate) const LET_GO: Duration = Duration::from_secs(1);
 
 /// Some lanes that begin nothing more.
 pub(super) struct Drain {
-    /// Those with a record at work.
-    pub(super) busy: Vec<SlotId>,
+    /// Those that are not over yet.
+    pub(super) lanes: Vec<SlotId>,
     phase: Phase,
     /// Dropped at the end: who waits for that goes on.
     _done: Option<Done>,
@@ -34,10 +34,10 @@ enum Phase {
 }
 
 impl Drain {
-    pub(super) fn new(busy: Vec<SlotId>, timeout: Duration, done: Option<Done>) -> Self {
+    pub(super) fn new(lanes: Vec<SlotId>, timeout: Duration, done: Option<Done>) -> Self {
         let sleep = Box::pin(tokio::time::sleep(timeout));
         Self {
-            busy,
+            lanes,
             phase: Phase::Finishing(sleep),
             _done: done,
         }
@@ -53,7 +53,6 @@ impl Drain {
 
     /// Drops these, each with its record.
     pub(super) fn let_go(&mut self, tasks: Vec<(Task<()>, Record)>) {
-        self.busy.clear();
         let each = tasks.into_iter().map(|(task, record)| async move {
             task.cancel().await;
             record.let_go().await;
@@ -69,7 +68,7 @@ impl Drain {
     /// Whether it is over.
     pub(super) fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         match &mut self.phase {
-            Phase::Finishing(_) if self.busy.is_empty() => Poll::Ready(()),
+            Phase::Finishing(_) if self.lanes.is_empty() => Poll::Ready(()),
             Phase::Finishing(_) => Poll::Pending,
             Phase::LettingGo(all) => all.as_mut().poll(cx),
         }

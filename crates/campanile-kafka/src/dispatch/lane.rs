@@ -15,7 +15,7 @@ use crate::watermark::{Delivery, Watermark};
 pub(super) struct Lane {
     slot: Arc<Slot>,
     queue: VecDeque<(Delivery, Record)>,
-    /// The record at work: the oldest that is not finished.
+    /// The oldest record that is not finished, once it was begun with.
     head: Option<Head>,
     watermark: Watermark,
     /// Nothing more is begun.
@@ -26,9 +26,9 @@ pub(super) struct Lane {
 
 /// The record at work.
 pub(super) struct Head {
-    pub(super) delivery: Delivery,
+    delivery: Delivery,
     pub(super) record: Record,
-    /// How often it ended in a way after which the driver's own back-off applies.
+    /// How often the driver's own back-off was applied to it.
     pub(super) tries: u32,
     pub(super) state: HeadState,
 }
@@ -59,7 +59,7 @@ impl Lane {
         self.queue.push_back((delivery, record));
     }
 
-    /// Whether it has a record that could be dispatched now.
+    /// Whether it has a record that may be dispatched now.
     pub(super) fn is_due(&self) -> bool {
         !self.draining
             && match &self.head {
@@ -70,83 +70,83 @@ impl Lane {
 
     /// Whether a task has a record of it.
     pub(super) fn is_busy(&self) -> bool {
-        matches!(
-            &self.head,
-            Some(Head {
-                state: HeadState::Running(_),
-                ..
-            })
-        )
+        let state = self.head.as_ref().map(|head| &head.state);
+        matches!(state, Some(HeadState::Running(_)))
     }
 
-    pub(super) fn head(&mut self) -> Option<&mut Head> {
-        self.head.as_mut()
+    pub(super) fn is_draining(&self) -> bool {
+        self.draining
     }
 
-    /// The record that is due.
-    pub(super) fn due(&mut self) -> Option<&mut Head> {
+    /// The record that is due, of a lane that has one.
+    pub(super) fn due(&mut self) -> &mut Head {
         if self.head.is_none() {
-            let (delivery, record) = self.queue.pop_front()?;
-            self.head = Some(Head {
+            self.head = self.queue.pop_front().map(|(delivery, record)| Head {
                 delivery,
                 record,
                 tries: 0,
                 state: HeadState::Due,
             });
         }
-        self.head.as_mut()
+        self.head()
+    }
+
+    /// The record at work, of a lane that has one.
+    pub(super) fn head(&mut self) -> &mut Head {
+        let head = self.head.as_mut();
+        head.expect("asked only where a record is at work, or due")
+    }
+
+    /// A wait is over. Whether it was the one of the record at work, which then is due.
+    pub(super) fn wait_is_over(&mut self, id: WaitId) -> bool {
+        let Some(head) = &mut self.head else {
+            return false;
+        };
+        let over = matches!(head.state, HeadState::Waiting(of) if of == id);
+        if over {
+            head.state = HeadState::Due;
+        }
+        over
     }
 
     /// The record at work is finished: the mark may move.
     pub(super) fn finish(&mut self) -> Amount {
-        let Some(head) = self.head.take() else {
-            return Amount::default();
-        };
-        if let Some(mark) = self.watermark.finish(head.delivery) {
+        let delivery = self.head().delivery;
+        if let Some(mark) = self.watermark.finish(delivery) {
             self.slot.set_mark(mark);
         }
-        self.let_go(&head.record)
+        self.leave().0
     }
 
-    /// Lets the record at work go unfinished, with its task if it has one.
+    /// Lets the record at work go, if there is one, with its task if that runs.
     pub(super) fn leave(&mut self) -> (Amount, Option<(Task<()>, Record)>) {
-        let Some(head) = self.head.take() else {
+        let Some(Head { record, state, .. }) = self.head.take() else {
             return (Amount::default(), None);
         };
-        let amount = self.let_go(&head.record);
-        match head.state {
-            HeadState::Running(task) => (amount, Some((task, head.record))),
+        let amount = self.let_go(&record);
+        match state {
+            HeadState::Running(task) => (amount, Some((task, record))),
             HeadState::Due | HeadState::Waiting(_) => (amount, None),
         }
     }
 
-    /// Begins nothing more, and lets go of all that is not at work.
+    /// Begins nothing more, and lets go of all that no task has.
     pub(super) fn drain(&mut self) -> Amount {
         self.draining = true;
         let mut left = Amount::default();
         for (_, record) in std::mem::take(&mut self.queue) {
-            let one = self.let_go(&record);
-            left.add(one.bytes);
+            left += self.let_go(&record);
         }
         if !self.is_busy() {
-            let (amount, _) = self.leave();
-            left.records += amount.records;
-            left.bytes += amount.bytes;
+            left += self.leave().0;
         }
         left
     }
 
     /// Takes a record out of the slot's stock.
     fn let_go(&self, record: &Record) -> Amount {
-        let amount = Amount {
-            records: 1,
-            bytes: record.size() as u64,
-        };
+        let amount = Amount::of(record);
         self.slot.stock.finish(amount);
         amount
-    }
-
-    pub(super) fn is_draining(&self) -> bool {
-        self.draining
     }
 }

@@ -24,7 +24,7 @@ use tokio::sync::mpsc::{self, UnboundedReceiver};
 use tokio::time::Sleep;
 use tower_service::Service;
 
-use self::attempt::{Attempt, Ended, Reported};
+use self::attempt::{Attempt, Reported};
 use self::board::Board;
 pub(crate) use self::drain::LET_GO;
 use crate::consumer::Policies;
@@ -200,10 +200,8 @@ where
                 }
             }
             any = true;
-            let Some((record, report)) = self.board.begin() else {
-                continue;
-            };
-            let span = span::record(&record, &self.group);
+            let (record, report) = self.board.begin(slot);
+            let span = span::process(&record, &self.group);
             let called = span
                 .in_scope(|| catch_unwind(AssertUnwindSafe(|| self.service.call(record.clone()))));
             match called {
@@ -211,10 +209,7 @@ where
                     let task = Task::spawn(Attempt::new(future, record, report, span));
                     self.board.begun(slot, task);
                 }
-                // The report is of no use to a service that has made no future.
-                Err(panic) => {
-                    drop(self.board.ended(slot, Ended::Panicked(panic_text(&*panic))));
-                }
+                Err(panic) => self.board.panicked(slot, &panic_text(&*panic)),
             }
         }
         any
@@ -222,7 +217,7 @@ where
 
     fn poll_stage(&mut self, cx: &mut Context<'_>) -> bool {
         match &mut self.stage {
-            Stage::Draining if self.board.is_idle() => {
+            Stage::Draining if self.board.is_drained() => {
                 self.intake.close();
                 self.stage = Stage::Closing(Box::pin(tokio::time::sleep(CLOSE)));
                 true

@@ -1,15 +1,13 @@
-//! The span of one record's attempt, with the fields of OpenTelemetry's messaging conventions. Neither the
+//! The span of one attempt, with the fields of OpenTelemetry's messaging conventions. Neither the
 //! key nor the payload is among them.
 
 use campanile_core::Record;
 use tracing::Span;
 use tracing::field::Empty;
 
-pub(super) fn record(record: &Record, group: &str) -> Span {
+pub(super) fn process(record: &Record, group: &str) -> Span {
     tracing::info_span!(
-        "record",
-        // What OpenTelemetry wants it to be called; the layer's step has the bare word.
-        otel.name = format_args!("process {}", record.topic()),
+        "process",
         otel.kind = "consumer",
         otel.status_code = Empty,
         messaging.system = "kafka",

@@ -45,21 +45,20 @@ pub(super) fn answered(
     result: KafkaResult<()>,
     offsets: &TopicPartitionList,
 ) -> Result<(), KafkaError> {
-    let mut failed = result.clone();
+    let mut first = result.clone();
     for element in offsets.elements() {
         let Some(held) = assignment.get_mut(element.topic(), element.partition()) else {
             continue;
         };
         match (&result, element.error(), element.offset()) {
             (Ok(()), Ok(()), Offset::Offset(offset)) => held.acknowledged = Some(offset),
-            (_, Err(error), _) => {
+            (_, own, _) => {
                 held.sent = held.acknowledged;
-                failed = Err(error);
+                first = first.and(own);
             }
-            _ => held.sent = held.acknowledged,
         }
     }
-    failed
+    first
 }
 
 /// What a failed commit means.

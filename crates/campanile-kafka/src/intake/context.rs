@@ -83,7 +83,10 @@ impl IntakeContext {
 
     fn assign(&self, partitions: &TopicPartitionList) {
         let slots = self.assignment().assign(partitions);
-        tracing::info!(partitions = %names(slots.iter().map(|slot| &**slot)), "assigned");
+        // A cooperative rebalance that adds nothing is one, too.
+        if !slots.is_empty() {
+            tracing::info!(partitions = %names(slots.iter().map(|slot| &**slot)), "assigned");
+        }
         for slot in slots {
             self.tell(Event::Assigned(slot));
         }
@@ -127,8 +130,7 @@ impl IntakeContext {
         let Some(offsets) = commit::unacknowledged(&mut held) else {
             return;
         };
-        let span = tracing::debug_span!("commit", partitions = offsets.count());
-        let result = span.in_scope(|| consumer.commit(&offsets, CommitMode::Sync));
+        let result = consumer.commit(&offsets, CommitMode::Sync);
         if result.is_ok() {
             held.iter_mut()
                 .for_each(|held| held.acknowledged = held.sent);

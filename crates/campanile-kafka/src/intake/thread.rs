@@ -113,26 +113,28 @@ impl Worker {
 
     /// Hands over what there is, up to a batch and to the budget. Whether there was anything.
     fn read(&mut self) -> bool {
-        let _span = tracing::trace_span!("receive").entered();
         let context = self.consumer.context().clone();
         let room = self.room();
         let mut records: Vec<(SlotId, Record)> = Vec::new();
         let mut amount = Amount::default();
-        // One `None` may stand for an event that was served; two in a row are the queue's end.
+        // One `None` may stand for an event that was served; two in a row are taken for the end.
         let mut nothing = 0;
         while nothing < 2 && records.len() < BATCH && amount.left_of(room).is_some() {
             match self.consumer.poll(Duration::ZERO) {
                 None => nothing += 1,
-                Some(Err(error)) => failed(&context, error),
+                Some(Err(error)) => {
+                    nothing += 1;
+                    failed(&context, error);
+                }
                 Some(Ok(message)) => {
                     nothing = 0;
                     let Some(slot) = slot_of(&mut self.run, &context, &message) else {
                         continue;
                     };
                     let record = message::record(slot, &message);
-                    let bytes = record.size() as u64;
-                    slot.stock.receive(Amount { records: 1, bytes });
-                    amount.add(bytes);
+                    let one = Amount::of(&record);
+                    slot.stock.receive(one);
+                    amount += one;
                     records.push((slot.id, record));
                 }
             }
@@ -145,19 +147,16 @@ impl Worker {
         any
     }
 
-    /// What one read may take. In a stall, a partition's part of what is beyond the budget.
+    /// What one read may take: so little that a partition which is paused after it was read from does
+    /// not fill the budget alone. In a stall, a partition's part of what is beyond the budget.
     fn room(&self) -> Amount {
-        if let (Some(room), false) = (self.control.room(), self.flow == Flow::Stalled) {
-            return room;
-        }
-        let (budget, partitions) = (
-            self.control.budget(),
-            self.consumer.context().assignment().len(),
-        );
-        let part = |of: u64| ((of as f64 * ALLOWANCE / partitions as f64) as u64).max(1);
-        Amount {
-            records: part(budget.records),
-            bytes: part(budget.bytes),
+        let budget = self.control.budget();
+        match self.control.room() {
+            Some(room) if self.flow != Flow::Stalled => room.at_most(budget.part(ALLOWANCE)),
+            _ => {
+                let partitions = self.consumer.context().assignment().len();
+                budget.part(ALLOWANCE / partitions as f64)
+            }
         }
     }
 
@@ -229,11 +228,10 @@ impl Worker {
         }
         self.committed = now;
         let context = self.consumer.context();
-        let Some(offsets) = commit::changed(&mut context.assignment()) else {
-            return;
-        };
-        let span = tracing::debug_span!("commit", partitions = offsets.count());
-        if let Err(error) = span.in_scope(|| native::commit(&self.consumer, &offsets)) {
+        let offsets = commit::changed(&mut context.assignment());
+        if let Some(offsets) = offsets
+            && let Err(error) = native::commit(&self.consumer, &offsets)
+        {
             context.commit_ended(Err(error));
         }
     }

@@ -2,11 +2,15 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
 
 use campanile_core::{BoxError, Record};
-use tower::service_fn;
+use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
+use tower::limit::ConcurrencyLimit;
+use tower::{Service, service_fn};
 
-use crate::support::{Log, committed, consumer, mock, serve, until_committed};
+use crate::support::{Log, committed, consumer, fill, mock, serve, until_committed};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_record_is_processed_once_in_the_order_of_its_partition_and_committed() {
@@ -47,7 +51,7 @@ async fn one_record_of_a_partition_is_at_work_at_a_time_and_partitions_side_by_s
                 counts.iter().map(|c| c.load(Ordering::SeqCst)).sum(),
                 Ordering::SeqCst,
             );
-            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            tokio::time::sleep(Duration::from_millis(5)).await;
             count.fetch_sub(1, Ordering::SeqCst);
             seen.push(&record);
             Ok::<_, BoxError>(())
@@ -70,7 +74,7 @@ async fn no_more_records_are_at_work_than_allowed() {
         let (seen, at_work, peak) = (seen.clone(), at_work.clone(), peak.clone());
         async move {
             peak.fetch_max(at_work.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            tokio::time::sleep(Duration::from_millis(5)).await;
             at_work.fetch_sub(1, Ordering::SeqCst);
             seen.push(&record);
             Ok::<_, BoxError>(())
@@ -81,4 +85,122 @@ async fn no_more_records_are_at_work_than_allowed() {
     log.reaches(80).await;
     serving.stop().await.unwrap();
     assert_eq!(most.load(Ordering::SeqCst), 3);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_arrives_while_a_record_is_at_work_waits_for_its_turn() {
+    let kafka = mock("orders", 1, 1);
+    let config = kafka.consumer_config("g");
+    let (at_work, log) = (Arc::new(AtomicUsize::new(0)), Log::default());
+    let (now, seen) = (at_work.clone(), log.clone());
+    let service = service_fn(move |record: Record| {
+        let (now, seen) = (now.clone(), seen.clone());
+        async move {
+            let together = now.fetch_add(1, Ordering::SeqCst) + 1;
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            now.fetch_sub(1, Ordering::SeqCst);
+            seen.push(&record);
+            // Another one at work would be seen as a record that comes twice.
+            if together == 1 {
+                Ok(())
+            } else {
+                Err(BoxError::from("not alone"))
+            }
+        }
+    });
+    let serving = serve(consumer(config.clone(), "orders"), service);
+    for _ in 0..20 {
+        fill(&kafka, "orders", 1, 1);
+        tokio::time::sleep(Duration::from_millis(7)).await;
+    }
+    until_committed(&config, "orders", &[21]).await;
+    serving.stop().await.unwrap();
+    assert_eq!(log.of(0), (0..21).collect::<Vec<_>>());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_commit_that_fails_is_sent_again_without_another_record() {
+    let kafka = mock("orders", 1, 0);
+    let config = kafka.consumer_config("g");
+    let log = Log::default();
+    let seen = log.clone();
+    let serving = serve(
+        consumer(config.clone(), "orders"),
+        service_fn(move |record: Record| {
+            seen.push(&record);
+            async { Ok::<_, BoxError>(()) }
+        }),
+    );
+    for (count, failure) in [
+        (1, RDKafkaRespErr::RD_KAFKA_RESP_ERR_REBALANCE_IN_PROGRESS),
+        (
+            2,
+            RDKafkaRespErr::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED,
+        ),
+        (3, RDKafkaRespErr::RD_KAFKA_RESP_ERR__TRANSPORT),
+    ] {
+        kafka
+            .cluster()
+            .request_errors(RDKafkaApiKey::OffsetCommit, &[failure; 2]);
+        fill(&kafka, "orders", 1, 1);
+        until_committed(&config, "orders", &[count]).await;
+    }
+    serving.stop().await.unwrap();
+    assert_eq!(log.len(), 3);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_service_is_polled_ready_only_with_a_record_in_hand_and_may_take_its_time() {
+    let kafka = mock("orders", 3, 0);
+    let config = kafka.consumer_config("g");
+    let polls = Arc::new(AtomicUsize::new(0));
+    let log = Log::default();
+    let (seen, polled) = (log.clone(), polls.clone());
+    let inner = service_fn(move |record: Record| {
+        seen.push(&record);
+        async {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            Ok::<_, BoxError>(())
+        }
+    });
+    // The limit makes all but one wait; it is no `Clone` and needs none.
+    let service = PollsCounted {
+        inner: ConcurrencyLimit::new(inner, 1),
+        polled,
+    };
+    let serving = serve(consumer(config.clone(), "orders"), service);
+    // It is a member once it has assigned partitions; before the first record nobody polls.
+    fill(&kafka, "orders", 1, 1);
+    until_committed(&config, "orders", &[1]).await;
+    let before = polls.load(Ordering::SeqCst);
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(
+        polls.load(Ordering::SeqCst),
+        before,
+        "polled without a record"
+    );
+    fill(&kafka, "orders", 3, 20);
+    until_committed(&config, "orders", &[21, 20, 20]).await;
+    serving.stop().await.unwrap();
+    assert_eq!(log.len(), 61);
+}
+
+struct PollsCounted<S> {
+    inner: S,
+    polled: Arc<AtomicUsize>,
+}
+
+impl<S: Service<Record>> Service<Record> for PollsCounted<S> {
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = S::Future;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.polled.fetch_add(1, Ordering::SeqCst);
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, record: Record) -> S::Future {
+        self.inner.call(record)
+    }
 }

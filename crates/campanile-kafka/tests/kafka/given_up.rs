@@ -7,7 +7,9 @@ use std::time::Duration;
 use campanile_core::{BoxError, DecodeLayer, Outcome, Record, Request, error, key};
 use campanile_idempotency::{Backoff, IdempotencyLayer, LockKeeper, MemoryStore};
 use campanile_kafka::{ConsumerError, GivenUp};
+use campanile_test::faults::{Fault, FaultyStore};
 use campanile_test::{Message, MockKafka};
+use tokio::time::Instant;
 use tower::{Service, ServiceBuilder, service_fn};
 
 use crate::support::{committed, consumer, serve, until, until_committed};
@@ -259,45 +261,78 @@ async fn the_markers_skip_and_stop_hold_without_the_layer_whatever_the_policy() 
     assert_eq!(committed(&config, "orders", 1), [Some(2)]);
 }
 
+/// A handler that hangs, or not, and tells the attempts.
+fn attempts(
+    keeper: &LockKeeper,
+    attempts: &Arc<Mutex<Vec<u32>>>,
+    hangs: bool,
+) -> impl Service<Record, Response = Outcome<()>, Error = BoxError, Future: Send> + Send + use<> {
+    let seen = attempts.clone();
+    let layer = IdempotencyLayer::new(keeper, "orders", key::field(|o: &Order| &o.id)).unwrap();
+    ServiceBuilder::new()
+        .layer(DecodeLayer::json())
+        .layer(layer)
+        .service_fn(move |request: Request<Order>| {
+            seen.lock().unwrap().push(request.lock().unwrap().attempt());
+            async move {
+                if hangs {
+                    std::future::pending::<()>().await;
+                }
+                Ok::<_, BoxError>(())
+            }
+        })
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_shutdown_releases_the_lock_of_what_it_interrupts_and_hands_the_attempt_back() {
     let kafka = kafka(&[GOOD]);
     let config = kafka.consumer_config("g");
-    let keeper = keeper();
-    let attempts = Arc::new(Mutex::new(Vec::new()));
-    let service = |hangs: bool| {
-        let seen = attempts.clone();
-        let layer =
-            IdempotencyLayer::new(&keeper, "orders", key::field(|o: &Order| &o.id)).unwrap();
-        ServiceBuilder::new()
-            .layer(DecodeLayer::json())
-            .layer(layer)
-            .service_fn(move |request: Request<Order>| {
-                seen.lock().unwrap().push(request.lock().unwrap().attempt());
-                async move {
-                    if hangs {
-                        std::future::pending::<()>().await;
-                    }
-                    Ok::<_, BoxError>(())
-                }
-            })
-    };
+    let (keeper, told) = (keeper(), Arc::default());
     let short = consumer(config.clone(), "orders").with_drain_timeout(Duration::from_millis(50));
-    let serving = serve(short, service(true));
-    until("it hangs", || attempts.lock().unwrap().len() == 1).await;
+    let serving = serve(short, attempts(&keeper, &told, true));
+    until("it hangs", || told.lock().unwrap().len() == 1).await;
     assert_eq!(serving.stop().await.unwrap().left, 1);
 
-    let serving = serve(consumer(config.clone(), "orders"), service(false));
+    let serving = serve(
+        consumer(config.clone(), "orders"),
+        attempts(&keeper, &told, false),
+    );
     until_committed(&config, "orders", &[1]).await;
     let summary = serving.stop().await.unwrap();
     assert_eq!(
-        *attempts.lock().unwrap(),
+        *told.lock().unwrap(),
         [1, 1],
-        "no attempt was counted for the shutdown"
+        "the shutdown counts no attempt"
     );
     assert_eq!(
         (summary.processed, summary.waited),
         (1, 0),
-        "it found the lock free"
+        "the lock is free"
     );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shutdown_waits_for_the_answer_to_a_release_but_not_for_ever() {
+    let kafka = kafka(&[GOOD]);
+    let store = FaultyStore::new(MemoryStore::new());
+    store.next_of("release", Fault::HangReply);
+    let (keeper, told) = (LockKeeper::new(store.clone()).unwrap(), Arc::default());
+    let short = consumer(kafka.consumer_config("g"), "orders")
+        .with_drain_timeout(Duration::from_millis(50));
+    let serving = serve(short, attempts(&keeper, &told, true));
+    until("it hangs", || told.lock().unwrap().len() == 1).await;
+    let start = Instant::now();
+    serving.stop().await.unwrap();
+    assert_eq!(store.count("release"), 1);
+    assert!(
+        start.elapsed() >= Duration::from_secs(1),
+        "{:?}",
+        start.elapsed()
+    );
+    assert!(
+        start.elapsed() < Duration::from_secs(8),
+        "{:?}",
+        start.elapsed()
+    );
+    store.release();
 }

@@ -11,5 +11,6 @@ mod records;
 mod refusals;
 mod retries;
 mod shutdown;
+mod spans;
 mod store_down;
 mod support;

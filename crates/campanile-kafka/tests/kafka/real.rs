@@ -56,7 +56,7 @@ async fn two_consumers_share_a_topic_without_loss_and_without_duplicates() {
         blocking(move || {
             kafka
                 .producer()
-                .produce_all(messages(name, 4, 1500))
+                .produce_all(messages(name, 4, 400))
                 .unwrap()
         })
         .await;
@@ -74,7 +74,7 @@ async fn two_consumers_share_a_topic_without_loss_and_without_duplicates() {
             }
             _ => {}
         }
-        share(&config, name, 4, 1500).await;
+        share(&config, name, 4, 400).await;
     }
 }
 

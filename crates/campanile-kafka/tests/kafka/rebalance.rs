@@ -6,14 +6,15 @@ use std::time::Duration;
 
 use campanile_core::{BoxError, Record};
 use rdkafka::ClientConfig;
+use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 use tokio::sync::Semaphore;
 use tower::{Service, service_fn};
 
 use crate::support::{
-    BOUND, Log, Serving, committed, consumer, mock, serve, until, until_committed,
+    BOUND, Log, Serving, committed, consumer, fill, mock, serve, until, until_committed,
 };
 
-/// Takes 2 ms for each record.
+/// Takes 10 ms for each record.
 fn slow(
     log: &Log,
 ) -> impl Service<Record, Response = (), Error = BoxError, Future: Send> + Send + use<> {
@@ -21,8 +22,9 @@ fn slow(
     service_fn(move |record: Record| {
         let log = log.clone();
         async move {
-            tokio::time::sleep(Duration::from_millis(2)).await;
+            // Before: what is begun twice has had its effect twice.
             log.push(&record);
+            tokio::time::sleep(Duration::from_millis(10)).await;
             Ok(())
         }
     })
@@ -229,4 +231,63 @@ async fn a_partition_that_was_paused_when_it_was_revoked_goes_on_when_it_comes_b
     until_committed(&config, "orders", &[200; 4]).await;
     one.stop().await.unwrap();
     assert_eq!(committed(&config, "orders", 4), [Some(200); 4]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_partition_that_comes_back_is_consumed_under_its_new_assignment() {
+    let kafka = mock("orders", 1, 20);
+    let mut config = kafka.consumer_config("g");
+    // With this one every rebalance takes the partition away, and gives it to one of them.
+    config.set("partition.assignment.strategy", "range");
+    let log = Log::default();
+    let one = serve(consumer(config.clone(), "orders"), slow(&log));
+    log.reaches(20).await;
+    let mut all = 20;
+    for _ in 0..2 {
+        let other = serve(consumer(config.clone(), "orders"), slow(&log));
+        fill(&kafka, "orders", 1, 20);
+        all += 20;
+        until_committed(&config, "orders", &[all]).await;
+        other.stop().await.unwrap();
+        fill(&kafka, "orders", 1, 20);
+        all += 20;
+        until_committed(&config, "orders", &[all]).await;
+    }
+    one.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_assignment_that_was_lost_is_let_go_at_once_and_not_committed() {
+    let kafka = mock("orders", 1, 3);
+    let config = kafka.consumer_config("g");
+    let (begun, interrupted) = (Log::default(), Log::default());
+    let (b, i) = (begun.clone(), interrupted.clone());
+    let hangs_once = service_fn(move |record: Record| {
+        let hangs = record.offset() == 1 && !b.all().contains(&(0, 1));
+        b.push(&record);
+        let witness = Witness {
+            record,
+            interrupted: i.clone(),
+        };
+        async move {
+            let _witness = witness;
+            if hangs {
+                std::future::pending::<()>().await;
+            }
+            Ok::<_, BoxError>(())
+        }
+    });
+    // It would wait as long as the test does.
+    let patient = consumer(config.clone(), "orders").with_drain_timeout(BOUND);
+    let serving = serve(patient, hangs_once);
+    begun.reaches(2).await;
+    let expelled = RDKafkaRespErr::RD_KAFKA_RESP_ERR_UNKNOWN_MEMBER_ID;
+    kafka
+        .cluster()
+        .request_errors(RDKafkaApiKey::Heartbeat, &[expelled]);
+    until("the hanging one is dropped", || interrupted.len() == 1).await;
+    until_committed(&config, "orders", &[3]).await;
+    let summary = serving.stop().await.unwrap();
+    assert_eq!(interrupted.all(), [(0, 1)]);
+    assert!(summary.revoked >= 1, "{summary:?}");
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use campanile_core::{BoxError, Record};
 use campanile_kafka::{Consumer, ConsumerConfig, ConsumerError};
 use campanile_test::free_port;
-use rdkafka::types::RDKafkaRespErr;
+use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 use tower::{Service, service_fn};
 
 use crate::support::{committed, consumer, mock, serve};
@@ -146,4 +146,22 @@ async fn a_service_that_is_never_ready_again_ends_serving_after_what_it_did_is_c
         assert_eq!(calls.load(Ordering::SeqCst), 3);
         assert_eq!(committed(&config, "orders", 1), [Some(3)]);
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_group_that_may_not_be_joined_is_told() {
+    let kafka = mock("orders", 1, 1);
+    let forbidden = RDKafkaRespErr::RD_KAFKA_RESP_ERR_GROUP_AUTHORIZATION_FAILED;
+    kafka
+        .cluster()
+        .request_errors(RDKafkaApiKey::JoinGroup, &[forbidden; 100]);
+    let error = serve(
+        consumer(kafka.consumer_config("g"), "orders"),
+        service_fn(ignore),
+    )
+    .ended()
+    .await
+    .unwrap_err();
+    assert!(matches!(error, ConsumerError::Kafka { .. }), "{error:?}");
+    assert!(error.to_string().contains("authorization"), "{error}");
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use campanile_core::{BoxError, Record};
+use campanile_core::{BoxError, Record, error};
 use campanile_idempotency::{IdempotencyError, StoreError};
 use tower::service_fn;
 
@@ -58,6 +58,36 @@ async fn a_store_that_is_down_stops_the_dispatch_until_a_probe_succeeds() {
         (80, 0, 0)
     );
     assert_eq!(summary.waited, asked.load(Ordering::SeqCst) as u64);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn probes_back_off_also_where_a_record_does_not_ask_the_store() {
+    let kafka = mock("orders", 3, 5);
+    let asked = Arc::new(AtomicUsize::new(0));
+    let calls = asked.clone();
+    let service = service_fn(move |record: Record| {
+        if record.partition() > 0 {
+            calls.fetch_add(1, Ordering::SeqCst);
+        }
+        async move {
+            match record.partition() {
+                // Skipped without the store, whether it is up or not.
+                0 => Err::<(), _>(BoxError::from(error::skip("of no interest"))),
+                _ => {
+                    let error = StoreError::unavailable("connection refused");
+                    Err(IdempotencyError::Store(error).into())
+                }
+            }
+        }
+    });
+    let serving = serve(consumer(kafka.consumer_config("g"), "orders"), service);
+    until("the first", || asked.load(Ordering::SeqCst) > 0).await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let summary = serving.stop().await.unwrap();
+    // Without a back-off there would be thousands.
+    let count = asked.load(Ordering::SeqCst);
+    assert!(count < 50, "{count} probes");
+    assert_eq!(summary.processed, 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

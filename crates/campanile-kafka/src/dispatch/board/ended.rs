@@ -1,0 +1,168 @@
+//! What follows when the work on a record has ended.
+
+use std::time::Duration;
+
+use campanile_core::{BoxError, Coordinates};
+use campanile_idempotency::{Backoff, Settled};
+
+use super::Board;
+use crate::dispatch::attempt::Ended;
+use crate::dispatch::lane::HeadState;
+use crate::error::{ConsumerError, chain};
+use crate::given_up::{Burial, GivenUp, leave, skip};
+use crate::slot::SlotId;
+use crate::task::Task;
+use crate::verdict::{Verdict, asked_the_store, judge};
+
+impl Board {
+    /// The work on a record has ended. An error ends the consumer.
+    pub(in crate::dispatch) fn ended(
+        &mut self,
+        slot: SlotId,
+        ended: Ended,
+    ) -> Option<ConsumerError> {
+        // One that has been let go already ended too late: it finishes nothing, and commits nothing.
+        let lane = self.lanes.get_mut(&slot)?;
+        lane.head().state = HeadState::Due;
+        self.busy -= 1;
+        match ended {
+            Ended::Processed => {
+                self.store.answered(slot);
+                self.summary.processed += 1;
+                self.finish(slot);
+            }
+            Ended::Skipped => {
+                self.summary.skipped += 1;
+                self.finish(slot);
+            }
+            Ended::Left => self.leave(slot),
+            Ended::Panicked(text) => self.panicked(slot, &text),
+            Ended::Failed(error) => return self.failed(slot, error),
+        }
+        None
+    }
+
+    /// User code has panicked over this lane's record.
+    pub(in crate::dispatch) fn panicked(&mut self, slot: SlotId, text: &str) {
+        tracing::warn!(record = %self.at(slot), panic = text, "panicked, to be tried again");
+        self.store.not_asked(slot);
+        self.summary.retried += 1;
+        self.wait(slot, None, None);
+    }
+
+    fn failed(&mut self, slot: SlotId, error: BoxError) -> Option<ConsumerError> {
+        let at = self.at(slot);
+        let text = || chain(&*error);
+        let verdict = judge(&error, &self.policies.classifiers);
+        if let Verdict::StoreDown = verdict {
+            self.store.failed(slot, &text());
+        } else if asked_the_store(&error) {
+            self.store.answered(slot);
+        } else {
+            self.store.not_asked(slot);
+        }
+        match verdict {
+            Verdict::Retry { after } => {
+                tracing::warn!(record = %at, error = text(), "failed, to be tried again");
+                self.summary.retried += 1;
+                self.wait(slot, after, None);
+            }
+            Verdict::Wait { after, settled } => {
+                tracing::debug!(record = %at, error = text(), "waits");
+                self.summary.waited += 1;
+                self.wait(slot, after, settled);
+            }
+            Verdict::StoreDown => {
+                self.summary.waited += 1;
+                self.due_again(slot);
+            }
+            Verdict::GiveUp {
+                burial,
+                reason,
+                help,
+            } => match self.policies.given_up {
+                GivenUp::Skip => {
+                    tracing::warn!(record = %at, error = text(), "given up and skipped");
+                    self.skip(slot, burial, reason);
+                }
+                GivenUp::Stop => return Some(self.halt(slot, burial, help, error)),
+            },
+            Verdict::Skip { burial, reason } => {
+                tracing::info!(record = %at, error = text(), "skipped");
+                self.skip(slot, burial, reason);
+            }
+            Verdict::Stop { burial, help } => return Some(self.halt(slot, burial, help, error)),
+        }
+        None
+    }
+
+    /// The record is tried again after this time, or after the driver's own back-off.
+    fn wait(&mut self, slot: SlotId, after: Option<Duration>, settled: Option<Settled>) {
+        if self.lane(slot).is_draining() {
+            return self.leave(slot);
+        }
+        let head = self.lane(slot).head();
+        let after = after.unwrap_or_else(|| {
+            head.tries = head.tries.saturating_add(1);
+            Backoff::default().delay(head.tries)
+        });
+        let id = self.waits.start(slot, after, settled);
+        self.lane(slot).head().state = HeadState::Waiting(id);
+    }
+
+    /// The record is tried again as soon as it may be dispatched.
+    fn due_again(&mut self, slot: SlotId) {
+        if self.lane(slot).is_draining() {
+            return self.leave(slot);
+        }
+        self.list(slot);
+    }
+
+    fn skip(&mut self, slot: SlotId, burial: Burial, reason: String) {
+        let report = self.report(slot);
+        let task = Task::spawn(async move {
+            report.send(match skip(burial, reason).await {
+                Ok(()) => Ended::Skipped,
+                Err(error) => Ended::Failed(error.into()),
+            });
+        });
+        self.at_work(slot, task);
+    }
+
+    /// The consumer stops at this record, whose lock is let go first.
+    fn halt(
+        &mut self,
+        slot: SlotId,
+        burial: Burial,
+        help: &'static str,
+        error: BoxError,
+    ) -> ConsumerError {
+        let report = self.report(slot);
+        let record = self.lane(slot).head().record.clone();
+        let task = Task::spawn(async move {
+            if let Err(error) = leave(burial).await {
+                tracing::warn!(error = chain(&error), "the lock expires by itself");
+            }
+            record.let_go().await;
+            report.send(Ended::Left);
+        });
+        self.at_work(slot, task);
+        ConsumerError::stopped(&self.at(slot), help, error)
+    }
+
+    fn finish(&mut self, slot: SlotId) {
+        let amount = self.lane(slot).finish();
+        self.finished += amount;
+        self.list(slot);
+    }
+
+    /// The record at work is let go unfinished.
+    fn leave(&mut self, slot: SlotId) {
+        let (amount, _) = self.lane(slot).leave();
+        self.left(amount);
+    }
+
+    fn at(&mut self, slot: SlotId) -> Coordinates {
+        self.lane(slot).head().record.coordinates().clone()
+    }
+}

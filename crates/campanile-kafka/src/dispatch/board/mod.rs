@@ -1,0 +1,230 @@
+//! All lanes, and whose turn it is: everything of the dispatcher that does not know the service.
+
+mod ended;
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use campanile_core::Record;
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::attempt::{Report, Reported};
+use super::drain::Drain;
+use super::lane::{HeadState, Lane};
+use super::store::StoreHealth;
+use super::waits::Waits;
+use crate::budget::Amount;
+use crate::consumer::Policies;
+use crate::intake::Done;
+use crate::slot::{Slot, SlotId};
+use crate::summary::Summary;
+use crate::task::Task;
+
+pub(super) struct Board {
+    lanes: HashMap<SlotId, Lane>,
+    /// Whose turn comes, in this order. Who has nothing due by then is passed over.
+    turns: VecDeque<SlotId>,
+    /// How many lanes have a record at work.
+    busy: usize,
+    waits: Waits,
+    store: StoreHealth,
+    drains: Vec<Drain>,
+    stopping: bool,
+    policies: Policies,
+    reports: UnboundedSender<Reported>,
+    /// What has ended since the intake was last told.
+    finished: Amount,
+    summary: Summary,
+}
+
+impl Board {
+    pub(super) fn new(policies: Policies, reports: UnboundedSender<Reported>) -> Self {
+        Self {
+            lanes: HashMap::new(),
+            turns: VecDeque::new(),
+            busy: 0,
+            waits: Waits::default(),
+            store: StoreHealth::default(),
+            drains: Vec::new(),
+            stopping: false,
+            policies,
+            reports,
+            finished: Amount::default(),
+            summary: Summary::default(),
+        }
+    }
+
+    pub(super) fn assigned(&mut self, slot: Arc<Slot>) {
+        // One that comes while we stop is not begun with.
+        if !self.stopping {
+            self.lanes.insert(slot.id, Lane::new(slot));
+        }
+    }
+
+    pub(super) fn received(&mut self, records: Vec<(SlotId, Record)>) {
+        for (slot, record) in records {
+            match self.lanes.get_mut(&slot) {
+                Some(lane) if !lane.is_draining() => {
+                    self.summary.received += 1;
+                    lane.push(record);
+                    self.list(slot);
+                }
+                // Revoked while it was on its way.
+                _ => self.finished += Amount::of(&record),
+            }
+        }
+    }
+
+    /// These partitions are taken away: what is at work has this long to end.
+    pub(super) fn revoked(&mut self, slots: Vec<SlotId>, timeout: Duration, done: Done) {
+        self.drain(slots, timeout, Some(done));
+    }
+
+    /// Begins nothing more. What is at work has this long to end.
+    pub(super) fn stop(&mut self, timeout: Duration) {
+        self.stopping = true;
+        let slots = self.lanes.keys().copied().collect();
+        self.drain(slots, timeout, None);
+    }
+
+    /// Whether all that was to be drained is.
+    pub(super) fn is_drained(&self) -> bool {
+        self.drains.is_empty()
+    }
+
+    /// The lane whose record is to be dispatched next, if one may be dispatched.
+    pub(super) fn next(&mut self) -> Option<SlotId> {
+        if self.busy >= self.policies.max_in_flight || !self.store.allows() {
+            return None;
+        }
+        while let Some(&slot) = self.turns.front() {
+            match self.lanes.get_mut(&slot) {
+                Some(lane) if lane.is_due() => return Some(slot),
+                Some(lane) => lane.listed = false,
+                None => {}
+            }
+            self.turns.pop_front();
+        }
+        None
+    }
+
+    /// Takes this turn: its record, and how to tell of its end.
+    pub(super) fn begin(&mut self, slot: SlotId) -> (Record, Report) {
+        self.turns.pop_front();
+        let lane = self.lane(slot);
+        lane.listed = false;
+        let record = lane.due().record.clone();
+        (record, self.report(slot))
+    }
+
+    /// The service has the record of this lane.
+    pub(super) fn begun(&mut self, slot: SlotId, task: Task<()>) {
+        self.at_work(slot, task);
+        self.store.dispatched(slot);
+    }
+
+    /// Waits, drains and the store's next probe. Whether anything has changed.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> bool {
+        let mut changed = self.store.poll(cx).is_ready();
+        while let Poll::Ready((slot, id)) = self.waits.poll_next(cx) {
+            changed = true;
+            if let Some(lane) = self.lanes.get_mut(&slot)
+                && lane.wait_is_over(id)
+            {
+                self.list(slot);
+            }
+        }
+        changed | self.poll_drains(cx)
+    }
+
+    /// What the intake should know.
+    pub(super) fn take_finished(&mut self) -> Amount {
+        std::mem::take(&mut self.finished)
+    }
+
+    pub(super) fn summary(&self) -> Summary {
+        self.summary
+    }
+
+    /// A lane that must be there, since its record is being dealt with.
+    fn lane(&mut self, slot: SlotId) -> &mut Lane {
+        let lane = self.lanes.get_mut(&slot);
+        lane.expect("a lane is not removed while its record is dealt with")
+    }
+
+    fn at_work(&mut self, slot: SlotId, task: Task<()>) {
+        self.lane(slot).head().state = HeadState::Running(task);
+        self.busy += 1;
+    }
+
+    /// Puts a lane at the end of the turns.
+    fn list(&mut self, slot: SlotId) {
+        let lane = self.lane(slot);
+        if !lane.listed {
+            lane.listed = true;
+            self.turns.push_back(slot);
+        }
+    }
+
+    fn report(&self, slot: SlotId) -> Report {
+        Report {
+            slot,
+            reports: self.reports.clone(),
+        }
+    }
+
+    fn drain(&mut self, slots: Vec<SlotId>, timeout: Duration, done: Option<Done>) {
+        for slot in &slots {
+            // One that was assigned while we stop has no lane.
+            if let Some(lane) = self.lanes.get_mut(slot) {
+                let amount = lane.drain();
+                self.left(amount);
+            }
+        }
+        self.drains.push(Drain::new(slots, timeout, done));
+    }
+
+    fn poll_drains(&mut self, cx: &mut Context<'_>) -> bool {
+        let mut drains = std::mem::take(&mut self.drains);
+        let before = drains.len();
+        drains.retain_mut(|drain| {
+            drain.lanes.retain(|&slot| {
+                let busy = self.lanes.get(&slot).is_some_and(Lane::is_busy);
+                if !busy {
+                    self.remove(slot);
+                }
+                busy
+            });
+            if !drain.lanes.is_empty() && drain.poll_deadline(cx).is_ready() {
+                let lanes = std::mem::take(&mut drain.lanes);
+                let tasks = lanes.into_iter().filter_map(|slot| self.remove(slot));
+                drain.let_go(tasks.collect());
+            }
+            drain.poll_end(cx).is_pending()
+        });
+        self.drains = drains;
+        self.drains.len() < before
+    }
+
+    /// Ends a lane. Gives the record at work, with its task.
+    fn remove(&mut self, slot: SlotId) -> Option<(Task<()>, Record)> {
+        let mut lane = self.lanes.remove(&slot)?;
+        let (amount, task) = lane.leave();
+        self.busy -= usize::from(task.is_some());
+        self.left(amount);
+        self.store.not_asked(slot);
+        task
+    }
+
+    /// Records were let go unfinished.
+    fn left(&mut self, amount: Amount) {
+        if self.stopping {
+            self.summary.left += amount.records;
+        } else {
+            self.summary.revoked += amount.records;
+        }
+        self.finished += amount;
+    }
+}
