@@ -16,5 +16,6 @@ mod panics;
 mod refusals;
 mod renewing;
 mod sharing;
+mod simulation;
 mod waiting;
 mod world;

@@ -1,0 +1,138 @@
+//! What the store applied, in its order.
+
+use std::collections::{HashMap, HashSet};
+use std::num::NonZeroUsize;
+use std::sync::{Arc, Mutex};
+
+use campanile_core::{Answer, Command, FencingToken, Operation, Owner, Reply, StoreKey};
+use campanile_idempotency::{MemoryStore, Store, StoreError};
+
+#[derive(Clone, Default)]
+pub(super) struct History(Arc<Mutex<HashMap<StoreKey, Vec<Applied>>>>);
+
+type Applied = (Operation, Reply);
+
+impl History {
+    /// Whether this grant ended as COMPLETED.
+    pub(super) fn has_completed(&self, key: &StoreKey, token: FencingToken) -> bool {
+        let histories = self.0.lock().unwrap();
+        completions(&histories[key]).any(|completed| completed == token)
+    }
+
+    /// Whether the lock was granted to run the handler under.
+    pub(super) fn has_granted(&self, key: &StoreKey, token: FencingToken) -> bool {
+        let histories = self.0.lock().unwrap();
+        histories[key].iter().any(
+            |(_, reply)| matches!(reply, Reply::Acquired { token: granted, .. } if *granted == token),
+        )
+    }
+
+    pub(super) fn has_rejected(&self, key: &StoreKey) -> bool {
+        let histories = self.0.lock().unwrap();
+        let rejected = |(_, reply): &(_, Reply)| *reply == Reply::Rejected;
+        histories[key].iter().any(rejected)
+    }
+
+    pub(super) fn assert_sound(&self, max_attempts: u16) {
+        for history in self.0.lock().unwrap().values() {
+            let mut last: Option<(FencingToken, Owner)> = None;
+            let mut ended = false;
+            for (operation, reply) in history {
+                match (operation, reply) {
+                    (
+                        Operation::Acquire { owner, .. },
+                        Reply::Acquired { token, attempt }
+                        | Reply::Exhausted { token, attempt, .. },
+                    ) => {
+                        assert!(!ended, "granted after its end: {history:#?}");
+                        assert!(*attempt <= max_attempts, "{history:#?}");
+                        if last != Some((*token, *owner)) {
+                            let rises = last.is_none_or(|(last, _)| *token > last);
+                            assert!(rises, "{history:#?}");
+                        }
+                        last = Some((*token, *owner));
+                    }
+                    (_, Reply::Completed | Reply::Rejected) => ended = true,
+                    _ => {}
+                }
+            }
+            let completed: HashSet<_> = completions(history).collect();
+            assert!(
+                completed.len() <= 1,
+                "completed more than once: {history:#?}"
+            );
+        }
+    }
+}
+
+fn completions(history: &[Applied]) -> impl Iterator<Item = FencingToken> {
+    history.iter().filter_map(|it| match it {
+        (Operation::Complete { grant, .. }, Reply::Completed) => Some(grant.token),
+        _ => None,
+    })
+}
+
+/// The store that all processes share.
+pub(super) struct Recorded {
+    pub(super) memory: MemoryStore,
+    pub(super) history: History,
+}
+
+impl Store for Recorded {
+    async fn apply(&self, command: Command) -> Result<Answer, StoreError> {
+        let answer = self.memory.apply(command.clone()).await?;
+        let mut histories = self.history.0.lock().unwrap();
+        let history = histories.entry(command.key).or_default();
+        history.push((command.operation, answer.reply.clone()));
+        Ok(answer)
+    }
+}
+
+/// A keeper's way to its store: one command for a key at a time.
+pub(super) struct OneByOne<S> {
+    pub(super) store: S,
+    pub(super) on_the_way: Mutex<HashSet<StoreKey>>,
+}
+
+impl<S: Store> OneByOne<S> {
+    fn send(&self, commands: &[Command]) -> Sent<'_> {
+        let keys: Vec<_> = commands.iter().map(|command| command.key.clone()).collect();
+        for key in &keys {
+            let alone = self.on_the_way.lock().unwrap().insert(key.clone());
+            // A panic here is caught by the keeper, and so would not be seen.
+            if !alone {
+                eprintln!("two commands for one key on their way: {commands:#?}");
+                std::process::abort();
+            }
+        }
+        Sent(&self.on_the_way, keys)
+    }
+}
+
+/// Also one that is given up is not on its way any more.
+struct Sent<'a>(&'a Mutex<HashSet<StoreKey>>, Vec<StoreKey>);
+
+impl Drop for Sent<'_> {
+    fn drop(&mut self) {
+        let mut on_the_way = self.0.lock().unwrap();
+        for key in &self.1 {
+            on_the_way.remove(key);
+        }
+    }
+}
+
+impl<S: Store> Store for OneByOne<S> {
+    async fn apply(&self, command: Command) -> Result<Answer, StoreError> {
+        let _sent = self.send(std::slice::from_ref(&command));
+        self.store.apply(command).await
+    }
+
+    async fn apply_batch(&self, batch: Vec<Command>) -> Vec<Result<Answer, StoreError>> {
+        let _sent = self.send(&batch);
+        self.store.apply_batch(batch).await
+    }
+
+    fn max_batch(&self) -> NonZeroUsize {
+        self.store.max_batch()
+    }
+}

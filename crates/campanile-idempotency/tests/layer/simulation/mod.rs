@@ -1,0 +1,145 @@
+//! Processes, keys and requests at random, over a store with faults; and what must hold throughout.
+//!
+//! * Under one keeper, one handler works on a key; over all of them, one has a lock on it.
+//! * A keeper has one command for a key on its way.
+//! * Tokens rise; a key is completed by one of them; a handler runs under a grant that is one.
+//! * Nobody waits for ever: every request ends, every record is let go, every keeper is left with
+//!   nothing, and every key is final or can be acquired.
+//! * No keeper panics.
+//!
+//! `CAMPANILE_SIMULATION_CASES` asks for more cases, `CAMPANILE_SIMULATION_SEED` for one again: the
+//! same plan and the same faults, though what happens at the same moment may happen in another order.
+
+mod handlers;
+mod history;
+mod plan;
+mod process;
+mod requests;
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+use campanile_core::Outcome;
+use campanile_idempotency::{IdempotencyError, MemoryStore};
+use campanile_test::TestClock;
+use fastrand::Rng;
+use futures_util::future::join_all;
+use tokio::time::{sleep, timeout};
+
+use self::handlers::Handlers;
+use self::history::History;
+use self::plan::Plan;
+use self::process::Process;
+use crate::world::HOUR;
+
+/// What all processes of a simulation share.
+struct Setting {
+    plan: Plan,
+    clock: TestClock,
+    memory: MemoryStore,
+    history: History,
+    handlers: Handlers,
+}
+
+#[test]
+fn what_must_hold_holds_whatever_happens() {
+    let read = |name| {
+        std::env::var(name)
+            .ok()
+            .map(|number| number.parse::<u64>().unwrap())
+    };
+    if let Some(seed) = read("CAMPANILE_SIMULATION_SEED") {
+        return simulate(seed);
+    }
+    let cases = read("CAMPANILE_SIMULATION_CASES").unwrap_or(150);
+    let first = fastrand::u64(..1 << 48);
+    println!("seeds {first} to {}", first + cases);
+    for seed in first..first + cases {
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| simulate(seed))) {
+            println!("to run it again: CAMPANILE_SIMULATION_SEED={seed}");
+            resume_unwind(panic);
+        }
+    }
+}
+
+fn simulate(seed: u64) {
+    fastrand::seed(seed); // the keepers' jitter and nonces
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build();
+    runtime.unwrap().block_on(run(Rng::with_seed(seed)));
+}
+
+async fn run(mut rng: Rng) {
+    let clock = TestClock::new();
+    let setting = Arc::new(Setting {
+        plan: Plan::draw(&mut rng),
+        memory: MemoryStore::with_clock(clock.store_clock()),
+        clock,
+        history: History::default(),
+        handlers: Handlers::default(),
+    });
+    let mut processes: Vec<_> = (0..setting.plan.processes)
+        .map(|_| Process::start(&setting, &mut rng))
+        .collect();
+    for _ in 0..setting.plan.events {
+        sleep(setting.plan.pause(&mut rng)).await;
+        let at = rng.usize(..processes.len());
+        match rng.u8(..100) {
+            ..80 => processes[at].request(&setting, &mut rng),
+            80..88 => processes[at].outage(&mut rng),
+            88..94 => setting
+                .clock
+                .put_forward(setting.plan.ttl.mul_f64(rng.f64() * 2.0)),
+            94..97 => {
+                let crashed =
+                    std::mem::replace(&mut processes[at], Process::start(&setting, &mut rng));
+                crashed.crash().await;
+            }
+            _ => {
+                let closed =
+                    std::mem::replace(&mut processes[at], Process::start(&setting, &mut rng));
+                drop(tokio::spawn(closed.close(false)));
+            }
+        }
+    }
+    let ends = processes.into_iter().map(|process| process.close(true));
+    timeout(HOUR * 4, join_all(ends))
+        .await
+        .expect("every process ends");
+    assert_every_key_ends(&setting).await;
+    setting.handlers.assert_sound();
+    setting.history.assert_sound(setting.plan.max_attempts);
+}
+
+async fn assert_every_key_ends(setting: &Arc<Setting>) {
+    for key in 0..setting.plan.keys {
+        for tries in 0.. {
+            assert!(tries < 50, "key {key} has no end");
+            sleep(Duration::from_secs(10 * 60)).await;
+            let process = Process::sound(setting);
+            let called = process.run_to_success(setting, key).await;
+            let is_final = match called {
+                Ok(Outcome::Processed(_) | Outcome::Duplicate(_) | Outcome::Parked(_)) => true,
+                Ok(other) => panic!("{other:?}"),
+                Err(error) => match IdempotencyError::find(&*error).unwrap() {
+                    IdempotencyError::Exhausted(exhausted) => {
+                        let lock = exhausted.take_lock().unwrap();
+                        lock.reject("").await.unwrap();
+                        true
+                    }
+                    error => {
+                        assert!(error.is_contention(), "{error:?}");
+                        false
+                    }
+                },
+            };
+            process.close(true).await;
+            if is_final {
+                break;
+            }
+        }
+    }
+}

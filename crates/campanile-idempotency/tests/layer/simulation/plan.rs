@@ -1,0 +1,63 @@
+//! The numbers of one simulation.
+
+use std::time::Duration;
+
+use campanile_core::limits::MIN_LOCK_TTL;
+use campanile_test::faults::Fault;
+use fastrand::Rng;
+
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) processes: usize,
+    pub(super) keys: usize,
+    pub(super) events: usize,
+    pub(super) ttl: Duration,
+    pub(super) max_hold: Duration,
+    pub(super) max_attempts: u16,
+    /// How much goes wrong: 0 is nothing, 1 is a lot.
+    pub(super) trouble: f64,
+}
+
+impl Plan {
+    pub(super) fn draw(rng: &mut Rng) -> Self {
+        let ttl = match rng.u8(..3) {
+            0 => MIN_LOCK_TTL,
+            1 => Duration::from_secs(3),
+            _ => Duration::from_secs(30),
+        };
+        Self {
+            processes: rng.usize(1..=3),
+            keys: rng.usize(1..=4),
+            events: rng.usize(20..=120),
+            ttl,
+            max_hold: ttl * rng.u32(2..=10),
+            max_attempts: rng.u16(1..=4),
+            trouble: rng.f64(),
+        }
+    }
+
+    /// Between two events: mostly much less than a lock lives.
+    pub(super) fn pause(&self, rng: &mut Rng) -> Duration {
+        match rng.u8(..4) {
+            0 => Duration::ZERO,
+            1 => self.ttl.mul_f64(rng.f64()),
+            _ => self.ttl.mul_f64(rng.f64() / 20.0),
+        }
+    }
+
+    pub(super) fn odds(&self) -> Vec<(f64, Fault)> {
+        let slow = Fault::Slow(self.ttl / 50);
+        let odds = [
+            (0.15, Fault::LoseReply),
+            (0.10, Fault::Refuse),
+            (0.05, Fault::Hang),
+            (0.05, Fault::HangReply),
+            (0.15, slow),
+            (0.03, Fault::FewerAnswers),
+            (0.03, Fault::MoreAnswers),
+            (0.03, Fault::Panic),
+        ];
+        let scale = |(odds, fault)| (odds * self.trouble, fault);
+        odds.into_iter().map(scale).collect()
+    }
+}

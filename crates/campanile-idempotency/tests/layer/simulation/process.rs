@@ -1,0 +1,160 @@
+//! One process: a keeper, its way to the store, and the requests it works on.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use campanile_core::{BoxError, FencingToken, Outcome, Request};
+use campanile_idempotency::policy::{OnAbandoned, OnGivenUp, OnLocked, OnLost};
+use campanile_idempotency::{Backoff, IdempotencyLayer, LockKeeper, reply};
+use campanile_test::faults::{Fault, FaultyStore};
+use fastrand::Rng;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{sleep, timeout};
+use tower::{Layer, ServiceExt, service_fn};
+
+use super::Setting;
+use super::history::{OneByOne, Recorded};
+use super::requests::Script;
+use crate::world::{HOUR, request};
+
+pub(super) type SimulatedLayer =
+    IdempotencyLayer<campanile_core::key::Key<campanile_core::key::Header>, reply::JsonReply>;
+
+pub(super) struct Process {
+    id: u64,
+    store: FaultyStore<Recorded>,
+    keeper: LockKeeper,
+    task: JoinHandle<()>,
+    layer: SimulatedLayer,
+    requests: JoinSet<()>,
+    odds: Vec<(f64, Fault)>,
+}
+
+impl Process {
+    pub(super) fn start(setting: &Setting, rng: &mut Rng) -> Self {
+        let mut process = Self::sound(setting);
+        let layer = process.layer;
+        let layer = layer.with_given_up(*pick(rng, &[OnGivenUp::HandOver, OnGivenUp::Reject]));
+        let layer = layer.with_lost(*pick(rng, &[OnLost::Cancel, OnLost::Notify]));
+        let at_most = setting.plan.ttl * rng.u32(1..20);
+        let layer = layer.with_locked(*pick(rng, &[OnLocked::Error, OnLocked::Wait { at_most }]));
+        let abandoned = [OnAbandoned::Fail, OnAbandoned::Release, OnAbandoned::Expire];
+        process.layer = layer.with_abandoned(*pick(rng, &abandoned));
+        process.odds = setting.plan.odds();
+        process.store.at_random(rng.u64(..), process.odds.clone());
+        process
+    }
+
+    /// One whose store has no faults.
+    pub(super) fn sound(setting: &Setting) -> Self {
+        static IDS: AtomicU64 = AtomicU64::new(0);
+        let store = FaultyStore::new(Recorded {
+            memory: setting.memory.clone(),
+            history: setting.history.clone(),
+        });
+        let way = OneByOne {
+            store: store.clone(),
+            on_the_way: Mutex::new(HashSet::new()),
+        };
+        let (keeper, task) = LockKeeper::unspawned(way, setting.clock.clock());
+        let plan = &setting.plan;
+        let layer = IdempotencyLayer::new(&keeper, "payments", campanile_core::key::header("id"));
+        let layer = layer.unwrap().with_reply(reply::json());
+        let layer = layer.with_lock_ttl(plan.ttl).unwrap();
+        let layer = layer.with_max_hold(plan.max_hold).unwrap();
+        let layer = layer.with_max_attempts(plan.max_attempts.into()).unwrap();
+        let backoff = Backoff::new(plan.ttl / 20, plan.ttl * 2).unwrap();
+        Self {
+            id: IDS.fetch_add(1, Ordering::Relaxed),
+            store,
+            keeper,
+            task: tokio::spawn(task),
+            layer: layer.with_backoff(backoff),
+            requests: JoinSet::new(),
+            odds: Vec::new(),
+        }
+    }
+
+    /// A request comes.
+    pub(super) fn request(&mut self, setting: &Arc<Setting>, rng: &mut Rng) {
+        let script = Script::draw(&setting.plan, rng);
+        let request = script.run(setting.clone(), self.layer.clone(), self.id);
+        self.requests.spawn(request);
+    }
+
+    /// The store is not reached for a while, and what it has on its way neither.
+    pub(super) fn outage(&mut self, rng: &mut Rng) {
+        let (store, odds, seed) = (self.store.clone(), self.odds.clone(), rng.u64(..));
+        let fault = [
+            Fault::Refuse,
+            Fault::LoseReply,
+            Fault::Hang,
+            Fault::HangReply,
+        ];
+        store.always(*pick(rng, &fault));
+        let lasts = Duration::from_secs_f64(rng.f64() * 40.0);
+        tokio::spawn(async move {
+            sleep(lasts).await;
+            store.heal();
+            store.at_random(seed, odds);
+        });
+    }
+
+    /// It dies: first what could still say something.
+    pub(super) async fn crash(mut self) {
+        self.task.abort();
+        let ended = self.task.await;
+        assert!(ended.unwrap_err().is_cancelled(), "the keeper panicked");
+        self.requests.shutdown().await;
+    }
+
+    /// Its requests come to their end, and then it does.
+    pub(super) async fn close(mut self, healed: bool) {
+        if healed {
+            self.store.heal();
+        } else {
+            let _ = self.keeper.shutdown(Duration::from_secs(1)).await;
+        }
+        // The odds never keep a store away for ever; it is only the assertion below that needs this.
+        let store = self.store.clone();
+        tokio::spawn(async move {
+            sleep(HOUR / 2).await;
+            store.heal();
+        });
+        while let Some(request) = self.requests.join_next().await {
+            request.unwrap();
+        }
+        let report = self.keeper.shutdown(HOUR).await;
+        assert!(report.settled, "the keeper is left with something");
+        drop((self.keeper, self.layer));
+        let ended = timeout(HOUR, self.task).await;
+        ended.expect("the keeper ends with its handles").unwrap();
+    }
+
+    /// A request whose handler answers its token at once.
+    pub(super) async fn run_to_success(
+        &self,
+        setting: &Setting,
+        key: usize,
+    ) -> Result<Outcome<u64>, BoxError> {
+        let (handlers, process) = (setting.handlers.clone(), self.id);
+        let service = self
+            .layer
+            .clone()
+            .layer(service_fn(move |request: Request<()>| {
+                let lock = request.lock().unwrap().clone();
+                let work = handlers.begin(process, &lock);
+                async move {
+                    drop(work);
+                    Ok::<_, BoxError>(FencingToken::get(lock.token()))
+                }
+            }));
+        service.oneshot(request(&key.to_string())).await
+    }
+}
+
+pub(super) fn pick<'a, T>(rng: &mut Rng, choices: &'a [T]) -> &'a T {
+    rng.choice(choices).expect("there are some")
+}

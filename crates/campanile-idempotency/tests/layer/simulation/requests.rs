@@ -1,0 +1,179 @@
+//! One request, its handler, and whoever waits for it.
+
+use std::panic::{AssertUnwindSafe, resume_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+use campanile_core::{BoxError, FencingToken, Outcome, Request, error};
+use campanile_idempotency::{HeldLock, IdempotencyError};
+use fastrand::Rng;
+use futures_util::FutureExt;
+use tokio::time::{sleep, timeout};
+use tower::load_shed::error::Overloaded;
+use tower::{Layer, ServiceExt, service_fn};
+
+use super::Setting;
+use super::plan::Plan;
+use super::process::{SimulatedLayer, pick};
+use crate::world::{HOUR, request, store_key};
+
+#[derive(Clone, Copy, Debug)]
+enum Ends {
+    Succeeds,
+    Fails,
+    FailsForGood,
+    Skips,
+    Stops,
+    IsOverloaded,
+    Panics,
+    Hangs,
+}
+
+use Ends::{Fails, FailsForGood, Hangs, IsOverloaded, Panics, Skips, Stops, Succeeds};
+
+/// What happens to a handed-over lock.
+#[derive(Clone, Copy, Debug)]
+enum Buries {
+    Rejects,
+    Releases,
+    Drops,
+}
+
+use Buries::{Drops, Rejects, Releases};
+
+/// What is drawn for a request beforehand.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Script {
+    key: usize,
+    works: Duration,
+    ends: Ends,
+    /// The future is dropped then.
+    dropped: Option<Duration>,
+    /// And that is an interruption.
+    interrupted: bool,
+    buries: Buries,
+    burial: Duration,
+}
+
+impl Script {
+    pub(super) fn draw(plan: &Plan, rng: &mut Rng) -> Self {
+        let ends = [
+            Succeeds,
+            Succeeds,
+            Succeeds,
+            Fails,
+            Fails,
+            FailsForGood,
+            Skips,
+            Stops,
+            IsOverloaded,
+            Panics,
+            Hangs,
+        ];
+        let time = |rng: &mut Rng| match rng.u8(..4) {
+            0 => Duration::ZERO,
+            1 => plan.ttl.mul_f64(rng.f64() * 4.0),
+            _ => plan.ttl.mul_f64(rng.f64() / 4.0),
+        };
+        let ends = *pick(rng, &ends);
+        // What is only notified of its lost lock, and hangs, has nobody else to end it.
+        let dropped = match ends {
+            Hangs => Some(plan.ttl * rng.u32(1..20)),
+            _ => (rng.u8(..3) == 0).then(|| time(rng)),
+        };
+        Self {
+            key: rng.usize(..plan.keys),
+            works: time(rng),
+            ends,
+            dropped,
+            interrupted: rng.bool(),
+            buries: *pick(rng, &[Rejects, Releases, Drops]),
+            burial: time(rng),
+        }
+    }
+
+    pub(super) async fn run(self, setting: Arc<Setting>, layer: SimulatedLayer, process: u64) {
+        let seen = setting.clone();
+        let service = layer.layer(service_fn(move |request: Request<()>| {
+            let lock = request.lock().unwrap().clone();
+            let work = seen.handlers.begin(process, &lock);
+            let seen = seen.clone();
+            async move {
+                let _work = work;
+                let key = store_key(&self.key.to_string());
+                if !seen.history.has_granted(&key, lock.token()) {
+                    seen.handlers
+                        .note(format!("a handler without a grant: {lock:?}"));
+                }
+                for _ in 0..3 {
+                    sleep(self.works / 3).await;
+                    seen.handlers.look();
+                }
+                self.end(lock.token()).await
+            }
+        }));
+        let request = request(&self.key.to_string());
+        let record = request.record().clone();
+        // Boxed, for rustc does not see that the future of a handler in this body is `Send`.
+        let call = service.oneshot(request).boxed();
+        let mut call = AssertUnwindSafe(call).catch_unwind();
+        let called = match self.dropped {
+            Some(after) => timeout(after, &mut call).await.ok(),
+            None => Some((&mut call).await),
+        };
+        if self.interrupted {
+            record.set_interrupted();
+        }
+        drop(call);
+        if let Some(Ok(called)) = called {
+            self.assert_true(&setting, called).await;
+        }
+        let let_go = timeout(HOUR * 2, record.let_go()).await;
+        assert!(let_go.is_ok(), "the record is not let go");
+    }
+
+    async fn end(self, token: FencingToken) -> Result<u64, BoxError> {
+        match self.ends {
+            Succeeds => Ok(token.get()),
+            Fails => Err("gateway busy".into()),
+            FailsForGood => Err(error::permanent("no such account").into()),
+            Skips => Err(error::skip("a test order").into()),
+            Stops => Err(error::stop("no database").into()),
+            IsOverloaded => Err(Overloaded::new().into()),
+            Panics => resume_unwind(Box::new("as it was told to")),
+            Hangs => std::future::pending().await,
+        }
+    }
+
+    /// What the caller was told is what the store has.
+    async fn assert_true(self, setting: &Setting, called: Result<Outcome<u64>, BoxError>) {
+        let (key, history) = (store_key(&self.key.to_string()), &setting.history);
+        let completed = |token| history.has_completed(&key, FencingToken::new(token).unwrap());
+        match called {
+            Ok(Outcome::Processed(token)) => assert!(completed(token)),
+            Ok(Outcome::Duplicate(duplicate)) => assert!(completed(duplicate.reply.unwrap())),
+            Ok(Outcome::Parked(_)) => assert!(history.has_rejected(&key)),
+            Ok(other) => panic!("{other:?}"),
+            Err(error) => {
+                let lock = match IdempotencyError::find(&*error).unwrap() {
+                    IdempotencyError::Failed(failed) => failed.take_lock(),
+                    IdempotencyError::Exhausted(exhausted) => exhausted.take_lock(),
+                    _ => None,
+                };
+                if let Some(lock) = lock {
+                    self.bury(lock).await;
+                }
+            }
+        }
+    }
+
+    async fn bury(self, lock: HeldLock) {
+        sleep(self.burial).await;
+        // It may have been lost meanwhile, and that is told; or its keeper has died.
+        match self.buries {
+            Rejects => drop(lock.reject("published").await),
+            Releases => drop(lock.release().await),
+            Drops => drop(lock),
+        }
+    }
+}
