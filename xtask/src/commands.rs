@@ -6,10 +6,17 @@ use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 
 /// The programs behind `cargo xtask soak`, and how long they run unless the environment says so.
-const SOAKED: &[&str] = &["campanile-core", "campanile-redis", "campanile-tests"];
+const SOAKED: &[&str] = &[
+    "campanile-core",
+    "campanile-idempotency",
+    "campanile-redis",
+    "campanile-test",
+    "campanile-tests",
+];
 const LENGTHS: &[(&str, &str)] = &[
     ("CAMPANILE_DIFFERENTIAL_OPS", "1000000"),
-    ("PROPTEST_CASES", "20000"),
+    ("CAMPANILE_SIMULATION_CASES", "5000"),
+    ("PROPTEST_CASES", "5000"),
 ];
 
 /// Kafka and Redis to play with.
