@@ -63,6 +63,8 @@
 //! * **Rebalances.** What is at work in a partition that is revoked may end, within
 //!   [a time](Consumer::with_drain_timeout), and is committed before the partition is given away. What
 //!   does not end is dropped, with its lock released.
+//! * **Records** come as they are. A header's name that is not UTF-8 has U+FFFD in the place of what is
+//!   not.
 //! * **Memory** is bounded by [a budget](Consumer::with_budget).
 //!
 //! # Events

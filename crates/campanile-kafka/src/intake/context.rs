@@ -115,7 +115,8 @@ impl IntakeContext {
         {
             tracing::warn!("the runtime is too busy to let go of revoked partitions");
         }
-        if !lost {
+        // It may have been lost meanwhile.
+        if !consumer.assignment_lost() {
             self.commit_now(consumer, &mut held);
         }
     }

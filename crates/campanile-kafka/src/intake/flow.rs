@@ -13,7 +13,7 @@ use std::time::Duration;
 use super::control::LOW_WATER;
 
 /// For how long reading may just stop: meanwhile nobody serves the callbacks of a rebalance.
-const STALL: Duration = Duration::from_millis(100);
+const STALL: Duration = Duration::from_millis(50);
 
 /// The part of the budget that one of several partitions may hold.
 pub(super) const HOG: f64 = 0.5;

@@ -330,7 +330,7 @@ async fn a_shutdown_waits_for_the_answer_to_a_release_but_not_for_ever() {
         start.elapsed()
     );
     assert!(
-        start.elapsed() < Duration::from_secs(8),
+        start.elapsed() < Duration::from_secs(15),
         "{:?}",
         start.elapsed()
     );

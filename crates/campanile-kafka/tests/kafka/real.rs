@@ -259,7 +259,7 @@ async fn a_broker_that_hangs_holds_up_no_shutdown() {
     let start = tokio::time::Instant::now();
     serving.stop().await.unwrap();
     assert!(
-        start.elapsed() < Duration::from_secs(8),
+        start.elapsed() < Duration::from_secs(15),
         "{:?}",
         start.elapsed()
     );

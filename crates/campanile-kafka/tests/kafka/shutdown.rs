@@ -155,7 +155,7 @@ async fn a_broker_that_cannot_be_reached_holds_up_no_shutdown() {
     let start = tokio::time::Instant::now();
     serving.stop().await.unwrap();
     assert!(
-        start.elapsed() < Duration::from_secs(8),
+        start.elapsed() < Duration::from_secs(15),
         "{:?}",
         start.elapsed()
     );
