@@ -1,0 +1,198 @@
+//! What follows from the answer to an acquire.
+
+use std::time::Duration;
+
+use campanile_core::{BoxableError, CarryLock, Duplicate, Outcome, Parked, Unguarded};
+use tokio::time::{Instant, sleep, timeout};
+use tower_service::Service;
+
+use super::Pending;
+use super::replies::decode;
+use super::running::Running;
+use super::state::{State, Then, Wait};
+use crate::error::{Exhausted, Handover, IdempotencyError};
+use crate::keeper::{Acquisition, HeldLock, Settled, Settlement};
+use crate::layer::Shared;
+use crate::policy::OnGivenUp;
+use crate::reply::ReplyCodec;
+use crate::service::CloneableService;
+
+/// What follows from the answer to an acquire. What does not run drops the ready service, and so
+/// gives its permit back.
+pub(super) fn acquired<S, R, C>(
+    shared: &Shared<C>,
+    answer: Acquisition,
+    pending: Pending<S, R>,
+    patience: Option<Duration>,
+) -> State<S, R>
+where
+    R: CarryLock,
+    S: Service<R> + CloneableService,
+    S::Error: BoxableError,
+    C: ReplyCodec<S::Response>,
+{
+    let key = pending.key.key().clone();
+    let error = match answer {
+        Acquisition::Held(lock) => return process(shared, lock, pending),
+        Acquisition::Exhausted {
+            lock,
+            attempts,
+            burials,
+            last_error,
+        } => {
+            return exhausted(shared, lock, attempts, burials, last_error);
+        }
+        Acquisition::Duplicate {
+            reply,
+            attempts,
+            completed_at,
+        } => {
+            let reply = reply.and_then(|bytes| decode(shared, bytes));
+            return State::answer(Outcome::Duplicate(Duplicate::new(
+                reply,
+                attempts,
+                completed_at,
+            )));
+        }
+        Acquisition::Parked { attempts, reason } => {
+            return State::answer(Outcome::Parked(Parked::new(attempts, reason)));
+        }
+        Acquisition::Locked {
+            retry_after,
+            settled,
+        } => {
+            return match patience.filter(|left| !left.is_zero()) {
+                Some(left) => wait(pending, retry_after.min(left), settled),
+                None => State::refused(IdempotencyError::Locked {
+                    key,
+                    retry_after,
+                    settled,
+                }),
+            };
+        }
+        Acquisition::BackingOff {
+            retry_after,
+            attempts,
+        } => IdempotencyError::BackingOff {
+            key,
+            retry_after,
+            attempts,
+        },
+        Acquisition::Mismatch => IdempotencyError::Mismatch { key },
+        Acquisition::Unavailable(error) => {
+            let open = shared
+                .guard
+                .fail_open
+                .as_ref()
+                .is_some_and(|when| when(&key, &error));
+            if open {
+                tracing::warn!(%error, "processed without a lock");
+                let Pending {
+                    mut service,
+                    request,
+                    ..
+                } = pending;
+                let future = service.call(request);
+                return State::Unguarded {
+                    future,
+                    why: Unguarded::StoreDown,
+                };
+            }
+            IdempotencyError::Store(error)
+        }
+        Acquisition::ShuttingDown => IdempotencyError::ShuttingDown,
+    };
+    State::refused(error)
+}
+
+fn process<S, R, C>(shared: &Shared<C>, held: HeldLock, pending: Pending<S, R>) -> State<S, R>
+where
+    R: CarryLock,
+    S: Service<R>,
+{
+    let lock = held.lock().clone();
+    // Made before the rest of `pending` is taken apart, and so dropped after it: should the inner
+    // service panic, user code dies before its lock is let go here, too.
+    let mut running = Running::new(held, pending.request.interrupt(), shared.guard.clone());
+    let Pending {
+        mut service,
+        mut request,
+        ..
+    } = pending;
+    let span = tracing::debug_span!(
+        "process",
+        campanile.token = lock.token().get(),
+        campanile.attempt = lock.attempt()
+    );
+    let lost = lock.lost();
+    let future = span.in_scope(|| {
+        running.call(|| {
+            request.set_lock(lock);
+            service.call(request)
+        })
+    });
+    State::Processing {
+        future,
+        running: Some(running),
+        lost,
+        span,
+    }
+}
+
+fn exhausted<S: Service<R>, R, C>(
+    shared: &Shared<C>,
+    mut lock: HeldLock,
+    attempts: u32,
+    burials: u32,
+    last_error: Option<Box<str>>,
+) -> State<S, R> {
+    match shared.guard.given_up {
+        OnGivenUp::Reject => {
+            let parked = Outcome::Parked(Parked::new(attempts, last_error));
+            let settlement = Settlement::Reject { reason: "".into() };
+            State::settle(lock, settlement, Then::Answer(parked))
+        }
+        OnGivenUp::HandOver => {
+            lock.drop_fails(shared.guard.backoff.delay(burials), false, "".into());
+            let key = lock.lock().key().clone();
+            let lock = Handover::new(Some(lock));
+            let exhausted = Exhausted {
+                key,
+                attempts,
+                burials,
+                last_error,
+                lock,
+            };
+            State::refused(IdempotencyError::Exhausted(exhausted))
+        }
+    }
+}
+
+fn wait<S, R>(pending: Pending<S, R>, at_most: Duration, settled: Option<Settled>) -> State<S, R>
+where
+    S: Service<R> + CloneableService,
+{
+    let Pending {
+        service,
+        request,
+        key,
+        fingerprint,
+    } = pending;
+    // A clone is not ready: the permit goes back with the service that was.
+    let pending = Some(Pending {
+        service: service.clone(),
+        request,
+        key,
+        fingerprint,
+    });
+    drop(service);
+    let wait: Wait = Box::pin(async move {
+        let start = Instant::now();
+        match settled {
+            Some(settled) => drop(timeout(at_most, settled).await),
+            None => sleep(at_most).await,
+        }
+        start.elapsed()
+    });
+    State::Waiting { wait, pending }
+}

@@ -1,0 +1,66 @@
+//! Settling: until the store has answered.
+
+use campanile_core::{Answer, Reply};
+
+use super::{Task, corrupt, is_unreadable, repeat_after};
+use crate::keeper::message::{NotSettled, Settle, Settlement};
+use crate::keeper::slot::{Phase, Settling, Way};
+use crate::store::{Store, StoreError};
+
+impl<S: Store> Task<S> {
+    pub(super) fn settle(&mut self, settle: Settle) {
+        let Settle {
+            slot: index,
+            settlement,
+            reply,
+        } = settle;
+        let slot = &mut self.slots[index];
+        self.timers.set(index, &mut slot.timer, None);
+        let Phase::Held(held) = std::mem::replace(&mut slot.phase, Phase::Ended) else {
+            unreachable!("a held lock is settled once, and its slot stays until then");
+        };
+        if let Settlement::Expire = settlement {
+            self.end_when_idle(index);
+            return;
+        }
+        let (grant, attempt) = (held.grant, held.attempt);
+        slot.phase = Phase::Settling(Settling {
+            grant,
+            attempt,
+            settlement,
+            reply,
+            tries: 0,
+        });
+        // A renewal that is only queued is overtaken: its place now holds the settlement.
+        if slot.way != Way::Sent {
+            slot.way = Way::Idle;
+            self.want(index);
+        }
+    }
+
+    pub(super) fn settle_answered(&mut self, index: usize, answer: Result<Answer, StoreError>) {
+        let slot = &mut self.slots[index];
+        let Phase::Settling(settling) = &mut slot.phase else {
+            unreachable!("a settlement waits for its answer");
+        };
+        let result = match answer.map(|answer| answer.reply) {
+            Ok(Reply::Completed | Reply::Retrying | Reply::Released | Reply::Rejected) => Ok(()),
+            Ok(Reply::Lost | Reply::Settled(_)) => Err(NotSettled::Lost(settling.lost(&slot.key))),
+            Ok(Reply::Corrupt) => Err(NotSettled::Unreadable(corrupt())),
+            // An answer, too: no repeat would change it.
+            Err(error) if is_unreadable(&error) => Err(NotSettled::Unreadable(error)),
+            Ok(_) | Err(_) => {
+                // Only an answer decides; the command is the same, so it can be repeated. That
+                // keeps the lock from others as well as a renewal would.
+                settling.tries += 1;
+                let at = self.clock.now() + repeat_after(settling.tries).min(slot.terms.ttl / 6);
+                return self.timers.set(index, &mut slot.timer, Some(at));
+            }
+        };
+        if let Some(reply) = settling.reply.take() {
+            let _ = reply.send(result);
+        }
+        slot.phase = Phase::Ended;
+        self.end_when_idle(index);
+    }
+}
