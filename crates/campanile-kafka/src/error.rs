@@ -1,7 +1,7 @@
 //! Why serving ended.
 
 use std::error::Error;
-use std::fmt;
+use std::fmt::{self, Write};
 
 use campanile_core::{BoxError, ConfigError, Coordinates};
 use rdkafka::error::KafkaError;
@@ -93,13 +93,21 @@ impl Error for Unfinished {
 
 /// An error with all its sources, for events: one line, and no record's content of ours.
 pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
-    let mut text = error.to_string();
+    let mut text = shown(error);
     let mut next = error.source();
     while let Some(error) = next {
         text.push_str(": ");
-        text.push_str(&error.to_string());
+        text.push_str(&shown(error));
         next = error.source();
     }
+    text
+}
+
+/// An error's text. `to_string` panics on a `Display` that fails, and errors come from users.
+pub(crate) fn shown(error: &(dyn Error + 'static)) -> String {
+    let mut text = String::new();
+    // What was written before it failed is shown.
+    let _ = write!(text, "{error}");
     text
 }
 

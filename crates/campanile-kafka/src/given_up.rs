@@ -43,11 +43,8 @@ pub(crate) async fn skip(burial: Burial, reason: String) -> Result<(), Idempoten
 pub(crate) async fn leave(burial: Burial) -> Result<(), IdempotencyError> {
     match burial {
         Burial::None => Ok(()),
-        // Dropped, it counts as the failed attempt that it was.
-        Burial::LastAttempt(lock) => {
-            drop(lock);
-            Ok(())
-        }
+        // It counts as the failed attempt that it was; a mended handler may try what is left.
+        Burial::LastAttempt(lock) => lock.fail().await,
         Burial::Exhausted(lock) => lock.release().await,
     }
 }

@@ -48,6 +48,11 @@ impl Slot {
         self.mark.store(offset, Ordering::Release);
     }
 
+    /// Nothing is finished any more. Set by the dispatcher alone.
+    pub(crate) fn clear_mark(&self) {
+        self.mark.store(NONE, Ordering::Release);
+    }
+
     /// Whether the partition was revoked since.
     pub(crate) fn is_over(&self) -> bool {
         self.over.load(Ordering::Relaxed)

@@ -7,6 +7,7 @@ use std::time::Duration;
 use campanile_core::{BoxError, Classify, Disposition};
 use campanile_idempotency::{Defaults, Failed, IdempotencyError, Settled, StoreErrorKind};
 
+use crate::error::shown;
 use crate::given_up::Burial;
 
 /// How long after a lost lock the key is tried again: somebody else may be at work on it.
@@ -85,7 +86,7 @@ fn idempotency(error: &IdempotencyError) -> Verdict {
 
 fn of_failed(failed: &Failed) -> Verdict {
     let burial = || failed.take_lock().map_or(Burial::None, Burial::LastAttempt);
-    let reason = || failed.source.to_string();
+    let reason = || shown(&*failed.source);
     match failed.disposition {
         Disposition::DeadLetter => Verdict::GiveUp {
             burial: burial(),
@@ -127,7 +128,7 @@ fn other(error: &(dyn Error + 'static), classifier: &dyn Classify) -> Verdict {
         Some(Disposition::DeadLetter) => cannot_be_tried(error),
         Some(Disposition::Skip) => Verdict::Skip {
             burial: Burial::None,
-            reason: error.to_string(),
+            reason: shown(error),
         },
         Some(Disposition::Stop) => Verdict::Stop {
             burial: Burial::None,
@@ -145,7 +146,7 @@ fn other(error: &(dyn Error + 'static), classifier: &dyn Classify) -> Verdict {
 fn cannot_be_tried(error: &(dyn Error + 'static)) -> Verdict {
     Verdict::GiveUp {
         burial: Burial::None,
-        reason: error.to_string(),
+        reason: shown(error),
         help: "no attempt would mend it: correct what produces the record, or how it is decoded \
                and keyed, or choose `GivenUp::Skip`",
     }

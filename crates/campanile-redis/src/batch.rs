@@ -48,9 +48,9 @@ impl<'a> Batch<'a> {
     }
 
     /// The answers; this error where there is none.
-    pub(crate) fn answers(self, missing: &StoreError) -> Vec<Result<Answer, StoreError>> {
+    pub(crate) fn answers(&mut self, missing: &StoreError) -> Vec<Result<Answer, StoreError>> {
         let missing = || Err(missing.clone());
-        self.answers
+        std::mem::take(&mut self.answers)
             .into_iter()
             .map(|answer| answer.unwrap_or_else(missing))
             .collect()

@@ -79,19 +79,37 @@ impl Store for RedisStore {
             command_timeout,
             ..
         } = &*self.0;
-        let mut batch = Batch::new(&self.0, &commands);
-        if tokio::time::timeout(*command_timeout, batch.run())
+        let mut call = Call {
+            connections,
+            batch: Batch::new(&self.0, &commands),
+            answered: false,
+        };
+        call.answered = tokio::time::timeout(*command_timeout, call.batch.run())
             .await
-            .is_err()
-            && let Some(link) = batch.link()
-        {
-            // It may lead nowhere: a peer that vanished says nothing for many minutes.
-            connections.discard(link, &"no answer in time");
-        }
-        batch.answers(&StoreError::timeout(format!(
+            .is_ok();
+        call.batch.answers(&StoreError::timeout(format!(
             "Redis at {} did not answer within {command_timeout:?}",
             connections.address()
         )))
+    }
+}
+
+/// A batch on its way. What ends without an answer gives its connection up, whether its time was over
+/// here or the caller's was: it may lead nowhere, and a peer that vanished says nothing for many
+/// minutes.
+struct Call<'a> {
+    connections: &'a Connections,
+    batch: Batch<'a>,
+    answered: bool,
+}
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        if !self.answered
+            && let Some(link) = self.batch.link()
+        {
+            self.connections.discard(link, &"no answer in time");
+        }
     }
 }
 

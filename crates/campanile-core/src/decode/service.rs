@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::marker::PhantomData;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::{Context, Poll};
 
 use tower_service::Service;
@@ -45,7 +46,9 @@ where
 
     fn call(&mut self, input: In) -> Self::Future {
         let parts = input.into_request_parts();
-        match self.decoder.decode(&parts.record) {
+        // A decoder that panics on one record must not be tried with it for ever.
+        let decoded = catch_unwind(AssertUnwindSafe(|| self.decoder.decode(&parts.record)));
+        match decoded.unwrap_or_else(|_| Err("the decoder panicked".into())) {
             Ok(body) => ResponseFuture::inner(self.inner.call(Request::from_parts(parts, body))),
             Err(source) => {
                 let coordinates = parts.record.coordinates().clone();

@@ -161,3 +161,15 @@ async fn a_request_keeps_its_extensions_when_its_body_is_decoded() {
     let answer: (u64, Option<u8>) = service.oneshot(request).await.unwrap();
     assert_eq!(answer, (100, Some(7)));
 }
+
+#[tokio::test]
+async fn a_decoder_that_panics_is_an_error_of_its_record() {
+    let own = DecodeLayer::with(|record: &Record| -> Result<(), BoxError> {
+        panic!("on {}", record.coordinates())
+    });
+    let failed = decode::<_, ()>(own, record("x")).await.unwrap_err();
+    assert_eq!(
+        text(&*failed),
+        "cannot decode payments/3@42: the decoder panicked"
+    );
+}

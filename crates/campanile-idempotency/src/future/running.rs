@@ -65,13 +65,13 @@ impl Running {
             }
         };
         match held.lock().loss().map(|lost| lost.cause) {
+            Some(LostCause::Superseded) => return Settlement::Expire,
             Some(LostCause::MaxHold) => return fail("held longer than `max_hold`"),
-            // The store could not be reached, or has another owner: nothing to say.
-            Some(_) => return Settlement::Expire,
+            _ if self.inside => return fail("the handler panicked"),
+            // The store could not be reached, which says nothing about the record. If nobody has
+            // taken the lock meanwhile, it need not expire there, either.
+            Some(_) => return Settlement::Release { ran: true },
             None => {}
-        }
-        if self.inside {
-            return fail("the handler panicked");
         }
         if self.interrupt.as_ref().is_some_and(Interrupt::is_set) {
             return Settlement::Release { ran: true };

@@ -70,6 +70,29 @@ impl HeldLock {
         self.settle(Settlement::Release { ran: false })
     }
 
+    /// Records the failed attempt and lets the lock go, as a drop does, but the key is not doomed: it
+    /// may be tried again after its back-off, as long as there are attempts.
+    ///
+    /// Repeats the command until the store answers.
+    ///
+    /// # Errors
+    /// As [`reject`](Self::reject)'s.
+    pub fn fail(mut self) -> impl Future<Output = Result<(), IdempotencyError>> + Send + use<> {
+        let settlement = match self
+            .abandoned
+            .take()
+            .expect("until it is settled or dropped")
+        {
+            Settlement::Fail { delay, error, .. } => Settlement::Fail {
+                delay,
+                last: false,
+                error,
+            },
+            other => other,
+        };
+        self.settle(settlement)
+    }
+
     /// From now on a drop is a failed attempt, with the next after this delay.
     pub(crate) fn drop_fails(&mut self, delay: Duration, last: bool, error: Box<str>) {
         self.drop_means(Settlement::Fail { delay, last, error });

@@ -44,18 +44,20 @@ pub(super) enum Way {
 
 #[derive(Debug)]
 pub(super) enum Phase {
-    /// The acquire is not answered yet. With `doubt`, an earlier one of the same nonce may have been
-    /// granted.
-    Acquiring {
-        reply: oneshot::Sender<Acquisition>,
-        doubt: bool,
-    },
+    /// The acquire is not answered yet.
+    Acquiring { reply: oneshot::Sender<Acquisition> },
     /// Somebody has the lock.
     Held(Held),
     /// The grant's last command is not answered yet.
     Settling(Settling),
-    /// The acquire was not answered, and may have been granted.
-    Cancelling { tries: u32, until: Duration },
+    /// The acquire was not answered, and may have been granted. Its nonce is used for nothing but the
+    /// cancel any more: a late copy of that would free a lock which was granted to the same nonce.
+    Cancelling {
+        tries: u32,
+        until: Duration,
+        /// Who asked for the key meanwhile, and acquires it anew once the cancel is answered.
+        next: Option<Acquire>,
+    },
     /// Over, but for the answer of a command that is on its way.
     Ended,
 }
@@ -104,31 +106,12 @@ impl Slot {
             terms,
             fingerprint,
             owner: draw_owner(),
-            phase: Phase::Acquiring {
-                reply,
-                doubt: false,
-            },
+            phase: Phase::Acquiring { reply },
             way: Way::Idle,
             timer: None,
             settled: None,
             _interrupt: interrupt,
         }
-    }
-
-    /// Takes up another request for a key whose last acquire is in doubt. It has the same nonce: if
-    /// that was granted, this is the grant, and no attempt is counted for nothing.
-    pub(super) fn adopt(&mut self, acquire: Acquire) {
-        let Acquire {
-            key: _,
-            terms,
-            fingerprint,
-            interrupt,
-            reply,
-        } = acquire;
-        self.terms = terms;
-        self.fingerprint = fingerprint;
-        self._interrupt = interrupt;
-        self.phase = Phase::Acquiring { reply, doubt: true };
     }
 
     /// What tells others that this has ended.
@@ -140,10 +123,7 @@ impl Slot {
     pub(super) fn command(&self, floor: FencingToken) -> Option<(What, Command)> {
         let (what, operation) = match &self.phase {
             // Whoever asked is gone, and nothing was sent.
-            Phase::Acquiring {
-                reply,
-                doubt: false,
-            } if reply.is_closed() => return None,
+            Phase::Acquiring { reply } if reply.is_closed() => return None,
             Phase::Acquiring { .. } => (
                 What::Acquire,
                 Operation::Acquire {

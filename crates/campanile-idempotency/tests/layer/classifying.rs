@@ -168,3 +168,33 @@ async fn an_error_is_kept_with_its_sources_and_cut_where_a_character_ends() {
     assert!((510..=512).contains(&kept.len()), "{}", kept.len());
     assert!(kept.ends_with('鐘'));
 }
+
+/// That handler did run: only the very error of a layer that refused says that it did not.
+#[tokio::test(start_paused = true)]
+async fn overload_of_a_client_inside_the_handler_comes_to_an_end() {
+    #[derive(Debug)]
+    struct ClientFailed(Overloaded);
+    impl fmt::Display for ClientFailed {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("the client has failed")
+        }
+    }
+    impl std::error::Error for ClientFailed {
+        fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+            Some(&self.0)
+        }
+    }
+    let world = World::new();
+    let layer = world.layer().with_max_attempts(3).unwrap();
+    let service = failing(&layer, || ClientFailed(Overloaded::new()).into());
+    let mut runs = 0;
+    while !matches!(
+        refusal(&service.run("p-1").await),
+        IdempotencyError::Exhausted(_)
+    ) {
+        runs += 1;
+        assert!(runs <= 3 + 8, "three attempts, eight handed back");
+        sleep(HOUR).await;
+    }
+    assert_eq!(runs, 3 + 8);
+}

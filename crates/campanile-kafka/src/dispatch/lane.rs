@@ -56,6 +56,10 @@ impl Lane {
 
     pub(super) fn push(&mut self, record: Record) {
         let delivery = self.watermark.deliver(record.offset());
+        if self.watermark.mark().is_none() {
+            // The position was reset: a mark from before would skip what comes again.
+            self.slot.clear_mark();
+        }
         self.queue.push_back((delivery, record));
     }
 

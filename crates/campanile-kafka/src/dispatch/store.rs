@@ -1,7 +1,7 @@
 //! Whether the store answers. While it does not, one record at a time asks.
 
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use campanile_idempotency::Backoff;
@@ -26,9 +26,13 @@ pub(super) enum Probe {
     After(Pin<Box<Sleep>>),
     /// The next record is one.
     Due,
-    /// The record of this slot is one.
-    Running(SlotId),
+    /// The record of this slot is one; then at the latest it counts as answered.
+    Running(SlotId, Pin<Box<Sleep>>),
 }
+
+/// An acquire that was not answered by then has failed. So a probe that still runs has its lock, and
+/// what takes so long is its handler, which must not hold up all others.
+const ANSWERED: Duration = Duration::from_secs(6);
 
 impl StoreHealth {
     /// Whether a record may be dispatched.
@@ -50,7 +54,7 @@ impl StoreHealth {
             ..
         } = self
         {
-            *probe = Probe::Running(slot);
+            *probe = Probe::Running(slot, Box::pin(tokio::time::sleep(ANSWERED)));
         }
     }
 
@@ -66,7 +70,7 @@ impl StoreHealth {
             }
             Self::Down {
                 failures,
-                probe: Probe::Running(probe),
+                probe: Probe::Running(probe, _),
             } if *probe == slot => {
                 tracing::debug!(error, failures, "the store is still down");
                 failures.saturating_add(1)
@@ -83,32 +87,43 @@ impl StoreHealth {
 
     /// A record of this slot ended, and the store had answered.
     pub(super) fn answered(&mut self, slot: SlotId) {
-        if matches!(self, Self::Down { probe: Probe::Running(probe), .. } if *probe == slot) {
-            tracing::info!("the store answers again");
-            *self = Self::Up;
+        if matches!(self, Self::Down { probe: Probe::Running(probe, _), .. } if *probe == slot) {
+            self.up();
         }
+    }
+
+    fn up(&mut self) {
+        tracing::info!("the store answers again");
+        *self = Self::Up;
     }
 
     /// A record of this slot ended, or was let go, without having asked the store: the next one is
     /// the probe.
     pub(super) fn not_asked(&mut self, slot: SlotId) {
         if let Self::Down { probe, .. } = self
-            && matches!(probe, Probe::Running(running) if *running == slot)
+            && matches!(probe, Probe::Running(running, _) if *running == slot)
         {
             *probe = Probe::Due;
         }
     }
 
-    /// Whether the next probe has become due.
+    /// Whether the next probe has become due, or the one that runs has its answer.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if let Self::Down { probe, .. } = self
-            && let Probe::After(sleep) = probe
-            && sleep.as_mut().poll(cx).is_ready()
-        {
-            *probe = Probe::Due;
-            return Poll::Ready(());
+        let Self::Down { probe, .. } = self else {
+            return Poll::Pending;
+        };
+        match probe {
+            Probe::After(sleep) => {
+                ready!(sleep.as_mut().poll(cx));
+                *probe = Probe::Due;
+            }
+            Probe::Running(_, answered) => {
+                ready!(answered.as_mut().poll(cx));
+                self.up();
+            }
+            Probe::Due => return Poll::Pending,
         }
-        Poll::Pending
+        Poll::Ready(())
     }
 }
 
@@ -164,6 +179,16 @@ mod tests {
         assert!(!health.allows());
         health.not_asked(ONE);
         assert!(health.allows());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_probe_whose_handler_takes_long_has_its_answer_and_holds_up_nobody() {
+        let mut health = down().await;
+        health.dispatched(ONE);
+        let start = tokio::time::Instant::now();
+        std::future::poll_fn(|cx| health.poll(cx)).await;
+        assert!(matches!(health, StoreHealth::Up));
+        assert_eq!(start.elapsed(), ANSWERED);
     }
 
     #[tokio::test(start_paused = true)]

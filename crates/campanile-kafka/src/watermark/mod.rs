@@ -49,6 +49,11 @@ impl Watermark {
         Delivery(self.first + self.delivered.len() as u64 - 1)
     }
 
+    /// The offset below which everything is finished.
+    pub(crate) fn mark(&self) -> Option<i64> {
+        self.mark
+    }
+
     /// A delivery is finished. Gives the mark if that has moved it.
     pub(crate) fn finish(&mut self, Delivery(number): Delivery) -> Option<i64> {
         let index = number.checked_sub(self.first)?;

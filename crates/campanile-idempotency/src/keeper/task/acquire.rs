@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use campanile_core::{Answer, FencingToken, Reply, State};
+use campanile_core::{Answer, FencingToken, Reply};
 use tokio::sync::oneshot;
 
 use super::{Task, corrupt};
 use crate::keeper::HeldLock;
 use crate::keeper::calls::Sent;
 use crate::keeper::message::{Acquire, Acquisition, Settle, Settlement};
-use crate::keeper::slot::{Held, Phase, Slot, draw_owner};
+use crate::keeper::slot::{Held, Phase, Slot};
 use crate::store::{Store, StoreError};
 
 impl<S: Store> Task<S> {
@@ -26,11 +26,12 @@ impl<S: Store> Task<S> {
             return;
         };
         let slot = &mut self.slots[index];
-        // The grant in doubt was for the slot's payload; another one waits until it is cancelled.
-        if let Phase::Cancelling { .. } = slot.phase
-            && slot.fingerprint == acquire.fingerprint
+        // An acquire of ours is in doubt: this one is next, and what it asks for now is the answer to
+        // the cancel.
+        if let Phase::Cancelling { next, .. } = &mut slot.phase
+            && next.as_ref().is_none_or(|next| next.reply.is_closed())
         {
-            slot.adopt(acquire);
+            *next = Some(acquire);
             self.timers.set(index, &mut slot.timer, None);
             self.want(index);
         } else {
@@ -58,8 +59,7 @@ impl<S: Store> Task<S> {
         let index = sent.slot;
         let slot = &mut self.slots[index];
         let ttl = slot.terms.ttl;
-        let Phase::Acquiring { reply: waiting, .. } =
-            std::mem::replace(&mut slot.phase, Phase::Ended)
+        let Phase::Acquiring { reply: waiting } = std::mem::replace(&mut slot.phase, Phase::Ended)
         else {
             unreachable!("an acquisition waits for its answer");
         };
@@ -82,15 +82,6 @@ impl<S: Store> Task<S> {
                         last_error,
                     }
                 });
-            }
-            Ok(Reply::Settled(State::Retrying)) => {
-                // The acquire in doubt was cancelled after all. Its nonce is used up.
-                slot.owner = draw_owner();
-                slot.phase = Phase::Acquiring {
-                    reply: waiting,
-                    doubt: false,
-                };
-                return self.want(index);
             }
             Ok(Reply::Locked { remaining }) => {
                 let poll = (ttl / 3).mul_f64(0.9 + 0.2 * fastrand::f64());
