@@ -5,8 +5,10 @@ use std::num::NonZeroU64;
 
 /// The fencing token of a grant: rises with each grant of the same key.
 ///
-/// Give it to whatever the handler writes to, and let that refuse a smaller one
-/// (`UPDATE … WHERE token < $1`): it is the receiver that closes the window which no lock can close.
+/// Give it to whatever the handler writes to, and let that refuse a smaller one **in what belongs to
+/// this key alone**: a row for each payment, not for each account. Tokens of different keys say
+/// nothing about each other, and can be equal. It is the receiver that closes the window which no
+/// lock can close.
 ///
 /// A token is below 2^53, so that every client and script reads it exactly, as a double too.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

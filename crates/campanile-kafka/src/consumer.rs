@@ -16,6 +16,7 @@ use crate::given_up::GivenUp;
 use crate::intake::{Intake, Settings};
 use crate::serve::Serve;
 use crate::summary::Summary;
+use crate::task::Task;
 
 /// Feeds records into a tower service, and commits the offsets of those that are finished.
 ///
@@ -131,13 +132,18 @@ impl Consumer {
     /// The service needs no `Clone`: the one instance is polled ready with a record in hand, called,
     /// and its futures run as tasks of their own. Its response is not looked at; `Ok` means that the
     /// record is finished.
-    pub fn serve<S>(self, service: S) -> Serve<S>
+    pub fn serve<S>(self, service: S) -> Serve
     where
         S: Service<Record> + Send + 'static,
         S::Error: BoxableError,
         S::Future: Send + 'static,
     {
-        Serve::new(self, service)
+        let consumer = format!("{self:?}");
+        Serve::new(consumer, |signal| {
+            // A task of its own: on a worker of the runtime it is next to the tasks that it starts,
+            // and whoever awaits it may be busy with other things in between.
+            Box::pin(async move { Task::spawn(self.run(service, signal)).join().await })
+        })
     }
 
     /// Runs until it is told to end.

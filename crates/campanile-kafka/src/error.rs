@@ -10,7 +10,8 @@ use rdkafka::error::KafkaError;
 ///
 /// Before it is returned, what was in flight was drained as in a graceful shutdown, and what was
 /// finished was committed.
-#[derive(Debug)]
+///
+/// `Debug` prints the error with all its sources, since that is what a `main` that returns it shows.
 #[non_exhaustive]
 pub enum ConsumerError {
     /// The settings contradict each other.
@@ -48,6 +49,12 @@ impl ConsumerError {
             at: at.clone(),
             source: Box::new(Unfinished { help, source }),
         }
+    }
+}
+
+impl fmt::Debug for ConsumerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&chain(self))
     }
 }
 

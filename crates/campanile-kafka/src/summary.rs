@@ -8,9 +8,11 @@
 pub struct Summary {
     /// Records taken from Kafka.
     pub received: u64,
-    /// The service answered `Ok`: the offset is committed, or was about to be.
+    /// The service answered `Ok`, and so the offset is committed, or was about to be. Duplicates are
+    /// among them, and keys that are given up for good: the driver does not look at the response.
+    /// Count those by tower's `map_response` around the layer.
     pub processed: u64,
-    /// Given up by policy, and committed.
+    /// Given up by [`GivenUp::Skip`](crate::GivenUp::Skip), and committed.
     pub skipped: u64,
     /// Let go unfinished because their partition was revoked; its next owner has them.
     pub revoked: u64,

@@ -69,7 +69,7 @@ fn idempotency(error: &IdempotencyError) -> Verdict {
                 .take_lock()
                 .map_or(Burial::None, Burial::Exhausted),
             reason: exhausted.to_string(),
-            help: "no attempt is left: raise the layer's `with_max_attempts`, redrive the key, or \
+            help: "no attempt is left: raise the layer's `with_max_attempts` to try it again, or \
                    choose `GivenUp::Skip`",
         },
         IdempotencyError::MissingKey
@@ -91,8 +91,8 @@ fn of_failed(failed: &Failed) -> Verdict {
         Disposition::DeadLetter => Verdict::GiveUp {
             burial: burial(),
             reason: reason(),
-            help: "its last attempt failed, or its error is permanent: mend the handler or the \
-                   record, raise the layer's `with_max_attempts`, redrive the key, or choose \
+            help: "its last attempt failed, or its error is permanent: mend the handler and start \
+                   again, with a higher `with_max_attempts` of the layer if none is left, or choose \
                    `GivenUp::Skip`",
         },
         Disposition::Skip => Verdict::Skip {

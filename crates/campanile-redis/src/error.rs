@@ -9,7 +9,8 @@ use redis::{ErrorKind, RedisError};
 
 /// Why [`RedisStore::connect`](crate::RedisStore::connect) failed. It shows the address that was
 /// tried, and never the credentials.
-#[derive(Debug)]
+///
+/// `Debug` prints the error with its source, since that is what a `main` that returns it shows.
 #[non_exhaustive]
 pub enum ConnectError {
     /// The URL cannot be used.
@@ -74,10 +75,22 @@ impl ConnectError {
     }
 }
 
+impl fmt::Debug for ConnectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")?;
+        match self.source() {
+            Some(source) => write!(f, ": {source}"),
+            None => Ok(()),
+        }
+    }
+}
+
 impl fmt::Display for ConnectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Url { .. } => f.write_str("the URL of Redis cannot be used"),
+            Self::Url { .. } => f.write_str(
+                "the URL of Redis is not of the form redis://[user:password@]host[:port][/db]",
+            ),
             Self::Unreachable { address, .. } => write!(f, "Redis at {address} cannot be reached"),
             Self::TimedOut { address, after } => {
                 write!(f, "Redis at {address} did not answer within {after:?}")

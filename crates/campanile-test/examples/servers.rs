@@ -32,6 +32,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     println!("export CAMPANILE_BROKER={}", kafka.bootstrap());
     println!("export CAMPANILE_REDIS={}", redis.url());
+    eprintln!("to send a record: cargo run -p campanile-test --example produce -- TOPIC PAYLOAD");
     eprintln!("Ctrl-C stops them");
     signals.forever().next();
     eprintln!("stopping");

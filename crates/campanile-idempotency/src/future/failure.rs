@@ -93,6 +93,7 @@ fn record<S: Service<R>, R>(
 
 /// Gives the key up without a dead letter, by the user's explicit choice.
 fn reject<S: Service<R>, R>(held: HeldLock, error: Box<str>) -> State<S, R> {
+    tracing::warn!(attempt = held.lock().attempt(), %error, "given up without a dead letter");
     let parked = Parked::new(held.lock().attempt(), Some(error.clone()));
     State::settle(
         held,
