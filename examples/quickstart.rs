@@ -89,7 +89,11 @@ async fn main() -> Result<(), BoxError> {
     let half = ledger.until(PAYMENTS / 2, |line| matches!(line, Line::Charged(_)));
     let first = consume(&world, &keeper, &ledger, half).await?;
     println!("stopped in the middle of the work, starting again");
-    let all = ledger.until(sent.len(), |line| matches!(line, Line::Answered { .. }));
+    let charged = ledger.until(PAYMENTS, |line| matches!(line, Line::Charged(_)));
+    let answered = ledger.until(sent.len(), |line| matches!(line, Line::Answered { .. }));
+    let all = async {
+        tokio::join!(charged, answered);
+    };
     let second = consume(&world, &keeper, &ledger, all).await?;
     show(&ledger, first.received + second.received)
 }
