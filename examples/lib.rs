@@ -54,12 +54,7 @@ impl World {
                 (Some(mock), broker)
             }
         };
-        Ok(Self {
-            mock,
-            broker,
-            redis,
-            topic,
-        })
+        Ok(Self { mock, broker, redis, topic })
     }
 
     /// Sends these bodies as JSON, each with its Kafka record key, and waits until the broker has
@@ -89,9 +84,7 @@ impl World {
         let config = ConsumerConfig::new(&*self.broker, group).set("auto.offset.reset", "earliest");
         match self.mock {
             // The mock is quick, and need not be waited for as a real broker would.
-            Some(_) => config
-                .set("session.timeout.ms", "1500")
-                .set("heartbeat.interval.ms", "100"),
+            Some(_) => config.set("session.timeout.ms", "1500").set("heartbeat.interval.ms", "100"),
             None => config,
         }
     }
@@ -141,8 +134,6 @@ impl<L> Clone for Ledger<L> {
 
 impl<L> fmt::Debug for Ledger<L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Ledger")
-            .field("lines", &self.0.borrow().len())
-            .finish()
+        f.debug_struct("Ledger").field("lines", &self.0.borrow().len()).finish()
     }
 }

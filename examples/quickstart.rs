@@ -40,11 +40,7 @@ fn stack(
         // what does not decode never takes a lock
         .layer(DecodeLayer::json())
         // one lock for each payment, renewed while the handler runs
-        .layer(IdempotencyLayer::new(
-            store,
-            "payments",
-            key::field(|p: &Payment| &p.id),
-        )?)
+        .layer(IdempotencyLayer::new(store, "payments", key::field(|p: &Payment| &p.id))?)
         // a slow handler fails its attempt
         .timeout(Duration::from_secs(10))
         .service_fn(move |request| charge(request, ledger.clone())))
@@ -78,10 +74,7 @@ async fn main() -> Result<(), BoxError> {
 
     // Every tenth payment is sent twice: a producer's retry.
     let sent: Vec<usize> = (0..PAYMENTS).chain((0..PAYMENTS).step_by(10)).collect();
-    let payment = |&n: &usize| Payment {
-        id: format!("{}/{n}", world.topic),
-        cents: n as u64,
-    };
+    let payment = |&n: &usize| Payment { id: format!("{}/{n}", world.topic), cents: n as u64 };
     world.produce(sent.iter().map(payment), |payment| &payment.id)?;
 
     let ledger = Ledger::default();

@@ -35,9 +35,7 @@ pub(crate) fn servers(progress: &Progress, args: &[OsString]) -> Result {
 pub(crate) fn bench(progress: &Progress, args: &[OsString]) -> Result {
     install(progress)?;
     let mut command = cargo();
-    command
-        .args(["run", "--release", "--package", "campanile-bench", "--"])
-        .args(args);
+    command.args(["run", "--release", "--package", "campanile-bench", "--"]).args(args);
     Err(command.exec().into())
 }
 

@@ -8,14 +8,10 @@ pub(crate) fn test(progress: &Progress) -> Result {
     install(progress)?;
     progress.run(cargo().args(["fmt", "--all", "--check"]))?;
     progress.run(
-        cargo()
-            .args(["clippy", "--workspace", "--all-targets"])
-            .args(["--", "-D", "warnings"]),
+        cargo().args(["clippy", "--workspace", "--all-targets"]).args(["--", "-D", "warnings"]),
     )?;
     progress.run(
-        cargo()
-            .args(["doc", "--workspace", "--no-deps"])
-            .env("RUSTDOCFLAGS", "-D warnings"),
+        cargo().args(["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings"),
     )?;
     // The documentation's examples are among the tests.
     progress.run(cargo().args(["test", "--workspace"]))?;

@@ -51,11 +51,7 @@ fn add(progress: &Progress, packages: &[&str]) -> Result {
         return Err(format!("packages are missing; install them with `{command}`").into());
     }
     progress.run(apt_get().arg("update"))?;
-    progress.run(
-        apt_get()
-            .args(["install", "--yes", "--no-install-recommends"])
-            .args(packages),
-    )
+    progress.run(apt_get().args(["install", "--yes", "--no-install-recommends"]).args(packages))
 }
 
 fn apt_get() -> Command {

@@ -15,9 +15,7 @@ impl Progress {
         reason = "the time shown to who waits; no lock depends on it"
     )]
     pub(crate) fn start() -> Self {
-        Self {
-            start: Instant::now(),
-        }
+        Self { start: Instant::now() }
     }
 
     /// Shows what comes next, and the time since the start.
@@ -29,14 +27,9 @@ impl Progress {
     pub(crate) fn run(&self, command: &mut Command) -> Result {
         let shown = show(command);
         self.step(&shown);
-        let status = command
-            .status()
-            .map_err(|error| format!("`{shown}` cannot be run: {error}"))?;
-        if status.success() {
-            Ok(())
-        } else {
-            Err(format!("`{shown}` ended with {status}").into())
-        }
+        let status =
+            command.status().map_err(|error| format!("`{shown}` cannot be run: {error}"))?;
+        if status.success() { Ok(()) } else { Err(format!("`{shown}` ended with {status}").into()) }
     }
 }
 
@@ -49,9 +42,7 @@ pub(crate) fn cargo() -> Command {
 
 /// The root of the workspace.
 pub(crate) fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .expect("xtask lies in the workspace")
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace")
 }
 
 /// The command as one would type it.

@@ -14,20 +14,13 @@ const RECORDS: u64 = 100_000;
 pub(crate) fn run(report: &mut Report) -> Result<(), BoxError> {
     let (mut bare, mut alone, mut many, mut same_thread) = (vec![], vec![], vec![], vec![]);
     for _ in 0..ROUNDS {
-        let runtime = Builder::new_multi_thread()
-            .worker_threads(1)
-            .enable_all()
-            .build()?;
+        let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         bare.push(nanos(runtime.block_on(process(Noop, 0..RECORDS, 256))?));
         let layer = IdempotencyLayer::new(MemoryStore::new(), "bench", key)?;
         let tenth = runtime.block_on(process(guarded(&layer), 0..RECORDS / 10, 1))?;
         alone.push(nanos(tenth * 10));
         let handler = guarded(&layer);
-        many.push(nanos(runtime.block_on(process(
-            handler,
-            RECORDS..2 * RECORDS,
-            256,
-        ))?));
+        many.push(nanos(runtime.block_on(process(handler, RECORDS..2 * RECORDS, 256))?));
         same_thread.push(nanos(one_thread()?.time));
     }
     let row = |name, values| Row {
@@ -40,10 +33,7 @@ pub(crate) fn run(report: &mut Report) -> Result<(), BoxError> {
     };
     report.add(row("layer + MemoryStore, one at a time", alone));
     report.add(row("layer + MemoryStore, 256 at once", many));
-    report.add(row(
-        "the same, with its keeper on the same thread",
-        same_thread,
-    ));
+    report.add(row("the same, with its keeper on the same thread", same_thread));
     let allocations = |name, count: u64| Row {
         area: "core",
         name,
@@ -53,10 +43,7 @@ pub(crate) fn run(report: &mut Report) -> Result<(), BoxError> {
         goal: None,
     };
     report.add(allocations("allocations/record, bare", bare_allocations()?));
-    report.add(allocations(
-        "allocations/record, layer + MemoryStore",
-        one_thread()?.allocations,
-    ));
+    report.add(allocations("allocations/record, layer + MemoryStore", one_thread()?.allocations));
     Ok(())
 }
 
@@ -75,10 +62,7 @@ fn one_thread() -> Result<Measured, BoxError> {
     let counted = allocation_counter::measure(|| {
         time = runtime.block_on(process(guarded(&layer), 0..RECORDS, 256));
     });
-    Ok(Measured {
-        allocations: counted.count_total,
-        time: time?,
-    })
+    Ok(Measured { allocations: counted.count_total, time: time? })
 }
 
 fn bare_allocations() -> Result<u64, BoxError> {

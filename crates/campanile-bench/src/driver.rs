@@ -20,15 +20,13 @@ pub(crate) fn run(report: &mut Report) -> Result<(), BoxError> {
     kafka.create_topic(TOPIC, PARTITIONS, &[])?;
     let payload = vec![b'x'; 100];
     let partition = |number| i32::try_from(number % PARTITIONS as u64).unwrap_or(0);
-    kafka.producer().produce_all((0..RECORDS).map(|number| {
-        Message::to(TOPIC)
-            .partition(partition(number))
-            .payload(payload.clone())
-    }))?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()?;
+    kafka
+        .producer()
+        .produce_all((0..RECORDS).map(|number| {
+            Message::to(TOPIC).partition(partition(number)).payload(payload.clone())
+        }))?;
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let (mut bare, mut driven) = (vec![], vec![]);
     // A round that is not counted brings the log into the page cache.
     for round in 0..=ROUNDS {

@@ -33,10 +33,7 @@ impl Service<Guarded<Message>> for Noop {
 pub(crate) struct Message(pub(crate) u64);
 
 pub(crate) fn key(message: &Guarded<Message>) -> String {
-    format!(
-        "a-key-of-57-bytes-as-they-are-found-with-users/{:010}",
-        message.0
-    )
+    format!("a-key-of-57-bytes-as-they-are-found-with-users/{:010}", message.0)
 }
 
 /// The no-op handler under the layer; anything but a first run is an error.

@@ -14,10 +14,8 @@ const MESSAGES: u64 = 200_000;
 
 pub(crate) fn run(report: &mut Report) -> Result<(), BoxError> {
     let redis = RedisServer::start()?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(1)
-        .enable_all()
-        .build()?;
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let store = runtime.block_on(RedisStore::connect(redis.url()))?;
     let layer = IdempotencyLayer::new(store, "bench", key)?;
     let (mut product, mut limits, mut tutorials, mut alone) = (vec![], vec![], vec![], vec![]);
@@ -50,18 +48,8 @@ pub(crate) fn run(report: &mut Report) -> Result<(), BoxError> {
     };
     let bench = ("the limit by redis-benchmark", limits);
     let pool = ("one at a time through a pool", tutorials);
-    report.add(row(
-        "layer + RedisStore, 256 at once",
-        product.clone(),
-        bench,
-        Some(0.7),
-    ));
-    report.add(row(
-        "layer + RedisStore, 256 at once",
-        product,
-        pool.clone(),
-        Some(20.0),
-    ));
+    report.add(row("layer + RedisStore, 256 at once", product.clone(), bench, Some(0.7)));
+    report.add(row("layer + RedisStore, 256 at once", product, pool.clone(), Some(20.0)));
     report.add(row("layer + RedisStore, one at a time", alone, pool, None));
     Ok(())
 }

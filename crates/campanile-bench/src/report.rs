@@ -33,10 +33,7 @@ impl Report {
     }
 
     pub(crate) fn json(&self) -> Result<String, BoxError> {
-        self.rows
-            .iter()
-            .map(|row| Ok(serde_json::to_string(&row.json())? + "\n"))
-            .collect()
+        self.rows.iter().map(|row| Ok(serde_json::to_string(&row.json())? + "\n")).collect()
     }
 }
 
@@ -44,13 +41,7 @@ impl Row {
     /// The ratio in each round.
     fn ratios(&self) -> Option<Vec<f64>> {
         let (_, against) = self.against.as_ref()?;
-        Some(
-            self.values
-                .iter()
-                .zip(against)
-                .map(|(value, against)| value / against)
-                .collect(),
-        )
+        Some(self.values.iter().zip(against).map(|(value, against)| value / against).collect())
     }
 
     fn ratio(&self) -> Option<f64> {
@@ -98,11 +89,7 @@ impl Spread {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);
         let at = |i: usize| sorted.get(i).copied().unwrap_or(f64::NAN);
-        Self {
-            min: at(0),
-            median: at(sorted.len() / 2),
-            max: at(sorted.len().saturating_sub(1)),
-        }
+        Self { min: at(0), median: at(sorted.len() / 2), max: at(sorted.len().saturating_sub(1)) }
     }
 }
 
@@ -120,21 +107,9 @@ struct Line<'a>(&'a Row);
 impl fmt::Display for Line<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let row = self.0;
-        write!(
-            f,
-            "{:<6} {:<46} {} {:<9}",
-            row.area,
-            row.name,
-            Spread::of(&row.values),
-            row.unit
-        )?;
+        write!(f, "{:<6} {:<46} {} {:<9}", row.area, row.name, Spread::of(&row.values), row.unit)?;
         if let (Some((name, against)), Some(ratios)) = (&row.against, row.ratios()) {
-            write!(
-                f,
-                " {:>9.0} {name:<44} {}",
-                Spread::of(against).median,
-                Spread::of(&ratios)
-            )?;
+            write!(f, " {:>9.0} {name:<44} {}", Spread::of(against).median, Spread::of(&ratios))?;
         }
         match (row.goal, row.met()) {
             (Some(goal), Some(true)) => write!(f, "   goal {goal}: met"),

@@ -56,10 +56,7 @@ where
     E: Error + 'static,
     F: Fn(&E) -> Disposition + Send + Sync + 'static,
 {
-    On {
-        classify,
-        error: PhantomData,
-    }
+    On { classify, error: PhantomData }
 }
 
 /// See [`on`].

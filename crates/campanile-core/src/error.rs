@@ -172,10 +172,7 @@ pub fn permanent(error: impl Into<BoxError>) -> Permanent {
 
 /// The next attempt comes after this time, instead of the back-off's.
 pub fn retry_after(error: impl Into<BoxError>, after: Duration) -> RetryAfter {
-    RetryAfter {
-        source: error.into(),
-        after,
-    }
+    RetryAfter { source: error.into(), after }
 }
 
 /// The record is given up without a dead letter: its entry becomes FAILED, its offset is committed.

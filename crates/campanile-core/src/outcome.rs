@@ -51,11 +51,7 @@ pub struct Duplicate<T> {
 impl<T> Duplicate<T> {
     /// For the layer, and for tests of those who look at outcomes.
     pub fn new(reply: Option<T>, attempts: u32, completed_at: SystemTime) -> Self {
-        Self {
-            reply,
-            attempts,
-            completed_at,
-        }
+        Self { reply, attempts, completed_at }
     }
 }
 

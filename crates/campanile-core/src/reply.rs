@@ -19,10 +19,7 @@ pub struct Answer {
 impl Answer {
     /// The reply that was decided by `now`, which is truncated as [`step`](crate::step()) does.
     pub fn new(now: SystemTime, reply: Reply) -> Self {
-        Self {
-            now: Micros::from(now).to_system_time(),
-            reply,
-        }
+        Self { now: Micros::from(now).to_system_time(), reply }
     }
 }
 

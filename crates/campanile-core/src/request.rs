@@ -34,14 +34,7 @@ pub struct Parts {
 impl<B> Request<B> {
     /// A request without a lock.
     pub fn new(record: Record, body: B) -> Self {
-        Self {
-            parts: Parts {
-                record,
-                lock: None,
-                extensions: Extensions::new(),
-            },
-            body,
-        }
+        Self { parts: Parts { record, lock: None, extensions: Extensions::new() }, body }
     }
 
     /// What came from Kafka.
@@ -88,10 +81,7 @@ impl<B> Request<B> {
 
     /// The same with another body.
     pub fn map<C>(self, f: impl FnOnce(B) -> C) -> Request<C> {
-        Request {
-            parts: self.parts,
-            body: f(self.body),
-        }
+        Request { parts: self.parts, body: f(self.body) }
     }
 
     /// Takes it apart.

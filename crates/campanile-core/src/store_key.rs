@@ -18,11 +18,7 @@ impl StoreKey {
     pub fn new(namespace: Namespace, key: IdempotencyKey) -> Self {
         let mut digest = [0; 16];
         digest.copy_from_slice(&blake3::hash(key.as_bytes()).as_bytes()[..16]);
-        Self {
-            digest,
-            namespace,
-            key,
-        }
+        Self { digest, namespace, key }
     }
 
     /// Whose key it is.

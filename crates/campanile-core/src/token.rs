@@ -23,11 +23,7 @@ impl FencingToken {
 
     /// The token of this value, or `None` from 2^53 on.
     pub const fn new(value: u64) -> Option<Self> {
-        if value < Self::LIMIT {
-            Some(Self(value))
-        } else {
-            None
-        }
+        if value < Self::LIMIT { Some(Self(value)) } else { None }
     }
 
     /// The number itself.

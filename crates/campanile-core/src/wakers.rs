@@ -19,13 +19,10 @@ impl Wakers {
     pub(crate) fn register(&self, slot: &mut Option<usize>, waker: &Waker) {
         let mut places = self.lock();
         let index = *slot.get_or_insert_with(|| {
-            places
-                .iter()
-                .position(|p| matches!(p, Place::Free))
-                .unwrap_or_else(|| {
-                    places.push(Place::Free);
-                    places.len() - 1
-                })
+            places.iter().position(|p| matches!(p, Place::Free)).unwrap_or_else(|| {
+                places.push(Place::Free);
+                places.len() - 1
+            })
         });
         match &mut places[index] {
             Place::Waiting(old) => old.clone_from(waker),

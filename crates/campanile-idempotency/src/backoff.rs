@@ -41,10 +41,7 @@ impl Backoff {
 
 impl Default for Backoff {
     fn default() -> Self {
-        Self {
-            initial: Duration::from_secs(1),
-            max: Duration::from_secs(5 * 60),
-        }
+        Self { initial: Duration::from_secs(1), max: Duration::from_secs(5 * 60) }
     }
 }
 
@@ -55,20 +52,10 @@ mod tests {
     #[test]
     fn the_wait_doubles_up_to_its_maximum() {
         let backoff = Backoff::default();
-        for (attempt, ceiling) in [
-            (1, 1),
-            (2, 2),
-            (5, 16),
-            (9, 256),
-            (10, 300),
-            (u32::MAX, 300),
-        ] {
+        for (attempt, ceiling) in [(1, 1), (2, 2), (5, 16), (9, 256), (10, 300), (u32::MAX, 300)] {
             let longest = (0..1000).map(|_| backoff.delay(attempt)).max().unwrap();
             assert!(longest <= Duration::from_secs(ceiling));
-            assert!(
-                longest > Duration::from_secs(ceiling) / 2,
-                "of {ceiling} s only {longest:?}"
-            );
+            assert!(longest > Duration::from_secs(ceiling) / 2, "of {ceiling} s only {longest:?}");
         }
     }
 

@@ -29,9 +29,7 @@ impl Classify for Defaults {
             } else if error.is::<Overloaded>() {
                 return Some(Disposition::Release);
             } else if let Some(marker) = error.downcast_ref::<RetryAfter>() {
-                return Some(Disposition::Retry {
-                    after: Some(marker.after()),
-                });
+                return Some(Disposition::Retry { after: Some(marker.after()) });
             }
             next = error.source();
         }
@@ -63,12 +61,7 @@ mod tests {
         assert_eq!(classify(&inner), Disposition::DeadLetter);
         let second = Duration::from_secs(1);
         let outer = error::retry_after(inner, second);
-        assert_eq!(
-            classify(&outer),
-            Disposition::Retry {
-                after: Some(second)
-            }
-        );
+        assert_eq!(classify(&outer), Disposition::Retry { after: Some(second) });
         assert_eq!(classify(&error::skip(outer)), Disposition::Skip);
         assert_eq!(classify(&error::stop("no database")), Disposition::Stop);
     }

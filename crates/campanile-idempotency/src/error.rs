@@ -84,20 +84,10 @@ impl fmt::Display for IdempotencyError {
             Self::MissingKey => f.write_str("the request has no idempotency key"),
             Self::InvalidKey(_) => f.write_str("the idempotency key is invalid"),
             Self::Locked { retry_after, .. } => {
-                write!(
-                    f,
-                    "the key is locked by another holder, retry after {retry_after:?}"
-                )
+                write!(f, "the key is locked by another holder, retry after {retry_after:?}")
             }
-            Self::BackingOff {
-                retry_after,
-                attempts,
-                ..
-            } => {
-                write!(
-                    f,
-                    "backing off for {retry_after:?} after attempt {attempts}"
-                )
+            Self::BackingOff { retry_after, attempts, .. } => {
+                write!(f, "backing off for {retry_after:?} after attempt {attempts}")
             }
             Self::Mismatch { .. } => f.write_str("the key was used for another payload"),
             Self::Exhausted(exhausted) => exhausted.fmt(f),

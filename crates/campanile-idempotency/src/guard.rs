@@ -63,11 +63,7 @@ impl<C> Guard<C> {
         Err: BoxableError,
         C: ReplyCodec<T>,
     {
-        let job = Job {
-            key: key.into_key(),
-            f,
-            lock: None,
-        };
+        let job = Job { key: key.into_key(), f, lock: None };
         let run = Run(PhantomData);
         IdempotencyService::new(run, self.0.clone()).call(job).await
     }

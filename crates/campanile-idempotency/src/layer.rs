@@ -118,18 +118,8 @@ impl<E, C> IdempotencyLayer<E, C> {
     /// Keeps the reply by this codec, to answer duplicates with; see [`reply`](crate::reply).
     /// Default: none.
     pub fn with_reply<D: Send + Sync + 'static>(self, codec: D) -> IdempotencyLayer<E, D> {
-        let Self {
-            guard,
-            terms,
-            key,
-            codec: _,
-        } = self;
-        IdempotencyLayer {
-            guard,
-            terms,
-            key,
-            codec: Arc::new(codec),
-        }
+        let Self { guard, terms, key, codec: _ } = self;
+        IdempotencyLayer { guard, terms, key, codec: Arc::new(codec) }
     }
 
     /// How long a lock lives without a renewal. Default: 30 s, because that is how long a crashed
@@ -164,9 +154,7 @@ impl<E, C> IdempotencyLayer<E, C> {
     /// Below 25 h, the longest back-off and the longest lock; or above 10 years.
     pub fn with_attempt_retention(self, retention: Duration) -> Result<Self, ConfigError> {
         const LEAST: Duration = MAX_BACKOFF.saturating_add(MAX_LOCK_TTL);
-        self.retain("attempt retention", LEAST, retention, |kept| {
-            &mut kept.attempts
-        })
+        self.retain("attempt retention", LEAST, retention, |kept| &mut kept.attempts)
     }
 
     /// How long a FAILED entry is kept; after that poison gets its attempts again. Default: 30 d.
@@ -175,9 +163,7 @@ impl<E, C> IdempotencyLayer<E, C> {
     /// Below 1 s or above 10 years.
     pub fn with_failed_retention(self, retention: Duration) -> Result<Self, ConfigError> {
         const LEAST: Duration = Duration::from_secs(1);
-        self.retain("retention of what failed", LEAST, retention, |kept| {
-            &mut kept.failed
-        })
+        self.retain("retention of what failed", LEAST, retention, |kept| &mut kept.failed)
     }
 
     /// How many attempts a key gets, crashes included. Default: 8, which by the default back-off
@@ -277,27 +263,13 @@ impl<E, C> IdempotencyLayer<E, C> {
 
     /// The same with another extractor.
     pub(crate) fn with_key<F>(self, key: F) -> IdempotencyLayer<F, C> {
-        let Self {
-            guard,
-            terms,
-            key: _,
-            codec,
-        } = self;
-        IdempotencyLayer {
-            guard,
-            terms,
-            key: Arc::new(key),
-            codec,
-        }
+        let Self { guard, terms, key: _, codec } = self;
+        IdempotencyLayer { guard, terms, key: Arc::new(key), codec }
     }
 
     /// What a response future needs of it.
     pub(crate) fn shared(&self) -> Shared<C> {
-        Shared {
-            guard: self.guard.clone(),
-            terms: self.terms.clone(),
-            codec: self.codec.clone(),
-        }
+        Shared { guard: self.guard.clone(), terms: self.terms.clone(), codec: self.codec.clone() }
     }
 
     fn guard_mut(&mut self) -> &mut Policies {

@@ -46,28 +46,18 @@ impl MemoryStore {
 
     /// An empty store that decides by this clock, for tests with paused time.
     pub fn with_clock(clock: impl Fn() -> SystemTime + Send + Sync + 'static) -> Self {
-        Self(Arc::new(Shared {
-            clock: Box::new(clock),
-            entries: Mutex::default(),
-        }))
+        Self(Arc::new(Shared { clock: Box::new(clock), entries: Mutex::default() }))
     }
 
     /// The entry of a key as it stands.
     pub fn entry(&self, key: &StoreKey) -> Option<Entry> {
         let now = (self.0.clock)();
-        self.lock()
-            .by_key
-            .get(key)
-            .filter(|kept| now < kept.until)
-            .map(|kept| kept.entry.clone())
+        self.lock().by_key.get(key).filter(|kept| now < kept.until).map(|kept| kept.entry.clone())
     }
 
     fn lock(&self) -> MutexGuard<'_, Entries> {
         // Nothing under it can panic half-way: `step` is pure, and a write is one insert.
-        self.0
-            .entries
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.0.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -87,20 +77,13 @@ impl Store for MemoryStore {
     async fn apply_batch(&self, batch: Vec<Command>) -> Vec<Result<Answer, StoreError>> {
         let mut entries = self.lock();
         let now = (self.0.clock)();
-        batch
-            .into_iter()
-            .map(|command| Ok(entries.apply(command, now)))
-            .collect()
+        batch.into_iter().map(|command| Ok(entries.apply(command, now))).collect()
     }
 }
 
 impl Entries {
     fn apply(&mut self, command: Command, now: SystemTime) -> Answer {
-        let Command {
-            key,
-            operation,
-            retention,
-        } = command;
+        let Command { key, operation, retention } = command;
         let before = self.by_key.remove(&key).filter(|kept| now < kept.until);
         let until = before.as_ref().map(|kept| kept.until);
         let before = before.map(|kept| kept.entry);
@@ -132,8 +115,6 @@ const MAX_RETENTION: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
 impl fmt::Debug for MemoryStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MemoryStore")
-            .field("entries", &self.lock().by_key.len())
-            .finish()
+        f.debug_struct("MemoryStore").field("entries", &self.lock().by_key.len()).finish()
     }
 }

@@ -64,12 +64,7 @@ where
         let shared = self.layer.shared();
         match self.key(&request) {
             Ok(Some((key, fingerprint))) => {
-                let pending = Pending {
-                    service: ready,
-                    request,
-                    key,
-                    fingerprint,
-                };
+                let pending = Pending { service: ready, request, key, fingerprint };
                 ResponseFuture::acquire(shared, pending)
             }
             Ok(None) => match shared.guard.missing_key {
@@ -108,10 +103,7 @@ impl<S, E, C> IdempotencyService<S, E, C> {
 
 impl<S: Clone, E, C> Clone for IdempotencyService<S, E, C> {
     fn clone(&self) -> Self {
-        Self {
-            inner: self.inner.clone(),
-            layer: self.layer.clone(),
-        }
+        Self { inner: self.inner.clone(), layer: self.layer.clone() }
     }
 }
 

@@ -43,19 +43,12 @@ pub struct WaitForLock {
 impl WaitForLock {
     /// Waits for so long altogether, then gives the last error.
     pub fn new(at_most: Duration) -> Self {
-        Self {
-            at_most,
-            failures: false,
-            since: None,
-        }
+        Self { at_most, failures: false, since: None }
     }
 
     /// Also waits out the back-off after a failed attempt, as long as there are attempts.
     pub fn and_failures(self) -> Self {
-        Self {
-            failures: true,
-            ..self
-        }
+        Self { failures: true, ..self }
     }
 
     fn wait(&self, error: &BoxError) -> Option<Pin<Box<dyn Future<Output = ()> + Send>>> {

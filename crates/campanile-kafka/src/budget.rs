@@ -15,10 +15,7 @@ pub(crate) struct Amount {
 impl Amount {
     /// What one record takes.
     pub(crate) fn of(record: &Record) -> Self {
-        Self {
-            records: 1,
-            bytes: record.size() as u64,
-        }
+        Self { records: 1, bytes: record.size() as u64 }
     }
 
     /// How full a budget this is: 1 is full.
@@ -30,18 +27,12 @@ impl Amount {
     /// A part of it, and at least one of each.
     pub(crate) fn part(self, part: f64) -> Self {
         let of = |whole: u64| ((whole as f64 * part) as u64).max(1);
-        Self {
-            records: of(self.records),
-            bytes: of(self.bytes),
-        }
+        Self { records: of(self.records), bytes: of(self.bytes) }
     }
 
     /// The smaller of both, records and bytes each.
     pub(crate) fn at_most(self, other: Self) -> Self {
-        Self {
-            records: self.records.min(other.records),
-            bytes: self.bytes.min(other.bytes),
-        }
+        Self { records: self.records.min(other.records), bytes: self.bytes.min(other.bytes) }
     }
 
     /// What is left of a budget; `None` if one of the two is used up.
@@ -116,41 +107,18 @@ impl Tally {
 mod tests {
     use super::*;
 
-    const BUDGET: Amount = Amount {
-        records: 10,
-        bytes: 1000,
-    };
+    const BUDGET: Amount = Amount { records: 10, bytes: 1000 };
 
     #[test]
     fn the_scarcer_of_records_and_bytes_decides_how_full_it_is() {
-        assert_eq!(
-            Amount {
-                records: 5,
-                bytes: 0
-            }
-            .level(BUDGET),
-            0.5
-        );
-        assert_eq!(
-            Amount {
-                records: 1,
-                bytes: 2000
-            }
-            .level(BUDGET),
-            2.0
-        );
+        assert_eq!(Amount { records: 5, bytes: 0 }.level(BUDGET), 0.5);
+        assert_eq!(Amount { records: 1, bytes: 2000 }.level(BUDGET), 2.0);
     }
 
     #[test]
     fn nothing_is_left_when_one_of_the_two_is_used_up() {
         let left = |records, bytes| Amount { records, bytes }.left_of(BUDGET);
-        assert_eq!(
-            left(9, 999),
-            Some(Amount {
-                records: 1,
-                bytes: 1
-            })
-        );
+        assert_eq!(left(9, 999), Some(Amount { records: 1, bytes: 1 }));
         assert_eq!(left(10, 0), None);
         assert_eq!(left(0, 1000), None);
         assert_eq!(left(11, 1001), None);
@@ -159,20 +127,8 @@ mod tests {
     #[test]
     fn the_stock_is_what_was_received_and_not_finished() {
         let stock = Stock::default();
-        stock.receive(Amount {
-            records: 3,
-            bytes: 30,
-        });
-        stock.finish(Amount {
-            records: 1,
-            bytes: 10,
-        });
-        assert_eq!(
-            stock.held(),
-            Amount {
-                records: 2,
-                bytes: 20
-            }
-        );
+        stock.receive(Amount { records: 3, bytes: 30 });
+        stock.finish(Amount { records: 1, bytes: 10 });
+        assert_eq!(stock.held(), Amount { records: 2, bytes: 20 });
     }
 }

@@ -51,9 +51,7 @@ impl ConsumerConfig {
     /// For these brokers (`host:port`, separated by commas) and this group.
     pub fn new(brokers: impl Into<String>, group: impl Into<String>) -> Self {
         let mut config = ClientConfig::new();
-        config
-            .set("bootstrap.servers", brokers)
-            .set("group.id", group);
+        config.set("bootstrap.servers", brokers).set("group.id", group);
         Self(config)
     }
 
@@ -73,17 +71,10 @@ impl ConsumerConfig {
         let native = self.0.create_native_config().map_err(refusal)?;
         let poll_interval = native.get("max.poll.interval.ms").map_err(refusal)?;
         let max_poll_interval_ms = poll_interval.parse().map_err(|_| {
-            ConfigError::new(format!(
-                "max.poll.interval.ms is not a number: {poll_interval}"
-            ))
+            ConfigError::new(format!("max.poll.interval.ms is not a number: {poll_interval}"))
         })?;
         self.0.set_log_level(log_level());
-        Ok(Checked {
-            client: self.0,
-            brokers,
-            group,
-            max_poll_interval_ms,
-        })
+        Ok(Checked { client: self.0, brokers, group, max_poll_interval_ms })
     }
 
     /// The value of a setting that must be there, under one of its names.
@@ -116,11 +107,7 @@ impl ConsumerConfig {
             self.default(FETCH_MAX_BYTES);
         }
         // In the newer protocol the broker assigns, and a strategy of the client's is refused.
-        if self
-            .0
-            .get("group.protocol")
-            .is_none_or(|protocol| protocol == "classic")
-        {
+        if self.0.get("group.protocol").is_none_or(|protocol| protocol == "classic") {
             self.default(("partition.assignment.strategy", "cooperative-sticky"));
         }
     }
@@ -189,18 +176,9 @@ mod tests {
 
     #[test]
     fn without_brokers_or_a_group_it_is_refused() {
-        assert_eq!(
-            refused(ConsumerConfig::new("", "g")),
-            "`bootstrap.servers` must be set"
-        );
-        assert_eq!(
-            refused(ConsumerConfig::new("b:1", " ")),
-            "`group.id` must be set"
-        );
-        assert_eq!(
-            refused(ClientConfig::new().into()),
-            "`bootstrap.servers` must be set"
-        );
+        assert_eq!(refused(ConsumerConfig::new("", "g")), "`bootstrap.servers` must be set");
+        assert_eq!(refused(ConsumerConfig::new("b:1", " ")), "`group.id` must be set");
+        assert_eq!(refused(ClientConfig::new().into()), "`bootstrap.servers` must be set");
     }
 
     #[test]
@@ -218,46 +196,26 @@ mod tests {
     fn a_name_or_value_that_librdkafka_does_not_know_is_refused_without_showing_the_value() {
         assert!(refused(config().set("group.idd", "x")).contains("group.idd"));
         let text = refused(config().set("session.timeout.ms", "s3cret"));
-        assert!(
-            text.contains("session.timeout.ms") && !text.contains("s3cret"),
-            "{text}"
-        );
+        assert!(text.contains("session.timeout.ms") && !text.contains("s3cret"), "{text}");
     }
 
     #[test]
     fn what_the_user_sets_wins_over_the_defaults() {
-        let client = config()
-            .set("fetch.wait.max.ms", "500")
-            .checked()
-            .unwrap()
-            .client;
+        let client = config().set("fetch.wait.max.ms", "500").checked().unwrap().client;
         assert_eq!(client.get("fetch.wait.max.ms"), Some("500"));
-        assert_eq!(
-            client.get("partition.assignment.strategy"),
-            Some("cooperative-sticky")
-        );
+        assert_eq!(client.get("partition.assignment.strategy"), Some("cooperative-sticky"));
     }
 
     #[test]
     fn the_newer_protocol_gets_no_assignment_strategy() {
-        let client = config()
-            .set("group.protocol", "consumer")
-            .checked()
-            .unwrap()
-            .client;
+        let client = config().set("group.protocol", "consumer").checked().unwrap().client;
         assert_eq!(client.get("partition.assignment.strategy"), None);
     }
 
     #[test]
     fn a_larger_message_size_is_not_contradicted_by_our_fetch_size() {
-        let checked = config()
-            .set("message.max.bytes", "10000000")
-            .checked()
-            .unwrap();
-        checked
-            .client
-            .create::<rdkafka::consumer::BaseConsumer>()
-            .unwrap();
+        let checked = config().set("message.max.bytes", "10000000").checked().unwrap();
+        checked.client.create::<rdkafka::consumer::BaseConsumer>().unwrap();
     }
 
     #[test]

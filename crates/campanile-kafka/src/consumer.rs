@@ -48,10 +48,7 @@ impl Consumer {
         Ok(Self {
             config: config.into().checked()?,
             topics: Vec::new(),
-            budget: Amount {
-                records: 20_000,
-                bytes: 32 * 1024 * 1024,
-            },
+            budget: Amount { records: 20_000, bytes: 32 * 1024 * 1024 },
             drain_timeout: Duration::from_secs(10),
             start_timeout: Duration::from_secs(30),
             policies: Policies {
@@ -84,10 +81,7 @@ impl Consumer {
     /// Default: 20 000 records and 32 MiB, because more brings no throughput.
     pub fn with_budget(mut self, records: usize, bytes: usize) -> Self {
         let count = |n: usize| (n as u64).max(1);
-        self.budget = Amount {
-            records: count(records),
-            bytes: count(bytes),
-        };
+        self.budget = Amount { records: count(records), bytes: count(bytes) };
         self
     }
 
@@ -162,10 +156,8 @@ impl Consumer {
             return Err(ConsumerError::Config(error));
         }
         let longest = Duration::from_millis(self.config.max_poll_interval_ms / 2);
-        let timeouts = Timeouts {
-            drain: self.drain_timeout,
-            revoke: self.drain_timeout.min(longest),
-        };
+        let timeouts =
+            Timeouts { drain: self.drain_timeout, revoke: self.drain_timeout.min(longest) };
         let intake = Intake::start(Settings {
             client: self.config.client,
             brokers: self.config.brokers,
@@ -176,9 +168,7 @@ impl Consumer {
             start_timeout: self.start_timeout,
         })?;
         let group = self.config.group;
-        Dispatcher::new(service, signal, intake, self.policies, group, timeouts)
-            .run()
-            .await
+        Dispatcher::new(service, signal, intake, self.policies, group, timeouts).run().await
     }
 }
 
@@ -197,8 +187,6 @@ pub(crate) struct Classifiers(Vec<Box<dyn Classify>>);
 
 impl Classify for Classifiers {
     fn classify(&self, error: &(dyn Error + 'static)) -> Option<Disposition> {
-        self.0
-            .iter()
-            .find_map(|classifier| classifier.classify(error))
+        self.0.iter().find_map(|classifier| classifier.classify(error))
     }
 }

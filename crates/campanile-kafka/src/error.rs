@@ -38,17 +38,11 @@ pub enum ConsumerError {
 
 impl ConsumerError {
     pub(crate) fn kafka(what: impl Into<Box<str>>, source: Option<KafkaError>) -> Self {
-        Self::Kafka {
-            what: what.into(),
-            source,
-        }
+        Self::Kafka { what: what.into(), source }
     }
 
     pub(crate) fn stopped(at: &Coordinates, help: &'static str, source: BoxError) -> Self {
-        Self::Stopped {
-            at: at.clone(),
-            source: Box::new(Unfinished { help, source }),
-        }
+        Self::Stopped { at: at.clone(), source: Box::new(Unfinished { help, source }) }
     }
 }
 

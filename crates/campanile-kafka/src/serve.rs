@@ -57,10 +57,7 @@ impl Serve {
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        Self {
-            signal: Box::pin(signal),
-            ..self
-        }
+        Self { signal: Box::pin(signal), ..self }
     }
 }
 

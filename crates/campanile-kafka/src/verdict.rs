@@ -18,18 +18,11 @@ pub(crate) enum Verdict {
     /// The attempt failed. Again after this time, or after the driver's own back-off.
     Retry { after: Option<Duration> },
     /// It says nothing about the record. Again after this time, or when the holder has ended.
-    Wait {
-        after: Option<Duration>,
-        settled: Option<Settled>,
-    },
+    Wait { after: Option<Duration>, settled: Option<Settled> },
     /// The store is down: nothing is dispatched until it answers.
     StoreDown,
     /// No further attempt.
-    GiveUp {
-        burial: Burial,
-        reason: String,
-        help: &'static str,
-    },
+    GiveUp { burial: Burial, reason: String, help: &'static str },
     /// Given up on purpose, whatever the policy.
     Skip { burial: Burial, reason: String },
     /// The consumer stops here.
@@ -45,19 +38,11 @@ pub(crate) fn judge(error: &BoxError, classifier: &dyn Classify) -> Verdict {
 }
 
 fn idempotency(error: &IdempotencyError) -> Verdict {
-    let wait = |after| Verdict::Wait {
-        after,
-        settled: None,
-    };
+    let wait = |after| Verdict::Wait { after, settled: None };
     match error {
-        IdempotencyError::Locked {
-            retry_after,
-            settled,
-            ..
-        } => Verdict::Wait {
-            after: Some(*retry_after),
-            settled: settled.clone(),
-        },
+        IdempotencyError::Locked { retry_after, settled, .. } => {
+            Verdict::Wait { after: Some(*retry_after), settled: settled.clone() }
+        }
         IdempotencyError::BackingOff { retry_after, .. } => wait(Some(*retry_after)),
         IdempotencyError::LockLost(_) => wait(Some(AFTER_A_LOST_LOCK)),
         // One entry that cannot be read says nothing about the others.
@@ -65,9 +50,7 @@ fn idempotency(error: &IdempotencyError) -> Verdict {
         IdempotencyError::Store(_) => Verdict::StoreDown,
         IdempotencyError::Failed(failed) => of_failed(failed),
         IdempotencyError::Exhausted(exhausted) => Verdict::GiveUp {
-            burial: exhausted
-                .take_lock()
-                .map_or(Burial::None, Burial::Exhausted),
+            burial: exhausted.take_lock().map_or(Burial::None, Burial::Exhausted),
             reason: exhausted.to_string(),
             help: "no attempt is left: raise the layer's `with_max_attempts` to try it again, or \
                    choose `GivenUp::Skip`",
@@ -95,30 +78,19 @@ fn of_failed(failed: &Failed) -> Verdict {
                    again, with a higher `with_max_attempts` of the layer if none is left, or choose \
                    `GivenUp::Skip`",
         },
-        Disposition::Skip => Verdict::Skip {
-            burial: burial(),
-            reason: reason(),
-        },
-        Disposition::Stop => Verdict::Stop {
-            burial: burial(),
-            help: "the handler's error says so",
-        },
-        Disposition::Release => Verdict::Wait {
-            after: failed.retry_after,
-            settled: None,
-        },
-        _ => Verdict::Retry {
-            after: failed.retry_after,
-        },
+        Disposition::Skip => Verdict::Skip { burial: burial(), reason: reason() },
+        Disposition::Stop => {
+            Verdict::Stop { burial: burial(), help: "the handler's error says so" }
+        }
+        Disposition::Release => Verdict::Wait { after: failed.retry_after, settled: None },
+        _ => Verdict::Retry { after: failed.retry_after },
     }
 }
 
 /// An error of a stack without the layer, or from outside of it.
 fn other(error: &(dyn Error + 'static), classifier: &dyn Classify) -> Verdict {
     let classified = catch_unwind(AssertUnwindSafe(|| {
-        classifier
-            .classify(error)
-            .or_else(|| Defaults.classify(error))
+        classifier.classify(error).or_else(|| Defaults.classify(error))
     }));
     let Ok(disposition) = classified else {
         tracing::error!("the classifier panicked, which is taken as retry");
@@ -126,18 +98,11 @@ fn other(error: &(dyn Error + 'static), classifier: &dyn Classify) -> Verdict {
     };
     match disposition {
         Some(Disposition::DeadLetter) => cannot_be_tried(error),
-        Some(Disposition::Skip) => Verdict::Skip {
-            burial: Burial::None,
-            reason: shown(error),
-        },
-        Some(Disposition::Stop) => Verdict::Stop {
-            burial: Burial::None,
-            help: "the service's error says so",
-        },
-        Some(Disposition::Release) => Verdict::Wait {
-            after: None,
-            settled: None,
-        },
+        Some(Disposition::Skip) => Verdict::Skip { burial: Burial::None, reason: shown(error) },
+        Some(Disposition::Stop) => {
+            Verdict::Stop { burial: Burial::None, help: "the service's error says so" }
+        }
+        Some(Disposition::Release) => Verdict::Wait { after: None, settled: None },
         Some(Disposition::Retry { after }) => Verdict::Retry { after },
         _ => Verdict::Retry { after: None },
     }
@@ -187,34 +152,16 @@ mod tests {
     #[test]
     fn a_store_that_does_not_answer_stops_the_dispatch_and_an_entry_that_is_unreadable_waits() {
         let store = IdempotencyError::Store;
-        assert!(matches!(
-            verdict(store(StoreError::unavailable("x"))),
-            Verdict::StoreDown
-        ));
-        assert!(matches!(
-            verdict(store(StoreError::timeout("x"))),
-            Verdict::StoreDown
-        ));
+        assert!(matches!(verdict(store(StoreError::unavailable("x"))), Verdict::StoreDown));
+        assert!(matches!(verdict(store(StoreError::timeout("x"))), Verdict::StoreDown));
         let unreadable = verdict(store(StoreError::unreadable("x")));
-        assert!(matches!(
-            unreadable,
-            Verdict::Wait {
-                after: None,
-                settled: None
-            }
-        ));
+        assert!(matches!(unreadable, Verdict::Wait { after: None, settled: None }));
     }
 
     #[test]
     fn an_error_of_the_layer_is_found_behind_others() {
         let wrapped = error::permanent(IdempotencyError::MissingKey);
-        assert!(matches!(
-            verdict(wrapped),
-            Verdict::GiveUp {
-                burial: Burial::None,
-                ..
-            }
-        ));
+        assert!(matches!(verdict(wrapped), Verdict::GiveUp { burial: Burial::None, .. }));
         let wrapped = error::permanent(IdempotencyError::ShuttingDown);
         assert!(matches!(verdict(wrapped), Verdict::Stop { .. }));
     }
@@ -225,18 +172,9 @@ mod tests {
         let second = Duration::from_secs(1);
         let later = verdict(error::retry_after("busy", second));
         assert!(matches!(later, Verdict::Retry { after: Some(after) } if after == second));
-        assert!(matches!(
-            verdict(error::permanent("gone")),
-            Verdict::GiveUp { .. }
-        ));
+        assert!(matches!(verdict(error::permanent("gone")), Verdict::GiveUp { .. }));
         let own = |_: &(dyn Error + 'static)| Some(Disposition::Skip);
         let owned = judge(&error::permanent("gone").into(), &own);
-        assert!(matches!(
-            owned,
-            Verdict::Skip {
-                burial: Burial::None,
-                ..
-            }
-        ));
+        assert!(matches!(owned, Verdict::Skip { burial: Burial::None, .. }));
     }
 }

@@ -32,12 +32,7 @@ struct Broken {
 
 impl<'a> Batch<'a> {
     pub(crate) fn new(store: &'a Inner, commands: &'a [Command]) -> Self {
-        Self {
-            store,
-            commands,
-            answers: vec![None; commands.len()],
-            link: None,
-        }
+        Self { store, commands, answers: vec![None; commands.len()], link: None }
     }
 
     /// Performs all commands: those on one key one after the other, all others together.
@@ -77,12 +72,7 @@ impl<'a> Batch<'a> {
     /// Performs commands over the connection as it is, and answers all but those that it gives
     /// back.
     async fn attempt(&mut self, indices: Vec<usize>) -> Option<Broken> {
-        let Inner {
-            connections,
-            scripts,
-            buckets,
-            ..
-        } = self.store;
+        let Inner { connections, scripts, buckets, .. } = self.store;
         let commands = self.commands;
         let link = match connections.link().await {
             Ok(link) => link,
@@ -98,10 +88,7 @@ impl<'a> Batch<'a> {
         let plan = Plan::new(commands, &indices);
         if !plan.unknown.is_empty() {
             let error = "this version of the store does not know the operation";
-            self.refuse(
-                plan.unknown.iter().copied(),
-                &StoreError::unavailable(error),
-            );
+            self.refuse(plan.unknown.iter().copied(), &StoreError::unavailable(error));
         }
         let run = async |call| (call, plan.run(call, scripts, *buckets, &link).await);
         let mut calls: FuturesUnordered<_> = plan.calls.iter().map(run).collect();
@@ -154,10 +141,7 @@ impl<'a> Batch<'a> {
     ) {
         match failure {
             Failure::Connection(error) => {
-                let broken = broken.get_or_insert(Broken {
-                    indices: Vec::new(),
-                    error,
-                });
+                let broken = broken.get_or_insert(Broken { indices: Vec::new(), error });
                 broken.indices.extend(indices);
             }
             Failure::Final(error) => self.refuse(indices, &error),
@@ -204,9 +188,7 @@ mod tests {
                 Namespace::try_from("n").unwrap(),
                 IdempotencyKey::new(key).unwrap(),
             ),
-            operation: Operation::Cancel {
-                owner: Owner::new(1).unwrap(),
-            },
+            operation: Operation::Cancel { owner: Owner::new(1).unwrap() },
             retention: Retention::default(),
         };
         let commands = ["a", "b", "a", "c", "a", "b"].map(command);

@@ -44,22 +44,14 @@ pub(crate) struct Plan<'a> {
 impl<'a> Plan<'a> {
     /// Groups these commands of the batch by what they can share.
     pub(crate) fn new(batch: &'a [Command], indices: &[usize]) -> Self {
-        let mut plan = Self {
-            batch,
-            calls: Vec::new(),
-            items: Vec::new(),
-            unknown: Vec::new(),
-        };
+        let mut plan = Self { batch, calls: Vec::new(), items: Vec::new(), unknown: Vec::new() };
         for &index in indices {
             let start = plan.items.len();
             let Some(shared) = Shared::split(&batch[index], &mut plan.items) else {
                 plan.unknown.push(index);
                 continue;
             };
-            let member = Member {
-                index,
-                item: start..plan.items.len(),
-            };
+            let member = Member { index, item: start..plan.items.len() };
             let has_room =
                 |call: &&mut Call| call.shared == shared && call.members.len() < MAX_KEYS;
             match plan.calls.iter_mut().find(has_room) {
@@ -109,10 +101,7 @@ impl<'a> Plan<'a> {
             write_entry_key(&mut key, &self.batch[member.index].key, buckets);
             cmd.write_arg(&key);
         }
-        let items = call
-            .members
-            .iter()
-            .map(|member| &self.items[member.item.clone()]);
+        let items = call.members.iter().map(|member| &self.items[member.item.clone()]);
         call.shared.write(&mut cmd, items.clone());
         items.for_each(|item| cmd.write_arg(item));
         cmd

@@ -113,9 +113,7 @@ impl RedisConfig {
 
     /// What the URL says.
     pub(crate) fn connection_info(&self) -> Result<ConnectionInfo, ConnectError> {
-        let info = (&*self.url)
-            .into_connection_info()
-            .map_err(ConnectError::url)?;
+        let info = (&*self.url).into_connection_info().map_err(ConnectError::url)?;
         // A batch is one write and waits for its answer: nothing is gained by holding it back.
         Ok(info.set_tcp_settings(TcpSettings::default().set_nodelay(true)))
     }
@@ -123,9 +121,7 @@ impl RedisConfig {
 
 fn not_zero(name: &str, timeout: Duration) -> Result<Duration, ConfigError> {
     if timeout.is_zero() {
-        return Err(ConfigError::new(format!(
-            "{name} is zero: nothing would ever be in time"
-        )));
+        return Err(ConfigError::new(format!("{name} is zero: nothing would ever be in time")));
     }
     Ok(timeout)
 }
@@ -146,10 +142,7 @@ impl fmt::Debug for RedisConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let address = self.connection_info().map(|info| info.addr().to_string());
         f.debug_struct("RedisConfig")
-            .field(
-                "address",
-                &address.as_deref().unwrap_or("not a URL of Redis"),
-            )
+            .field("address", &address.as_deref().unwrap_or("not a URL of Redis"))
             .field("connect_timeout", &self.connect_timeout)
             .field("command_timeout", &self.command_timeout)
             .field("buckets", &self.buckets.count())
@@ -172,14 +165,8 @@ mod tests {
             "redis+unix:///tmp/socket?user=alice&pass=s3cret",
         ] {
             let config = RedisConfig::from(url);
-            let shown = format!(
-                "{config:?} {config:#?} {:?}",
-                config.connection_info().err()
-            );
-            assert!(
-                !shown.contains("s3cret") && !shown.contains("alice"),
-                "{shown}"
-            );
+            let shown = format!("{config:?} {config:#?} {:?}", config.connection_info().err());
+            assert!(!shown.contains("s3cret") && !shown.contains("alice"), "{shown}");
         }
     }
 

@@ -63,19 +63,11 @@ impl Connections {
             recycle: Some(create_timeout),
         };
         let pool = Pool::builder(manager)
-            .config(PoolConfig {
-                timeouts,
-                ..PoolConfig::new(1)
-            })
+            .config(PoolConfig { timeouts, ..PoolConfig::new(1) })
             .runtime(Runtime::Tokio1)
             .build()
             .expect("timeouts need a runtime, and there is one");
-        Ok(Self {
-            pool,
-            address,
-            held: Mutex::default(),
-            made: AsyncMutex::default(),
-        })
+        Ok(Self { pool, address, held: Mutex::default(), made: AsyncMutex::default() })
     }
 
     /// Where the server is.
@@ -93,23 +85,12 @@ impl Connections {
         if let Some(link) = self.current() {
             return Ok(link);
         }
-        let checked_out = self
-            .pool
-            .get()
-            .await
-            .map_err(|error| self.unreachable(error))?;
+        let checked_out = self.pool.get().await.map_err(|error| self.unreachable(error))?;
         *made += 1;
         tracing::debug!(address = %self.address, number = *made, "connected to Redis");
         let connection = (*checked_out).clone();
-        let link = Link {
-            number: *made,
-            connection,
-            compared: Arc::default(),
-        };
-        *self.held() = Some(Held {
-            checked_out,
-            link: link.clone(),
-        });
+        let link = Link { number: *made, connection, compared: Arc::default() };
+        *self.held() = Some(Held { checked_out, link: link.clone() });
         Ok(link)
     }
 
@@ -139,10 +120,7 @@ impl Connections {
             PoolError::Backend(error) => error.into(),
             error => error.into(),
         };
-        let unreachable = Unreachable {
-            address: self.address.clone(),
-            source,
-        };
+        let unreachable = Unreachable { address: self.address.clone(), source };
         if is_timeout {
             StoreError::timeout(unreachable)
         } else {
@@ -154,10 +132,7 @@ impl Connections {
 impl Link {
     /// Whether the namespace's buckets were compared over this connection.
     pub(crate) fn has_compared(&self, namespace: &Namespace) -> bool {
-        self.compared
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .contains(namespace)
+        self.compared.lock().unwrap_or_else(PoisonError::into_inner).contains(namespace)
     }
 
     /// They were.

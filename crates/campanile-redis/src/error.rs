@@ -57,9 +57,7 @@ pub enum ConnectError {
 
 impl ConnectError {
     pub(crate) fn url(source: RedisError) -> Self {
-        Self::Url {
-            source: source.into(),
-        }
+        Self::Url { source: source.into() }
     }
 
     pub(crate) fn of(source: RedisError, address: &str) -> Self {

@@ -24,12 +24,7 @@ pub(crate) async fn compare_buckets(
     if first_used == Value::Nil {
         // No time to live: it must outlive every entry. Of two that come at once, one sees the
         // other.
-        let set = cmd("SET")
-            .arg(&key)
-            .arg(buckets.count())
-            .arg("NX")
-            .arg("GET")
-            .take();
+        let set = cmd("SET").arg(&key).arg(buckets.count()).arg("NX").arg("GET").take();
         first_used = ask(link, &set).await?;
     }
     let agreed = match first_used {
@@ -58,7 +53,5 @@ fn count(text: &[u8]) -> Option<u16> {
 }
 
 fn unreadable(key: &str) -> Failure {
-    Failure::Final(StoreError::unreadable(format!(
-        "{key} holds no number of buckets"
-    )))
+    Failure::Final(StoreError::unreadable(format!("{key} holds no number of buckets")))
 }

@@ -14,47 +14,30 @@ pub(crate) async fn probe(info: ConnectionInfo, config: &RedisConfig) -> Result<
     let after = config.connect_timeout;
     match tokio::time::timeout(after, info_text(info, &address)).await {
         Ok(info) => judge(&info?, &address, config),
-        Err(_) => Err(ConnectError::TimedOut {
-            address: address.into(),
-            after,
-        }),
+        Err(_) => Err(ConnectError::TimedOut { address: address.into(), after }),
     }
 }
 
 async fn info_text(info: ConnectionInfo, address: &str) -> Result<String, ConnectError> {
     // The time of the whole probe is bounded by its caller.
-    let config = AsyncConnectionConfig::new()
-        .set_connection_timeout(None)
-        .set_response_timeout(None);
+    let config =
+        AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
     let client = Client::open(info).map_err(ConnectError::url)?;
     let failed = |error| ConnectError::of(error, address);
-    let mut connection = client
-        .get_multiplexed_async_connection_with_config(&config)
-        .await
-        .map_err(failed)?;
-    cmd("INFO")
-        .query_async(&mut connection)
-        .await
-        .map_err(failed)
+    let mut connection =
+        client.get_multiplexed_async_connection_with_config(&config).await.map_err(failed)?;
+    cmd("INFO").query_async(&mut connection).await.map_err(failed)
 }
 
 /// Refuses a server that would not do what the protocol needs.
 fn judge(info: &str, address: &str, config: &RedisConfig) -> Result<(), ConnectError> {
     let unsupported = |reason: String| {
-        Err(ConnectError::Unsupported {
-            address: address.into(),
-            reason: reason.into(),
-        })
+        Err(ConnectError::Unsupported { address: address.into(), reason: reason.into() })
     };
     let version = field(info, "redis_version").unwrap_or("unknown");
-    let major = version
-        .split('.')
-        .next()
-        .and_then(|major| major.parse::<u32>().ok());
+    let major = version.split('.').next().and_then(|major| major.parse::<u32>().ok());
     if major.is_none_or(|major| major < OLDEST) {
-        return unsupported(format!(
-            "its version is {version}, and {OLDEST}.0 or later is needed"
-        ));
+        return unsupported(format!("its version is {version}, and {OLDEST}.0 or later is needed"));
     }
     if field(info, "cluster_enabled") == Some("1") {
         return unsupported("it is a node of a cluster, and this store is for one server".into());
@@ -63,10 +46,7 @@ fn judge(info: &str, address: &str, config: &RedisConfig) -> Result<(), ConnectE
     let is_limited = field(info, "maxmemory").is_some_and(|bytes| bytes != "0");
     if is_limited && policy != "noeviction" {
         if !config.lossy_eviction {
-            return Err(ConnectError::Evicts {
-                address: address.into(),
-                policy: policy.into(),
-            });
+            return Err(ConnectError::Evicts { address: address.into(), policy: policy.into() });
         }
         tracing::warn!(
             address,
@@ -79,9 +59,7 @@ fn judge(info: &str, address: &str, config: &RedisConfig) -> Result<(), ConnectE
 
 /// A line `name:value` of `INFO`.
 fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
-    info.lines()
-        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
-        .map(str::trim_end)
+    info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim_end)
 }
 
 #[cfg(test)]

@@ -29,9 +29,7 @@ pub(crate) fn answers<'a>(
     };
     let answers = commands.enumerate().map(answer).collect();
     if told.rest.len() > 0 {
-        return Err(Failure::unexpected(
-            "a script told of a key that it was not given",
-        ));
+        return Err(Failure::unexpected("a script told of a key that it was not given"));
     }
     Ok(answers)
 }
@@ -112,27 +110,16 @@ mod tests {
                 Namespace::try_from("n").unwrap(),
                 IdempotencyKey::new("k").unwrap(),
             ),
-            operation: Operation::Cancel {
-                owner: Owner::new(1).unwrap(),
-            },
+            operation: Operation::Cancel { owner: Owner::new(1).unwrap() },
             retention: Retention::default(),
         };
         let answers = answers(value, Verb::Cancel, [&command; 3].into_iter())?;
-        Ok(answers
-            .into_iter()
-            .map(|answer| answer.ok().map(|answer| answer.reply))
-            .collect())
+        Ok(answers.into_iter().map(|answer| answer.ok().map(|answer| answer.reply)).collect())
     }
 
     #[test]
     fn what_is_told_of_some_keys_leaves_the_usual_reply_to_the_others() {
-        let told = vec![
-            now(),
-            Value::Int(2),
-            bulk("CORRUPT"),
-            Value::Int(3),
-            bulk("OOM"),
-        ];
+        let told = vec![now(), Value::Int(2), bulk("CORRUPT"), Value::Int(3), bulk("OOM")];
         assert_eq!(
             replies(Value::Array(told)).unwrap(),
             [Some(Reply::Released), Some(Reply::Corrupt), None]
@@ -142,10 +129,7 @@ mod tests {
     #[test]
     fn what_is_no_entry_is_corrupt_and_never_absent() {
         let told = vec![now(), Value::Int(1), bulk("CORRUP")];
-        assert_eq!(
-            replies(Value::Array(told)).unwrap()[0],
-            Some(Reply::Corrupt)
-        );
+        assert_eq!(replies(Value::Array(told)).unwrap()[0], Some(Reply::Corrupt));
     }
 
     #[test]
@@ -156,13 +140,7 @@ mod tests {
             Value::Array(vec![]),
             Value::Array(vec![now(), Value::Int(1)]),
             Value::Array(vec![now(), Value::Int(4), bulk("OOM")]),
-            Value::Array(vec![
-                now(),
-                Value::Int(2),
-                bulk("OOM"),
-                Value::Int(1),
-                bulk("OOM"),
-            ]),
+            Value::Array(vec![now(), Value::Int(2), bulk("OOM"), Value::Int(1), bulk("OOM")]),
             Value::Array(vec![now(), Value::Int(-1), bulk("OOM")]),
         ] {
             assert!(replies(value.clone()).is_err(), "{value:?}");

@@ -67,26 +67,13 @@ impl RedisStore {
 
 impl Store for RedisStore {
     async fn apply(&self, command: Command) -> Result<Answer, StoreError> {
-        self.apply_batch(vec![command])
-            .await
-            .pop()
-            .expect("one command has one answer")
+        self.apply_batch(vec![command]).await.pop().expect("one command has one answer")
     }
 
     async fn apply_batch(&self, commands: Vec<Command>) -> Vec<Result<Answer, StoreError>> {
-        let Inner {
-            connections,
-            command_timeout,
-            ..
-        } = &*self.0;
-        let mut call = Call {
-            connections,
-            batch: Batch::new(&self.0, &commands),
-            answered: false,
-        };
-        call.answered = tokio::time::timeout(*command_timeout, call.batch.run())
-            .await
-            .is_ok();
+        let Inner { connections, command_timeout, .. } = &*self.0;
+        let mut call = Call { connections, batch: Batch::new(&self.0, &commands), answered: false };
+        call.answered = tokio::time::timeout(*command_timeout, call.batch.run()).await.is_ok();
         call.batch.answers(&StoreError::timeout(format!(
             "Redis at {} did not answer within {command_timeout:?}",
             connections.address()

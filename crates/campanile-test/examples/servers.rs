@@ -64,7 +64,5 @@ impl Ports {
 
 /// The port, if nobody listens on it: a server of the machine's own comes first.
 fn default_port(port: u16) -> Option<u16> {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, port))
-        .is_ok()
-        .then_some(port)
+    TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok().then_some(port)
 }

@@ -50,10 +50,7 @@ const START: u64 = 1_800_000_000;
 impl TestClock {
     /// A clock that begins now.
     pub fn new() -> Self {
-        Self(Arc::new(Inner {
-            origin: Instant::now(),
-            ahead: AtomicU64::new(0),
-        }))
+        Self(Arc::new(Inner { origin: Instant::now(), ahead: AtomicU64::new(0) }))
     }
 
     /// The same clock for a keeper, as the time since this one was made.

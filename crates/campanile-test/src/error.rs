@@ -51,16 +51,12 @@ impl fmt::Display for ServerError {
         match self {
             Self::Missing { what, install } => write!(f, "{what} is missing; {install}"),
             Self::PortTaken { server, port } => write!(f, "{server}: port {port} is taken"),
-            Self::Exited {
-                server,
-                status,
-                log,
-            } => write!(f, "{server} ended ({status}) before it was ready:\n{log}"),
-            Self::NotReady {
-                server,
-                within,
-                log,
-            } => write!(f, "{server} was not ready within {within:?}:\n{log}"),
+            Self::Exited { server, status, log } => {
+                write!(f, "{server} ended ({status}) before it was ready:\n{log}")
+            }
+            Self::NotReady { server, within, log } => {
+                write!(f, "{server} was not ready within {within:?}:\n{log}")
+            }
             Self::Io(_) => f.write_str("a file, a socket or a process could not be used"),
             Self::Kafka(_) => f.write_str("the Kafka client failed"),
         }

@@ -36,10 +36,7 @@ pub fn free_port() -> io::Result<u16> {
             Err(error) => return Err(error),
         }
     }
-    Err(io::Error::new(
-        io::ErrorKind::AddrInUse,
-        "every port for tests is taken",
-    ))
+    Err(io::Error::new(io::ErrorKind::AddrInUse, "every port for tests is taken"))
 }
 
 /// Runs `start` with a free port, and with another one if somebody else was faster.
@@ -65,11 +62,7 @@ mod tests {
             .map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, free_port().unwrap())).unwrap())
             .collect();
         let another = free_port().unwrap();
-        assert!(
-            taken
-                .iter()
-                .all(|listener| listener.local_addr().unwrap().port() != another)
-        );
+        assert!(taken.iter().all(|listener| listener.local_addr().unwrap().port() != another));
     }
 
     #[test]

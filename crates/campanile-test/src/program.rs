@@ -4,10 +4,8 @@ use std::path::PathBuf;
 
 /// The path of a program that must be installed.
 pub(crate) fn require(name: &str, install: &'static str) -> Result<PathBuf, ServerError> {
-    find(name).ok_or_else(|| ServerError::Missing {
-        what: format!("the program `{name}`"),
-        install,
-    })
+    find(name)
+        .ok_or_else(|| ServerError::Missing { what: format!("the program `{name}`"), install })
 }
 
 /// The first file of this name in the folders of `PATH`.

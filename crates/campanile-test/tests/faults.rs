@@ -36,12 +36,7 @@ fn acquire(name: &str) -> Command {
 }
 
 fn cancel(name: &str) -> Command {
-    Command {
-        operation: Operation::Cancel {
-            owner: Owner::new(7).unwrap(),
-        },
-        ..acquire(name)
-    }
+    Command { operation: Operation::Cancel { owner: Owner::new(7).unwrap() }, ..acquire(name) }
 }
 
 const MOMENT: Duration = Duration::from_secs(60);
@@ -93,9 +88,7 @@ async fn what_hangs_goes_on_when_it_is_released() {
 async fn what_hangs_and_is_given_up_is_never_applied() {
     let store = store();
     store.next(Fault::Hang);
-    timeout(MOMENT, store.apply(acquire("a")))
-        .await
-        .unwrap_err();
+    timeout(MOMENT, store.apply(acquire("a"))).await.unwrap_err();
     store.heal();
     assert!(store.inner().entry(&key("a")).is_none());
 }

@@ -24,9 +24,7 @@ fn with_topic(partitions: i32) -> MockKafka {
 
 /// The next message. A poll also returns when it has served a rebalance.
 fn next(consumer: &BaseConsumer) -> BorrowedMessage<'_> {
-    eventually(SOON, || consumer.poll(Duration::from_millis(100)))
-        .expect("a message")
-        .unwrap()
+    eventually(SOON, || consumer.poll(Duration::from_millis(100))).expect("a message").unwrap()
 }
 
 #[test]
@@ -40,30 +38,16 @@ fn a_message_arrives_as_it_was_produced() {
         .header("trace", "t-2")
         .null_header("empty");
     let delivered = kafka.producer().produce(message).unwrap();
-    assert_eq!(
-        delivered,
-        Delivered {
-            partition: 2,
-            offset: 0
-        }
-    );
+    assert_eq!(delivered, Delivered { partition: 2, offset: 0 });
 
     let consumer = consumer(&kafka, "billing");
     let received = next(&consumer);
     assert_eq!((received.partition(), received.offset()), (2, 0));
     assert_eq!(received.key(), Some(&[0xff, 0x00][..]));
     assert_eq!(received.payload(), Some(&b"an order"[..]));
-    let headers: Vec<_> = received
-        .headers()
-        .unwrap()
-        .iter()
-        .map(|header| (header.key, header.value))
-        .collect();
-    let expected = [
-        ("trace", Some(&b"t-1"[..])),
-        ("trace", Some(&b"t-2"[..])),
-        ("empty", None),
-    ];
+    let headers: Vec<_> =
+        received.headers().unwrap().iter().map(|header| (header.key, header.value)).collect();
+    let expected = [("trace", Some(&b"t-1"[..])), ("trace", Some(&b"t-2"[..])), ("empty", None)];
     assert_eq!(headers, expected);
 }
 
@@ -72,56 +56,34 @@ fn a_tombstone_without_a_key_is_null_and_not_empty() {
     let kafka = with_topic(1);
     let producer = kafka.producer();
     producer.produce(Message::to("orders")).unwrap();
-    producer
-        .produce(Message::to("orders").key("").payload(""))
-        .unwrap();
+    producer.produce(Message::to("orders").key("").payload("")).unwrap();
     let consumer = consumer(&kafka, "billing");
     let received = next(&consumer);
     assert_eq!((received.key(), received.payload()), (None, None));
     let received = next(&consumer);
-    assert_eq!(
-        (received.key(), received.payload()),
-        (Some(&[][..]), Some(&[][..]))
-    );
+    assert_eq!((received.key(), received.payload()), (Some(&[][..]), Some(&[][..])));
 }
 
 #[test]
 fn many_messages_keep_their_order() {
     let kafka = with_topic(2);
-    let messages = (0..25_000).map(|n: i32| {
-        Message::to("orders")
-            .partition(n % 2)
-            .payload(n.to_string())
-    });
+    let messages =
+        (0..25_000).map(|n: i32| Message::to("orders").partition(n % 2).payload(n.to_string()));
     let delivered = kafka.producer().produce_all(messages).unwrap();
-    let expected: Vec<_> = (0..25_000)
-        .map(|n| Delivered {
-            partition: n % 2,
-            offset: i64::from(n / 2),
-        })
-        .collect();
+    let expected: Vec<_> =
+        (0..25_000).map(|n| Delivered { partition: n % 2, offset: i64::from(n / 2) }).collect();
     assert_eq!(delivered, expected);
 }
 
 #[test]
 fn the_first_assignment_takes_less_than_the_mock_clusters_three_seconds() {
     let kafka = with_topic(1);
-    kafka
-        .producer()
-        .produce(Message::to("orders").payload("1"))
-        .unwrap();
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "the time is what this test is about"
-    )]
+    kafka.producer().produce(Message::to("orders").payload("1")).unwrap();
+    #[expect(clippy::disallowed_methods, reason = "the time is what this test is about")]
     let start = Instant::now();
     let consumer = consumer(&kafka, "billing");
     next(&consumer);
-    assert!(
-        start.elapsed() < Duration::from_millis(2500),
-        "{:?}",
-        start.elapsed()
-    );
+    assert!(start.elapsed() < Duration::from_millis(2500), "{:?}", start.elapsed());
 }
 
 #[test]

@@ -16,10 +16,7 @@ const SOON: Duration = Duration::from_secs(10);
 /// Runs this test binary again for one test alone, with a variable by which that test knows it.
 fn again(test: &str, variable: &str) -> Command {
     let mut command = Command::new(env::current_exe().unwrap());
-    command
-        .args(["--exact", test, "--nocapture"])
-        .env(variable, "1")
-        .stdin(Stdio::null());
+    command.args(["--exact", test, "--nocapture"]).env(variable, "1").stdin(Stdio::null());
     command
 }
 
@@ -90,10 +87,7 @@ fn a_paused_process_stands_still_and_can_be_killed() {
 fn terminate_asks_first() {
     let folder = tempfile::tempdir().unwrap();
     let mut polite = Command::new("sh");
-    polite.args([
-        "-c",
-        "trap 'exit 7' TERM; echo ready; while :; do sleep 0.05; done",
-    ]);
+    polite.args(["-c", "trap 'exit 7' TERM; echo ready; while :; do sleep 0.05; done"]);
     let mut process = Process::spawn(&polite, folder.path().join("log")).unwrap();
     eventually(SOON, || (process.log().unwrap() == "ready\n").then_some(()))
         .expect("the trap is set");
@@ -107,9 +101,7 @@ fn terminate_asks_first() {
 fn a_server_lives_as_long_as_the_process_and_no_longer() {
     const ABORT: &str = "CAMPANILE_TEST_ABORT";
     if env::var_os(ABORT).is_some() {
-        let redis = std::thread::spawn(|| RedisServer::start().unwrap())
-            .join()
-            .unwrap();
+        let redis = std::thread::spawn(|| RedisServer::start().unwrap()).join().unwrap();
         redis.cli(&["PING"]).unwrap();
         println!("\nport {}", redis.port());
         std::process::abort();
@@ -117,24 +109,13 @@ fn a_server_lives_as_long_as_the_process_and_no_longer() {
     let test = "a_server_lives_as_long_as_the_process_and_no_longer";
     // What is aborted leaves its files behind.
     let folder = tempfile::tempdir().unwrap();
-    let output = again(test, ABORT)
-        .env("TMPDIR", folder.path())
-        .output()
-        .unwrap();
+    let output = again(test, ABORT).env("TMPDIR", folder.path()).output().unwrap();
     assert_eq!(output.status.signal(), Some(6), "{output:?}");
     let printed = String::from_utf8(output.stdout).unwrap();
-    let port: u16 = printed
-        .lines()
-        .find_map(|line| line.strip_prefix("port "))
-        .unwrap()
-        .parse()
-        .unwrap();
-    eventually(SOON, || {
-        TcpStream::connect((Ipv4Addr::LOCALHOST, port))
-            .is_err()
-            .then_some(())
-    })
-    .expect("the server is killed");
+    let port: u16 =
+        printed.lines().find_map(|line| line.strip_prefix("port ")).unwrap().parse().unwrap();
+    eventually(SOON, || TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err().then_some(()))
+        .expect("the server is killed");
 }
 
 #[test]
@@ -148,20 +129,11 @@ fn a_missing_server_names_the_command_that_installs_it() {
     }
     let folder = tempfile::tempdir().unwrap();
     let test = "a_missing_server_names_the_command_that_installs_it";
-    let output = again(test, PATH)
-        .env("PATH", folder.path())
-        .output()
-        .unwrap();
+    let output = again(test, PATH).env("PATH", folder.path()).output().unwrap();
     let printed = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{printed}");
-    assert!(
-        printed.contains("`apt-get install redis-server`"),
-        "{printed}"
-    );
-    assert!(
-        printed.contains("`apt-get install default-jre-headless`"),
-        "{printed}"
-    );
+    assert!(printed.contains("`apt-get install redis-server`"), "{printed}");
+    assert!(printed.contains("`apt-get install default-jre-headless`"), "{printed}");
     assert!(printed.contains("`cargo xtask install`"), "{printed}");
 }
 
@@ -180,10 +152,7 @@ fn missing_jars_name_the_command_that_fetches_them() {
         .unwrap();
     let printed = String::from_utf8(output.stdout).unwrap();
     assert!(printed.contains("`cargo xtask install`"), "{printed}");
-    assert!(
-        printed.contains(folder.path().to_str().unwrap()),
-        "{printed}"
-    );
+    assert!(printed.contains(folder.path().to_str().unwrap()), "{printed}");
 }
 
 #[test]

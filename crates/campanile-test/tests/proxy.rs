@@ -60,10 +60,7 @@ impl Client {
     }
 
     fn send(&mut self, line: &str) {
-        self.0
-            .get_mut()
-            .write_all(format!("{line}\n").as_bytes())
-            .unwrap();
+        self.0.get_mut().write_all(format!("{line}\n").as_bytes()).unwrap();
     }
 
     fn ask(&mut self, line: &str) -> String {
@@ -82,10 +79,7 @@ impl Client {
     }
 }
 
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a delay is what the test is about"
-)]
+#[expect(clippy::disallowed_methods, reason = "a delay is what the test is about")]
 fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     let start = Instant::now();
     let result = work();
@@ -211,14 +205,10 @@ fn a_side_that_does_not_read_holds_up_the_other() {
     let proxy = Proxy::to(listener.local_addr().unwrap()).unwrap();
     let client = TcpStream::connect(proxy.addr()).unwrap();
     let (_deaf, _) = listener.accept().unwrap();
-    client
-        .set_write_timeout(Some(Duration::from_millis(500)))
-        .unwrap();
+    client.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
     let chunk = vec![0; 1 << 20];
     // Far more than the kernel's buffers hold.
-    let sent = (0..1000)
-        .take_while(|_| (&client).write_all(&chunk).is_ok())
-        .count();
+    let sent = (0..1000).take_while(|_| (&client).write_all(&chunk).is_ok()).count();
     assert!(sent < 1000, "{sent} MiB went somewhere");
 }
 

@@ -15,9 +15,7 @@ const SOON: Duration = Duration::from_secs(30);
 
 /// The next message. A poll also returns when it has served a rebalance.
 fn next(consumer: &BaseConsumer) -> BorrowedMessage<'_> {
-    eventually(SOON, || consumer.poll(Duration::from_millis(100)))
-        .expect("a message")
-        .unwrap()
+    eventually(SOON, || consumer.poll(Duration::from_millis(100))).expect("a message").unwrap()
 }
 
 #[test]
@@ -49,10 +47,7 @@ fn a_paused_redis_answers_when_it_goes_on() {
     let connection = TcpStream::connect(redis.addr()).unwrap();
     connection.set_nonblocking(true).unwrap();
     std::io::Write::write_all(&mut &connection, b"PING\r\n").unwrap();
-    assert_eq!(
-        connection.peek(&mut [0]).unwrap_err().kind(),
-        std::io::ErrorKind::WouldBlock
-    );
+    assert_eq!(connection.peek(&mut [0]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
     redis.resume().unwrap();
     eventually(SOON, || connection.peek(&mut [0]).ok()).expect("the answer");
     assert_eq!(redis.cli(&["PING"]).unwrap(), "PONG");
@@ -71,10 +66,7 @@ fn redis_takes_lines_of_configuration_and_a_password() {
     assert_eq!(memory, "maxmemory\n2097152");
     assert_eq!(redis.cli(&["AUTH", "ringer", "bell"]).unwrap(), "OK");
     let error = redis.cli(&["NONSENSE"]).unwrap_err();
-    assert!(
-        error.to_string().starts_with("ERR unknown command"),
-        "{error}"
-    );
+    assert!(error.to_string().starts_with("ERR unknown command"), "{error}");
 }
 
 #[test]
@@ -90,23 +82,15 @@ fn a_redis_without_a_default_user_starts() {
 
 #[test]
 fn a_redis_that_cannot_start_shows_the_end_of_its_log() {
-    let error = RedisServer::builder()
-        .config("bell", "ding")
-        .start()
-        .unwrap_err();
+    let error = RedisServer::builder().config("bell", "ding").start().unwrap_err();
     assert!(matches!(error, ServerError::Exited { .. }), "{error}");
     assert!(format!("{error:?}").contains("bell ding"), "{error:?}");
 }
 
 #[test]
 fn many_redis_servers_start_at_once() {
-    let starts: Vec<_> = (0..8)
-        .map(|_| std::thread::spawn(RedisServer::start))
-        .collect();
-    let servers: Vec<_> = starts
-        .into_iter()
-        .map(|s| s.join().unwrap().unwrap())
-        .collect();
+    let starts: Vec<_> = (0..8).map(|_| std::thread::spawn(RedisServer::start)).collect();
+    let servers: Vec<_> = starts.into_iter().map(|s| s.join().unwrap().unwrap()).collect();
     for (number, server) in servers.iter().enumerate() {
         server.cli(&["SET", "number", &number.to_string()]).unwrap();
     }
@@ -119,9 +103,7 @@ fn many_redis_servers_start_at_once() {
 #[test]
 fn kafka_keeps_messages_and_offsets_through_pause_and_kill() {
     let mut kafka = KafkaServer::start().unwrap();
-    kafka
-        .create_topic("orders", 2, &[("cleanup.policy", "compact")])
-        .unwrap();
+    kafka.create_topic("orders", 2, &[("cleanup.policy", "compact")]).unwrap();
     let again = kafka.create_topic("orders", 2, &[]).unwrap_err();
     assert!(again.to_string().contains("TopicAlreadyExists"), "{again}");
 
@@ -132,13 +114,7 @@ fn kafka_keeps_messages_and_offsets_through_pause_and_kill() {
         .header("trace", "t-1")
         .null_header("empty");
     let delivered = kafka.producer().produce(message).unwrap();
-    assert_eq!(
-        delivered,
-        Delivered {
-            partition: 1,
-            offset: 0
-        }
-    );
+    assert_eq!(delivered, Delivered { partition: 1, offset: 0 });
 
     let consumer: BaseConsumer = kafka.consumer_config("billing").create().unwrap();
     consumer.subscribe(&["orders"]).unwrap();
@@ -147,14 +123,9 @@ fn kafka_keeps_messages_and_offsets_through_pause_and_kill() {
         assert_eq!(received.key(), Some(&b"k-1"[..]));
         assert_eq!(received.payload(), Some(&b"an order"[..]));
         let headers: Vec<_> = received.headers().unwrap().iter().collect();
-        assert_eq!(
-            (headers[0].key, headers[0].value),
-            ("trace", Some(&b"t-1"[..]))
-        );
+        assert_eq!((headers[0].key, headers[0].value), ("trace", Some(&b"t-1"[..])));
         assert_eq!((headers[1].key, headers[1].value), ("empty", None));
-        consumer
-            .commit_message(&received, CommitMode::Sync)
-            .unwrap();
+        consumer.commit_message(&received, CommitMode::Sync).unwrap();
     }
     drop(consumer);
 
@@ -163,10 +134,8 @@ fn kafka_keeps_messages_and_offsets_through_pause_and_kill() {
     let nothing = client.fetch_metadata(None, Duration::from_millis(300));
     nothing.expect_err("a paused broker answers nothing");
     kafka.resume().unwrap();
-    eventually(SOON, || {
-        client.fetch_metadata(None, Duration::from_secs(1)).ok()
-    })
-    .expect("the broker answers again");
+    eventually(SOON, || client.fetch_metadata(None, Duration::from_secs(1)).ok())
+        .expect("the broker answers again");
 
     kafka.kill().unwrap();
     kafka.restart().unwrap();
@@ -180,14 +149,9 @@ fn kafka_keeps_messages_and_offsets_through_pause_and_kill() {
 
 #[test]
 fn kafka_hands_out_partitions_quickly_with_either_protocol() {
-    let kafka = KafkaServer::builder()
-        .property("auto.create.topics.enable", "true")
-        .start()
-        .unwrap();
-    kafka
-        .producer()
-        .produce(Message::to("created").payload("1"))
-        .unwrap();
+    let kafka =
+        KafkaServer::builder().property("auto.create.topics.enable", "true").start().unwrap();
+    kafka.producer().produce(Message::to("created").payload("1")).unwrap();
 
     let classic = kafka.consumer_config("classic");
     let mut newer = kafka.consumer_config("newer");
@@ -209,17 +173,11 @@ fn a_kafka_that_tells_its_proxys_address_is_reached_through_it() {
     let proxy = Proxy::to((Ipv4Addr::LOCALHOST, port)).unwrap();
     let kafka = KafkaServer::builder()
         .port(port)
-        .property(
-            "advertised.listeners",
-            &format!("PLAINTEXT://{}", proxy.addr()),
-        )
+        .property("advertised.listeners", &format!("PLAINTEXT://{}", proxy.addr()))
         .start()
         .unwrap();
     kafka.create_topic("orders", 1, &[]).unwrap();
-    kafka
-        .producer()
-        .produce(Message::to("orders").payload("1"))
-        .unwrap();
+    kafka.producer().produce(Message::to("orders").payload("1")).unwrap();
     let consumer: BaseConsumer = kafka.consumer_config("billing").create().unwrap();
     consumer.subscribe(&["orders"]).unwrap();
     next(&consumer);
@@ -233,10 +191,8 @@ fn a_kafka_that_tells_its_proxys_address_is_reached_through_it() {
 
 #[test]
 fn a_kafka_that_cannot_start_shows_the_end_of_its_log() {
-    let error = KafkaServer::builder()
-        .property("log.retention.ms", "for ever")
-        .start()
-        .unwrap_err();
+    let error =
+        KafkaServer::builder().property("log.retention.ms", "for ever").start().unwrap_err();
     assert!(matches!(error, ServerError::Exited { .. }), "{error}");
     assert!(error.to_string().contains("for ever"), "{error}");
 }

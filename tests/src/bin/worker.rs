@@ -60,10 +60,7 @@ async fn charge(request: Request<Payment>, ledger: Arc<Ledger>) -> Result<(), Bo
     let lock = request.lock().ok_or("there is a lock")?;
     tokio::time::sleep(Duration::from_millis(1)).await;
     let (token, attempt, end) = (lock.token(), lock.attempt(), ledger.now());
-    ledger.write(format!(
-        "run {} {token} {attempt} {start} {end}\n",
-        request.body().id
-    ))?;
+    ledger.write(format!("run {} {token} {attempt} {start} {end}\n", request.body().id))?;
     // Not the last step, against the advice: so that a kill finds effects without a record.
     tokio::time::sleep(Duration::from_millis(2)).await;
     Ok(())
@@ -90,14 +87,8 @@ struct Ledger {
 impl Ledger {
     fn open(folder: &str) -> Result<Self, BoxError> {
         let path = format!("{folder}/{}", std::process::id());
-        let file = OpenOptions::new()
-            .create_new(true)
-            .append(true)
-            .open(path)?;
-        Ok(Self {
-            file,
-            clock: Clock::boot(),
-        })
+        let file = OpenOptions::new().create_new(true).append(true).open(path)?;
+        Ok(Self { file, clock: Clock::boot() })
     }
 
     fn now(&self) -> u128 {
@@ -112,7 +103,5 @@ impl Ledger {
 
 fn arguments() -> Result<[String; 5], BoxError> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    arguments
-        .try_into()
-        .map_err(|given| format!("five arguments, not {given:?}").into())
+    arguments.try_into().map_err(|given| format!("five arguments, not {given:?}").into())
 }

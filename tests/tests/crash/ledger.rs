@@ -32,9 +32,7 @@ impl Ledger {
     /// Of all workers, the runs in the order in which they ended.
     pub(crate) fn read(folder: &TempDir) -> Self {
         let mut lines = Vec::new();
-        let files = fs::read_dir(folder.path().join("ledgers"))
-            .into_iter()
-            .flatten();
+        let files = fs::read_dir(folder.path().join("ledgers")).into_iter().flatten();
         for file in files.map(Result::unwrap) {
             let pid = file.file_name().to_str().unwrap().parse().unwrap();
             let text = fs::read_to_string(file.path()).unwrap();

@@ -38,18 +38,13 @@ fn of_three_consumers_one_is_stopped_and_one_killed_and_every_key_is_processed_a
     // All three have begun, so that each has partitions to lose.
     let pids = [stopped.pid(), killed.pid(), survivor.pid()];
     wait_for(&folder, "all to begin", |ledger| {
-        pids.iter()
-            .all(|pid| ledger.runs().any(|run| run.pid == *pid))
+        pids.iter().all(|pid| ledger.runs().any(|run| run.pid == *pid))
     });
-    wait_for(&folder, "a quarter", |ledger| {
-        ledger.runs().count() > RECORDS / 4
-    });
+    wait_for(&folder, "a quarter", |ledger| ledger.runs().count() > RECORDS / 4);
     let status = stopped.terminate().unwrap();
     assert!(status.success(), "{status}: {}", stopped.log().unwrap());
 
-    wait_for(&folder, "half", |ledger| {
-        ledger.runs().count() > RECORDS / 2
-    });
+    wait_for(&folder, "half", |ledger| ledger.runs().count() > RECORDS / 2);
     killed.kill().unwrap();
     // Nobody takes a lock over before it has expired, so this is how the kill has left the entries.
     let at_kill = store::entries(&redis);
@@ -74,17 +69,9 @@ fn check(ledger: &Ledger, [_, killed, survivor]: &[u32; 3], at_kill: &store::Ent
             "{key} twice, never in the killed: {runs:?}"
         );
         let state = at_kill.state(key);
-        assert_ne!(
-            state,
-            Some(State::Completed),
-            "{key} was completed before the kill: {runs:?}"
-        );
+        assert_ne!(state, Some(State::Completed), "{key} was completed before the kill: {runs:?}");
         let (first, second) = (runs[0], runs[1]);
-        assert_eq!(
-            (runs.len(), first.attempt + 1),
-            (2, second.attempt),
-            "{key}: {runs:?}"
-        );
+        assert_eq!((runs.len(), first.attempt + 1), (2, second.attempt), "{key}: {runs:?}");
         assert!(first.token < second.token, "{key}: {runs:?}");
         assert!(first.end <= second.start, "{key}: {runs:?}");
     }
@@ -100,13 +87,8 @@ fn check(ledger: &Ledger, [_, killed, survivor]: &[u32; 3], at_kill: &store::Ent
         }
     }
     assert!(duplicates > 0, "the survivor has met duplicates");
-    let answered = ledger
-        .answers()
-        .filter(|(_, answer)| matches!(answer, Answer::Processed(_)));
-    assert!(
-        answered.count() <= ledger.runs().count(),
-        "nothing is processed without a run"
-    );
+    let answered = ledger.answers().filter(|(_, answer)| matches!(answer, Answer::Processed(_)));
+    assert!(answered.count() <= ledger.runs().count(), "nothing is processed without a run");
     println!(
         "{KEYS} keys, {} runs, {} keys twice, {} answered by the survivor, {duplicates} as duplicates",
         ledger.runs().count(),
@@ -126,10 +108,7 @@ fn produce(kafka: &KafkaServer) {
         let id = format!("p-{number}");
         let payload = serde_json::json!({ "id": id }).to_string();
         // Anywhere: the repeats of a key meet each other across partitions, too.
-        Message::to(TOPIC)
-            .partition(rng.i32(0..PARTITIONS))
-            .key(id)
-            .payload(payload)
+        Message::to(TOPIC).partition(rng.i32(0..PARTITIONS)).key(id).payload(payload)
     });
     kafka.producer().produce_all(messages).unwrap();
 }
@@ -138,9 +117,7 @@ fn spawn(kafka: &KafkaServer, redis: &RedisServer, folder: &TempDir) -> Process 
     let mut command = Command::new(env!("CARGO_BIN_EXE_worker"));
     let ledgers = folder.path().join("ledgers");
     std::fs::create_dir_all(&ledgers).unwrap();
-    command
-        .args([&kafka.bootstrap(), GROUP, TOPIC, &redis.url()])
-        .arg(&ledgers);
+    command.args([&kafka.bootstrap(), GROUP, TOPIC, &redis.url()]).arg(&ledgers);
     let log = folder.path().join(format!("log-{}", fastrand::u64(..)));
     Process::spawn(&command, log).unwrap()
 }
@@ -158,25 +135,15 @@ fn wait_for_end(kafka: &KafkaServer) {
     let mut ends = BTreeMap::new();
     for partition in 0..PARTITIONS {
         partitions.add_partition(TOPIC, partition);
-        ends.insert(
-            partition,
-            consumer
-                .fetch_watermarks(TOPIC, partition, timeout)
-                .unwrap()
-                .1,
-        );
+        ends.insert(partition, consumer.fetch_watermarks(TOPIC, partition, timeout).unwrap().1);
     }
     let committed = || {
-        let committed = consumer
-            .committed_offsets(partitions.clone(), timeout)
-            .ok()?;
+        let committed = consumer.committed_offsets(partitions.clone(), timeout).ok()?;
         let at = |partition: &i32, end: i64| {
             let found = committed.find_partition(TOPIC, *partition);
             found.is_some_and(|found| found.offset() == Offset::Offset(end))
         };
-        ends.iter()
-            .all(|(partition, end)| at(partition, *end))
-            .then_some(())
+        ends.iter().all(|(partition, end)| at(partition, *end)).then_some(())
     };
     eventually(LONG, committed).unwrap_or_else(|| panic!("not all is committed within {LONG:?}"));
 }

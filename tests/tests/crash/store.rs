@@ -11,10 +11,8 @@ pub(crate) struct Entries(HashMap<[u8; 16], Entry>);
 pub(crate) fn entries(redis: &RedisServer) -> Entries {
     let client = redis::Client::open(redis.url()).unwrap();
     let mut connection = client.get_connection().unwrap();
-    let keys: Vec<Vec<u8>> = redis::cmd("KEYS")
-        .arg("{payments:*}*")
-        .query(&mut connection)
-        .unwrap();
+    let keys: Vec<Vec<u8>> =
+        redis::cmd("KEYS").arg("{payments:*}*").query(&mut connection).unwrap();
     let mut values = redis::cmd("MGET");
     for key in &keys {
         values.arg(key);

@@ -16,27 +16,18 @@ fn links(document: &Path) -> Vec<(String, String)> {
             let before = &text[..middle];
             let label = &before[before.rfind('[').unwrap() + 1..];
             let after = &text[middle + 2..];
-            (
-                label.to_owned(),
-                after[..after.find(')').unwrap()].to_owned(),
-            )
+            (label.to_owned(), after[..after.find(')').unwrap()].to_owned())
         })
         .collect()
 }
 
 fn documents() -> Vec<PathBuf> {
-    let mut documents: Vec<PathBuf> = [
-        "README.md",
-        "CONTRIBUTING.md",
-        "CHANGELOG.md",
-        "lua/README.md",
-    ]
-    .map(|name| root().join(name))
-    .into();
+    let mut documents: Vec<PathBuf> =
+        ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "lua/README.md"]
+            .map(|name| root().join(name))
+            .into();
     for folder in ["docs", "docs/decisions"] {
-        let files = fs::read_dir(root().join(folder))
-            .unwrap()
-            .map(|file| file.unwrap().path());
+        let files = fs::read_dir(root().join(folder)).unwrap().map(|file| file.unwrap().path());
         documents.extend(files.filter(|path| path.extension().is_some_and(|e| e == "md")));
     }
     documents
@@ -52,11 +43,7 @@ fn every_link_within_the_project_leads_somewhere() {
             }
             let path = target.split('#').next().unwrap();
             let there = document.parent().unwrap().join(path);
-            assert!(
-                there.exists(),
-                "{}: [{label}]({target})",
-                document.display()
-            );
+            assert!(there.exists(), "{}: [{label}]({target})", document.display());
             count += 1;
         }
     }
@@ -68,17 +55,11 @@ fn every_test_that_the_guarantees_name_is_there() {
     let document = root().join("docs/guarantees.md");
     let mut count = 0;
     for (label, target) in links(&document) {
-        let Some(name) = label
-            .strip_prefix('`')
-            .and_then(|label| label.strip_suffix('`'))
-        else {
+        let Some(name) = label.strip_prefix('`').and_then(|label| label.strip_suffix('`')) else {
             continue;
         };
         let file = fs::read_to_string(document.parent().unwrap().join(&target)).unwrap();
-        assert!(
-            file.contains(&format!("fn {name}(")),
-            "{target} has no test {name}"
-        );
+        assert!(file.contains(&format!("fn {name}(")), "{target} has no test {name}");
         count += 1;
     }
     assert!(count > 40, "only {count} tests are named");

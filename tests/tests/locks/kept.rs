@@ -24,10 +24,7 @@ async fn a_handler_of_5_s_keeps_its_lock_of_1_s_and_its_token() {
         let done = tokio::time::sleep(WORK);
         tokio::pin!(done);
         // Somebody else tries all the time.
-        while tokio::time::timeout(Duration::from_millis(100), &mut done)
-            .await
-            .is_err()
-        {
+        while tokio::time::timeout(Duration::from_millis(100), &mut done).await.is_err() {
             assert!(is_locked(&other, "k").await);
             lock.check()?;
             looks += 1;
@@ -35,18 +32,11 @@ async fn a_handler_of_5_s_keeps_its_lock_of_1_s_and_its_token() {
         assert_eq!((lock.token(), lock.attempt()), (token, 1));
         Ok::<_, BoxError>(looks)
     });
-    let Outcome::Processed(looks) = work.await.unwrap() else {
-        panic!("not processed")
-    };
+    let Outcome::Processed(looks) = work.await.unwrap() else { panic!("not processed") };
     assert!(looks >= 20, "only {looks} looks");
     assert_eq!(entries(&redis), 1);
-    let again = other
-        .run("k", async |_| Ok::<_, BoxError>(0))
-        .await
-        .unwrap();
-    let Outcome::Duplicate(first) = again else {
-        panic!("not a duplicate")
-    };
+    let again = other.run("k", async |_| Ok::<_, BoxError>(0)).await.unwrap();
+    let Outcome::Duplicate(first) = again else { panic!("not a duplicate") };
     assert_eq!(first.attempts, 1);
 }
 
@@ -56,10 +46,7 @@ fn a_handler_that_blocks_the_only_thread_of_its_runtime_keeps_its_lock() {
     let url = redis.url();
     let (begun, has_begun) = mpsc::channel();
     let blocked = thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let ours = guard(&process(url).await, OnLost::Cancel);
             ours.run("k", async |lock| {
@@ -72,10 +59,7 @@ fn a_handler_that_blocks_the_only_thread_of_its_runtime_keeps_its_lock() {
         })
     });
     has_begun.recv().unwrap();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let looks = runtime.block_on(async {
         let other = guard(&process(redis.url()).await, OnLost::Cancel);
         let mut looks = 0;

@@ -68,10 +68,7 @@ async fn under_notify_a_result_after_a_takeover_is_lost() {
         proxy.swallow_requests();
         lock.unwrap().lost().await;
         let taken = loop {
-            match other
-                .run("k", async |lock| Ok::<_, BoxError>(lock.unwrap().attempt()))
-                .await
-            {
+            match other.run("k", async |lock| Ok::<_, BoxError>(lock.unwrap().attempt())).await {
                 Ok(outcome) => break outcome,
                 Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
             }
@@ -99,12 +96,6 @@ async fn under_notify_a_result_without_a_takeover_is_kept_although_the_lock_had_
         Ok::<_, BoxError>(())
     });
     assert_eq!(run.await.unwrap(), Outcome::Processed(()));
-    assert!(
-        other
-            .run("k", async |_| Ok::<_, BoxError>(()))
-            .await
-            .unwrap()
-            .is_duplicate()
-    );
+    assert!(other.run("k", async |_| Ok::<_, BoxError>(())).await.unwrap().is_duplicate());
     assert_eq!(super::entries(&redis), 1);
 }

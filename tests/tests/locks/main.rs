@@ -25,9 +25,7 @@ fn guard(keeper: &LockKeeper, on_lost: OnLost) -> Guard {
 
 /// Whether another process finds the key locked.
 async fn is_locked(other: &Guard, key: &str) -> bool {
-    let run = other
-        .run(key, async |_| Ok::<_, std::convert::Infallible>(()))
-        .await;
+    let run = other.run(key, async |_| Ok::<_, std::convert::Infallible>(())).await;
     match run {
         Ok(_) => false,
         Err(error) => matches!(
@@ -39,11 +37,5 @@ async fn is_locked(other: &Guard, key: &str) -> bool {
 
 /// How many entries there are; the namespace's own key is none.
 fn entries(redis: &RedisServer) -> usize {
-    redis
-        .cli(&["DBSIZE"])
-        .unwrap()
-        .trim()
-        .parse::<usize>()
-        .unwrap()
-        - 1
+    redis.cli(&["DBSIZE"]).unwrap().trim().parse::<usize>().unwrap() - 1
 }

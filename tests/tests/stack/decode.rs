@@ -30,15 +30,9 @@ async fn a_record_that_does_not_decode_stops_the_consumer_which_names_it_without
         .layer(idempotent())
         .service_fn(async |_: Request<Payment>| Ok::<_, BoxError>(()));
     let config = ConsumerConfig::from(kafka.consumer_config("stack"));
-    let stopped = Consumer::new(config)
-        .unwrap()
-        .subscribe(["payments"])
-        .serve(service)
-        .await;
+    let stopped = Consumer::new(config).unwrap().subscribe(["payments"]).serve(service).await;
     let stopped = stopped.unwrap_err();
-    let ConsumerError::Stopped { at, .. } = &stopped else {
-        panic!("{stopped:?}")
-    };
+    let ConsumerError::Stopped { at, .. } = &stopped else { panic!("{stopped:?}") };
     let coordinates = error::find::<DecodeError>(&stopped).unwrap().coordinates();
     assert_eq!(at, coordinates);
     let text = chain(&stopped);
@@ -49,13 +43,8 @@ async fn a_record_that_does_not_decode_stops_the_consumer_which_names_it_without
     let consumer: BaseConsumer = kafka.consumer_config("stack").create().unwrap();
     let mut partition = TopicPartitionList::new();
     partition.add_partition("payments", at.partition);
-    let committed = consumer
-        .committed_offsets(partition, Duration::from_secs(10))
-        .unwrap();
-    assert!(
-        committed.elements()[0].offset().to_raw() < Some(1),
-        "{committed:?}"
-    );
+    let committed = consumer.committed_offsets(partition, Duration::from_secs(10)).unwrap();
+    assert!(committed.elements()[0].offset().to_raw() < Some(1), "{committed:?}");
 }
 
 #[tokio::test]
@@ -67,13 +56,12 @@ async fn by_choice_what_cannot_be_processed_is_skipped_and_the_rest_goes_on() {
         kafka.producer().produce(message).unwrap();
     }
     let (done, mut seen) = tokio::sync::watch::channel(false);
-    let service = ServiceBuilder::new()
-        .layer(DecodeLayer::json())
-        .layer(idempotent())
-        .service_fn(move |_: Request<Payment>| {
+    let service = ServiceBuilder::new().layer(DecodeLayer::json()).layer(idempotent()).service_fn(
+        move |_: Request<Payment>| {
             done.send_replace(true);
             std::future::ready(Ok::<_, BoxError>(()))
-        });
+        },
+    );
     let config = ConsumerConfig::from(kafka.consumer_config("stack"));
     let summary = Consumer::new(config)
         .unwrap()

@@ -39,14 +39,9 @@ struct Flaky {
 impl Flaky {
     async fn handle(self, request: Request<super::Payment>) -> Result<(), BoxError> {
         self.calls.fetch_add(1, Ordering::Relaxed);
-        self.attempts
-            .fetch_max(request.lock().unwrap().attempt(), Ordering::Relaxed);
+        self.attempts.fetch_max(request.lock().unwrap().attempt(), Ordering::Relaxed);
         let is_first = self.seen.lock().unwrap().insert(request.body().id.clone());
-        if is_first {
-            Err("the first call fails".into())
-        } else {
-            Ok(())
-        }
+        if is_first { Err("the first call fails".into()) } else { Ok(()) }
     }
 }
 
@@ -70,11 +65,7 @@ async fn a_stack_with_retry_time_out_and_limit_inside_repeats_the_handler_under_
     let summary = serve(&kafka, 4, service).await.unwrap();
     assert_eq!((summary.processed, summary.retried), (4, 0));
     assert_eq!(flaky.attempts.load(Ordering::Relaxed), 1);
-    assert_eq!(
-        flaky.calls.load(Ordering::Relaxed),
-        6,
-        "three keys, two tries each"
-    );
+    assert_eq!(flaky.calls.load(Ordering::Relaxed), 6, "three keys, two tries each");
 }
 
 #[tokio::test]
@@ -97,11 +88,7 @@ async fn a_stack_with_retry_time_out_and_limit_around_acquires_again_for_each_tr
     let summary = serve(&kafka, 4, service).await.unwrap();
     // The driver saw none of the failures.
     assert_eq!((summary.processed, summary.retried), (4, 0));
-    assert_eq!(
-        flaky.calls.load(Ordering::Relaxed),
-        6,
-        "three keys, two tries each"
-    );
+    assert_eq!(flaky.calls.load(Ordering::Relaxed), 6, "three keys, two tries each");
     assert_eq!(flaky.attempts.load(Ordering::Relaxed), 2);
 }
 

@@ -23,19 +23,13 @@ struct Payment {
 fn kafka(payloads: impl IntoIterator<Item = &'static str>) -> MockKafka {
     let kafka = MockKafka::start(1).unwrap();
     kafka.create_topic("payments", 2).unwrap();
-    let messages = payloads
-        .into_iter()
-        .map(|payload| Message::to("payments").payload(payload));
+    let messages = payloads.into_iter().map(|payload| Message::to("payments").payload(payload));
     kafka.producer().produce_all(messages).unwrap();
     kafka
 }
 
-const THREE_OF_WHICH_ONE_TWICE: [&str; 4] = [
-    r#"{"id":"a"}"#,
-    r#"{"id":"b"}"#,
-    r#"{"id":"a"}"#,
-    r#"{"id":"c"}"#,
-];
+const THREE_OF_WHICH_ONE_TWICE: [&str; 4] =
+    [r#"{"id":"a"}"#, r#"{"id":"b"}"#, r#"{"id":"a"}"#, r#"{"id":"c"}"#];
 
 type ByField = campanile::key::Key<campanile::key::Field<fn(&Payment) -> &String>>;
 
@@ -43,9 +37,7 @@ fn idempotent() -> IdempotencyLayer<ByField> {
     let keeper = LockKeeper::new(MemoryStore::new()).unwrap();
     let id: fn(&Payment) -> &String = |payment| &payment.id;
     let quick = Backoff::new(Duration::from_millis(1), Duration::from_millis(10)).unwrap();
-    IdempotencyLayer::new(keeper, "payments", key::field(id))
-        .unwrap()
-        .with_backoff(quick)
+    IdempotencyLayer::new(keeper, "payments", key::field(id)).unwrap().with_backoff(quick)
 }
 
 /// Serves until so many answers were `Ok`.

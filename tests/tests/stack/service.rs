@@ -20,10 +20,7 @@ struct Terminal {
 impl Clone for Terminal {
     /// A clone is not ready, as tower's own services are not.
     fn clone(&self) -> Self {
-        Self {
-            charged: self.charged.clone(),
-            ready: false,
-        }
+        Self { charged: self.charged.clone(), ready: false }
     }
 }
 
@@ -42,10 +39,7 @@ impl Service<Request<Payment>> for Terminal {
     }
 
     fn call(&mut self, request: Request<Payment>) -> Self::Future {
-        assert!(
-            std::mem::take(&mut self.ready),
-            "called without having been ready"
-        );
+        assert!(std::mem::take(&mut self.ready), "called without having been ready");
         let charged = self.charged.clone();
         Box::pin(async move {
             request.lock().unwrap().check()?;
@@ -61,10 +55,7 @@ async fn a_service_written_by_hand_is_asked_for_readiness_and_called_once_for_ea
     let service = ServiceBuilder::new()
         .layer(DecodeLayer::json())
         .layer(idempotent().with_reply(reply::json()))
-        .service(Terminal {
-            charged: charged.clone(),
-            ready: false,
-        });
+        .service(Terminal { charged: charged.clone(), ready: false });
     let summary = serve(&kafka, 4, service).await.unwrap();
     assert_eq!(summary.processed, 4);
     assert_eq!(charged.load(Ordering::Relaxed), 3);

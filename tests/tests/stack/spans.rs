@@ -55,13 +55,12 @@ async fn a_record_has_a_span_with_opentelemetrys_fields_and_one_for_each_step_an
     let subscriber = tracing_subscriber::registry().with(lines.clone());
     let _guard = tracing::subscriber::set_default(subscriber);
     let kafka = kafka([r#"{"id":"secret"}"#]);
-    let service = ServiceBuilder::new()
-        .layer(DecodeLayer::json())
-        .layer(idempotent())
-        .service_fn(async |_: Request<Payment>| {
+    let service = ServiceBuilder::new().layer(DecodeLayer::json()).layer(idempotent()).service_fn(
+        async |_: Request<Payment>| {
             tracing::info!("at work");
             Ok::<_, BoxError>(())
-        });
+        },
+    );
     serve(&kafka, 1, service).await.unwrap();
 
     let text = lines.text();

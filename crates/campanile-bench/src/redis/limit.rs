@@ -22,15 +22,7 @@ pub(crate) fn limit(redis: &RedisServer) -> Result<f64, BoxError> {
         redis,
         // Random in such a range is new.
         1_000_000_000,
-        &[
-            "SET",
-            "key-of-30-bytes--:__rand_int__",
-            &value,
-            "NX",
-            "GET",
-            "PX",
-            "600000",
-        ],
+        &["SET", "key-of-30-bytes--:__rand_int__", &value, "NX", "GET", "PX", "600000"],
     )?;
     redis.cli(&["FLUSHALL"])?;
     let fill = format!(
@@ -42,29 +34,14 @@ pub(crate) fn limit(redis: &RedisServer) -> Result<f64, BoxError> {
     let completes = benchmark(
         redis,
         KEYS,
-        &[
-            "EVALSHA",
-            sha.trim(),
-            "1",
-            "key-of-30-bytes--:__rand_int__",
-            "token-and-owner!",
-            &value,
-        ],
+        &["EVALSHA", sha.trim(), "1", "key-of-30-bytes--:__rand_int__", "token-and-owner!", &value],
     )?;
     Ok(1.0 / (1.0 / acquires + 1.0 / completes))
 }
 
 fn benchmark(redis: &RedisServer, random: u32, command: &[&str]) -> Result<f64, BoxError> {
     let output = Command::new("redis-benchmark")
-        .args([
-            "-p",
-            &redis.port().to_string(),
-            "-n",
-            "300000",
-            "-P",
-            "64",
-            "-q",
-        ])
+        .args(["-p", &redis.port().to_string(), "-n", "300000", "-P", "64", "-q"])
         .args(["-r", &random.to_string()])
         .args(command)
         .output()

@@ -11,11 +11,8 @@ const COMPLETE: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then \
 /// Messages a second.
 pub(crate) async fn per_second(url: &str) -> Result<f64, BoxError> {
     let pool = Config::from_url(url).create_pool(Some(Runtime::Tokio1))?;
-    let sha: String = redis::cmd("SCRIPT")
-        .arg("LOAD")
-        .arg(COMPLETE)
-        .query_async(&mut pool.get().await?)
-        .await?;
+    let sha: String =
+        redis::cmd("SCRIPT").arg("LOAD").arg(COMPLETE).query_async(&mut pool.get().await?).await?;
     let clock = Clock::boot();
     let start = clock.now();
     for number in 0..MESSAGES {

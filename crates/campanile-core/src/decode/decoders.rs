@@ -72,11 +72,7 @@ impl NotJson {
                 missing.unwrap_or_else(|| "a value of the wrong type or shape".to_owned())
             }
         };
-        Self {
-            what,
-            line: error.line(),
-            column: error.column(),
-        }
+        Self { what, line: error.line(), column: error.column() }
     }
 
     /// The line, from 1.

@@ -15,11 +15,7 @@ pub struct DecodeError {
 
 impl DecodeError {
     pub(super) fn new(coordinates: Coordinates, is_null: bool, source: BoxError) -> Self {
-        Self {
-            coordinates,
-            is_null,
-            source,
-        }
+        Self { coordinates, is_null, source }
     }
 
     /// Which record.

@@ -31,15 +31,11 @@ pin_project! {
 
 impl<F> ResponseFuture<F> {
     pub(super) fn inner(future: F) -> Self {
-        Self {
-            state: State::Inner { future },
-        }
+        Self { state: State::Inner { future } }
     }
 
     pub(super) fn refused(error: DecodeError) -> Self {
-        Self {
-            state: State::Refused { error: Some(error) },
-        }
+        Self { state: State::Refused { error: Some(error) } }
     }
 }
 

@@ -67,10 +67,7 @@ impl<In> DecodeLayer<(), In> {
 impl<D: Decode, In> DecodeLayer<D, In> {
     /// A decoder of one's own.
     pub fn new(decoder: D) -> Self {
-        Self {
-            decoder,
-            input: PhantomData,
-        }
+        Self { decoder, input: PhantomData }
     }
 
     /// The body becomes an `Option`, `None` for a null payload.
@@ -89,10 +86,7 @@ impl<S, D: Clone, In> Layer<S> for DecodeLayer<D, In> {
 
 impl<D: Clone, In> Clone for DecodeLayer<D, In> {
     fn clone(&self) -> Self {
-        Self {
-            decoder: self.decoder.clone(),
-            input: PhantomData,
-        }
+        Self { decoder: self.decoder.clone(), input: PhantomData }
     }
 }
 

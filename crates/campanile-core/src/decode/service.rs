@@ -19,11 +19,7 @@ pub struct DecodeService<S, D, In> {
 
 impl<S, D, In> DecodeService<S, D, In> {
     pub(super) fn new(inner: S, decoder: D) -> Self {
-        Self {
-            inner,
-            decoder,
-            input: PhantomData,
-        }
+        Self { inner, decoder, input: PhantomData }
     }
 }
 
@@ -67,8 +63,6 @@ impl<S: Clone, D: Clone, In> Clone for DecodeService<S, D, In> {
 
 impl<S: fmt::Debug, D, In> fmt::Debug for DecodeService<S, D, In> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DecodeService")
-            .field("inner", &self.inner)
-            .finish_non_exhaustive()
+        f.debug_struct("DecodeService").field("inner", &self.inner).finish_non_exhaustive()
     }
 }

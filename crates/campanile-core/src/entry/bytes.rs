@@ -61,9 +61,7 @@ impl Entry {
     /// "absent".
     pub fn from_bytes(mut bytes: &[u8]) -> Result<Self, Unreadable> {
         if bytes.len() < HEADER {
-            return Err(Unreadable::Short {
-                length: bytes.len(),
-            });
+            return Err(Unreadable::Short { length: bytes.len() });
         }
         let version = bytes.get_u8();
         if version != VERSION {
@@ -93,10 +91,7 @@ impl Entry {
             fingerprint: Fingerprint::from_bits(bytes.get_u64()),
             created: bytes.get_u32(),
             at: Micros(bytes.get_u64()),
-            tail: Tail {
-                kind,
-                bytes: Bytes::copy_from_slice(bytes),
-            },
+            tail: Tail { kind, bytes: Bytes::copy_from_slice(bytes) },
         })
     }
 }
@@ -145,16 +140,10 @@ impl fmt::Display for Unreadable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Short { length } => {
-                write!(
-                    f,
-                    "unreadable entry: {length} bytes are too few, a header has {HEADER}"
-                )
+                write!(f, "unreadable entry: {length} bytes are too few, a header has {HEADER}")
             }
             Self::Version(byte) => {
-                write!(
-                    f,
-                    "unreadable entry: it begins with {byte:#04x}, not {VERSION:#04x}"
-                )
+                write!(f, "unreadable entry: it begins with {byte:#04x}, not {VERSION:#04x}")
             }
             Self::State(bits) => write!(f, "unreadable entry: unknown state {bits}"),
             Self::Flags(bits) => write!(f, "unreadable entry: unknown flags {bits:#04x}"),

@@ -20,11 +20,7 @@ impl Micros {
     /// As an entry's `created` has it; its four bytes last until 2106.
     pub(crate) const fn whole_seconds(self) -> u32 {
         let seconds = self.0 / Self::PER_SECOND;
-        if seconds > u32::MAX as u64 {
-            u32::MAX
-        } else {
-            seconds as u32
-        }
+        if seconds > u32::MAX as u64 { u32::MAX } else { seconds as u32 }
     }
 
     pub(crate) fn plus(self, duration: Duration) -> Self {

@@ -21,18 +21,12 @@ impl Tail {
     const ERROR: u8 = 1;
     const REPLY: u8 = 2;
 
-    pub(crate) const NONE: Self = Self {
-        kind: 0,
-        bytes: Bytes::new(),
-    };
+    pub(crate) const NONE: Self = Self { kind: 0, bytes: Bytes::new() };
 
     /// An empty reply is a reply; no reply is none.
     pub(crate) fn of_reply(reply: Option<&Bytes>) -> Self {
         match reply {
-            Some(reply) => Self {
-                kind: Self::REPLY,
-                bytes: reply.clone(),
-            },
+            Some(reply) => Self { kind: Self::REPLY, bytes: reply.clone() },
             None => Self::NONE,
         }
     }

@@ -86,9 +86,7 @@ impl<R, E: KeyExtractor<R>, F: KeyExtractor<R>> KeyExtractor<R> for Or<E, F> {
     }
 
     fn fingerprint(&self, request: &R) -> Option<Fingerprint> {
-        self.0
-            .fingerprint(request)
-            .or_else(|| self.1.fingerprint(request))
+        self.0.fingerprint(request).or_else(|| self.1.fingerprint(request))
     }
 }
 
@@ -111,9 +109,7 @@ impl<R, E: KeyExtractor<R>, F: KeyExtractor<R>> KeyExtractor<R> for And<E, F> {
     }
 
     fn fingerprint(&self, request: &R) -> Option<Fingerprint> {
-        self.0
-            .fingerprint(request)
-            .or_else(|| self.1.fingerprint(request))
+        self.0.fingerprint(request).or_else(|| self.1.fingerprint(request))
     }
 }
 

@@ -56,9 +56,7 @@ macro_rules! from_integer {
     )*};
 }
 
-from_integer!(
-    u8, u16, u32, u64, u128, usize, i8, i16, i32, i64, i128, isize
-);
+from_integer!(u8, u16, u32, u64, u128, usize, i8, i16, i32, i64, i128, isize);
 
 impl<K: IntoKey> IntoKey for Option<K> {
     fn into_key(self) -> Result<Option<IdempotencyKey>, BoxError> {

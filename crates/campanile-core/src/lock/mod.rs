@@ -103,12 +103,7 @@ impl Lock {
     #[doc(hidden)]
     pub fn lose(&self, cause: LostCause) {
         let code = encode(cause);
-        if self
-            .0
-            .loss
-            .compare_exchange(HELD, code, Ordering::AcqRel, Ordering::Acquire)
-            .is_ok()
-        {
+        if self.0.loss.compare_exchange(HELD, code, Ordering::AcqRel, Ordering::Acquire).is_ok() {
             self.0.wakers.wake_all();
         }
     }
@@ -176,13 +171,7 @@ mod tests {
         let key = IdempotencyKey::new("k").unwrap();
         let seconds = clock.clone();
         let clock = Clock::from_fn(move || Duration::from_secs(seconds.load(Ordering::Relaxed)));
-        Lock::new(
-            key,
-            FencingToken::new(7).unwrap(),
-            1,
-            clock,
-            Duration::from_secs(10),
-        )
+        Lock::new(key, FencingToken::new(7).unwrap(), 1, clock, Duration::from_secs(10))
     }
 
     #[test]

@@ -21,13 +21,7 @@ pub struct RecordBuilder {
 
 impl RecordBuilder {
     pub(super) fn new(coordinates: Coordinates) -> Self {
-        Self {
-            coordinates,
-            timestamp: None,
-            key: None,
-            payload: None,
-            headers: Headers::default(),
-        }
+        Self { coordinates, timestamp: None, key: None, payload: None, headers: Headers::default() }
     }
 
     /// Kafka's record key.
@@ -62,13 +56,7 @@ impl RecordBuilder {
 
     /// The record.
     pub fn build(self) -> Record {
-        let Self {
-            coordinates,
-            timestamp,
-            key,
-            payload,
-            headers,
-        } = self;
+        let Self { coordinates, timestamp, key, payload, headers } = self;
         Record(Arc::new(Inner {
             coordinates,
             timestamp,

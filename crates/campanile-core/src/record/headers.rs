@@ -19,9 +19,7 @@ impl Headers {
     /// The last of this name, as Kafka's own clients read it: `None` if there is none, `Some(None)`
     /// if its value is null.
     pub fn last(&self, name: &str) -> Option<Option<&Bytes>> {
-        self.iter()
-            .rfind(|(n, _)| *n == name)
-            .map(|(_, value)| value)
+        self.iter().rfind(|(n, _)| *n == name).map(|(_, value)| value)
     }
 
     /// All of this name, in the record's order.
@@ -29,9 +27,7 @@ impl Headers {
         &'a self,
         name: &'a str,
     ) -> impl DoubleEndedIterator<Item = Option<&'a Bytes>> + 'a {
-        self.iter()
-            .filter(move |(n, _)| *n == name)
-            .map(|(_, value)| value)
+        self.iter().filter(move |(n, _)| *n == name).map(|(_, value)| value)
     }
 
     /// How many.
@@ -61,10 +57,7 @@ impl Headers {
 impl fmt::Debug for Headers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_map()
-            .entries(
-                self.iter()
-                    .map(|(name, value)| (name, value.map(Bytes::len))),
-            )
+            .entries(self.iter().map(|(name, value)| (name, value.map(Bytes::len))))
             .finish()
     }
 }

@@ -51,11 +51,7 @@ struct Inner {
 impl Record {
     /// Starts a record at these coordinates.
     pub fn builder(topic: impl Into<Arc<str>>, partition: i32, offset: i64) -> RecordBuilder {
-        RecordBuilder::new(Coordinates {
-            topic: topic.into(),
-            partition,
-            offset,
-        })
+        RecordBuilder::new(Coordinates { topic: topic.into(), partition, offset })
     }
 
     /// Topic, partition and offset.

@@ -56,21 +56,15 @@ impl Acquire {
         let (token, attempt) = (entry.token, entry.attempt);
         let mine = entry.owner == Some(self.owner);
         match entry.state {
-            State::Processing if mine && entry.burial => Reply::Exhausted {
-                token,
-                attempt,
-                burials: entry.burials,
-                last_error: text(entry),
-            },
+            State::Processing if mine && entry.burial => {
+                Reply::Exhausted { token, attempt, burials: entry.burials, last_error: text(entry) }
+            }
             State::Processing if mine => Reply::Acquired { token, attempt },
-            State::Processing if now < entry.at => Reply::Locked {
-                remaining: now.until(entry.at),
-            },
+            State::Processing if now < entry.at => Reply::Locked { remaining: now.until(entry.at) },
             State::Retrying if mine => Reply::Settled(State::Retrying),
-            State::Retrying if now < entry.at => Reply::BackingOff {
-                remaining: now.until(entry.at),
-                attempt,
-            },
+            State::Retrying if now < entry.at => {
+                Reply::BackingOff { remaining: now.until(entry.at), attempt }
+            }
             // It was due and was not granted: no token is left.
             State::Processing | State::Retrying => Reply::Corrupt,
             State::Completed => Reply::Duplicate {
@@ -78,10 +72,7 @@ impl Acquire {
                 attempt,
                 completed_at: entry.at(),
             },
-            State::Failed => Reply::Parked {
-                attempt,
-                reason: text(entry),
-            },
+            State::Failed => Reply::Parked { attempt, reason: text(entry) },
         }
     }
 

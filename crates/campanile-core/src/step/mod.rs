@@ -75,33 +75,13 @@ pub fn step(
 pub fn reply(after: Option<&Entry>, operation: &Operation, now: SystemTime) -> Reply {
     let now = Micros::from(now);
     match *operation {
-        Operation::Acquire {
-            owner,
-            ttl,
-            max_attempts,
-            fingerprint,
-            floor,
-        } => Acquire {
-            owner,
-            ttl,
-            max_attempts,
-            fingerprint,
-            floor,
+        Operation::Acquire { owner, ttl, max_attempts, fingerprint, floor } => {
+            Acquire { owner, ttl, max_attempts, fingerprint, floor }.reply(after, now)
         }
-        .reply(after, now),
         Operation::Renew { grant, .. } => renew::reply(after, grant),
-        Operation::Complete {
-            grant,
-            attempt,
-            fingerprint,
-            ref reply,
-        } => Complete {
-            grant,
-            attempt,
-            fingerprint,
-            reply: reply.as_ref(),
+        Operation::Complete { grant, attempt, fingerprint, ref reply } => {
+            Complete { grant, attempt, fingerprint, reply: reply.as_ref() }.reply(after)
         }
-        .reply(after),
         Operation::Fail { grant, .. } => fail::reply(after, grant),
         Operation::Release { grant, .. } => release::reply(after, grant),
         Operation::Cancel { owner } => cancel::reply(after, owner),
@@ -112,43 +92,14 @@ pub fn reply(after: Option<&Entry>, operation: &Operation, now: SystemTime) -> R
 
 fn apply(entry: &mut Option<Entry>, operation: &Operation, now: Micros) {
     match *operation {
-        Operation::Acquire {
-            owner,
-            ttl,
-            max_attempts,
-            fingerprint,
-            floor,
-        } => {
-            Acquire {
-                owner,
-                ttl,
-                max_attempts,
-                fingerprint,
-                floor,
-            }
-            .apply(entry, now);
+        Operation::Acquire { owner, ttl, max_attempts, fingerprint, floor } => {
+            Acquire { owner, ttl, max_attempts, fingerprint, floor }.apply(entry, now);
         }
         Operation::Renew { grant, ttl } => renew::apply(entry, grant, ttl, now),
-        Operation::Complete {
-            grant,
-            attempt,
-            fingerprint,
-            ref reply,
-        } => {
-            Complete {
-                grant,
-                attempt,
-                fingerprint,
-                reply: reply.as_ref(),
-            }
-            .apply(entry, now);
+        Operation::Complete { grant, attempt, fingerprint, ref reply } => {
+            Complete { grant, attempt, fingerprint, reply: reply.as_ref() }.apply(entry, now);
         }
-        Operation::Fail {
-            grant,
-            delay,
-            last,
-            ref error,
-        } => {
+        Operation::Fail { grant, delay, last, ref error } => {
             fail::apply(entry, grant, delay, last, error, now);
         }
         Operation::Release { grant, ran } => release::apply(entry, grant, ran, now),
@@ -165,7 +116,5 @@ fn seen_by(entry: Option<&Entry>, grant: Grant) -> Option<&Entry> {
 
 /// The entry to change, if this grant is its last and has not ended.
 fn held(entry: &mut Option<Entry>, grant: Grant) -> Option<&mut Entry> {
-    entry
-        .as_mut()
-        .filter(|entry| entry.is_of(grant) && entry.state == State::Processing)
+    entry.as_mut().filter(|entry| entry.is_of(grant) && entry.state == State::Processing)
 }

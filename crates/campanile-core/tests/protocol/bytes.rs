@@ -54,48 +54,12 @@ fn every_state_and_flag_has_its_bits() {
     let plain = Draft::new(State::Processing, NOW);
     let drafts = [
         (plain.clone(), 0b0000_0001),
-        (
-            Draft {
-                burial: true,
-                ..plain.clone()
-            },
-            0b0000_1001,
-        ),
-        (
-            Draft {
-                doomed: true,
-                ..plain.clone()
-            },
-            0b0001_0001,
-        ),
-        (
-            Draft {
-                released: true,
-                ..plain.clone()
-            },
-            0b0010_0001,
-        ),
-        (
-            Draft {
-                state: State::Retrying,
-                ..plain.clone()
-            },
-            0b0000_0010,
-        ),
-        (
-            Draft {
-                state: State::Completed,
-                ..plain.clone()
-            },
-            0b0000_0011,
-        ),
-        (
-            Draft {
-                state: State::Failed,
-                ..plain
-            },
-            0b0000_0100,
-        ),
+        (Draft { burial: true, ..plain.clone() }, 0b0000_1001),
+        (Draft { doomed: true, ..plain.clone() }, 0b0001_0001),
+        (Draft { released: true, ..plain.clone() }, 0b0010_0001),
+        (Draft { state: State::Retrying, ..plain.clone() }, 0b0000_0010),
+        (Draft { state: State::Completed, ..plain.clone() }, 0b0000_0011),
+        (Draft { state: State::Failed, ..plain }, 0b0000_0100),
     ];
     for (draft, bits) in drafts {
         let entry = draft.entry();
@@ -110,16 +74,10 @@ fn every_state_and_flag_has_its_bits() {
 
 #[test]
 fn an_entry_without_a_tail_has_44_bytes() {
-    let draft = Draft {
-        owner: 0,
-        ..Draft::new(State::Completed, NOW)
-    };
+    let draft = Draft { owner: 0, ..Draft::new(State::Completed, NOW) };
     let entry = draft.entry();
     assert_eq!(entry.to_bytes().len(), 44);
-    assert_eq!(
-        (entry.owner(), entry.fingerprint(), entry.at()),
-        (None, None, time(NOW))
-    );
+    assert_eq!((entry.owner(), entry.fingerprint(), entry.at()), (None, None, time(NOW)));
     assert_eq!((entry.reply(), entry.error()), (None, None));
 }
 
@@ -131,10 +89,7 @@ fn what_is_unreadable_says_why() {
         Entry::from_bytes(&bytes)
     };
     assert_eq!(Entry::from_bytes(b""), Err(Unreadable::Short { length: 0 }));
-    assert_eq!(
-        Entry::from_bytes(&FULL[..43]),
-        Err(Unreadable::Short { length: 43 })
-    );
+    assert_eq!(Entry::from_bytes(&FULL[..43]), Err(Unreadable::Short { length: 43 }));
     assert_eq!(with(0, 0xC2), Err(Unreadable::Version(0xC2)));
     for state in [0, 5, 6, 7] {
         assert_eq!(with(1, 8 + state), Err(Unreadable::State(state)));
@@ -151,16 +106,10 @@ fn what_is_unreadable_says_why() {
 fn an_unreadable_value_is_never_shown() {
     let secret = b"secret: 4111 1111 1111 1111 and so on, and so on, and on";
     let unreadable = Entry::from_bytes(secret).expect_err("another version");
-    assert_eq!(
-        unreadable.to_string(),
-        "unreadable entry: it begins with 0x73, not 0xc1"
-    );
+    assert_eq!(unreadable.to_string(), "unreadable entry: it begins with 0x73, not 0xc1");
     let draft = Draft::new(State::Completed, NOW).with_reply(b"4111 1111");
     let shown = format!("{:?}", draft.entry());
-    assert!(
-        !shown.contains("4111") && shown.contains("reply, 9 bytes"),
-        "{shown}"
-    );
+    assert!(!shown.contains("4111") && shown.contains("reply, 9 bytes"), "{shown}");
 }
 
 #[test]
@@ -173,11 +122,7 @@ fn a_kind_of_tail_from_elsewhere_is_carried_and_reads_as_neither() {
 
 #[test]
 fn an_error_that_is_not_utf_8_is_shown_with_what_is() {
-    let entry = Draft {
-        tail: b"no \xFF funds".to_vec(),
-        ..full()
-    }
-    .entry();
+    let entry = Draft { tail: b"no \xFF funds".to_vec(), ..full() }.entry();
     assert_eq!(entry.error().as_deref(), Some("no \u{FFFD} funds"));
 }
 

@@ -21,21 +21,12 @@ pub(crate) fn check<S: Strategy>(
         RngSeed::Fixed(seed) => seed,
         RngSeed::Random => RandomState::new().build_hasher().finish(),
     };
-    let cases = if env::var_os("PROPTEST_CASES").is_some() {
-        asked.cases
-    } else {
-        cases
-    };
+    let cases = if env::var_os("PROPTEST_CASES").is_some() { asked.cases } else { cases };
     let again = format!("PROPTEST_CASES={cases} PROPTEST_RNG_SEED={seed}");
     println!("{again}");
 
     let rng_seed = RngSeed::Fixed(seed);
-    let config = Config {
-        cases,
-        rng_seed,
-        failure_persistence: None,
-        ..asked
-    };
+    let config = Config { cases, rng_seed, failure_persistence: None, ..asked };
     if let Err(failure) = TestRunner::new(config).run(strategy, property) {
         panic!("{failure}\nto run it again: {again}");
     }

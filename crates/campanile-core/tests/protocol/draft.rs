@@ -63,27 +63,15 @@ impl Draft {
     }
 
     pub(crate) fn with_error(self, text: &str) -> Self {
-        Self {
-            kind: ERROR,
-            tail: text.into(),
-            ..self
-        }
+        Self { kind: ERROR, tail: text.into(), ..self }
     }
 
     pub(crate) fn with_reply(self, reply: &[u8]) -> Self {
-        Self {
-            kind: REPLY,
-            tail: reply.into(),
-            ..self
-        }
+        Self { kind: REPLY, tail: reply.into(), ..self }
     }
 
     pub(crate) fn without_tail(self) -> Self {
-        Self {
-            kind: NO_TAIL,
-            tail: Vec::new(),
-            ..self
-        }
+        Self { kind: NO_TAIL, tail: Vec::new(), ..self }
     }
 
     /// The bytes, as the protocol's layout has them.
@@ -131,10 +119,7 @@ pub(crate) fn fingerprint(bits: u64) -> Fingerprint {
 }
 
 pub(crate) fn grant(token: u64, owner: u64) -> Grant {
-    Grant {
-        token: self::token(token),
-        owner: self::owner(owner),
-    }
+    Grant { token: self::token(token), owner: self::owner(owner) }
 }
 
 /// The grant that a new draft holds.

@@ -19,24 +19,16 @@ const LIMIT: u64 = 1 << 53;
 
 /// One operation on one entry at some time.
 pub(crate) fn steps() -> impl Strategy<Value = Step> {
-    (
-        option::weighted(0.9, drafts()),
-        ends(),
-        operations(),
-        any::<bool>(),
-        clocks(),
-    )
-        .prop_map(|(draft, end, operation, aims, now)| {
-            let draft = draft.map(|draft| Draft {
-                at: now.saturating_add_signed(end),
-                ..draft
-            });
+    (option::weighted(0.9, drafts()), ends(), operations(), any::<bool>(), clocks()).prop_map(
+        |(draft, end, operation, aims, now)| {
+            let draft = draft.map(|draft| Draft { at: now.saturating_add_signed(end), ..draft });
             let operation = match &draft {
                 Some(draft) if aims => aimed(operation, draft),
                 _ => operation,
             };
             Step::take(draft.map(|draft| draft.entry()), operation, now)
-        })
+        },
+    )
 }
 
 fn clocks() -> impl Strategy<Value = u64> {
@@ -47,16 +39,7 @@ fn clocks() -> impl Strategy<Value = u64> {
 }
 
 fn tokens() -> impl Strategy<Value = u64> {
-    select(vec![
-        0,
-        TOKEN,
-        TOKEN + 1,
-        NOW - 1,
-        NOW,
-        NOW + SECOND,
-        LIMIT - 2,
-        LIMIT - 1,
-    ])
+    select(vec![0, TOKEN, TOKEN + 1, NOW - 1, NOW, NOW + SECOND, LIMIT - 2, LIMIT - 1])
 }
 
 /// Ends of locks and back-offs, from now.
@@ -67,12 +50,7 @@ fn ends() -> impl Strategy<Value = i64> {
 }
 
 fn drafts() -> impl Strategy<Value = Draft> {
-    let states = vec![
-        State::Processing,
-        State::Retrying,
-        State::Completed,
-        State::Failed,
-    ];
+    let states = vec![State::Processing, State::Retrying, State::Completed, State::Failed];
     let grant = (tokens(), select(vec![0, ME, OTHER]), select(vec![0, 1, 2]));
     let counters = (
         select(vec![0, 1, 2, 3, u16::MAX - 1, u16::MAX]),
@@ -123,24 +101,15 @@ fn operations() -> impl Strategy<Value = Operation> {
             reply,
         },
     );
-    let failures =
-        (grants(), durations(), any::<bool>(), texts()).prop_map(|(grant, delay, last, error)| {
-            Operation::Fail {
-                grant,
-                delay,
-                last,
-                error,
-            }
-        });
+    let failures = (grants(), durations(), any::<bool>(), texts())
+        .prop_map(|(grant, delay, last, error)| Operation::Fail { grant, delay, last, error });
     let releases =
         (grants(), any::<bool>()).prop_map(|(grant, ran)| Operation::Release { grant, ran });
     let cancels = owners().prop_map(|owner| Operation::Cancel { owner });
     let rejections =
         (grants(), texts()).prop_map(|(grant, reason)| Operation::Reject { grant, reason });
-    let redrives = (tokens(), any::<bool>()).prop_map(|(value, force)| Operation::Redrive {
-        token: token(value),
-        force,
-    });
+    let redrives = (tokens(), any::<bool>())
+        .prop_map(|(value, force)| Operation::Redrive { token: token(value), force });
     prop_oneof![
         3 => acquires,
         1 => renewals,
@@ -158,10 +127,7 @@ fn owners() -> impl Strategy<Value = Owner> {
 }
 
 fn grants() -> impl Strategy<Value = Grant> {
-    (tokens(), owners()).prop_map(|(value, owner)| Grant {
-        token: token(value),
-        owner,
-    })
+    (tokens(), owners()).prop_map(|(value, owner)| Grant { token: token(value), owner })
 }
 
 fn durations() -> impl Strategy<Value = Duration> {

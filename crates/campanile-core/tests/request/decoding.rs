@@ -17,11 +17,7 @@ where
     L: tower::Layer<Echo>,
     L::Service: Service<Record, Response = B, Error = BoxError>,
 {
-    ServiceBuilder::new()
-        .layer(layer)
-        .service(Echo)
-        .oneshot(record)
-        .await
+    ServiceBuilder::new().layer(layer).service(Echo).oneshot(record).await
 }
 
 /// Answers with the body.
@@ -54,18 +50,13 @@ fn tombstone() -> Record {
 }
 
 fn text(error: &(dyn Error + 'static)) -> String {
-    let source = error
-        .source()
-        .map(|source| format!(": {source}"))
-        .unwrap_or_default();
+    let source = error.source().map(|source| format!(": {source}")).unwrap_or_default();
     format!("{error}{source}")
 }
 
 #[tokio::test]
 async fn json_is_decoded() {
-    let body: Payment = decode(DecodeLayer::json(), record(r#"{"cents":100}"#))
-        .await
-        .unwrap();
+    let body: Payment = decode(DecodeLayer::json(), record(r#"{"cents":100}"#)).await.unwrap();
     assert_eq!(body, Payment { cents: 100 });
 }
 
@@ -75,25 +66,17 @@ async fn what_does_not_decode_names_record_and_place_and_never_shows_the_payload
         (b"secret", "a syntax error at line 1 column 1"),
         (b"{\"secret", "an unexpected end"),
         (b"", "an unexpected end"),
-        (
-            b"{\"cents\":\"secret\"}",
-            "a value of the wrong type or shape at line 1 column 17",
-        ),
+        (b"{\"cents\":\"secret\"}", "a value of the wrong type or shape at line 1 column 17"),
         (b"{}", "missing field `cents` at line 1 column 2"),
         (b"\xff\xfe", "a syntax error"),
     ];
     for (payload, expected) in cases {
-        let failed = decode::<_, Payment>(DecodeLayer::json(), record(payload))
-            .await
-            .unwrap_err();
+        let failed = decode::<_, Payment>(DecodeLayer::json(), record(payload)).await.unwrap_err();
         let failed = error::find::<DecodeError>(&*failed).unwrap();
         assert_eq!(failed.coordinates().to_string(), "payments/3@42");
         assert!(!failed.is_null_payload());
         let text = text(failed);
-        assert!(
-            text.contains("payments/3@42") && text.contains(expected),
-            "{text}"
-        );
+        assert!(text.contains("payments/3@42") && text.contains(expected), "{text}");
         assert!(!text.contains("secret"), "{text}");
     }
 }
@@ -101,30 +84,17 @@ async fn what_does_not_decode_names_record_and_place_and_never_shows_the_payload
 #[tokio::test]
 async fn a_null_payload_is_an_error_that_says_what_would_do_or_none_by_choice() {
     for failed in [
-        decode::<_, Payment>(DecodeLayer::json(), tombstone())
-            .await
-            .unwrap_err(),
-        decode::<_, Bytes>(DecodeLayer::bytes(), tombstone())
-            .await
-            .unwrap_err(),
+        decode::<_, Payment>(DecodeLayer::json(), tombstone()).await.unwrap_err(),
+        decode::<_, Bytes>(DecodeLayer::bytes(), tombstone()).await.unwrap_err(),
     ] {
         let failed = error::find::<DecodeError>(&*failed).unwrap();
         assert!(failed.is_null_payload());
         assert!(text(failed).contains("or_tombstone()"), "{}", text(failed));
     }
     let layer = DecodeLayer::json::<Payment>().or_tombstone();
-    assert_eq!(
-        decode::<_, Option<Payment>>(layer, tombstone())
-            .await
-            .unwrap(),
-        None
-    );
+    assert_eq!(decode::<_, Option<Payment>>(layer, tombstone()).await.unwrap(), None);
     let layer = DecodeLayer::json::<Payment>().or_tombstone();
-    assert!(
-        decode::<_, Option<Payment>>(layer, record("{"))
-            .await
-            .is_err()
-    );
+    assert!(decode::<_, Option<Payment>>(layer, record("{")).await.is_err());
 }
 
 #[tokio::test]
@@ -153,11 +123,9 @@ async fn a_request_keeps_its_extensions_when_its_body_is_decoded() {
     let mut request = Request::from(record(r#"{"cents":100}"#));
     request.extensions_mut().insert(7_u8);
     let service =
-        ServiceBuilder::new()
-            .layer(DecodeLayer::json())
-            .service_fn(async |r: Request<Payment>| {
-                Ok::<_, BoxError>((r.body().cents, r.extensions().get().copied()))
-            });
+        ServiceBuilder::new().layer(DecodeLayer::json()).service_fn(async |r: Request<Payment>| {
+            Ok::<_, BoxError>((r.body().cents, r.extensions().get().copied()))
+        });
     let answer: (u64, Option<u8>) = service.oneshot(request).await.unwrap();
     assert_eq!(answer, (100, Some(7)));
 }
@@ -168,8 +136,5 @@ async fn a_decoder_that_panics_is_an_error_of_its_record() {
         panic!("on {}", record.coordinates())
     });
     let failed = decode::<_, ()>(own, record("x")).await.unwrap_err();
-    assert_eq!(
-        text(&*failed),
-        "cannot decode payments/3@42: the decoder panicked"
-    );
+    assert_eq!(text(&*failed), "cannot decode payments/3@42: the decoder panicked");
 }

@@ -17,18 +17,12 @@ fn request<B>(body: B) -> Request<B> {
 }
 
 fn found<R>(extractor: &impl KeyExtractor<R>, request: &R) -> Option<Vec<u8>> {
-    extractor
-        .extract(request)
-        .unwrap()
-        .map(|key| key.as_bytes().to_vec())
+    extractor.extract(request).unwrap().map(|key| key.as_bytes().to_vec())
 }
 
 #[test]
 fn a_headers_key_is_the_last_of_its_name() {
-    assert_eq!(
-        found(&key::header("id"), &request(())),
-        Some(b"last".to_vec())
-    );
+    assert_eq!(found(&key::header("id"), &request(())), Some(b"last".to_vec()));
 }
 
 #[test]
@@ -40,10 +34,7 @@ fn a_header_that_is_absent_null_or_empty_is_no_key() {
 
 #[test]
 fn binary_bytes_are_a_key() {
-    assert_eq!(
-        found(&key::header("binary"), &request(())),
-        Some(b"\xff\x00\n{}".to_vec())
-    );
+    assert_eq!(found(&key::header("binary"), &request(())), Some(b"\xff\x00\n{}".to_vec()));
 }
 
 #[test]
@@ -52,39 +43,22 @@ fn a_field_of_the_body_is_borrowed_and_a_body_can_be_made_into_a_key() {
         id: String,
         number: u64,
     }
-    let request = request(Payment {
-        id: "p-1".into(),
-        number: 7,
-    });
-    assert_eq!(
-        found(&key::field(|p: &Payment| &p.id), &request),
-        Some(b"p-1".to_vec())
-    );
-    assert_eq!(
-        found(&key::field(|p: &Payment| p.id.as_str()), &request),
-        Some(b"p-1".to_vec())
-    );
-    assert_eq!(
-        found(&key::body(|p: &Payment| p.number), &request),
-        Some(b"7".to_vec())
-    );
+    let request = request(Payment { id: "p-1".into(), number: 7 });
+    assert_eq!(found(&key::field(|p: &Payment| &p.id), &request), Some(b"p-1".to_vec()));
+    assert_eq!(found(&key::field(|p: &Payment| p.id.as_str()), &request), Some(b"p-1".to_vec()));
+    assert_eq!(found(&key::body(|p: &Payment| p.number), &request), Some(b"7".to_vec()));
 }
 
 #[test]
 fn coordinates_and_the_record_key_are_keys_by_explicit_choice() {
-    assert_eq!(
-        found(&key::coordinates(), &request(())),
-        Some(b"payments/3@42".to_vec())
-    );
+    assert_eq!(found(&key::coordinates(), &request(())), Some(b"payments/3@42".to_vec()));
     let record_key = key::record_key_only_first_record_counts();
     assert_eq!(found(&record_key, &request(())), Some(b"account".to_vec()));
 }
 
 #[test]
 fn or_takes_the_first_that_finds_one_and_and_needs_both() {
-    let or = key::header("absent")
-        .or(key::header("empty"))
-        .or(key::header("id"));
+    let or = key::header("absent").or(key::header("empty")).or(key::header("id"));
     assert_eq!(found(&or, &request(())), Some(b"last".to_vec()));
     let and = key::header("id").and(key::header("absent"));
     assert_eq!(found(&and, &request(())), None);
@@ -93,10 +67,7 @@ fn or_takes_the_first_that_finds_one_and_and_needs_both() {
 #[test]
 fn an_extractors_error_is_told_and_not_taken_for_a_missing_key() {
     let broken = key::from_fn(|_: &Request<()>| Err::<String, _>(BoxError::from("no key")));
-    assert_eq!(
-        broken.extract(&request(())).unwrap_err().to_string(),
-        "no key"
-    );
+    assert_eq!(broken.extract(&request(())).unwrap_err().to_string(), "no key");
     let or = broken.or(key::header("id"));
     assert!(or.extract(&request(())).is_err());
 }
@@ -115,10 +86,7 @@ fn a_fingerprint_is_taken_of_the_chosen_parts_and_tells_them_apart() {
 #[test]
 fn integers_are_keys_in_decimal_and_nothing_is_none() {
     assert_eq!((-7_i64).into_key().unwrap().unwrap().as_bytes(), b"-7");
-    assert_eq!(
-        u128::MAX.into_key().unwrap().unwrap().as_bytes(),
-        u128::MAX.to_string().as_bytes()
-    );
+    assert_eq!(u128::MAX.into_key().unwrap().unwrap().as_bytes(), u128::MAX.to_string().as_bytes());
     assert!("".into_key().unwrap().is_none());
     assert!(None::<String>.into_key().unwrap().is_none());
     assert!(Err::<String, _>("broken").into_key().is_err());
@@ -129,9 +97,7 @@ fn a_key_is_shown_escaped_and_cut_and_by_debug_not_at_all() {
     let key = IdempotencyKey::new(&b"line\nbreak"[..]).unwrap();
     assert_eq!(key.to_string(), "line\\nbreak");
     assert_eq!(format!("{key:?}"), "IdempotencyKey(10 bytes)");
-    let long = IdempotencyKey::new(vec![b'x'; 1 << 20])
-        .unwrap()
-        .to_string();
+    let long = IdempotencyKey::new(vec![b'x'; 1 << 20]).unwrap().to_string();
     assert!(long.len() < 200, "{}", long.len());
     let store_key = StoreKey::new(Namespace::try_from("n").unwrap(), key);
     assert!(!format!("{store_key:?}").contains("break"));

@@ -5,24 +5,15 @@ use campanile_core::{Record, Request};
 
 #[test]
 fn headers_keep_their_order_their_repeats_and_their_nulls() {
-    let record = Record::builder("t", 0, 0)
-        .header("a", "1")
-        .null_header("b")
-        .header("a", "")
-        .build();
+    let record =
+        Record::builder("t", 0, 0).header("a", "1").null_header("b").header("a", "").build();
     let headers: Vec<_> = record.headers().iter().collect();
     let (one, empty) = (Bytes::from("1"), Bytes::new());
-    assert_eq!(
-        headers,
-        [("a", Some(&one)), ("b", None), ("a", Some(&empty))]
-    );
+    assert_eq!(headers, [("a", Some(&one)), ("b", None), ("a", Some(&empty))]);
     assert_eq!(record.headers().last("a"), Some(Some(&empty)));
     assert_eq!(record.headers().last("b"), Some(None));
     assert_eq!(record.headers().last("c"), None);
-    assert_eq!(
-        record.headers().all("a").collect::<Vec<_>>(),
-        [Some(&one), Some(&empty)]
-    );
+    assert_eq!(record.headers().all("a").collect::<Vec<_>>(), [Some(&one), Some(&empty)]);
 }
 
 #[test]

@@ -34,19 +34,10 @@ where
     let key = pending.key.key().clone();
     let error = match answer {
         Acquisition::Held(lock) => return process(shared, lock, pending),
-        Acquisition::Exhausted {
-            lock,
-            attempts,
-            burials,
-            last_error,
-        } => {
+        Acquisition::Exhausted { lock, attempts, burials, last_error } => {
             return exhausted(shared, lock, attempts, burials, last_error);
         }
-        Acquisition::Duplicate {
-            reply,
-            attempts,
-            completed_at,
-        } => {
+        Acquisition::Duplicate { reply, attempts, completed_at } => {
             let reply = reply.and_then(|bytes| decode(shared, bytes));
             return State::answer(Outcome::Duplicate(Duplicate::new(
                 reply,
@@ -57,46 +48,23 @@ where
         Acquisition::Parked { attempts, reason } => {
             return State::answer(Outcome::Parked(Parked::new(attempts, reason)));
         }
-        Acquisition::Locked {
-            retry_after,
-            settled,
-        } => {
+        Acquisition::Locked { retry_after, settled } => {
             return match patience.filter(|left| !left.is_zero()) {
                 Some(left) => wait(pending, retry_after.min(left), settled),
-                None => State::refused(IdempotencyError::Locked {
-                    key,
-                    retry_after,
-                    settled,
-                }),
+                None => State::refused(IdempotencyError::Locked { key, retry_after, settled }),
             };
         }
-        Acquisition::BackingOff {
-            retry_after,
-            attempts,
-        } => IdempotencyError::BackingOff {
-            key,
-            retry_after,
-            attempts,
-        },
+        Acquisition::BackingOff { retry_after, attempts } => {
+            IdempotencyError::BackingOff { key, retry_after, attempts }
+        }
         Acquisition::Mismatch => IdempotencyError::Mismatch { key },
         Acquisition::Unavailable(error) => {
-            let open = shared
-                .guard
-                .fail_open
-                .as_ref()
-                .is_some_and(|when| when(&key, &error));
+            let open = shared.guard.fail_open.as_ref().is_some_and(|when| when(&key, &error));
             if open {
                 tracing::warn!(%error, "processed without a lock");
-                let Pending {
-                    mut service,
-                    request,
-                    ..
-                } = pending;
+                let Pending { mut service, request, .. } = pending;
                 let future = service.call(request);
-                return State::Unguarded {
-                    future,
-                    why: Unguarded::StoreDown,
-                };
+                return State::Unguarded { future, why: Unguarded::StoreDown };
             }
             IdempotencyError::Store(error)
         }
@@ -114,11 +82,7 @@ where
     // Made before the rest of `pending` is taken apart, and so dropped after it: should the inner
     // service panic, user code dies before its lock is let go here, too.
     let mut running = Running::new(held, pending.request.interrupt(), shared.guard.clone());
-    let Pending {
-        mut service,
-        mut request,
-        ..
-    } = pending;
+    let Pending { mut service, mut request, .. } = pending;
     let span = tracing::debug_span!(
         "process",
         campanile.token = lock.token().get(),
@@ -131,12 +95,7 @@ where
             service.call(request)
         })
     });
-    State::Processing {
-        future,
-        running: Some(running),
-        lost,
-        span,
-    }
+    State::Processing { future, running: Some(running), lost, span }
 }
 
 fn exhausted<S: Service<R>, R, C>(
@@ -156,13 +115,7 @@ fn exhausted<S: Service<R>, R, C>(
             lock.drop_fails(shared.guard.backoff.delay(burials), false, "".into());
             let key = lock.lock().key().clone();
             let lock = Handover::new(Some(lock));
-            let exhausted = Exhausted {
-                key,
-                attempts,
-                burials,
-                last_error,
-                lock,
-            };
+            let exhausted = Exhausted { key, attempts, burials, last_error, lock };
             State::refused(IdempotencyError::Exhausted(exhausted))
         }
     }
@@ -172,19 +125,9 @@ fn wait<S, R>(pending: Pending<S, R>, at_most: Duration, settled: Option<Settled
 where
     S: Service<R> + CloneableService,
 {
-    let Pending {
-        service,
-        request,
-        key,
-        fingerprint,
-    } = pending;
+    let Pending { service, request, key, fingerprint } = pending;
     // A clone is not ready: the permit goes back with the service that was.
-    let pending = Some(Pending {
-        service: service.clone(),
-        request,
-        key,
-        fingerprint,
-    });
+    let pending = Some(Pending { service: service.clone(), request, key, fingerprint });
     drop(service);
     let wait: Wait = Box::pin(async move {
         let start = Instant::now();

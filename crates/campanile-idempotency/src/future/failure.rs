@@ -40,31 +40,15 @@ where
             // No longer than the store will have it.
             let delay = after.unwrap_or(backoff).min(MAX_BACKOFF);
             let retry = Disposition::Retry { after };
-            let settlement = Settlement::Fail {
-                delay,
-                last: false,
-                error,
-            };
+            let settlement = Settlement::Fail { delay, last: false, error };
             record(held, settlement, source, retry, Some(delay))
         }
         Disposition::Release => {
-            let settlement = Settlement::Release {
-                ran: !never_ran(&*source),
-            };
-            record(
-                held,
-                settlement,
-                source,
-                Disposition::Release,
-                Some(backoff),
-            )
+            let settlement = Settlement::Release { ran: !never_ran(&*source) };
+            record(held, settlement, source, Disposition::Release, Some(backoff))
         }
         Disposition::Stop => {
-            let settlement = Settlement::Fail {
-                delay: backoff,
-                last: false,
-                error,
-            };
+            let settlement = Settlement::Fail { delay: backoff, last: false, error };
             record(held, settlement, source, Disposition::Stop, None)
         }
         Disposition::Skip => reject(held, error),
@@ -95,11 +79,7 @@ fn record<S: Service<R>, R>(
 fn reject<S: Service<R>, R>(held: HeldLock, error: Box<str>) -> State<S, R> {
     tracing::warn!(attempt = held.lock().attempt(), %error, "given up without a dead letter");
     let parked = Parked::new(held.lock().attempt(), Some(error.clone()));
-    State::settle(
-        held,
-        Settlement::Reject { reason: error },
-        Then::Answer(Outcome::Parked(parked)),
-    )
+    State::settle(held, Settlement::Reject { reason: error }, Then::Answer(Outcome::Parked(parked)))
 }
 
 /// Lets whoever gets the error publish the dead letter under the lock.
@@ -112,13 +92,7 @@ fn hand_over<S: Service<R>, R>(
 ) -> State<S, R> {
     held.drop_fails(delay, last, error);
     let lock = held.lock().clone();
-    State::refused(error_of(
-        &lock,
-        Disposition::DeadLetter,
-        None,
-        source,
-        Some(held),
-    ))
+    State::refused(error_of(&lock, Disposition::DeadLetter, None, source, Some(held)))
 }
 
 fn error_of(
@@ -141,16 +115,10 @@ fn error_of(
 /// The first opinion; a classifier that panics has said "retry".
 fn classify(guard: &Policies, error: &(dyn Error + 'static)) -> Disposition {
     let opinion = catch_unwind(AssertUnwindSafe(|| {
-        let opinion = guard
-            .classifiers
-            .iter()
-            .find_map(|classifier| classifier.classify(error));
+        let opinion = guard.classifiers.iter().find_map(|classifier| classifier.classify(error));
         opinion.or_else(|| Defaults.classify(error))
     }));
-    opinion
-        .ok()
-        .flatten()
-        .unwrap_or(Disposition::Retry { after: None })
+    opinion.ok().flatten().unwrap_or(Disposition::Retry { after: None })
 }
 
 /// The error with its sources, as far as an entry keeps it.
@@ -173,15 +141,9 @@ struct Bounded(String);
 impl Write for Bounded {
     fn write_str(&mut self, part: &str) -> std::fmt::Result {
         let room = MAX_ERROR_BYTES - self.0.len();
-        let fits = (0..=room.min(part.len()))
-            .rev()
-            .find(|at| part.is_char_boundary(*at))
-            .unwrap_or(0);
+        let fits =
+            (0..=room.min(part.len())).rev().find(|at| part.is_char_boundary(*at)).unwrap_or(0);
         self.0.push_str(&part[..fits]);
-        if fits < part.len() {
-            Err(std::fmt::Error)
-        } else {
-            Ok(())
-        }
+        if fits < part.len() { Err(std::fmt::Error) } else { Ok(()) }
     }
 }

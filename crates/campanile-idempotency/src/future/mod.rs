@@ -60,19 +60,11 @@ pub(crate) struct Pending<S, R> {
 
 impl<S: Service<R>, R, C> ResponseFuture<S, R, C> {
     pub(crate) fn refuse(shared: Shared<C>, error: IdempotencyError) -> Self {
-        Self {
-            shared,
-            patience: None,
-            state: State::Refused { error: Some(error) },
-        }
+        Self { shared, patience: None, state: State::Refused { error: Some(error) } }
     }
 
     pub(crate) fn unguarded(shared: Shared<C>, future: S::Future, why: Unguarded) -> Self {
-        Self {
-            shared,
-            patience: None,
-            state: State::Unguarded { future, why },
-        }
+        Self { shared, patience: None, state: State::Unguarded { future, why } }
     }
 
     pub(crate) fn acquire(shared: Shared<C>, pending: Pending<S, R>) -> Self
@@ -84,11 +76,7 @@ impl<S: Service<R>, R, C> ResponseFuture<S, R, C> {
             OnLocked::Wait { at_most } => Some(at_most),
         };
         let state = acquiring(&shared, pending);
-        Self {
-            shared,
-            patience,
-            state,
-        }
+        Self { shared, patience, state }
     }
 }
 
@@ -110,11 +98,7 @@ where
                     let error = error.take().expect("polled after it was ready");
                     return Poll::Ready(Err(error.into()));
                 }
-                StateProj::Acquiring {
-                    acquiring,
-                    pending,
-                    span,
-                } => {
+                StateProj::Acquiring { acquiring, pending, span } => {
                     let answer = ready!(span.in_scope(|| Pin::new(acquiring).poll(cx)));
                     let pending = pending.take().expect("taken once, with the answer");
                     let answer = answer.unwrap_or_else(|_| gone());
@@ -125,9 +109,7 @@ where
                     if let Some(left) = this.patience {
                         *left = left.saturating_sub(waited);
                     }
-                    State::Readying {
-                        pending: pending.take(),
-                    }
+                    State::Readying { pending: pending.take() }
                 }
                 StateProj::Readying { pending } => {
                     let waiting = pending.as_mut().expect("taken once, when it is ready");
@@ -136,12 +118,7 @@ where
                     }
                     acquiring(shared, pending.take().expect("it was there just now"))
                 }
-                StateProj::Processing {
-                    future,
-                    running,
-                    lost,
-                    span,
-                } => {
+                StateProj::Processing { future, running, lost, span } => {
                     // The deadline first: a handler that was paused with its process beyond its
                     // lock is not polled again.
                     if shared.guard.lost == OnLost::Cancel
@@ -167,11 +144,7 @@ where
                     let reply = ready!(future.poll(cx)).map_err(Into::into)?;
                     return Poll::Ready(Ok(Outcome::Unguarded(reply, *why)));
                 }
-                StateProj::Settling {
-                    settling,
-                    then,
-                    span,
-                } => {
+                StateProj::Settling { settling, then, span } => {
                     let answer = ready!(span.in_scope(|| Pin::new(settling).poll(cx)));
                     return Poll::Ready(match then.take().expect("polled after it was ready") {
                         Then::Answer(outcome) => answer.map(|()| outcome).map_err(Into::into),
@@ -192,16 +165,9 @@ fn acquiring<S: Service<R>, R: CarryLock, C>(
 ) -> State<S, R> {
     let interrupt = pending.request.interrupt();
     let (key, fingerprint) = (pending.key.clone(), pending.fingerprint);
-    let acquiring = shared
-        .guard
-        .keeper
-        .acquire(key, &shared.terms, fingerprint, interrupt);
+    let acquiring = shared.guard.keeper.acquire(key, &shared.terms, fingerprint, interrupt);
     let span = tracing::debug_span!("acquire");
-    State::Acquiring {
-        acquiring,
-        pending: Some(pending),
-        span,
-    }
+    State::Acquiring { acquiring, pending: Some(pending), span }
 }
 
 fn completed<S, R, C>(shared: &Shared<C>, running: Running, reply: S::Response) -> State<S, R>
@@ -209,9 +175,7 @@ where
     S: Service<R>,
     C: ReplyCodec<S::Response>,
 {
-    let settlement = Settlement::Complete {
-        reply: encode(shared, &reply),
-    };
+    let settlement = Settlement::Complete { reply: encode(shared, &reply) };
     let outcome = Outcome::Processed(reply);
     State::settle(running.finish(), settlement, Then::Answer(outcome))
 }
@@ -222,8 +186,6 @@ fn gone() -> Acquisition {
 
 impl<S: Service<R>, R, C> fmt::Debug for ResponseFuture<S, R, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ResponseFuture")
-            .field("state", &self.state.name())
-            .finish_non_exhaustive()
+        f.debug_struct("ResponseFuture").field("state", &self.state.name()).finish_non_exhaustive()
     }
 }

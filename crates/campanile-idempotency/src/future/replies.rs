@@ -12,11 +12,7 @@ pub(super) fn encode<T, C: ReplyCodec<T>>(shared: &Shared<C>, reply: &T) -> Opti
     let most = shared.guard.max_reply_bytes;
     match catch_unwind(AssertUnwindSafe(|| shared.codec.encode(reply))) {
         Ok(Ok(Some(bytes))) if bytes.len() > most => {
-            tracing::debug!(
-                size = bytes.len(),
-                most,
-                "completed without its reply: too large"
-            );
+            tracing::debug!(size = bytes.len(), most, "completed without its reply: too large");
             None
         }
         Ok(Ok(bytes)) => bytes,
@@ -35,10 +31,7 @@ pub(super) fn decode<T, C: ReplyCodec<T>>(shared: &Shared<C>, bytes: Bytes) -> O
     match catch_unwind(AssertUnwindSafe(|| shared.codec.decode(bytes))) {
         Ok(Ok(reply)) => reply,
         Ok(Err(error)) => {
-            tracing::warn!(
-                error,
-                "duplicate answered without the reply: it cannot be decoded"
-            );
+            tracing::warn!(error, "duplicate answered without the reply: it cannot be decoded");
             None
         }
         Err(_) => {

@@ -25,12 +25,7 @@ pub(super) struct Running {
 
 impl Running {
     pub(super) fn new(held: HeldLock, interrupt: Option<Interrupt>, guard: Arc<Policies>) -> Self {
-        Self {
-            held: Some(held),
-            interrupt,
-            guard,
-            inside: false,
-        }
+        Self { held: Some(held), interrupt, guard, inside: false }
     }
 
     /// Runs user code.
@@ -58,11 +53,7 @@ impl Running {
         let fail = |error: &str| {
             let attempt = held.lock().attempt();
             let delay = self.guard.backoff.delay(attempt);
-            Settlement::Fail {
-                delay,
-                last: false,
-                error: error.into(),
-            }
+            Settlement::Fail { delay, last: false, error: error.into() }
         };
         match held.lock().loss().map(|lost| lost.cause) {
             Some(LostCause::Superseded) => return Settlement::Expire,

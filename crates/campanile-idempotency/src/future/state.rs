@@ -77,9 +77,7 @@ impl<S: Service<R>, R> State<S, R> {
     }
 
     pub(super) fn answer(outcome: Outcome<S::Response>) -> Self {
-        Self::Answered {
-            outcome: Some(outcome),
-        }
+        Self::Answered { outcome: Some(outcome) }
     }
 
     pub(super) fn settle(held: HeldLock, settlement: Settlement, then: Then<S::Response>) -> Self {
@@ -90,11 +88,7 @@ impl<S: Service<R>, R> State<S, R> {
             Settlement::Reject { .. } => tracing::debug_span!("reject"),
             Settlement::Expire => Span::none(),
         };
-        Self::Settling {
-            settling: held.settle(settlement),
-            then: Some(then),
-            span,
-        }
+        Self::Settling { settling: held.settle(settlement), then: Some(then), span }
     }
 
     pub(super) fn name(&self) -> &'static str {

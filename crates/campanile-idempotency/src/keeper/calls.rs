@@ -47,10 +47,7 @@ pub(super) enum Lane {
 
 impl<S: Store> Calls<S> {
     pub(super) fn new(store: S) -> Self {
-        Self {
-            store: Arc::new(store),
-            in_flight: FuturesUnordered::new(),
-        }
+        Self { store: Arc::new(store), in_flight: FuturesUnordered::new() }
     }
 
     /// As many commands as one call should have.
@@ -96,11 +93,7 @@ impl<S: Store> Calls<S> {
                 };
                 let answers =
                     answers.unwrap_or_else(|why| vec![Err(StoreError::timeout(why)); sent.len()]);
-                Done {
-                    lane,
-                    sent,
-                    answers,
-                }
+                Done { lane, sent, answers }
             }
             .instrument(span)
             .boxed(),

@@ -40,12 +40,9 @@ impl LockKeeper {
     /// # Errors
     /// If the thread or its runtime cannot be started.
     pub fn new(store: impl Store) -> Result<Self, ConfigError> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .map_err(|error| {
-                ConfigError::new(format!("no runtime for the lock keeper: {error}"))
-            })?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(
+            |error| ConfigError::new(format!("no runtime for the lock keeper: {error}")),
+        )?;
         let (keeper, task) = Self::unspawned(store, Clock::boot());
         thread::Builder::new()
             .name("campanile-keeper".into())
@@ -72,9 +69,7 @@ impl LockKeeper {
         if self.messages.send(Message::Shutdown(done)).is_err() {
             return Report { settled: false };
         }
-        Report {
-            settled: matches!(tokio::time::timeout(at_most, settled).await, Ok(Ok(()))),
-        }
+        Report { settled: matches!(tokio::time::timeout(at_most, settled).await, Ok(Ok(()))) }
     }
 
     /// Starts an acquisition. If the receiver is dropped, what was granted is handed back.
@@ -86,13 +81,7 @@ impl LockKeeper {
         interrupt: Option<Interrupt>,
     ) -> oneshot::Receiver<Acquisition> {
         let (reply, acquiring) = oneshot::channel();
-        let acquire = Acquire {
-            key,
-            terms: terms.clone(),
-            fingerprint,
-            interrupt,
-            reply,
-        };
+        let acquire = Acquire { key, terms: terms.clone(), fingerprint, interrupt, reply };
         // If the keeper has stopped, the receiver finds the sender gone.
         let _ = self.messages.send(Message::Acquire(acquire));
         acquiring
@@ -101,9 +90,7 @@ impl LockKeeper {
 
 impl fmt::Debug for LockKeeper {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LockKeeper")
-            .field("stopped", &self.messages.is_closed())
-            .finish()
+        f.debug_struct("LockKeeper").field("stopped", &self.messages.is_closed()).finish()
     }
 }
 

@@ -33,12 +33,7 @@ impl HeldLock {
     pub(super) fn new(lock: Lock, slot: usize, keeper: mpsc::UnboundedSender<Message>) -> Self {
         // Until somebody begins with it, it was not tried.
         let abandoned = Some(Settlement::Release { ran: false });
-        Self {
-            lock,
-            slot,
-            keeper,
-            abandoned,
-        }
+        Self { lock, slot, keeper, abandoned }
     }
 
     /// The lock: token, attempt, whether it is still ours.
@@ -55,9 +50,7 @@ impl HeldLock {
     /// [`IdempotencyError::LockLost`] if the entry belongs to another grant; then do not commit.
     /// [`IdempotencyError::Store`] if the entry cannot be read, or the keeper has stopped.
     pub fn reject(self, reason: impl Into<Box<str>>) -> Settling {
-        self.settle(Settlement::Reject {
-            reason: reason.into(),
-        })
+        self.settle(Settlement::Reject { reason: reason.into() })
     }
 
     /// Lets the lock go without having tried; the entry stays as it was before.
@@ -78,16 +71,8 @@ impl HeldLock {
     /// # Errors
     /// As [`reject`](Self::reject)'s.
     pub fn fail(mut self) -> impl Future<Output = Result<(), IdempotencyError>> + Send + use<> {
-        let settlement = match self
-            .abandoned
-            .take()
-            .expect("until it is settled or dropped")
-        {
-            Settlement::Fail { delay, error, .. } => Settlement::Fail {
-                delay,
-                last: false,
-                error,
-            },
+        let settlement = match self.abandoned.take().expect("until it is settled or dropped") {
+            Settlement::Fail { delay, error, .. } => Settlement::Fail { delay, last: false, error },
             other => other,
         };
         self.settle(settlement)
@@ -112,11 +97,7 @@ impl HeldLock {
     fn send(&self, settlement: Settlement, reply: Option<oneshot::Sender<SettleResult>>) {
         // If the keeper has stopped, the reply's sender is dropped with the message, and whoever
         // waits learns it from that.
-        let _ = self.keeper.send(Message::Settle(Settle {
-            slot: self.slot,
-            settlement,
-            reply,
-        }));
+        let _ = self.keeper.send(Message::Settle(Settle { slot: self.slot, settlement, reply }));
     }
 }
 

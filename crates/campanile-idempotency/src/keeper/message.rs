@@ -49,29 +49,11 @@ pub(super) struct Settle {
 #[derive(Debug)]
 pub(crate) enum Acquisition {
     Held(HeldLock),
-    Exhausted {
-        lock: HeldLock,
-        attempts: u32,
-        burials: u32,
-        last_error: Option<Box<str>>,
-    },
-    Duplicate {
-        reply: Option<Bytes>,
-        attempts: u32,
-        completed_at: SystemTime,
-    },
-    Parked {
-        attempts: u32,
-        reason: Option<Box<str>>,
-    },
-    Locked {
-        retry_after: Duration,
-        settled: Option<Settled>,
-    },
-    BackingOff {
-        retry_after: Duration,
-        attempts: u32,
-    },
+    Exhausted { lock: HeldLock, attempts: u32, burials: u32, last_error: Option<Box<str>> },
+    Duplicate { reply: Option<Bytes>, attempts: u32, completed_at: SystemTime },
+    Parked { attempts: u32, reason: Option<Box<str>> },
+    Locked { retry_after: Duration, settled: Option<Settled> },
+    BackingOff { retry_after: Duration, attempts: u32 },
     Mismatch,
     Unavailable(StoreError),
     ShuttingDown,

@@ -94,13 +94,7 @@ pub(super) enum What {
 
 impl Slot {
     pub(super) fn new(acquire: Acquire) -> Self {
-        let Acquire {
-            key,
-            terms,
-            fingerprint,
-            interrupt,
-            reply,
-        } = acquire;
+        let Acquire { key, terms, fingerprint, interrupt, reply } = acquire;
         Self {
             key,
             terms,
@@ -135,26 +129,15 @@ impl Slot {
                 },
             ),
             Phase::Held(held) if held.lock.loss().is_some() => return None,
-            Phase::Held(held) => (
-                What::Renew,
-                Operation::Renew {
-                    grant: held.grant,
-                    ttl: self.terms.ttl,
-                },
-            ),
+            Phase::Held(held) => {
+                (What::Renew, Operation::Renew { grant: held.grant, ttl: self.terms.ttl })
+            }
             Phase::Settling(settling) => (What::Settle, settling.operation(self.fingerprint)?),
             Phase::Cancelling { .. } => (What::Cancel, Operation::Cancel { owner: self.owner }),
             Phase::Ended => return None,
         };
         let retention = self.terms.retention;
-        Some((
-            what,
-            Command {
-                key: self.key.clone(),
-                operation,
-                retention,
-            },
-        ))
+        Some((what, Command { key: self.key.clone(), operation, retention }))
     }
 }
 
@@ -171,10 +154,7 @@ impl Held {
         let key = slot.key.key().clone();
         Self {
             lock: Lock::new(key, token, attempt.into(), clock.clone(), deadline),
-            grant: Grant {
-                token,
-                owner: slot.owner,
-            },
+            grant: Grant { token, owner: slot.owner },
             attempt,
             renew_at: renew_at(sent, ttl),
             hold_until: sent + max_hold,
@@ -192,11 +172,7 @@ impl Held {
             return None;
         }
         let end = self.lock.deadline().min(self.hold_until);
-        Some(if renewing {
-            end
-        } else {
-            end.min(self.renew_at)
-        })
+        Some(if renewing { end } else { end.min(self.renew_at) })
     }
 }
 
@@ -204,18 +180,12 @@ impl Settling {
     fn operation(&self, fingerprint: Option<Fingerprint>) -> Option<Operation> {
         let grant = self.grant;
         Some(match self.settlement.clone() {
-            Settlement::Complete { reply } => Operation::Complete {
-                grant,
-                attempt: self.attempt,
-                fingerprint,
-                reply,
-            },
-            Settlement::Fail { delay, last, error } => Operation::Fail {
-                grant,
-                delay,
-                last,
-                error,
-            },
+            Settlement::Complete { reply } => {
+                Operation::Complete { grant, attempt: self.attempt, fingerprint, reply }
+            }
+            Settlement::Fail { delay, last, error } => {
+                Operation::Fail { grant, delay, last, error }
+            }
             Settlement::Release { ran } => Operation::Release { grant, ran },
             Settlement::Reject { reason } => Operation::Reject { grant, reason },
             Settlement::Expire => return None,
@@ -225,11 +195,7 @@ impl Settling {
     /// The error for whoever waits, when the store says that the grant had ended otherwise.
     pub(super) fn lost(&self, key: &StoreKey) -> LockLost {
         let cause = LostCause::Superseded;
-        LockLost {
-            key: key.key().clone(),
-            token: self.grant.token,
-            cause,
-        }
+        LockLost { key: key.key().clone(), token: self.grant.token, cause }
     }
 }
 

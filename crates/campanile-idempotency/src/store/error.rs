@@ -49,10 +49,7 @@ impl StoreError {
     }
 
     fn new(kind: StoreErrorKind, source: impl Into<BoxError>) -> Self {
-        Self {
-            kind,
-            source: Arc::from(source.into()),
-        }
+        Self { kind, source: Arc::from(source.into()) }
     }
 }
 

@@ -65,9 +65,7 @@ impl<S: EntryStore> Store for Stepped<S> {
                 return Ok(answer);
             }
         }
-        Err(StoreError::unavailable(format!(
-            "no swap succeeded in {ROUNDS} rounds"
-        )))
+        Err(StoreError::unavailable(format!("no swap succeeded in {ROUNDS} rounds")))
     }
 }
 

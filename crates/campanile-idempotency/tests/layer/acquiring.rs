@@ -81,21 +81,12 @@ async fn what_arrives_while_a_call_is_in_flight_travels_together() {
         drop(service.start(request(&format!("p-{number}"))));
     }
     settle_down().await;
-    assert_eq!(
-        world.store.calls().len(),
-        1,
-        "too few to be worth another call"
-    );
+    assert_eq!(world.store.calls().len(), 1, "too few to be worth another call");
     world.store.release();
     for _ in 0..8 {
         stage.next_request().await.unwrap();
     }
-    let calls: Vec<_> = world
-        .store
-        .calls()
-        .iter()
-        .map(|call| call.commands.len())
-        .collect();
+    let calls: Vec<_> = world.store.calls().iter().map(|call| call.commands.len()).collect();
     assert_eq!(calls, [1, 7]);
 }
 
@@ -127,11 +118,7 @@ async fn an_acquire_whose_reply_is_lost_is_cancelled_and_no_attempt_is_counted()
         sleep(Duration::from_secs(1)).await;
         let entry = world.entry("p-1").unwrap();
         assert_eq!((entry.state(), entry.attempt()), (State::Retrying, 0));
-        assert_eq!(
-            world.store.count("cancel"),
-            2,
-            "repeated until it is answered"
-        );
+        assert_eq!(world.store.count("cancel"), 2, "repeated until it is answered");
 
         let call = service.start(request("p-1"));
         let (request, respond) = stage.next_request().await.unwrap();
@@ -156,18 +143,11 @@ async fn a_nonce_that_is_cancelled_is_never_acquired_with_again() {
 
     // As long as the cancel is not answered, the store is as good as down for this key.
     let called = service.run("p-1").await;
-    assert!(
-        matches!(refusal(&called), IdempotencyError::Store(_)),
-        "{called:?}"
-    );
+    assert!(matches!(refusal(&called), IdempotencyError::Store(_)), "{called:?}");
 
     let call = service.start(request("p-1"));
     let (request, respond) = stage.next_request().await.unwrap();
-    assert_eq!(
-        lock(&request).attempt(),
-        1,
-        "the first attempt was handed back"
-    );
+    assert_eq!(lock(&request).attempt(), 1, "the first attempt was handed back");
     let owners = owners(&world);
     assert_eq!(owners.len(), 2);
     assert_ne!(owners[0], owners[1]);
@@ -203,10 +183,7 @@ async fn a_delivery_that_comes_while_its_key_is_cancelled_does_not_wait_longer_t
     world.store.next_of("cancel", Fault::HangReply);
     service.run("p-1").await.unwrap_err();
     let called = service.run("p-1").await;
-    assert!(
-        matches!(refusal(&called), IdempotencyError::Store(_)),
-        "{called:?}"
-    );
+    assert!(matches!(refusal(&called), IdempotencyError::Store(_)), "{called:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -217,9 +194,7 @@ async fn another_payload_after_an_acquire_in_doubt_is_no_mismatch_for_nobody_has
         parts.update(request.record().payload().unwrap());
     });
     let layer = campanile_idempotency::IdempotencyLayer::new(&world.keeper, "payments", by_payload);
-    let service = layer
-        .unwrap()
-        .layer(service_fn(async |_: Request<()>| Ok::<_, BoxError>(())));
+    let service = layer.unwrap().layer(service_fn(async |_: Request<()>| Ok::<_, BoxError>(())));
     let paying = |cents: &'static str| {
         let record = campanile_core::Record::builder("payments", 0, 0).header("id", "p-1");
         Request::new(record.payload(cents).build(), ())
@@ -227,23 +202,14 @@ async fn another_payload_after_an_acquire_in_doubt_is_no_mismatch_for_nobody_has
     world.store.next_of("acquire", Fault::LoseReply);
     world.store.next_of("cancel", Fault::Refuse);
     service.start(paying("100")).await.unwrap().unwrap_err();
-    assert_eq!(
-        service.start(paying("120")).await.unwrap().unwrap(),
-        Outcome::Processed(())
-    );
+    assert_eq!(service.start(paying("120")).await.unwrap().unwrap(), Outcome::Processed(()));
 }
 
 #[tokio::test(start_paused = true)]
 async fn after_an_outage_everything_goes_on_and_nothing_was_counted() {
     let world = World::new();
     let (service, mut stage) = world.staged(world.layer());
-    for fault in [
-        Fault::Refuse,
-        Fault::Hang,
-        Fault::LoseReply,
-        Fault::HangReply,
-        Fault::Panic,
-    ] {
+    for fault in [Fault::Refuse, Fault::Hang, Fault::LoseReply, Fault::HangReply, Fault::Panic] {
         let id = format!("{fault:?}");
         world.store.always(fault);
         for _ in 0..10 {
@@ -267,14 +233,9 @@ async fn after_an_outage_everything_goes_on_and_nothing_was_counted() {
 #[tokio::test(start_paused = true)]
 async fn a_grant_that_is_heard_of_after_its_end_is_handed_back() {
     let world = World::new();
-    let layer = world
-        .layer()
-        .with_lock_ttl(Duration::from_millis(500))
-        .unwrap();
+    let layer = world.layer().with_lock_ttl(Duration::from_millis(500)).unwrap();
     let (service, _stage) = world.staged(layer);
-    world
-        .store
-        .next_of("acquire", Fault::Slow(Duration::from_millis(40)));
+    world.store.next_of("acquire", Fault::Slow(Duration::from_millis(40)));
     // The process was stopped between the command and its answer.
     let call = service.start(request("p-1"));
     tokio::task::yield_now().await;
@@ -295,27 +256,21 @@ async fn a_grant_that_is_heard_of_after_its_end_is_handed_back() {
 async fn a_wrong_number_of_answers_answers_nobody() {
     for fault in [Fault::FewerAnswers, Fault::MoreAnswers] {
         let world = World::new();
-        let service = world
-            .layer()
-            .layer(service_fn(async |request: Request<()>| {
-                let lock = request.lock().unwrap();
-                Ok::<_, BoxError>((lock.key().clone(), lock.token()))
-            }));
+        let service = world.layer().layer(service_fn(async |request: Request<()>| {
+            let lock = request.lock().unwrap();
+            Ok::<_, BoxError>((lock.key().clone(), lock.token()))
+        }));
         world.store.next(Fault::HangReply);
         let first = service.start(request("first"));
         settle_down().await;
         world.store.next_of("acquire", fault);
-        let calls: Vec<_> = (0..5)
-            .map(|number| service.start(request(&format!("p-{number}"))))
-            .collect();
+        let calls: Vec<_> =
+            (0..5).map(|number| service.start(request(&format!("p-{number}")))).collect();
         settle_down().await;
         world.store.release();
         first.await.unwrap().unwrap();
         for call in calls {
-            assert!(matches!(
-                refusal(&call.await.unwrap()),
-                IdempotencyError::Store(_)
-            ));
+            assert!(matches!(refusal(&call.await.unwrap()), IdempotencyError::Store(_)));
         }
         sleep(TTL).await;
         for number in 0..5 {
@@ -332,11 +287,9 @@ async fn a_wrong_number_of_answers_answers_nobody() {
 #[tokio::test(start_paused = true)]
 async fn nobody_is_granted_a_token_below_one_that_was_seen_here() {
     let world = World::new();
-    let service = world
-        .layer()
-        .layer(service_fn(async |request: Request<()>| {
-            Ok::<_, BoxError>(request.lock().unwrap().token())
-        }));
+    let service = world.layer().layer(service_fn(async |request: Request<()>| {
+        Ok::<_, BoxError>(request.lock().unwrap().token())
+    }));
     let mut largest = FencingToken::ZERO;
     for number in 0..20 {
         let id = format!("p-{}", number % 7);

@@ -41,18 +41,13 @@ async fn a_handler_that_blocks_its_runtime_keeps_its_lock() {
         async move { Ok::<_, BoxError>(lock.attempt()) }
     }));
     assert_eq!(service.run("p-1").await.unwrap(), Outcome::Processed(1));
-    assert_eq!(
-        memory.entry(&store_key("p-1")).unwrap().state(),
-        State::Completed
-    );
+    assert_eq!(memory.entry(&store_key("p-1")).unwrap().state(), State::Completed);
 }
 
 /// The same request in another process.
 fn elsewhere(memory: MemoryStore) -> Result<Outcome<()>, BoxError> {
     let other = thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .build()
-            .unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let keeper = LockKeeper::new(memory).unwrap();
         let service =
             layer(&keeper).layer(service_fn(async |_: Request<()>| Ok::<_, BoxError>(())));
@@ -71,10 +66,7 @@ struct Slow {
 impl Slow {
     fn new(memory: &MemoryStore) -> (Self, Arc<AtomicBool>) {
         let early = Arc::new(AtomicBool::new(false));
-        let slow = Self {
-            memory: memory.clone(),
-            early: early.clone(),
-        };
+        let slow = Self { memory: memory.clone(), early: early.clone() };
         (slow, early)
     }
 }
@@ -112,9 +104,7 @@ async fn a_handler_that_is_dropped_dies_before_its_lock_is_let_go() {
     {
         let mut call = pin!(call);
         let brief = Duration::from_millis(100);
-        tokio::time::timeout(brief, call.as_mut())
-            .await
-            .unwrap_err();
+        tokio::time::timeout(brief, call.as_mut()).await.unwrap_err();
     }
     assert!(is_let_go(&memory, SOON));
     assert!(!early.load(Ordering::Relaxed));
@@ -139,10 +129,7 @@ async fn a_handler_that_has_ended_dies_before_its_lock_is_let_go() {
 }
 
 /// What it holds lives until it is dropped, not only until it is ready.
-struct Ended(
-    #[expect(dead_code, reason = "for its drop")] Arc<Slow>,
-    Ready<Result<(), BoxError>>,
-);
+struct Ended(#[expect(dead_code, reason = "for its drop")] Arc<Slow>, Ready<Result<(), BoxError>>);
 
 impl Future for Ended {
     type Output = Result<(), BoxError>;
@@ -185,10 +172,7 @@ async fn a_service_that_panics_dies_before_its_lock_is_let_go() {
 
 #[tokio::test]
 async fn the_keepers_thread_ends_with_its_last_handle() {
-    struct Counted(
-        MemoryStore,
-        #[expect(dead_code, reason = "it is counted")] Arc<()>,
-    );
+    struct Counted(MemoryStore, #[expect(dead_code, reason = "it is counted")] Arc<()>);
     impl Store for Counted {
         async fn apply(&self, command: Command) -> Result<Answer, StoreError> {
             self.0.apply(command).await

@@ -31,10 +31,7 @@ async fn a_guard_runs_a_function_once() {
         second += 1;
         Ok::<_, BoxError>(0)
     });
-    assert!(
-        outcome.await.unwrap().is_duplicate(),
-        "an integer is its decimal text"
-    );
+    assert!(outcome.await.unwrap().is_duplicate(), "an integer is its decimal text");
     assert_eq!((first, second), (1, 0));
     world.assert_quiet().await;
 }
@@ -66,13 +63,10 @@ async fn a_guard_has_the_settings_of_the_layer_it_is_made_from() {
     assert_eq!(again.into_reply().as_deref(), Some("receipt"));
     assert!(holder.await.unwrap().is_ok());
 
-    let missing = guard.run(None::<String>, async |lock| {
-        Ok::<_, BoxError>(lock.is_none().to_string())
-    });
+    let missing =
+        guard.run(None::<String>, async |lock| Ok::<_, BoxError>(lock.is_none().to_string()));
     assert!(matches!(missing.await.unwrap(), Outcome::Unguarded(ran, _) if ran == "true"));
-    let given_up = guard
-        .run("job-2", async |_| Err::<String, BoxError>("no".into()))
-        .await;
+    let given_up = guard.run("job-2", async |_| Err::<String, BoxError>("no".into())).await;
     assert!(matches!(given_up.unwrap(), Outcome::Parked(_)));
 }
 
@@ -110,14 +104,7 @@ async fn an_http_request_carries_its_lock() {
     };
     let outcome = service.clone().oneshot(post()).await.unwrap();
     assert_eq!(outcome.into_reply().unwrap().into_body(), 1);
-    assert!(
-        service
-            .clone()
-            .oneshot(post())
-            .await
-            .unwrap()
-            .is_duplicate()
-    );
+    assert!(service.clone().oneshot(post()).await.unwrap().is_duplicate());
     let keyless = http::Request::post("/payments").body(()).unwrap();
     service.oneshot(keyless).await.unwrap_err();
 }
@@ -161,10 +148,7 @@ async fn a_request_of_ones_own_carries_its_lock() {
         .layer(IdempotencyLayer::new(&world.keeper, "jobs", |job: &Job| job.id).unwrap())
         .service_fn(async |job: Job| Ok::<_, BoxError>(job.lock().unwrap().attempt()));
     let job = |id| Job { id, lock: None };
-    assert_eq!(
-        service.clone().oneshot(job(7)).await.unwrap(),
-        Outcome::Processed(1)
-    );
+    assert_eq!(service.clone().oneshot(job(7)).await.unwrap(), Outcome::Processed(1));
     assert!(service.oneshot(job(7)).await.unwrap().is_duplicate());
 }
 
@@ -209,10 +193,7 @@ async fn an_error_of_anyhow_is_found_if_it_is_reallocated_right_outside_the_hand
         });
     for id in ["bare", "with context"] {
         let called = service.run(id).await;
-        assert!(
-            error::find::<Declined>(&*failed(&called).source).is_some(),
-            "{id}"
-        );
+        assert!(error::find::<Declined>(&*failed(&called).source).is_some(), "{id}");
     }
 }
 
@@ -241,16 +222,6 @@ async fn a_record_is_turned_into_a_request_by_the_decoder_outside() {
     let outcome = service.clone().oneshot(record(r#""p-1""#)).await.unwrap();
     assert_eq!(outcome, Outcome::Processed("p-1".to_owned()));
     service.clone().oneshot(record("p-1")).await.unwrap_err();
-    assert!(
-        service
-            .oneshot(record(r#""p-1""#))
-            .await
-            .unwrap()
-            .is_duplicate()
-    );
-    assert_eq!(
-        world.store.count("acquire"),
-        2,
-        "what does not decode never takes a lock"
-    );
+    assert!(service.oneshot(record(r#""p-1""#)).await.unwrap().is_duplicate());
+    assert_eq!(world.store.count("acquire"), 2, "what does not decode never takes a lock");
 }

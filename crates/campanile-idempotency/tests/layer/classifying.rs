@@ -29,10 +29,7 @@ async fn a_handler_can_stop_the_consumer_with_its_attempt_counted() {
     let service = failing(&world.layer(), || error::stop("no database").into());
     let called = service.run("p-1").await;
     let failure = failed(&called);
-    assert_eq!(
-        (failure.disposition, failure.retry_after),
-        (Disposition::Stop, None)
-    );
+    assert_eq!((failure.disposition, failure.retry_after), (Disposition::Stop, None));
     let entry = world.entry("p-1").unwrap();
     assert_eq!((entry.state(), entry.attempt()), (State::Retrying, 1));
 }
@@ -41,15 +38,10 @@ async fn a_handler_can_stop_the_consumer_with_its_attempt_counted() {
 async fn a_handler_can_say_when_to_try_again() {
     let world = World::new();
     let later = Duration::from_secs(77);
-    let service = failing(&world.layer(), move || {
-        error::retry_after("rate limit", later).into()
-    });
+    let service = failing(&world.layer(), move || error::retry_after("rate limit", later).into());
     let called = service.run("p-1").await;
     let failure = failed(&called);
-    assert_eq!(
-        failure.disposition,
-        Disposition::Retry { after: Some(later) }
-    );
+    assert_eq!(failure.disposition, Disposition::Retry { after: Some(later) });
     assert_eq!(failure.retry_after, Some(later));
     sleep(later - Duration::from_secs(1)).await;
     assert!(refusal(&service.run("p-1").await).is_contention());
@@ -60,16 +52,10 @@ async fn a_handler_can_say_when_to_try_again() {
 #[tokio::test(start_paused = true)]
 async fn what_is_told_about_the_next_attempt_is_what_the_store_has() {
     let world = World::new();
-    let service = failing(&world.layer(), || {
-        error::retry_after("next year", Duration::MAX).into()
-    });
+    let service = failing(&world.layer(), || error::retry_after("next year", Duration::MAX).into());
     let called = service.run("p-1").await;
     assert_eq!(failed(&called).retry_after, Some(MAX_BACKOFF));
-    let due = world
-        .entry("p-1")
-        .unwrap()
-        .at()
-        .duration_since(world.clock.now());
+    let due = world.entry("p-1").unwrap().at().duration_since(world.clock.now());
     assert_eq!(due.unwrap(), MAX_BACKOFF);
 }
 
@@ -80,10 +66,7 @@ async fn overload_is_not_the_records_fault_and_counts_no_attempt() {
     for _ in 0..20 {
         let called = service.run("p-1").await;
         let failure = failed(&called);
-        assert_eq!(
-            (failure.disposition, failure.attempt),
-            (Disposition::Release, 1)
-        );
+        assert_eq!((failure.disposition, failure.attempt), (Disposition::Release, 1));
         assert!(failure.retry_after.is_some());
         let entry = world.entry("p-1").unwrap();
         assert_eq!((entry.attempt(), entry.interrupts()), (0, 0));
@@ -103,11 +86,7 @@ async fn a_release_by_the_users_word_is_granted_eight_times() {
 
     let world = World::new();
     let release = classify::on(|_: &Maintenance| Disposition::Release);
-    let layer = world
-        .layer()
-        .with_classifier(release)
-        .with_max_attempts(2)
-        .unwrap();
+    let layer = world.layer().with_classifier(release).with_max_attempts(2).unwrap();
     let service = failing(&layer, || Maintenance.into());
     let mut runs = 0;
     let called = loop {
@@ -140,14 +119,8 @@ async fn later_classifiers_are_asked_first_and_the_defaults_last() {
             other => panic!("{other:?}"),
         })
     };
-    assert_eq!(
-        disposition("1", "no such account").await,
-        Err(Disposition::Stop)
-    );
-    assert!(matches!(
-        disposition("2", "account closed").await,
-        Ok(Outcome::Parked(_))
-    ));
+    assert_eq!(disposition("1", "no such account").await, Err(Disposition::Stop));
+    assert!(matches!(disposition("2", "account closed").await, Ok(Outcome::Parked(_))));
     let retry = Disposition::Retry { after: None };
     assert_eq!(disposition("3", "gateway busy").await, Err(retry));
 }
@@ -161,10 +134,7 @@ async fn an_error_is_kept_with_its_sources_and_cut_where_a_character_ends() {
     service.run("p-1").await.unwrap_err();
     let entry = world.entry("p-1").unwrap();
     let kept = entry.error().unwrap();
-    assert!(
-        kept.starts_with("retry after 3600s: permanent error: 鐘鐘"),
-        "{kept}"
-    );
+    assert!(kept.starts_with("retry after 3600s: permanent error: 鐘鐘"), "{kept}");
     assert!((510..=512).contains(&kept.len()), "{}", kept.len());
     assert!(kept.ends_with('鐘'));
 }
@@ -188,10 +158,7 @@ async fn overload_of_a_client_inside_the_handler_comes_to_an_end() {
     let layer = world.layer().with_max_attempts(3).unwrap();
     let service = failing(&layer, || ClientFailed(Overloaded::new()).into());
     let mut runs = 0;
-    while !matches!(
-        refusal(&service.run("p-1").await),
-        IdempotencyError::Exhausted(_)
-    ) {
+    while !matches!(refusal(&service.run("p-1").await), IdempotencyError::Exhausted(_)) {
         runs += 1;
         assert!(runs <= 3 + 8, "three attempts, eight handed back");
         sleep(HOUR).await;

@@ -34,19 +34,12 @@ async fn the_outcome_is_told_when_the_store_has_it() {
 
 #[tokio::test(start_paused = true)]
 async fn a_completion_is_repeated_until_it_is_answered_and_counts_once() {
-    let faults = [
-        Fault::LoseReply,
-        Fault::Refuse,
-        Fault::Hang,
-        Fault::HangReply,
-        Fault::Panic,
-    ];
+    let faults = [Fault::LoseReply, Fault::Refuse, Fault::Hang, Fault::HangReply, Fault::Panic];
     for fault in faults {
         let world = World::new();
         let service = world.layer().with_reply(reply::json());
-        let service = service.layer(service_fn(async |_: Request<()>| {
-            Ok::<_, BoxError>("receipt".to_owned())
-        }));
+        let service = service
+            .layer(service_fn(async |_: Request<()>| Ok::<_, BoxError>("receipt".to_owned())));
         for _ in 0..3 {
             world.store.next_of("complete", fault);
         }
@@ -56,10 +49,7 @@ async fn a_completion_is_repeated_until_it_is_answered_and_counts_once() {
         let Outcome::Duplicate(duplicate) = service.run("p-1").await.unwrap() else {
             panic!("a duplicate");
         };
-        assert_eq!(
-            (duplicate.attempts, duplicate.reply.as_deref()),
-            (1, Some("receipt"))
-        );
+        assert_eq!((duplicate.attempts, duplicate.reply.as_deref()), (1, Some("receipt")));
         world.assert_quiet().await;
     }
 }
@@ -79,9 +69,9 @@ async fn while_a_completion_is_repeated_nobody_else_gets_the_key() {
         respond.send_response("done");
 
         let elsewhere = world.neighbour();
-        let neighbour = elsewhere.layer().layer(service_fn(async |_: Request<()>| {
-            Err::<(), BoxError>("it ran again".into())
-        }));
+        let neighbour = elsewhere
+            .layer()
+            .layer(service_fn(async |_: Request<()>| Err::<(), BoxError>("it ran again".into())));
         while !call.is_finished() {
             if let Err(error) = &neighbour.run("p-1").await {
                 let error = IdempotencyError::find(&**error).unwrap();
@@ -144,9 +134,7 @@ async fn a_completion_is_taken_up_although_the_entry_is_gone() {
     let (service, mut stage) = world.staged(world.layer().with_lost(OnLost::Notify));
     let call = service.start(request("p-1"));
     let (_, respond) = stage.next_request().await.unwrap();
-    world
-        .clock
-        .put_forward(Duration::from_secs(8 * 24 * 60 * 60));
+    world.clock.put_forward(Duration::from_secs(8 * 24 * 60 * 60));
     assert_eq!(world.entry("p-1"), None);
     respond.send_response("done");
     assert_eq!(call.await.unwrap().unwrap(), Outcome::Processed("done"));
@@ -167,10 +155,7 @@ async fn a_failure_is_repeated_until_it_is_answered_and_counts_once() {
             panic!("failed");
         };
         let entry = world.entry("p-1").unwrap();
-        assert_eq!(
-            (entry.state(), entry.attempt(), failed.attempt),
-            (State::Retrying, 1, 1)
-        );
+        assert_eq!((entry.state(), entry.attempt(), failed.attempt), (State::Retrying, 1, 1));
         assert_eq!(entry.error().as_deref(), Some("gateway busy"));
         assert_eq!(world.store.count("fail"), 2);
         world.assert_quiet().await;
@@ -247,11 +232,7 @@ async fn a_keeper_without_handles_settles_what_is_left_and_ends() {
             store.heal();
         }
         tokio::time::timeout(HOUR, task).await.unwrap().unwrap();
-        let expected = if back {
-            State::Completed
-        } else {
-            State::Processing
-        };
+        let expected = if back { State::Completed } else { State::Processing };
         assert_eq!(memory.entry(&store_key("p-1")).unwrap().state(), expected);
     }
 }

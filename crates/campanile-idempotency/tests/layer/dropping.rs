@@ -55,13 +55,8 @@ const CASES: [Case; 8] = [
 ];
 
 /// What happens to the first call for each operation.
-const FAULTS: [Option<Fault>; 5] = [
-    None,
-    Some(Fault::LoseReply),
-    Some(Fault::Refuse),
-    Some(Fault::Hang),
-    Some(Fault::HangReply),
-];
+const FAULTS: [Option<Fault>; 5] =
+    [None, Some(Fault::LoseReply), Some(Fault::Refuse), Some(Fault::Hang), Some(Fault::HangReply)];
 
 /// When the future is dropped.
 #[derive(Clone, Copy, Debug)]
@@ -163,10 +158,8 @@ impl Run {
     async fn run(self) -> bool {
         let world = World::new();
         let at_most = Duration::from_secs(60);
-        let layer = world
-            .layer()
-            .with_locked(OnLocked::Wait { at_most })
-            .with_abandoned(self.abandoned);
+        let layer =
+            world.layer().with_locked(OnLocked::Wait { at_most }).with_abandoned(self.abandoned);
         self.prepare(&world, &layer).await;
         for operation in ["acquire", "cancel", "complete", "fail", "release"] {
             if let Some(fault) = self.fault {
@@ -176,9 +169,8 @@ impl Run {
 
         let handler = Arc::new(Mutex::new(Handler::NotBegun));
         let traced = handler.clone();
-        let service = layer.layer(service_fn(move |_: Request<()>| {
-            handle(self.case, Trace(traced.clone()))
-        }));
+        let service =
+            layer.layer(service_fn(move |_: Request<()>| handle(self.case, Trace(traced.clone()))));
         let request = request("p-1");
         let record = request.record().clone();
         if self.interrupted {
@@ -189,9 +181,7 @@ impl Run {
         assert_ne!(handler, Handler::Works, "the handler lives on");
         let lost = world.clock.elapsed() >= MAX_HOLD;
 
-        timeout(HOUR, record.let_go())
-            .await
-            .expect("the record is let go");
+        timeout(HOUR, record.let_go()).await.expect("the record is let go");
         self.assert_others_ended(&world).await;
         let entry = world.entry("p-1");
         self.assert_entry(entry.as_ref(), handler, lost);
@@ -262,10 +252,7 @@ impl Run {
             (Handler::Works, _) => unreachable!("it was dropped"),
         };
         assert_eq!(seen, expected, "{error}");
-        assert_eq!(
-            entry.is_doomed(),
-            (handler, self.case) == (Handler::Ended, FailsForGood)
-        );
+        assert_eq!(entry.is_doomed(), (handler, self.case) == (Handler::Ended, FailsForGood));
         let expected = match handler {
             Handler::Panicked => "the handler panicked",
             Handler::Dropped if lost => "held longer than `max_hold`",
@@ -282,11 +269,9 @@ impl Run {
     async fn assert_goes_on(self, world: &World, before: Option<&Entry>) {
         world.store.heal(); // of faults that were not met
         sleep(HOUR).await; // a lock may have to expire, a back-off to pass
-        let service = world
-            .layer()
-            .layer(service_fn(async |request: Request<()>| {
-                Ok::<_, BoxError>(lock(&request).attempt())
-            }));
+        let service = world.layer().layer(service_fn(async |request: Request<()>| {
+            Ok::<_, BoxError>(lock(&request).attempt())
+        }));
         let called = service.run("p-1").await;
         match before {
             Some(entry) if entry.state() == State::Completed => {
@@ -295,10 +280,7 @@ impl Run {
             Some(entry) if entry.is_doomed() => {
                 let error = called.unwrap_err();
                 let error = IdempotencyError::find(&*error);
-                assert!(
-                    matches!(error, Some(IdempotencyError::Exhausted(_))),
-                    "{error:?}"
-                );
+                assert!(matches!(error, Some(IdempotencyError::Exhausted(_))), "{error:?}");
             }
             entry => {
                 let attempts = entry.map_or(0, Entry::attempt);
@@ -340,22 +322,12 @@ async fn a_future_can_be_dropped_at_every_await_whatever_the_outcome_and_the_sto
         for fault in FAULTS {
             for interrupted in [false, true] {
                 let abandoned = OnAbandoned::Fail;
-                runs += all_cuts(|cut| Run {
-                    case,
-                    fault,
-                    interrupted,
-                    abandoned,
-                    cut,
-                })
-                .await;
+                runs += all_cuts(|cut| Run { case, fault, interrupted, abandoned, cut }).await;
             }
         }
     }
     println!("{runs} runs");
-    assert!(
-        runs > 500,
-        "{runs} runs: the futures have fewer awaits than there are"
-    );
+    assert!(runs > 500, "{runs} runs: the futures have fewer awaits than there are");
 }
 
 #[tokio::test(start_paused = true)]
@@ -364,14 +336,7 @@ async fn what_a_dropped_future_comes_to_is_a_choice() {
         for case in [Succeeds, Hangs, Panics] {
             for interrupted in [false, true] {
                 let fault = None;
-                all_cuts(|cut| Run {
-                    case,
-                    fault,
-                    interrupted,
-                    abandoned,
-                    cut,
-                })
-                .await;
+                all_cuts(|cut| Run { case, fault, interrupted, abandoned, cut }).await;
             }
         }
     }

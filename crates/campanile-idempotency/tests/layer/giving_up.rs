@@ -13,15 +13,10 @@ use crate::world::{
 #[tokio::test(start_paused = true)]
 async fn the_lock_of_what_is_given_up_is_handed_over_once_and_rejected_after_the_dead_letter() {
     let world = World::new();
-    let service = failing(&world.layer(), || {
-        error::permanent("no such account").into()
-    });
+    let service = failing(&world.layer(), || error::permanent("no such account").into());
     let called = service.run("p-1").await;
     let failure = failed(&called);
-    assert_eq!(
-        (failure.disposition, failure.retry_after),
-        (Disposition::DeadLetter, None)
-    );
+    assert_eq!((failure.disposition, failure.retry_after), (Disposition::DeadLetter, None));
     let lock = failure.take_lock().unwrap();
     assert!(failure.take_lock().is_none(), "once");
 
@@ -31,17 +26,11 @@ async fn the_lock_of_what_is_given_up_is_handed_over_once_and_rejected_after_the
     assert!(refusal(&service.run("p-1").await).is_contention());
     lock.reject("published").await.unwrap();
     let entry = world.entry("p-1").unwrap();
-    assert_eq!(
-        (entry.state(), entry.error().as_deref()),
-        (State::Failed, Some("published"))
-    );
+    assert_eq!((entry.state(), entry.error().as_deref()), (State::Failed, Some("published")));
     let Outcome::Parked(parked) = service.run("p-1").await.unwrap() else {
         panic!("parked");
     };
-    assert_eq!(
-        (parked.attempts, parked.error.as_deref()),
-        (1, Some("published"))
-    );
+    assert_eq!((parked.attempts, parked.error.as_deref()), (1, Some("published")));
     world.assert_quiet().await;
 }
 
@@ -53,49 +42,29 @@ async fn a_rejection_without_a_reason_keeps_the_handlers_error() {
     service.run("p-1").await.unwrap_err();
     sleep(HOUR).await;
     let called = service.run("p-1").await;
-    failed(&called)
-        .take_lock()
-        .unwrap()
-        .reject("")
-        .await
-        .unwrap();
-    assert_eq!(
-        world.entry("p-1").unwrap().error().as_deref(),
-        Some("gateway busy")
-    );
+    failed(&called).take_lock().unwrap().reject("").await.unwrap();
+    assert_eq!(world.entry("p-1").unwrap().error().as_deref(), Some("gateway busy"));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_lock_that_nobody_takes_counts_as_the_failed_attempt_and_never_as_failed_for_good() {
     let world = World::new();
-    let service = failing(&world.layer(), || {
-        error::permanent("no such account").into()
-    });
+    let service = failing(&world.layer(), || error::permanent("no such account").into());
     let called = service.run("p-1").await;
     settle_down().await;
-    assert_eq!(
-        world.state("p-1"),
-        Some(State::Processing),
-        "as long as the error lives"
-    );
+    assert_eq!(world.state("p-1"), Some(State::Processing), "as long as the error lives");
     drop(called);
     settle_down().await;
     let entry = world.entry("p-1").unwrap();
     assert_eq!((entry.state(), entry.attempt()), (State::Retrying, 1));
-    assert_eq!(
-        entry.error().as_deref(),
-        Some("permanent error: no such account")
-    );
+    assert_eq!(entry.error().as_deref(), Some("permanent error: no such account"));
 
     // No further attempt would mend it: the next delivery gets the lock for its dead letter.
     sleep(HOUR).await;
     let called = service.run("p-1").await;
     let burial = exhausted(&called);
     assert_eq!((burial.attempts, burial.burials), (1, 1));
-    assert_eq!(
-        burial.last_error.as_deref(),
-        Some("permanent error: no such account")
-    );
+    assert_eq!(burial.last_error.as_deref(), Some("permanent error: no such account"));
     burial.take_lock().unwrap().reject("").await.unwrap();
     assert_eq!(world.state("p-1"), Some(State::Failed));
     world.assert_quiet().await;
@@ -144,10 +113,7 @@ async fn a_key_whose_processes_crash_runs_out_of_attempts() {
     let lock = exhausted(&called).take_lock().unwrap();
     assert!(exhausted(&called).take_lock().is_none(), "once");
     lock.reject("published").await.unwrap();
-    assert!(matches!(
-        service.run("p-1").await.unwrap(),
-        Outcome::Parked(_)
-    ));
+    assert!(matches!(service.run("p-1").await.unwrap(), Outcome::Parked(_)));
     outside.assert_quiet().await;
 }
 
@@ -176,12 +142,7 @@ async fn a_burial_lock_can_be_released_for_an_operator_to_look_at() {
     drop(service.run("p-1").await);
     sleep(HOUR).await;
     let called = service.run("p-1").await;
-    exhausted(&called)
-        .take_lock()
-        .unwrap()
-        .release()
-        .await
-        .unwrap();
+    exhausted(&called).take_lock().unwrap().release().await.unwrap();
     let entry = world.entry("p-1").unwrap();
     assert_eq!((entry.state(), entry.attempt()), (State::Retrying, 1));
 }
@@ -211,9 +172,7 @@ async fn what_is_exhausted_is_parked_at_once_if_that_is_chosen() {
 #[tokio::test(start_paused = true)]
 async fn a_rejection_is_repeated_until_it_is_answered() {
     let world = World::new();
-    let service = failing(&world.layer(), || {
-        error::permanent("no such account").into()
-    });
+    let service = failing(&world.layer(), || error::permanent("no such account").into());
     let called = service.run("p-1").await;
     let lock = failed(&called).take_lock().unwrap();
     world.store.next_of("reject", Fault::LoseReply);
@@ -226,9 +185,7 @@ async fn a_rejection_is_repeated_until_it_is_answered() {
 #[tokio::test(start_paused = true)]
 async fn a_rejection_that_was_overtaken_is_told_so_and_changes_nothing() {
     let world = World::new();
-    let service = failing(&world.layer(), || {
-        error::permanent("no such account").into()
-    });
+    let service = failing(&world.layer(), || error::permanent("no such account").into());
     let called = service.run("p-1").await;
     let lock = failed(&called).take_lock().unwrap();
     world.usurp("p-1").await;
@@ -241,9 +198,7 @@ async fn a_rejection_that_was_overtaken_is_told_so_and_changes_nothing() {
 #[tokio::test(start_paused = true)]
 async fn a_rejection_takes_place_although_nobody_waits_for_it() {
     let world = World::new();
-    let service = failing(&world.layer(), || {
-        error::permanent("no such account").into()
-    });
+    let service = failing(&world.layer(), || error::permanent("no such account").into());
     let called = service.run("p-1").await;
     drop(failed(&called).take_lock().unwrap().reject("published"));
     settle_down().await;

@@ -24,12 +24,7 @@ fn cause<T: std::fmt::Debug>(called: &Called<T>) -> LostCause {
 
 #[tokio::test(start_paused = true)]
 async fn a_lock_that_cannot_be_renewed_is_lost_before_it_expires_in_the_store() {
-    for fault in [
-        Fault::Refuse,
-        Fault::LoseReply,
-        Fault::Hang,
-        Fault::HangReply,
-    ] {
+    for fault in [Fault::Refuse, Fault::LoseReply, Fault::Hang, Fault::HangReply] {
         let world = World::new();
         let (service, mut stage) = world.staged(world.layer());
         let call = service.start(request("p-1"));
@@ -39,10 +34,7 @@ async fn a_lock_that_cannot_be_renewed_is_lost_before_it_expires_in_the_store() 
         let lost = lock(&request).lost().await;
         assert_eq!(lost.cause, LostCause::Expired);
         let margin = confirmed.duration_since(world.clock.now()).unwrap();
-        assert!(
-            margin >= TTL / 10 - Duration::from_millis(2),
-            "{fault:?}: {margin:?}"
-        );
+        assert!(margin >= TTL / 10 - Duration::from_millis(2), "{fault:?}: {margin:?}");
         assert_eq!(cause(&call.await.unwrap()), LostCause::Expired);
         world.store.heal();
         world.assert_quiet().await;
@@ -59,10 +51,7 @@ async fn a_lock_that_was_granted_to_another_is_lost_at_once() {
     world.usurp("p-1").await;
     let usurped = world.entry("p-1");
     assert_eq!(lock.lost().await.cause, LostCause::Superseded);
-    assert!(
-        world.clock.elapsed() <= TTL / 3 + Duration::from_millis(2),
-        "with the next renewal"
-    );
+    assert!(world.clock.elapsed() <= TTL / 3 + Duration::from_millis(2), "with the next renewal");
     assert_eq!(lock.remaining(), Duration::ZERO);
     assert_eq!(cause(&call.await.unwrap()), LostCause::Superseded);
     world.assert_quiet().await;
@@ -78,19 +67,13 @@ async fn a_handler_that_hangs_loses_its_lock_in_the_end() {
     let (request, _respond) = stage.next_request().await.unwrap();
     assert_eq!(lock(&request).lost().await.cause, LostCause::MaxHold);
     let elapsed = world.clock.elapsed();
-    assert!(
-        (most..most + Duration::from_millis(2)).contains(&elapsed),
-        "{elapsed:?}"
-    );
+    assert!((most..most + Duration::from_millis(2)).contains(&elapsed), "{elapsed:?}");
     assert_eq!(cause(&call.await.unwrap()), LostCause::MaxHold);
     world.assert_quiet().await;
     // That was an attempt, and it says why.
     let entry = world.entry("p-1").unwrap();
     assert_eq!((entry.state(), entry.attempt()), (State::Retrying, 1));
-    assert_eq!(
-        entry.error().as_deref(),
-        Some("held longer than `max_hold`")
-    );
+    assert_eq!(entry.error().as_deref(), Some("held longer than `max_hold`"));
 }
 
 /// A handler that never ends, and says when it was dropped.
@@ -118,17 +101,11 @@ async fn by_default_the_handler_is_dropped_when_its_lock_is_lost() {
     let called = service.run("p-1").await;
     assert!(dropped.load(Ordering::Relaxed));
     let lost = error::find::<campanile_core::LockLost>(&**called.as_ref().unwrap_err()).unwrap();
-    assert_eq!(
-        Some(lost.token),
-        world.entry("p-1").map(|entry| entry.token())
-    );
+    assert_eq!(Some(lost.token), world.entry("p-1").map(|entry| entry.token()));
     // The store was away, which says nothing about the record: the attempt is handed back.
     world.assert_quiet().await;
     let entry = world.entry("p-1").unwrap();
-    assert_eq!(
-        (entry.state(), entry.attempt(), entry.interrupts()),
-        (State::Retrying, 0, 1)
-    );
+    assert_eq!((entry.state(), entry.attempt(), entry.interrupts()), (State::Retrying, 0, 1));
 }
 
 #[tokio::test(start_paused = true)]
@@ -196,13 +173,7 @@ async fn a_lock_that_is_lost_here_still_keeps_others_of_here_out_until_its_holde
     lock(&request).lost().await;
     sleep(HOUR).await;
     let called = service.run("p-1").await;
-    assert!(matches!(
-        refusal(&called),
-        IdempotencyError::Locked {
-            settled: Some(_),
-            ..
-        }
-    ));
+    assert!(matches!(refusal(&called), IdempotencyError::Locked { settled: Some(_), .. }));
     respond.send_response("done");
     call.await.unwrap().unwrap();
     assert!(service.run("p-1").await.unwrap().is_duplicate());
@@ -227,12 +198,7 @@ async fn the_handler_sees_how_long_its_lock_holds() {
     let (request, _respond) = stage.next_request().await.unwrap();
     let lock = lock(&request);
     let until = world.clock.now() + lock.remaining();
-    assert!(
-        until
-            < world
-                .entry("p-1")
-                .map_or(SystemTime::UNIX_EPOCH, |entry| entry.at())
-    );
+    assert!(until < world.entry("p-1").map_or(SystemTime::UNIX_EPOCH, |entry| entry.at()));
     world.store.always_of("renew", Fault::Refuse);
     sleep(lock.remaining() / 2).await;
     assert!(lock.check().is_ok());

@@ -87,11 +87,7 @@ impl Drop for Running {
 fn assert_counted(entry: &Entry, attempt: u16, panics: Panics) {
     let seen = (entry.state(), entry.attempt(), entry.is_released());
     assert_eq!(seen, (State::Retrying, attempt, false), "{panics:?}");
-    assert_eq!(
-        entry.error().as_deref(),
-        Some("the handler panicked"),
-        "{panics:?}"
-    );
+    assert_eq!(entry.error().as_deref(), Some("the handler panicked"), "{panics:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -129,12 +125,7 @@ async fn a_panic_counts_although_the_record_is_interrupted() {
         let request = request("p-1");
         let record = request.record().clone();
         record.set_interrupted();
-        world
-            .layer()
-            .layer(panics)
-            .start(request)
-            .await
-            .unwrap_err();
+        world.layer().layer(panics).start(request).await.unwrap_err();
         record.let_go().await;
         assert_counted(&world.entry("p-1").unwrap(), 1, panics);
         world.assert_quiet().await;
@@ -153,10 +144,7 @@ async fn a_handler_that_always_panics_comes_to_its_end() {
             sleep(TTL).await;
         }
         let called = service.run("p-1").await;
-        assert!(
-            matches!(refusal(&called), IdempotencyError::Exhausted(_)),
-            "{panics:?}"
-        );
+        assert!(matches!(refusal(&called), IdempotencyError::Exhausted(_)), "{panics:?}");
     }
 }
 
@@ -164,10 +152,8 @@ async fn a_handler_that_always_panics_comes_to_its_end() {
 async fn a_panic_gives_the_permit_back_and_the_next_record_goes_on() {
     for panics in ALL {
         let world = World::new();
-        let service = ServiceBuilder::new()
-            .layer(world.layer())
-            .concurrency_limit(1)
-            .service(panics);
+        let service =
+            ServiceBuilder::new().layer(world.layer()).concurrency_limit(1).service(panics);
         for number in 0..3 {
             let call = service.start(request(&format!("p-{number}")));
             assert!(call.await.unwrap_err().is_panic(), "{panics:?}");
@@ -181,9 +167,8 @@ async fn an_error_that_makes_the_classifier_panic_is_tried_again() {
     let world = World::new();
     let layer = world.layer();
     let layer = layer.with_classifier(|_: &(dyn Error + 'static)| panic!("in the classifier"));
-    let service = layer.layer(service_fn(async |_: Request<()>| {
-        Err::<(), BoxError>("gateway busy".into())
-    }));
+    let service =
+        layer.layer(service_fn(async |_: Request<()>| Err::<(), BoxError>("gateway busy".into())));
     let called = service.run("p-1").await;
     let IdempotencyError::Failed(failed) = refusal(&called) else {
         panic!("failed");
@@ -200,10 +185,7 @@ async fn a_store_that_panics_takes_nobody_with_it() {
     let call = service.start(request("p-1"));
     let (_, respond) = stage.next_request().await.unwrap();
     world.store.always(Fault::Panic);
-    assert!(matches!(
-        refusal(&service.run("p-2").await),
-        IdempotencyError::Store(_)
-    ));
+    assert!(matches!(refusal(&service.run("p-2").await), IdempotencyError::Store(_)));
     sleep(TTL / 2).await;
     world.store.heal();
     respond.send_response("done");

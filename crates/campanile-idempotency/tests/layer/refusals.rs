@@ -53,12 +53,7 @@ async fn a_key_that_is_held_here_is_refused_without_a_command_and_tells_when_the
     world.store.forget_calls();
 
     let called = service.run("p-1").await;
-    let IdempotencyError::Locked {
-        retry_after,
-        settled,
-        key,
-    } = refusal(&called)
-    else {
+    let IdempotencyError::Locked { retry_after, settled, key } = refusal(&called) else {
         panic!("locked");
     };
     assert_eq!((key.as_bytes(), *retry_after), (&b"p-1"[..], TTL));
@@ -82,20 +77,12 @@ async fn a_key_that_is_held_elsewhere_is_refused_with_a_time_to_look_again() {
 
     let before = world.entry("p-1");
     let called = world.layer().layer(service_fn(never)).run("p-1").await;
-    let IdempotencyError::Locked {
-        retry_after,
-        settled: None,
-        ..
-    } = refusal(&called)
-    else {
+    let IdempotencyError::Locked { retry_after, settled: None, .. } = refusal(&called) else {
         panic!("locked, by nobody of here");
     };
     // A holder may end long before its lock does.
     let third = TTL / 3;
-    assert!(
-        (third * 9 / 10..=third * 11 / 10).contains(retry_after),
-        "{retry_after:?}"
-    );
+    assert!((third * 9 / 10..=third * 11 / 10).contains(retry_after), "{retry_after:?}");
     assert_eq!(world.entry("p-1"), before, "a refusal writes nothing");
 }
 
@@ -111,18 +98,10 @@ async fn a_key_whose_attempt_failed_is_refused_until_its_back_off_is_over() {
         panic!("failed");
     };
     let back_off = failure.retry_after.unwrap();
-    assert_eq!(
-        (failure.attempt, failure.source.to_string()),
-        (1, "gateway busy".into())
-    );
+    assert_eq!((failure.attempt, failure.source.to_string()), (1, "gateway busy".into()));
 
     let called = service.run("p-1").await;
-    let IdempotencyError::BackingOff {
-        retry_after,
-        attempts: 1,
-        ..
-    } = refusal(&called)
-    else {
+    let IdempotencyError::BackingOff { retry_after, attempts: 1, .. } = refusal(&called) else {
         panic!("backing off");
     };
     assert!(*retry_after <= back_off);
@@ -149,18 +128,8 @@ async fn a_key_with_another_payload_is_refused() {
     };
     service.start(paying("100")).await.unwrap().unwrap();
     let called = service.start(paying("999")).await.unwrap();
-    assert!(matches!(
-        refusal(&called),
-        IdempotencyError::Mismatch { .. }
-    ));
-    assert!(
-        service
-            .start(paying("100"))
-            .await
-            .unwrap()
-            .unwrap()
-            .is_duplicate()
-    );
+    assert!(matches!(refusal(&called), IdempotencyError::Mismatch { .. }));
+    assert!(service.start(paying("100")).await.unwrap().unwrap().is_duplicate());
     assert_eq!(world.entry("p-1").unwrap().attempt(), 1);
     world.assert_quiet().await;
 }
@@ -222,13 +191,7 @@ async fn a_keeper_that_shuts_down_takes_no_new_locks_and_waits_for_those_there_a
     assert!(matches!(refusal(&called), IdempotencyError::ShuttingDown));
     respond.send_response("done");
     assert_eq!(call.await.unwrap().unwrap(), Outcome::Processed("done"));
-    assert!(
-        world
-            .keeper
-            .shutdown(Duration::from_millis(1))
-            .await
-            .settled
-    );
+    assert!(world.keeper.shutdown(Duration::from_millis(1)).await.settled);
     assert_eq!(world.state("p-1"), Some(State::Completed));
 }
 

@@ -30,18 +30,12 @@ async fn a_lock_is_renewed_at_a_third_of_its_time_to_live() {
     let lock = lock(&request);
     for _ in 0..200 {
         sleep(Duration::from_secs(1)).await;
-        assert!(
-            lock.remaining() > TTL / 2,
-            "two thirds, less the margin and a second"
-        );
+        assert!(lock.remaining() > TTL / 2, "two thirds, less the margin and a second");
     }
     let pauses = pauses(start, &world.store.calls());
     // Less the jitter and the stroke; never more.
     let expected = TTL / 4..=TTL / 3 + Duration::from_millis(1);
-    assert!(
-        pauses.iter().all(|pause| expected.contains(pause)),
-        "{pauses:?}"
-    );
+    assert!(pauses.iter().all(|pause| expected.contains(pause)), "{pauses:?}");
     assert!((20..=26).contains(&pauses.len()), "{pauses:?}");
 
     respond.send_response("done");
@@ -67,16 +61,10 @@ async fn locks_are_renewed_in_batches() {
     let rounds = start.elapsed().as_millis() / (TTL / 3).as_millis();
     let calls = world.store.calls();
     let renewals: Vec<_> = calls.iter().map(|call| call.count("renew")).collect();
-    let (total, calls) = (
-        renewals.iter().sum::<usize>(),
-        renewals.iter().filter(|n| **n > 0),
-    );
+    let (total, calls) = (renewals.iter().sum::<usize>(), renewals.iter().filter(|n| **n > 0));
     assert!(total >= LOCKS * 29, "{total} renewals");
     let for_each_round = calls.count() as f64 / rounds as f64;
-    assert!(
-        for_each_round < 8.0,
-        "{for_each_round} calls for {LOCKS} locks"
-    );
+    assert!(for_each_round < 8.0, "{for_each_round} calls for {LOCKS} locks");
 }
 
 #[tokio::test(start_paused = true)]
@@ -96,13 +84,7 @@ async fn a_renewal_whose_reply_is_lost_is_repeated_and_loses_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn a_failed_round_of_renewals_loses_nothing() {
-    for fault in [
-        Fault::Refuse,
-        Fault::LoseReply,
-        Fault::Hang,
-        Fault::HangReply,
-        Fault::Panic,
-    ] {
+    for fault in [Fault::Refuse, Fault::LoseReply, Fault::Hang, Fault::HangReply, Fault::Panic] {
         let world = World::new();
         let (service, mut stage) = world.staged(world.layer());
         let call = service.start(request("p-1"));

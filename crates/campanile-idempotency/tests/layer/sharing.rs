@@ -17,13 +17,7 @@ async fn layers_of_one_keeper_exclude_each_other() {
     let call = one.start(request("p-1"));
     let (_, respond) = stage.next_request().await.unwrap();
     let called = other.run("p-1").await;
-    assert!(matches!(
-        refusal(&called),
-        IdempotencyError::Locked {
-            settled: Some(_),
-            ..
-        }
-    ));
+    assert!(matches!(refusal(&called), IdempotencyError::Locked { settled: Some(_), .. }));
     respond.send_response("done");
     call.await.unwrap().unwrap();
     assert!(other.run("p-1").await.unwrap().is_duplicate());
@@ -110,15 +104,10 @@ async fn the_same_key_in_another_namespace_is_another_key() {
     let world = World::new();
     let service = |namespace: &str| {
         let layer = IdempotencyLayer::new(&world.keeper, namespace, key::header("id"));
-        layer
-            .unwrap()
-            .layer(service_fn(async |_: Request<()>| Ok::<_, BoxError>(())))
+        layer.unwrap().layer(service_fn(async |_: Request<()>| Ok::<_, BoxError>(())))
     };
     for namespace in ["payments", "refunds", "payments.v2"] {
-        assert_eq!(
-            service(namespace).run("p-1").await.unwrap(),
-            Outcome::Processed(())
-        );
+        assert_eq!(service(namespace).run("p-1").await.unwrap(), Outcome::Processed(()));
         assert!(service(namespace).run("p-1").await.unwrap().is_duplicate());
     }
 }

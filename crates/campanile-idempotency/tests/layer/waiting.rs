@@ -18,9 +18,7 @@ use crate::world::{
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn patient(world: &World) -> TestLayer {
-    world
-        .layer()
-        .with_locked(OnLocked::Wait { at_most: PATIENCE })
+    world.layer().with_locked(OnLocked::Wait { at_most: PATIENCE })
 }
 
 #[tokio::test(start_paused = true)]
@@ -114,10 +112,7 @@ async fn a_waiter_gives_up_when_its_time_is_over_and_not_before_and_changes_noth
         let called = service.run("p-1").await;
         assert!(matches!(refusal(&called), IdempotencyError::Locked { .. }));
         let waited = start.elapsed();
-        assert!(
-            (at_most..=at_most + Duration::from_millis(2)).contains(&waited),
-            "{waited:?}"
-        );
+        assert!((at_most..=at_most + Duration::from_millis(2)).contains(&waited), "{waited:?}");
         assert!(lock(&request_of_holder).check().is_ok());
     }
 }
@@ -135,9 +130,7 @@ async fn waiters_that_are_woken_early_may_wait_on() {
             _ => unreachable!("what was overloaded is not counted"),
         }
     }));
-    let calls: Vec<_> = (0..WAITERS)
-        .map(|_| service.start(request("p-1")))
-        .collect();
+    let calls: Vec<_> = (0..WAITERS).map(|_| service.start(request("p-1"))).collect();
     let mut ran = 0;
     for call in calls {
         match refusal(&call.await.unwrap()) {
@@ -221,40 +214,29 @@ async fn a_retry_around_the_layer_gives_up_when_its_time_is_over() {
     let called = service.run("p-1").await;
     assert!(matches!(refusal(&called), IdempotencyError::Locked { .. }));
     let waited = start.elapsed();
-    assert!(
-        (PATIENCE..=PATIENCE + Duration::from_millis(5)).contains(&waited),
-        "{waited:?}"
-    );
+    assert!((PATIENCE..=PATIENCE + Duration::from_millis(5)).contains(&waited), "{waited:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_retry_around_the_layer_waits_out_failures_if_that_is_chosen() {
     let world = World::new();
     let handler =
-        service_fn(
-            async |request: Request<()>| match request.lock().unwrap().attempt() {
-                3 => Ok("done"),
-                _ => Err::<_, BoxError>("gateway busy".into()),
-            },
-        );
+        service_fn(async |request: Request<()>| match request.lock().unwrap().attempt() {
+            3 => Ok("done"),
+            _ => Err::<_, BoxError>("gateway busy".into()),
+        });
     let service = ServiceBuilder::new()
         .retry(WaitForLock::new(Duration::MAX).and_failures())
         .layer(world.layer())
         .service(handler);
-    assert_eq!(
-        service.run("p-1").await.unwrap(),
-        Outcome::Processed("done")
-    );
+    assert_eq!(service.run("p-1").await.unwrap(), Outcome::Processed("done"));
     assert_eq!(world.entry("p-1").unwrap().attempt(), 3);
 
     let service = ServiceBuilder::new()
         .retry(WaitForLock::new(Duration::MAX))
         .layer(world.layer())
         .service(handler);
-    assert!(matches!(
-        refusal(&service.run("p-2").await),
-        IdempotencyError::Failed(_)
-    ));
+    assert!(matches!(refusal(&service.run("p-2").await), IdempotencyError::Failed(_)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -282,9 +264,6 @@ async fn a_retry_around_the_layer_does_not_wait_for_the_store() {
         .layer(world.layer())
         .service(handler);
     let start = Instant::now();
-    assert!(matches!(
-        refusal(&service.run("p-1").await),
-        IdempotencyError::Store(_)
-    ));
+    assert!(matches!(refusal(&service.run("p-1").await), IdempotencyError::Store(_)));
     assert!(start.elapsed() < Duration::from_secs(1));
 }

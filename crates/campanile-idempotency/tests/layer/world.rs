@@ -56,14 +56,7 @@ impl World {
     fn process(clock: TestClock, memory: MemoryStore) -> Self {
         let store = FaultyStore::new(memory.clone());
         let (keeper, task) = LockKeeper::unspawned(store.clone(), clock.clock());
-        Self {
-            clock,
-            memory,
-            store,
-            keeper,
-            task: tokio::spawn(task),
-            crashed: false,
-        }
+        Self { clock, memory, store, keeper, task: tokio::spawn(task), crashed: false }
     }
 
     pub(crate) fn layer(&self) -> TestLayer {
@@ -93,11 +86,8 @@ impl World {
             floor: token,
         };
         for operation in [Operation::Release { grant, ran: false }, usurper] {
-            let command = Command {
-                key: store_key(id),
-                operation,
-                retention: Retention::default(),
-            };
+            let command =
+                Command { key: store_key(id), operation, retention: Retention::default() };
             self.memory.apply(command).await.unwrap();
         }
     }

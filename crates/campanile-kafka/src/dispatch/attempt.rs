@@ -75,13 +75,7 @@ pin_project! {
 
 impl<F> Attempt<F> {
     pub(super) fn new(future: F, record: Record, report: Report, span: Span) -> Self {
-        Self {
-            future: Some(future),
-            record,
-            report: Some(report),
-            inside: false,
-            span,
-        }
+        Self { future: Some(future), record, report: Some(report), inside: false, span }
     }
 }
 
@@ -97,11 +91,7 @@ where
         let _entered = this.span.enter();
         *this.inside = true;
         let polled = catch_unwind(AssertUnwindSafe(|| {
-            let future = this
-                .future
-                .as_mut()
-                .as_pin_mut()
-                .expect("polled after its end");
+            let future = this.future.as_mut().as_pin_mut().expect("polled after its end");
             let ended = match ready!(future.poll(cx)) {
                 Ok(_) => Ended::Processed,
                 Err(error) => Ended::Failed(error.into()),

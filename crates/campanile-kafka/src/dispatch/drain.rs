@@ -36,11 +36,7 @@ enum Phase {
 impl Drain {
     pub(super) fn new(lanes: Vec<SlotId>, timeout: Duration, done: Option<Done>) -> Self {
         let sleep = Box::pin(tokio::time::sleep(timeout));
-        Self {
-            lanes,
-            phase: Phase::Finishing(sleep),
-            _done: done,
-        }
+        Self { lanes, phase: Phase::Finishing(sleep), _done: done }
     }
 
     /// Whether it has to be over by now, with records still at work.

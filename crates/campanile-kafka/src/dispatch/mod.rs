@@ -151,11 +151,7 @@ where
                 Event::Assigned(slot) => self.board.assigned(slot),
                 Event::Records(records) => self.board.received(records),
                 Event::Revoked { slots, lost, done } => {
-                    let timeout = if lost {
-                        Duration::ZERO
-                    } else {
-                        self.revoke_timeout
-                    };
+                    let timeout = if lost { Duration::ZERO } else { self.revoke_timeout };
                     self.board.revoked(slots, timeout, done);
                 }
                 Event::Failed(error) => self.stop(Some(error)),

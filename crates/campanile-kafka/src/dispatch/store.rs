@@ -37,23 +37,12 @@ const ANSWERED: Duration = Duration::from_secs(6);
 impl StoreHealth {
     /// Whether a record may be dispatched.
     pub(super) fn allows(&self) -> bool {
-        matches!(
-            self,
-            Self::Up
-                | Self::Down {
-                    probe: Probe::Due,
-                    ..
-                }
-        )
+        matches!(self, Self::Up | Self::Down { probe: Probe::Due, .. })
     }
 
     /// A record of this slot was dispatched.
     pub(super) fn dispatched(&mut self, slot: SlotId) {
-        if let Self::Down {
-            probe: probe @ Probe::Due,
-            ..
-        } = self
-        {
+        if let Self::Down { probe: probe @ Probe::Due, .. } = self {
             *probe = Probe::Running(slot, Box::pin(tokio::time::sleep(ANSWERED)));
         }
     }
@@ -62,16 +51,10 @@ impl StoreHealth {
     pub(super) fn failed(&mut self, slot: SlotId, error: &str) {
         let failures = match self {
             Self::Up => {
-                tracing::warn!(
-                    error,
-                    "the store is down: nothing is dispatched until it answers"
-                );
+                tracing::warn!(error, "the store is down: nothing is dispatched until it answers");
                 1
             }
-            Self::Down {
-                failures,
-                probe: Probe::Running(probe, _),
-            } if *probe == slot => {
+            Self::Down { failures, probe: Probe::Running(probe, _) } if *probe == slot => {
                 tracing::debug!(error, failures, "the store is still down");
                 failures.saturating_add(1)
             }
@@ -79,10 +62,7 @@ impl StoreHealth {
             Self::Down { .. } => return,
         };
         let sleep = Box::pin(tokio::time::sleep(backoff().delay(failures)));
-        *self = Self::Down {
-            failures,
-            probe: Probe::After(sleep),
-        };
+        *self = Self::Down { failures, probe: Probe::After(sleep) };
     }
 
     /// A record of this slot ended, and the store had answered.

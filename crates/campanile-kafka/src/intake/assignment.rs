@@ -34,16 +34,8 @@ impl Assignment {
             let topic: Arc<str> = topic.into();
             let slot = Arc::new(Slot::new(SlotId(self.next), topic.clone(), partition));
             self.next += 1;
-            let held = Held {
-                slot: slot.clone(),
-                paused: false,
-                sent: None,
-                acknowledged: None,
-            };
-            self.topics
-                .entry(topic)
-                .or_default()
-                .insert(partition, held);
+            let held = Held { slot: slot.clone(), paused: false, sent: None, acknowledged: None };
+            self.topics.entry(topic).or_default().insert(partition, held);
             slot
         };
         names(partitions).map(assign).collect()
@@ -78,9 +70,7 @@ impl Assignment {
 
 fn names(partitions: &TopicPartitionList) -> impl Iterator<Item = (String, i32)> {
     let elements = partitions.elements();
-    elements
-        .into_iter()
-        .map(|element| (element.topic().to_owned(), element.partition()))
+    elements.into_iter().map(|element| (element.topic().to_owned(), element.partition()))
 }
 
 /// The list of these partitions, as librdkafka wants it.

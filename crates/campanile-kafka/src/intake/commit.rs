@@ -13,11 +13,7 @@ pub(super) const INTERVAL: Duration = Duration::from_millis(200);
 /// The marks that changed since the last commit that was sent; `None` if there are none. They count
 /// as sent.
 pub(super) fn changed(assignment: &mut Assignment) -> Option<TopicPartitionList> {
-    list(
-        assignment
-            .iter_mut()
-            .filter(|held| held.slot.mark() != held.sent),
-    )
+    list(assignment.iter_mut().filter(|held| held.slot.mark() != held.sent))
 }
 
 /// The marks that no broker has acknowledged; `None` if there are none. They count as sent.

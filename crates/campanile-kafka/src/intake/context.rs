@@ -40,9 +40,7 @@ impl IntakeContext {
     }
 
     pub(super) fn assignment(&self) -> MutexGuard<'_, Assignment> {
-        self.assignment
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.assignment.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn slot(&self, topic: &str, partition: i32) -> Option<Arc<Slot>> {
@@ -55,10 +53,7 @@ impl IntakeContext {
     }
 
     pub(super) fn take_reason(&self) -> Option<String> {
-        self.reason
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take()
+        self.reason.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Takes down a commit's end, and tells when commits begin to fail and when they go again.
@@ -133,8 +128,7 @@ impl IntakeContext {
         };
         let result = consumer.commit(&offsets, CommitMode::Sync);
         if result.is_ok() {
-            held.iter_mut()
-                .for_each(|held| held.acknowledged = held.sent);
+            held.iter_mut().for_each(|held| held.acknowledged = held.sent);
         }
         self.commit_ended(result);
     }
@@ -178,15 +172,8 @@ impl ClientContext for IntakeContext {
 
     fn error(&self, error: KafkaError, reason: &str) {
         // The poll that served this gives the error as well; only the text comes here alone.
-        let code = error
-            .rdkafka_error_code()
-            .map(|code| code.to_string())
-            .unwrap_or_default();
-        let text = if reason.is_empty() {
-            code
-        } else {
-            reason.to_owned()
-        };
+        let code = error.rdkafka_error_code().map(|code| code.to_string()).unwrap_or_default();
+        let text = if reason.is_empty() { code } else { reason.to_owned() };
         *self.reason.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
     }
 

@@ -60,14 +60,8 @@ mod tests {
     fn any_timestamp_is_a_time_or_none() {
         let create = |millis| timestamp(rdkafka::Timestamp::CreateTime(millis));
         let epoch = SystemTime::UNIX_EPOCH;
-        assert_eq!(
-            create(1500),
-            Some(Timestamp::CreateTime(epoch + Duration::from_millis(1500)))
-        );
-        assert_eq!(
-            create(-1500),
-            Some(Timestamp::CreateTime(epoch - Duration::from_millis(1500)))
-        );
+        assert_eq!(create(1500), Some(Timestamp::CreateTime(epoch + Duration::from_millis(1500))));
+        assert_eq!(create(-1500), Some(Timestamp::CreateTime(epoch - Duration::from_millis(1500))));
         assert_eq!(timestamp(rdkafka::Timestamp::NotAvailable), None);
         // It depends on the platform whether these can be told; neither panics.
         create(i64::MAX);

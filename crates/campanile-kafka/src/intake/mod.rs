@@ -52,11 +52,7 @@ pub(crate) enum Event {
     /// Records, in order within each partition.
     Records(Vec<(SlotId, Record)>),
     /// Partitions are taken away. The thread waits until `done` is dropped.
-    Revoked {
-        slots: Vec<SlotId>,
-        lost: bool,
-        done: Done,
-    },
+    Revoked { slots: Vec<SlotId>, lost: bool, done: Done },
     /// Nothing comes any more.
     Failed(ConsumerError),
 }
@@ -76,23 +72,16 @@ impl Intake {
     pub(crate) fn start(settings: Settings) -> Result<Self, ConsumerError> {
         let (sender, events) = mpsc::unbounded_channel();
         let control = Arc::new(Control::new(settings.budget));
-        let thread = std::thread::Builder::new()
-            .name("campanile-kafka".into())
-            .spawn({
-                let control = control.clone();
-                move || thread::run(settings, control, sender)
-            });
+        let thread = std::thread::Builder::new().name("campanile-kafka".into()).spawn({
+            let control = control.clone();
+            move || thread::run(settings, control, sender)
+        });
         match thread {
             // Nobody joins it: a broker that does not answer must not hold up whoever waits.
-            Ok(thread) => Ok(Self {
-                events,
-                control,
-                thread: thread.thread().clone(),
-            }),
-            Err(error) => Err(ConsumerError::kafka(
-                format!("no thread for the consumer: {error}"),
-                None,
-            )),
+            Ok(thread) => Ok(Self { events, control, thread: thread.thread().clone() }),
+            Err(error) => {
+                Err(ConsumerError::kafka(format!("no thread for the consumer: {error}"), None))
+            }
         }
     }
 

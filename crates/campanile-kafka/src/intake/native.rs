@@ -29,9 +29,7 @@ pub(super) fn commit<C: ConsumerContext>(
     // to destroy; it is null for a consumer without a group.
     let queue = unsafe { rd_kafka_queue_get_consumer(client) };
     if queue.is_null() {
-        return Err(KafkaError::ConsumerCommit(
-            Code::RD_KAFKA_RESP_ERR__UNKNOWN_GROUP.into(),
-        ));
+        return Err(KafkaError::ConsumerCommit(Code::RD_KAFKA_RESP_ERR__UNKNOWN_GROUP.into()));
     }
     // SAFETY: handle, offsets and queue are alive during the call, which copies the offsets and takes
     // its own reference to the queue. Without a callback the answer is an event, which is what
@@ -57,11 +55,7 @@ pub(super) fn headers<'m>(
     // SAFETY: the message is borrowed, so its pointer is valid. The headers belong to the message
     // and live as long; without any, `headers` stays null.
     let code = unsafe { rd_kafka_message_headers(message.ptr(), &mut headers) };
-    let count = if code == Code::RD_KAFKA_RESP_ERR_NO_ERROR {
-        usize::MAX
-    } else {
-        0
-    };
+    let count = if code == Code::RD_KAFKA_RESP_ERR_NO_ERROR { usize::MAX } else { 0 };
     (0..count).map_while(move |index| {
         let (mut name, mut value, mut size) = (ptr::null(), ptr::null(), 0);
         // SAFETY: there are headers, for else `count` is 0, and the message is borrowed as long as

@@ -41,10 +41,7 @@ pub(super) fn check(
                 }
                 Answer::Unreached(error) => format!("no broker answers: {error}"),
                 Answer::Refused(error) => {
-                    return Err(ConsumerError::kafka(
-                        format!("topic `{topic}`: {error}"),
-                        None,
-                    ));
+                    return Err(ConsumerError::kafka(format!("topic `{topic}`: {error}"), None));
                 }
                 Answer::Unknown if waited >= UNKNOWN.min(settings.start_timeout) => {
                     return Err(ConsumerError::kafka(
@@ -78,11 +75,7 @@ fn ask(consumer: &BaseConsumer<IntakeContext>, topic: &str) -> Answer {
         Ok(metadata) => metadata,
         Err(error) => return Answer::Unreached(error),
     };
-    let error = metadata
-        .topics()
-        .iter()
-        .find(|t| asked == Some(t.name()))
-        .and_then(|t| t.error());
+    let error = metadata.topics().iter().find(|t| asked == Some(t.name())).and_then(|t| t.error());
     match error.map(Code::from) {
         None | Some(Code::LeaderNotAvailable) => Answer::Good,
         Some(Code::UnknownTopicOrPartition | Code::UnknownTopic) => Answer::Unknown,

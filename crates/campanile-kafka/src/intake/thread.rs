@@ -57,10 +57,8 @@ impl Worker {
         events: UnboundedSender<Event>,
     ) -> Result<Self, ConsumerError> {
         let context = IntakeContext::new(events, settings.revoke_timeout);
-        let mut consumer: BaseConsumer<IntakeContext> = settings
-            .client
-            .create_with_context(context)
-            .map_err(|error| match error {
+        let mut consumer: BaseConsumer<IntakeContext> =
+            settings.client.create_with_context(context).map_err(|error| match error {
                 KafkaError::ClientCreation(text) => {
                     ConsumerError::kafka(format!("librdkafka refuses the settings: {text}"), None)
                 }
@@ -71,23 +69,12 @@ impl Worker {
         start::check(&consumer, settings, &control)?;
         let topics: Vec<&str> = settings.topics.iter().map(String::as_str).collect();
         consumer.subscribe(&topics).map_err(|error| {
-            ConsumerError::kafka(
-                format!("cannot subscribe to {}", topics.join(", ")),
-                Some(error),
-            )
+            ConsumerError::kafka(format!("cannot subscribe to {}", topics.join(", ")), Some(error))
         })?;
         let clock = Clock::boot();
         let committed = clock.now();
         let (flow, run, paused) = (Flow::Open, None, 0);
-        Ok(Self {
-            consumer,
-            control,
-            clock,
-            flow,
-            run,
-            paused,
-            committed,
-        })
+        Ok(Self { consumer, control, clock, flow, run, paused, committed })
     }
 
     fn work(mut self) {
@@ -208,17 +195,11 @@ impl Worker {
         drop(assignment);
         if !pause.is_empty() {
             tracing::debug!(partitions = pause.len(), "pause");
-            told(
-                self.consumer
-                    .pause(&assignment::list(pause.iter().map(|slot| &**slot))),
-            );
+            told(self.consumer.pause(&assignment::list(pause.iter().map(|slot| &**slot))));
         }
         if !resume.is_empty() {
             tracing::debug!(partitions = resume.len(), "resume");
-            told(
-                self.consumer
-                    .resume(&assignment::list(resume.iter().map(|slot| &**slot))),
-            );
+            told(self.consumer.resume(&assignment::list(resume.iter().map(|slot| &**slot))));
         }
     }
 

@@ -42,10 +42,7 @@ impl Watermark {
             self.mark = None;
         }
         self.last_offset = Some(offset);
-        self.delivered.push_back(Delivered {
-            offset,
-            finished: false,
-        });
+        self.delivered.push_back(Delivered { offset, finished: false });
         Delivery(self.first + self.delivered.len() as u64 - 1)
     }
 
@@ -57,15 +54,9 @@ impl Watermark {
     /// A delivery is finished. Gives the mark if that has moved it.
     pub(crate) fn finish(&mut self, Delivery(number): Delivery) -> Option<i64> {
         let index = number.checked_sub(self.first)?;
-        self.delivered
-            .get_mut(usize::try_from(index).ok()?)?
-            .finished = true;
+        self.delivered.get_mut(usize::try_from(index).ok()?)?.finished = true;
         let before = self.mark;
-        while let Some(Delivered {
-            offset,
-            finished: true,
-        }) = self.delivered.front()
-        {
+        while let Some(Delivered { offset, finished: true }) = self.delivered.front() {
             self.mark = Some(offset + 1);
             self.delivered.pop_front();
             self.first += 1;

@@ -35,10 +35,7 @@ struct Known {
 /// What the mark must be: one beyond the last finished before the first unfinished.
 fn expected(known: &[Known], epoch: usize) -> Option<i64> {
     let of_epoch = known.iter().filter(|k| k.epoch == epoch);
-    of_epoch
-        .take_while(|k| k.finished)
-        .last()
-        .map(|k| k.offset + 1)
+    of_epoch.take_while(|k| k.finished).last().map(|k| k.offset + 1)
 }
 
 proptest! {

@@ -90,10 +90,7 @@ async fn a_partition_whose_record_waits_for_long_does_not_hold_up_the_others() {
         }
         async move {
             match stuck {
-                true => Err(BoxError::from(error::retry_after(
-                    "later",
-                    Duration::from_secs(3600),
-                ))),
+                true => Err(BoxError::from(error::retry_after("later", Duration::from_secs(3600)))),
                 false => Ok(()),
             }
         }

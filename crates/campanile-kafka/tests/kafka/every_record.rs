@@ -47,10 +47,7 @@ async fn one_record_of_a_partition_is_at_work_at_a_time_and_partitions_side_by_s
         async move {
             let count = &counts[record.partition() as usize];
             assert_eq!(count.fetch_add(1, Ordering::SeqCst), 0, "{record:?}");
-            most.fetch_max(
-                counts.iter().map(|c| c.load(Ordering::SeqCst)).sum(),
-                Ordering::SeqCst,
-            );
+            most.fetch_max(counts.iter().map(|c| c.load(Ordering::SeqCst)).sum(), Ordering::SeqCst);
             tokio::time::sleep(Duration::from_millis(5)).await;
             count.fetch_sub(1, Ordering::SeqCst);
             seen.push(&record);
@@ -101,11 +98,7 @@ async fn what_arrives_while_a_record_is_at_work_waits_for_its_turn() {
             now.fetch_sub(1, Ordering::SeqCst);
             seen.push(&record);
             // Another one at work would be seen as a record that comes twice.
-            if together == 1 {
-                Ok(())
-            } else {
-                Err(BoxError::from("not alone"))
-            }
+            if together == 1 { Ok(()) } else { Err(BoxError::from("not alone")) }
         }
     });
     let serving = serve(consumer(config.clone(), "orders"), service);
@@ -133,15 +126,10 @@ async fn a_commit_that_fails_is_sent_again_without_another_record() {
     );
     for (count, failure) in [
         (1, RDKafkaRespErr::RD_KAFKA_RESP_ERR_REBALANCE_IN_PROGRESS),
-        (
-            2,
-            RDKafkaRespErr::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED,
-        ),
+        (2, RDKafkaRespErr::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED),
         (3, RDKafkaRespErr::RD_KAFKA_RESP_ERR__TRANSPORT),
     ] {
-        kafka
-            .cluster()
-            .request_errors(RDKafkaApiKey::OffsetCommit, &[failure; 2]);
+        kafka.cluster().request_errors(RDKafkaApiKey::OffsetCommit, &[failure; 2]);
         fill(&kafka, "orders", 1, 1);
         until_committed(&config, "orders", &[count]).await;
     }
@@ -164,21 +152,14 @@ async fn the_service_is_polled_ready_only_with_a_record_in_hand_and_may_take_its
         }
     });
     // The limit makes all but one wait; it is no `Clone` and needs none.
-    let service = PollsCounted {
-        inner: ConcurrencyLimit::new(inner, 1),
-        polled,
-    };
+    let service = PollsCounted { inner: ConcurrencyLimit::new(inner, 1), polled };
     let serving = serve(consumer(config.clone(), "orders"), service);
     // It is a member once it has assigned partitions; before the first record nobody polls.
     fill(&kafka, "orders", 1, 1);
     until_committed(&config, "orders", &[1]).await;
     let before = polls.load(Ordering::SeqCst);
     tokio::time::sleep(Duration::from_millis(100)).await;
-    assert_eq!(
-        polls.load(Ordering::SeqCst),
-        before,
-        "polled without a record"
-    );
+    assert_eq!(polls.load(Ordering::SeqCst), before, "polled without a record");
     fill(&kafka, "orders", 3, 20);
     until_committed(&config, "orders", &[21, 20, 20]).await;
     serving.stop().await.unwrap();

@@ -48,25 +48,17 @@ fn service(
         .unwrap()
         .with_backoff(backoff);
     let handler = service_fn(async |request: Request<Order>| match request.body() {
-        Order {
-            permanent: true, ..
-        } => Err(BoxError::from(error::permanent("card expired"))),
+        Order { permanent: true, .. } => Err(BoxError::from(error::permanent("card expired"))),
         Order { fails: true, .. } => Err("gateway is busy".into()),
         _ => Ok(()),
     });
-    let mut inner = ServiceBuilder::new()
-        .layer(DecodeLayer::json())
-        .layer(layer)
-        .service(handler);
+    let mut inner = ServiceBuilder::new().layer(DecodeLayer::json()).layer(layer).service(handler);
     let outcomes = outcomes.clone();
     service_fn(move |record: Record| {
         let (call, outcomes) = (inner.call(record.clone()), outcomes.clone());
         async move {
             let answer = call.await?;
-            outcomes
-                .lock()
-                .unwrap()
-                .push((record.offset(), outcome(&answer)));
+            outcomes.lock().unwrap().push((record.offset(), outcome(&answer)));
             Ok(())
         }
     })
@@ -80,10 +72,7 @@ fn kafka(payloads: &[&str]) -> MockKafka {
     let kafka = MockKafka::start(1).unwrap();
     kafka.create_topic("orders", 1).unwrap();
     let message = |payload: &&str| Message::to("orders").partition(0).payload(*payload);
-    kafka
-        .producer()
-        .produce_all(payloads.iter().map(message))
-        .unwrap();
+    kafka.producer().produce_all(payloads.iter().map(message)).unwrap();
     kafka
 }
 
@@ -109,19 +98,11 @@ async fn by_default_a_record_that_cannot_be_tried_stops_the_consumer_and_is_not_
         let kafka = kafka(&[GOOD, bad, LAST]);
         let config = kafka.consumer_config("g");
         let service = service(&keeper(), 3, &Outcomes::default());
-        let error = serve(consumer(config.clone(), "orders"), service)
-            .ended()
-            .await
-            .unwrap_err();
-        let ConsumerError::Stopped { at, .. } = &error else {
-            panic!("{error:?}")
-        };
+        let error = serve(consumer(config.clone(), "orders"), service).ended().await.unwrap_err();
+        let ConsumerError::Stopped { at, .. } = &error else { panic!("{error:?}") };
         assert_eq!(at.to_string(), "orders/0@1");
         let text = text(&error);
-        assert!(
-            text.contains("orders/0@1") && text.contains("GivenUp::Skip"),
-            "{text}"
-        );
+        assert!(text.contains("orders/0@1") && text.contains("GivenUp::Skip"), "{text}");
         assert_eq!(committed(&config, "orders", 1), [Some(1)]);
     }
 }
@@ -135,42 +116,21 @@ async fn by_default_a_record_without_attempts_stops_the_consumer_every_time_unti
     // or the next start would have to wait until it has expired.
     for told in ["gateway is busy", "no attempt left after 2"] {
         let service = service(&keeper, 2, &outcomes);
-        let error = serve(consumer(config.clone(), "orders"), service)
-            .ended()
-            .await
-            .unwrap_err();
+        let error = serve(consumer(config.clone(), "orders"), service).ended().await.unwrap_err();
         let text = text(&error);
-        assert!(
-            text.contains(told) && text.contains("with_max_attempts"),
-            "{text}"
-        );
+        assert!(text.contains(told) && text.contains("with_max_attempts"), "{text}");
         assert_eq!(committed(&config, "orders", 1), [Some(1)]);
     }
     let service = service(&keeper, 3, &outcomes);
-    let error = serve(consumer(config.clone(), "orders"), service)
-        .ended()
-        .await
-        .unwrap_err();
-    assert!(
-        text(&error).contains("gateway is busy"),
-        "the third attempt: {error:?}"
-    );
+    let error = serve(consumer(config.clone(), "orders"), service).ended().await.unwrap_err();
+    assert!(text(&error).contains("gateway is busy"), "the third attempt: {error:?}");
     assert_eq!(*outcomes.lock().unwrap(), [(0, "processed")]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn skipped_records_become_failed_and_are_committed_and_the_next_goes_on() {
-    let payloads = [
-        GOOD,
-        FAILS,
-        "no json",
-        r#"{"id":""}"#,
-        PERMANENT,
-        GOOD,
-        FAILS,
-        PERMANENT,
-        LAST,
-    ];
+    let payloads =
+        [GOOD, FAILS, "no json", r#"{"id":""}"#, PERMANENT, GOOD, FAILS, PERMANENT, LAST];
     let kafka = kafka(&payloads);
     let config = kafka.consumer_config("g");
     let outcomes = Outcomes::default();
@@ -180,18 +140,10 @@ async fn skipped_records_become_failed_and_are_committed_and_the_next_goes_on() 
     let summary = serving.stop().await.unwrap();
     let told = outcomes.lock().unwrap().clone();
     // The second of each key shows what became of the first.
-    let expected = [
-        (0, "processed"),
-        (5, "duplicate"),
-        (6, "parked"),
-        (7, "parked"),
-        (8, "processed"),
-    ];
+    let expected =
+        [(0, "processed"), (5, "duplicate"), (6, "parked"), (7, "parked"), (8, "processed")];
     assert_eq!(told, expected);
-    assert_eq!(
-        (summary.processed, summary.skipped, summary.retried),
-        (5, 4, 1)
-    );
+    assert_eq!((summary.processed, summary.skipped, summary.retried), (5, 4, 1));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -199,10 +151,7 @@ async fn what_an_earlier_process_left_exhausted_is_skipped_with_the_last_error_k
     let kafka = kafka(&[FAILS, FAILS, LAST]);
     let config = kafka.consumer_config("g");
     let (keeper, outcomes) = (keeper(), Outcomes::default());
-    let stopping = serve(
-        consumer(config.clone(), "orders"),
-        service(&keeper, 1, &outcomes),
-    );
+    let stopping = serve(consumer(config.clone(), "orders"), service(&keeper, 1, &outcomes));
     stopping.ended().await.unwrap_err();
 
     let consumer = consumer(config.clone(), "orders").with_given_up(GivenUp::Skip);
@@ -223,13 +172,12 @@ async fn the_same_key_with_another_payload_is_given_up_without_an_attempt() {
     let layer = IdempotencyLayer::new(MemoryStore::new(), "orders", key).unwrap();
     let calls = Arc::new(Mutex::new(Vec::new()));
     let called = calls.clone();
-    let service = ServiceBuilder::new()
-        .layer(DecodeLayer::json())
-        .layer(layer)
-        .service_fn(move |request: Request<Order>| {
+    let service = ServiceBuilder::new().layer(DecodeLayer::json()).layer(layer).service_fn(
+        move |request: Request<Order>| {
             called.lock().unwrap().push(request.record().offset());
             async { Ok::<_, BoxError>(()) }
-        });
+        },
+    );
     let consumer = consumer(config.clone(), "orders").with_given_up(GivenUp::Skip);
     let serving = serve(consumer, service);
     until_committed(&config, "orders", &[3]).await;
@@ -242,20 +190,13 @@ async fn the_same_key_with_another_payload_is_given_up_without_an_attempt() {
 async fn the_markers_skip_and_stop_hold_without_the_layer_whatever_the_policy() {
     let kafka = kafka(&["skip", "good", "stop", "good"]);
     let config = kafka.consumer_config("g");
-    let service = service_fn(
-        async |record: Record| match &record.payload().unwrap()[..] {
-            b"skip" => Err(BoxError::from(error::skip("of no interest"))),
-            b"stop" => Err(error::stop("no database").into()),
-            _ => Ok(()),
-        },
-    );
-    let error = serve(consumer(config.clone(), "orders"), service)
-        .ended()
-        .await
-        .unwrap_err();
-    let ConsumerError::Stopped { at, .. } = &error else {
-        panic!("{error:?}")
-    };
+    let service = service_fn(async |record: Record| match &record.payload().unwrap()[..] {
+        b"skip" => Err(BoxError::from(error::skip("of no interest"))),
+        b"stop" => Err(error::stop("no database").into()),
+        _ => Ok(()),
+    });
+    let error = serve(consumer(config.clone(), "orders"), service).ended().await.unwrap_err();
+    let ConsumerError::Stopped { at, .. } = &error else { panic!("{error:?}") };
     assert_eq!(at.offset, 2);
     assert!(text(&error).contains("no database"));
     assert_eq!(committed(&config, "orders", 1), [Some(2)]);
@@ -269,10 +210,8 @@ fn attempts(
 ) -> impl Service<Record, Response = Outcome<()>, Error = BoxError, Future: Send> + Send + use<> {
     let seen = attempts.clone();
     let layer = IdempotencyLayer::new(keeper, "orders", key::field(|o: &Order| &o.id)).unwrap();
-    ServiceBuilder::new()
-        .layer(DecodeLayer::json())
-        .layer(layer)
-        .service_fn(move |request: Request<Order>| {
+    ServiceBuilder::new().layer(DecodeLayer::json()).layer(layer).service_fn(
+        move |request: Request<Order>| {
             seen.lock().unwrap().push(request.lock().unwrap().attempt());
             async move {
                 if hangs {
@@ -280,7 +219,8 @@ fn attempts(
                 }
                 Ok::<_, BoxError>(())
             }
-        })
+        },
+    )
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -293,22 +233,11 @@ async fn a_shutdown_releases_the_lock_of_what_it_interrupts_and_hands_the_attemp
     until("it hangs", || told.lock().unwrap().len() == 1).await;
     assert_eq!(serving.stop().await.unwrap().left, 1);
 
-    let serving = serve(
-        consumer(config.clone(), "orders"),
-        attempts(&keeper, &told, false),
-    );
+    let serving = serve(consumer(config.clone(), "orders"), attempts(&keeper, &told, false));
     until_committed(&config, "orders", &[1]).await;
     let summary = serving.stop().await.unwrap();
-    assert_eq!(
-        *told.lock().unwrap(),
-        [1, 1],
-        "the shutdown counts no attempt"
-    );
-    assert_eq!(
-        (summary.processed, summary.waited),
-        (1, 0),
-        "the lock is free"
-    );
+    assert_eq!(*told.lock().unwrap(), [1, 1], "the shutdown counts no attempt");
+    assert_eq!((summary.processed, summary.waited), (1, 0), "the lock is free");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -324,15 +253,7 @@ async fn a_shutdown_waits_for_the_answer_to_a_release_but_not_for_ever() {
     let start = Instant::now();
     serving.stop().await.unwrap();
     assert_eq!(store.count("release"), 1);
-    assert!(
-        start.elapsed() >= Duration::from_secs(1),
-        "{:?}",
-        start.elapsed()
-    );
-    assert!(
-        start.elapsed() < Duration::from_secs(15),
-        "{:?}",
-        start.elapsed()
-    );
+    assert!(start.elapsed() >= Duration::from_secs(1), "{:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(15), "{:?}", start.elapsed());
     store.release();
 }

@@ -53,13 +53,7 @@ fn logging(
 async fn two_consumers_share_a_topic_without_loss_and_without_duplicates() {
     for name in ["cooperative", "eager", "newer"] {
         let kafka = topic(name, 4, &[]).await;
-        blocking(move || {
-            kafka
-                .producer()
-                .produce_all(messages(name, 4, 400))
-                .unwrap()
-        })
-        .await;
+        blocking(move || kafka.producer().produce_all(messages(name, 4, 400)).unwrap()).await;
         let mut config = kafka.consumer_config(name);
         match name {
             "eager" => {
@@ -67,9 +61,7 @@ async fn two_consumers_share_a_topic_without_loss_and_without_duplicates() {
             }
             "newer" => {
                 // The broker's, in this protocol.
-                config
-                    .remove("session.timeout.ms")
-                    .remove("heartbeat.interval.ms");
+                config.remove("session.timeout.ms").remove("heartbeat.interval.ms");
                 config.set("group.protocol", "consumer");
             }
             _ => {}
@@ -92,9 +84,7 @@ async fn transaction_markers_and_aborted_records_do_not_stop_the_watermark() {
         for commits in [true, false, true] {
             producer.begin_transaction().unwrap();
             for _ in 0..10 {
-                let record = BaseRecord::<(), str>::to("transactions")
-                    .partition(0)
-                    .payload("x");
+                let record = BaseRecord::<(), str>::to("transactions").partition(0).payload("x");
                 producer.send(record).unwrap();
             }
             if commits {
@@ -125,11 +115,7 @@ async fn gaps_of_compaction_do_not_stop_the_watermark() {
     ];
     let kafka = topic("compacted", 1, settings).await;
     let offsets = blocking(move || {
-        let message = |n: i32| {
-            Message::to("compacted")
-                .key(format!("{}", n % 3))
-                .payload("x")
-        };
+        let message = |n: i32| Message::to("compacted").key(format!("{}", n % 3)).payload("x");
         kafka.producer().produce_all((0..100).map(message)).unwrap();
         // Only a segment that is closed is compacted, and the next record closes it.
         let compacted = eventually(BOUND, || {
@@ -145,20 +131,10 @@ async fn gaps_of_compaction_do_not_stop_the_watermark() {
     let log = Log::default();
     let serving = serve(consumer(config.clone(), "compacted"), logging(&log));
     let last = *offsets.last().unwrap();
-    until("the last record", || {
-        log.of(0).last().is_some_and(|&offset| offset >= last)
-    })
-    .await;
-    until("its commit", || {
-        committed(&config, "compacted", 1)[0].is_some_and(|c| c > last)
-    })
-    .await;
+    until("the last record", || log.of(0).last().is_some_and(|&offset| offset >= last)).await;
+    until("its commit", || committed(&config, "compacted", 1)[0].is_some_and(|c| c > last)).await;
     serving.stop().await.unwrap();
-    assert!(
-        log.of(0)[0] >= 97,
-        "what was compacted came: {:?}",
-        log.of(0)
-    );
+    assert!(log.of(0)[0] >= 97, "what was compacted came: {:?}", log.of(0));
 }
 
 /// The offsets that a plain consumer finds.
@@ -166,15 +142,11 @@ fn readable(config: &ClientConfig, topic: &str) -> Vec<i64> {
     let consumer: BaseConsumer = config.create().unwrap();
     let (_, end) = consumer.fetch_watermarks(topic, 0, BOUND).unwrap();
     let mut list = rdkafka::TopicPartitionList::new();
-    list.add_partition_offset(topic, 0, rdkafka::Offset::Beginning)
-        .unwrap();
+    list.add_partition_offset(topic, 0, rdkafka::Offset::Beginning).unwrap();
     consumer.assign(&list).unwrap();
     let mut offsets = Vec::new();
     while offsets.last() != Some(&(end - 1)) {
-        let message = consumer
-            .poll(BOUND)
-            .expect("a record within the bound")
-            .unwrap();
+        let message = consumer.poll(BOUND).expect("a record within the bound").unwrap();
         offsets.push(message.offset());
     }
     offsets
@@ -185,28 +157,16 @@ async fn a_topic_that_does_not_exist_is_named() {
     let kafka = topic("exists", 1, &[]).await;
     let config = kafka.consumer_config("unknown");
     let consumer = consumer(config, "exists").subscribe(["exist"]);
-    let error = serve(consumer, logging(&Log::default()))
-        .ended()
-        .await
-        .unwrap_err();
-    assert!(
-        error.to_string().contains("topic `exist` does not exist"),
-        "{error}"
-    );
+    let error = serve(consumer, logging(&Log::default())).ended().await.unwrap_err();
+    assert!(error.to_string().contains("topic `exist` does not exist"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_broker_that_dies_and_comes_back_is_consumed_again_without_loss() {
-    let (mut kafka, log) = (
-        blocking(|| KafkaServer::start().unwrap()).await,
-        Log::default(),
-    );
+    let (mut kafka, log) = (blocking(|| KafkaServer::start().unwrap()).await, Log::default());
     kafka = blocking(move || {
         kafka.create_topic("orders", 2, &[]).unwrap();
-        kafka
-            .producer()
-            .produce_all(messages("orders", 2, 100))
-            .unwrap();
+        kafka.producer().produce_all(messages("orders", 2, 100)).unwrap();
         kafka
     })
     .await;
@@ -216,10 +176,7 @@ async fn a_broker_that_dies_and_comes_back_is_consumed_again_without_loss() {
     kafka = blocking(move || {
         kafka.kill().unwrap();
         kafka.restart().unwrap();
-        kafka
-            .producer()
-            .produce_all(messages("orders", 2, 100))
-            .unwrap();
+        kafka.producer().produce_all(messages("orders", 2, 100)).unwrap();
         kafka
     })
     .await;
@@ -237,32 +194,19 @@ async fn a_broker_that_dies_and_comes_back_is_consumed_again_without_loss() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_broker_that_hangs_holds_up_no_shutdown() {
-    let (kafka, log) = (
-        blocking(|| KafkaServer::start().unwrap()).await,
-        Log::default(),
-    );
+    let (kafka, log) = (blocking(|| KafkaServer::start().unwrap()).await, Log::default());
     let mut kafka = blocking(move || {
         kafka.create_topic("orders", 1, &[]).unwrap();
-        kafka
-            .producer()
-            .produce_all(messages("orders", 1, 10))
-            .unwrap();
+        kafka.producer().produce_all(messages("orders", 1, 10)).unwrap();
         kafka
     })
     .await;
-    let serving = serve(
-        consumer(kafka.consumer_config("g"), "orders"),
-        logging(&log),
-    );
+    let serving = serve(consumer(kafka.consumer_config("g"), "orders"), logging(&log));
     log.reaches(10).await;
     kafka.pause().unwrap();
     let start = tokio::time::Instant::now();
     serving.stop().await.unwrap();
-    assert!(
-        start.elapsed() < Duration::from_secs(15),
-        "{:?}",
-        start.elapsed()
-    );
+    assert!(start.elapsed() < Duration::from_secs(15), "{:?}", start.elapsed());
     kafka.resume().unwrap();
     blocking(move || drop(kafka)).await;
 }

@@ -41,29 +41,16 @@ pub(crate) async fn share(config: &ClientConfig, topic: &str, partitions: i32, r
     until("all records", || first.len() + second.len() >= all).await;
     until_committed(config, topic, &vec![records; both]).await;
     let (one, other) = (one.stop().await.unwrap(), other.stop().await.unwrap());
-    assert!(
-        second.len() > all / 10,
-        "the second had {} only",
-        second.len()
-    );
+    assert!(second.len() > all / 10, "the second had {} only", second.len());
     let mut seen = first.all();
     seen.extend(second.all());
     seen.sort_unstable();
-    let expected: Vec<_> = (0..partitions)
-        .flat_map(|p| (0..records).map(move |o| (p, o)))
-        .collect();
-    assert!(
-        seen == expected,
-        "{} and not {}",
-        seen.len(),
-        expected.len()
-    );
+    let expected: Vec<_> =
+        (0..partitions).flat_map(|p| (0..records).map(move |o| (p, o))).collect();
+    assert!(seen == expected, "{} and not {}", seen.len(), expected.len());
     assert_eq!(one.processed + other.processed, all as u64);
     for summary in [one, other] {
-        assert_eq!(
-            summary.received,
-            summary.processed + summary.revoked + summary.left
-        );
+        assert_eq!(summary.received, summary.processed + summary.revoked + summary.left);
     }
 }
 
@@ -95,10 +82,7 @@ async fn what_does_not_end_in_time_is_interrupted_and_the_next_owner_has_it() {
     let (b, i) = (begun.clone(), interrupted.clone());
     let hangs = service_fn(move |record: Record| {
         b.push(&record);
-        let witness = Witness {
-            record: record.clone(),
-            interrupted: i.clone(),
-        };
+        let witness = Witness { record: record.clone(), interrupted: i.clone() };
         async move {
             let _witness = witness;
             if record.offset() == 5 {
@@ -130,11 +114,8 @@ async fn what_does_not_end_in_time_is_interrupted_and_the_next_owner_has_it() {
 async fn a_completion_that_comes_after_the_revoke_commits_nothing() {
     let kafka = mock("orders", 4, 10);
     let config = kafka.consumer_config("g");
-    let (begun, ended, release) = (
-        Log::default(),
-        Log::default(),
-        Arc::new(AtomicBool::new(false)),
-    );
+    let (begun, ended, release) =
+        (Log::default(), Log::default(), Arc::new(AtomicBool::new(false)));
     let (b, e, r) = (begun.clone(), ended.clone(), release.clone());
     let blocks = service_fn(move |record: Record| {
         b.push(&record);
@@ -166,22 +147,11 @@ async fn a_completion_that_comes_after_the_revoke_commits_nothing() {
     taken.reaches(2).await;
     release.store(true, Ordering::SeqCst);
     until("all that blocked have ended", || {
-        ended
-            .all()
-            .iter()
-            .filter(|(_, offset)| *offset == 5)
-            .count()
-            == 4
+        ended.all().iter().filter(|(_, offset)| *offset == 5).count() == 4
     })
     .await;
-    let moved: Vec<i32> = taken
-        .all()
-        .iter()
-        .map(|(partition, _)| *partition)
-        .collect();
-    let expected: Vec<i64> = (0..4)
-        .map(|p| if moved.contains(&p) { 5 } else { 10 })
-        .collect();
+    let moved: Vec<i32> = taken.all().iter().map(|(partition, _)| *partition).collect();
+    let expected: Vec<i64> = (0..4).map(|p| if moved.contains(&p) { 5 } else { 10 }).collect();
     until_committed(&config, "orders", &expected).await;
     other.drop().await;
     // Without the second one the partitions come back, and are processed from where they stood.
@@ -189,14 +159,7 @@ async fn a_completion_that_comes_after_the_revoke_commits_nothing() {
     one.stop().await.unwrap();
     for partition in 0..4 {
         let twice = if moved.contains(&partition) { 2 } else { 1 };
-        assert_eq!(
-            ended
-                .of(partition)
-                .iter()
-                .filter(|&&offset| offset == 5)
-                .count(),
-            twice
-        );
+        assert_eq!(ended.of(partition).iter().filter(|&&offset| offset == 5).count(), twice);
     }
 }
 
@@ -265,10 +228,7 @@ async fn an_assignment_that_was_lost_is_let_go_at_once_and_not_committed() {
     let hangs_once = service_fn(move |record: Record| {
         let hangs = record.offset() == 1 && !b.all().contains(&(0, 1));
         b.push(&record);
-        let witness = Witness {
-            record,
-            interrupted: i.clone(),
-        };
+        let witness = Witness { record, interrupted: i.clone() };
         async move {
             let _witness = witness;
             if hangs {
@@ -282,9 +242,7 @@ async fn an_assignment_that_was_lost_is_let_go_at_once_and_not_committed() {
     let serving = serve(patient, hangs_once);
     begun.reaches(2).await;
     let expelled = RDKafkaRespErr::RD_KAFKA_RESP_ERR_UNKNOWN_MEMBER_ID;
-    kafka
-        .cluster()
-        .request_errors(RDKafkaApiKey::Heartbeat, &[expelled]);
+    kafka.cluster().request_errors(RDKafkaApiKey::Heartbeat, &[expelled]);
     until("the hanging one is dropped", || interrupted.len() == 1).await;
     until_committed(&config, "orders", &[3]).await;
     let summary = serving.stop().await.unwrap();

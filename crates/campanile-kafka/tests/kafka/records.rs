@@ -51,40 +51,24 @@ async fn null_and_empty_are_told_apart_in_keys_payloads_and_headers() {
             to(),
             to().key("").payload(""),
             to().key("k").payload("p"),
-            to().header("a", "1")
-                .header("b", "")
-                .null_header("a")
-                .header("a", "2"),
+            to().header("a", "1").header("b", "").null_header("a").header("a", "2"),
         ])
         .unwrap();
     let records = receive(kafka.consumer_config("g"), 4).await;
     let part = |bytes: Option<&bytes::Bytes>| bytes.map(|b| b.to_vec());
-    let parts: Vec<_> = records
-        .iter()
-        .map(|r| (part(r.key()), part(r.payload())))
-        .collect();
+    let parts: Vec<_> = records.iter().map(|r| (part(r.key()), part(r.payload()))).collect();
     assert_eq!(parts[0], (None, None));
     assert_eq!(parts[1], (Some(vec![]), Some(vec![])));
     assert_eq!(parts[2], (Some(b"k".to_vec()), Some(b"p".to_vec())));
     assert!(records[0].headers().is_empty());
-    let headers: Vec<_> = records[3]
-        .headers()
-        .iter()
-        .map(|(name, value)| (name.to_owned(), part(value)))
-        .collect();
+    let headers: Vec<_> =
+        records[3].headers().iter().map(|(name, value)| (name.to_owned(), part(value))).collect();
     let header =
         |name: &str, value: Option<&str>| (name.to_owned(), value.map(|v| v.as_bytes().to_vec()));
-    let expected = [
-        header("a", Some("1")),
-        header("b", Some("")),
-        header("a", None),
-        header("a", Some("2")),
-    ];
+    let expected =
+        [header("a", Some("1")), header("b", Some("")), header("a", None), header("a", Some("2"))];
     assert_eq!(headers, expected);
-    assert!(matches!(
-        records[0].timestamp(),
-        Some(Timestamp::CreateTime(_))
-    ));
+    assert!(matches!(records[0].timestamp(), Some(Timestamp::CreateTime(_))));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -94,17 +78,12 @@ async fn a_key_a_header_and_a_payload_of_a_megabyte_and_ten_thousand_headers_com
     let megabyte = vec![b'x'; 1 << 20];
     let one = |value| OwnedHeaders::new().insert(Header { key: "h", value });
     let many = (0..10_000).fold(OwnedHeaders::new(), |headers, n: i32| {
-        headers.insert(Header {
-            key: "n",
-            value: Some(&n.to_be_bytes()),
-        })
+        headers.insert(Header { key: "n", value: Some(&n.to_be_bytes()) })
     });
     let record = || BaseRecord::<[u8], [u8]>::to("orders").partition(0);
     producer.send(record().key(&megabyte)).unwrap();
     producer.send(record().payload(&megabyte)).unwrap();
-    producer
-        .send(record().headers(one(Some(&megabyte))))
-        .unwrap();
+    producer.send(record().headers(one(Some(&megabyte)))).unwrap();
     producer.send(record().headers(many)).unwrap();
     producer.flush(BOUND).unwrap();
     let records = receive(kafka.consumer_config("g"), 4).await;
@@ -124,15 +103,10 @@ async fn a_header_whose_name_is_not_utf_8_comes_with_a_replaced_name() {
     produce_header(&producer, "café".as_bytes(), b"utf-8").unwrap();
     producer.flush(BOUND).unwrap();
     let records = receive(kafka.consumer_config("g"), 2).await;
-    let names: Vec<&str> = records
-        .iter()
-        .flat_map(|r| r.headers().iter().map(|(name, _)| name))
-        .collect();
+    let names: Vec<&str> =
+        records.iter().flat_map(|r| r.headers().iter().map(|(name, _)| name)).collect();
     assert_eq!(names, ["caf\u{fffd}", "café"]);
-    assert_eq!(
-        records[0].headers().last("caf\u{fffd}").unwrap().unwrap(),
-        &b"latin"[..]
-    );
+    assert_eq!(records[0].headers().last("caf\u{fffd}").unwrap().unwrap(), &b"latin"[..]);
 }
 
 /// rdkafka's own producer takes names in UTF-8 only.

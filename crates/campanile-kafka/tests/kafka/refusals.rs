@@ -21,10 +21,7 @@ async fn ignore(_: Record) -> Result<(), BoxError> {
 #[tokio::test]
 async fn without_a_topic_it_says_so() {
     let consumer = Consumer::new(ConsumerConfig::new("127.0.0.1:1", "g")).unwrap();
-    let error = serve(consumer, service_fn(ignore))
-        .ended()
-        .await
-        .unwrap_err();
+    let error = serve(consumer, service_fn(ignore)).ended().await.unwrap_err();
     assert!(matches!(error, ConsumerError::Config(_)), "{error:?}");
     assert!(error.source().unwrap().to_string().contains("subscribe"));
 }
@@ -34,18 +31,12 @@ async fn a_topic_that_does_not_exist_is_named() {
     let kafka = mock("orders", 1, 1);
     let unknown = RDKafkaRespErr::RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART;
     kafka.cluster().topic_error("order", unknown).unwrap();
-    let error = serve(
-        consumer(kafka.consumer_config("g"), "order"),
-        service_fn(ignore),
-    )
-    .ended()
-    .await
-    .unwrap_err();
+    let error = serve(consumer(kafka.consumer_config("g"), "order"), service_fn(ignore))
+        .ended()
+        .await
+        .unwrap_err();
     assert!(matches!(error, ConsumerError::Kafka { .. }), "{error:?}");
-    assert!(
-        error.to_string().contains("topic `order` does not exist"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("topic `order` does not exist"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -56,17 +47,10 @@ async fn brokers_that_are_not_there_are_named() {
         .subscribe(["orders"])
         .with_start_timeout(Duration::from_millis(1500));
     let start = tokio::time::Instant::now();
-    let error = serve(consumer, service_fn(ignore))
-        .ended()
-        .await
-        .unwrap_err();
+    let error = serve(consumer, service_fn(ignore)).ended().await.unwrap_err();
     assert!(start.elapsed() >= Duration::from_millis(1500));
     assert!(error.to_string().contains(&brokers), "{error}");
-    assert!(
-        start.elapsed() < Duration::from_secs(10),
-        "{:?}",
-        start.elapsed()
-    );
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -76,21 +60,14 @@ async fn a_shutdown_ends_the_wait_for_brokers() {
     let consumer = Consumer::new(config).unwrap().subscribe(["orders"]);
     let start = tokio::time::Instant::now();
     serve(consumer, service_fn(ignore)).stop().await.unwrap();
-    assert!(
-        start.elapsed() < Duration::from_secs(15),
-        "{:?}",
-        start.elapsed()
-    );
+    assert!(start.elapsed() < Duration::from_secs(15), "{:?}", start.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_librdkafka_refuses_is_told_in_its_words() {
     let config = ConsumerConfig::new("127.0.0.1:1", "g").set("fetch.max.bytes", "1000");
     let consumer = Consumer::new(config).unwrap().subscribe(["orders"]);
-    let error = serve(consumer, service_fn(ignore))
-        .ended()
-        .await
-        .unwrap_err();
+    let error = serve(consumer, service_fn(ignore)).ended().await.unwrap_err();
     assert!(error.to_string().contains("fetch.max.bytes"), "{error}");
 }
 
@@ -123,25 +100,13 @@ impl Service<Record> for ReadyUntil {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_service_that_is_never_ready_again_ends_serving_after_what_it_did_is_committed() {
-    for (panics, text) in [
-        (false, "the pool is closed"),
-        (true, "a panic of this test"),
-    ] {
+    for (panics, text) in [(false, "the pool is closed"), (true, "a panic of this test")] {
         let kafka = mock("orders", 1, 10);
         let config = kafka.consumer_config("g");
         let calls = Arc::new(AtomicUsize::new(0));
-        let service = ReadyUntil {
-            left: 3,
-            panics,
-            calls: calls.clone(),
-        };
-        let error = serve(consumer(config.clone(), "orders"), service)
-            .ended()
-            .await
-            .unwrap_err();
-        let ConsumerError::Service(source) = error else {
-            panic!("{error:?}")
-        };
+        let service = ReadyUntil { left: 3, panics, calls: calls.clone() };
+        let error = serve(consumer(config.clone(), "orders"), service).ended().await.unwrap_err();
+        let ConsumerError::Service(source) = error else { panic!("{error:?}") };
         assert!(source.to_string().contains(text), "{source}");
         assert_eq!(calls.load(Ordering::SeqCst), 3);
         assert_eq!(committed(&config, "orders", 1), [Some(3)]);
@@ -152,16 +117,11 @@ async fn a_service_that_is_never_ready_again_ends_serving_after_what_it_did_is_c
 async fn a_group_that_may_not_be_joined_is_told() {
     let kafka = mock("orders", 1, 1);
     let forbidden = RDKafkaRespErr::RD_KAFKA_RESP_ERR_GROUP_AUTHORIZATION_FAILED;
-    kafka
-        .cluster()
-        .request_errors(RDKafkaApiKey::JoinGroup, &[forbidden; 100]);
-    let error = serve(
-        consumer(kafka.consumer_config("g"), "orders"),
-        service_fn(ignore),
-    )
-    .ended()
-    .await
-    .unwrap_err();
+    kafka.cluster().request_errors(RDKafkaApiKey::JoinGroup, &[forbidden; 100]);
+    let error = serve(consumer(kafka.consumer_config("g"), "orders"), service_fn(ignore))
+        .ended()
+        .await
+        .unwrap_err();
     assert!(matches!(error, ConsumerError::Kafka { .. }), "{error:?}");
     assert!(error.to_string().contains("authorization"), "{error}");
 }

@@ -90,10 +90,7 @@ impl Service<Record> for PanicsInCall {
     }
 
     fn call(&mut self, _: Record) -> Self::Future {
-        assert!(
-            self.0.fetch_add(1, Ordering::SeqCst) > 0,
-            "a panic of this test"
-        );
+        assert!(self.0.fetch_add(1, Ordering::SeqCst) > 0, "a panic of this test");
         std::future::ready(Ok(()))
     }
 }
@@ -103,10 +100,7 @@ async fn a_panic_in_call_is_as_one_in_the_future() {
     let kafka = mock("orders", 1, 3);
     let config = kafka.consumer_config("g");
     let calls = Arc::new(AtomicUsize::new(0));
-    let serving = serve(
-        consumer(config.clone(), "orders"),
-        PanicsInCall(calls.clone()),
-    );
+    let serving = serve(consumer(config.clone(), "orders"), PanicsInCall(calls.clone()));
     until_committed(&config, "orders", &[3]).await;
     let summary = serving.stop().await.unwrap();
     assert_eq!(calls.load(Ordering::SeqCst), 4);
@@ -121,16 +115,10 @@ async fn a_key_that_is_locked_or_backing_off_is_tried_again_and_counts_as_no_fai
     let called = calls.clone();
     let service = service_fn(move |_: Record| {
         let error = match called.fetch_add(1, Ordering::SeqCst) {
-            0 => Some(IdempotencyError::Locked {
-                key: a_key(),
-                retry_after: SOON,
-                settled: None,
-            }),
-            1 => Some(IdempotencyError::BackingOff {
-                key: a_key(),
-                retry_after: SOON,
-                attempts: 3,
-            }),
+            0 => Some(IdempotencyError::Locked { key: a_key(), retry_after: SOON, settled: None }),
+            1 => {
+                Some(IdempotencyError::BackingOff { key: a_key(), retry_after: SOON, attempts: 3 })
+            }
             _ => None,
         };
         async move { error.map_or(Ok(()), |error| Err(BoxError::from(error))) }
@@ -138,10 +126,7 @@ async fn a_key_that_is_locked_or_backing_off_is_tried_again_and_counts_as_no_fai
     let serving = serve(consumer(config.clone(), "orders"), service);
     until_committed(&config, "orders", &[2]).await;
     let summary = serving.stop().await.unwrap();
-    assert_eq!(
-        (summary.processed, summary.retried, summary.waited),
-        (2, 0, 2)
-    );
+    assert_eq!((summary.processed, summary.retried, summary.waited), (2, 0, 2));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -152,13 +137,7 @@ async fn a_classifier_that_panics_has_said_retry() {
     let called = calls.clone();
     let service = service_fn(move |_: Record| {
         let first = called.fetch_add(1, Ordering::SeqCst) == 0;
-        async move {
-            if first {
-                Err(BoxError::from("broken"))
-            } else {
-                Ok(())
-            }
-        }
+        async move { if first { Err(BoxError::from("broken")) } else { Ok(()) } }
     });
     let classifier = |_: &(dyn std::error::Error + 'static)| panic!("a panic of this test");
     let consumer = consumer(config.clone(), "orders").with_classifier(classifier);
@@ -179,17 +158,16 @@ async fn a_duplicate_in_another_partition_waits_for_the_holder_and_is_answered_w
         .unwrap();
     let (began, gate) = (Log::default(), Arc::new(Semaphore::new(0)));
     let (b, g) = (began.clone(), gate.clone());
-    let service = ServiceBuilder::new()
-        .layer(DecodeLayer::raw())
-        .layer(layer)
-        .service_fn(move |request: Request| {
+    let service = ServiceBuilder::new().layer(DecodeLayer::raw()).layer(layer).service_fn(
+        move |request: Request| {
             b.push(request.record());
             let gate = g.clone();
             async move {
                 gate.acquire().await?.forget();
                 Ok::<_, BoxError>(())
             }
-        });
+        },
+    );
     let calls = Arc::new(AtomicUsize::new(0));
     let called = calls.clone();
     let service = ServiceBuilder::new()

@@ -21,10 +21,7 @@ struct Witness {
 impl Drop for Witness {
     fn drop(&mut self) {
         let interrupted = self.record.interrupt().is_set();
-        self.dropped
-            .lock()
-            .unwrap()
-            .push((self.record.offset(), interrupted));
+        self.dropped.lock().unwrap().push((self.record.offset(), interrupted));
     }
 }
 
@@ -64,10 +61,7 @@ async fn what_does_not_end_in_time_is_interrupted_before_it_is_dropped() {
     let (b, d) = (begun.clone(), Arc::clone(&dropped));
     let service = service_fn(move |record: Record| {
         b.push(&record);
-        let witness = Witness {
-            record: record.clone(),
-            dropped: Arc::clone(&d),
-        };
+        let witness = Witness { record: record.clone(), dropped: Arc::clone(&d) };
         async move {
             let _witness = witness;
             if record.offset() == 1 {
@@ -94,10 +88,7 @@ async fn after_a_drop_only_what_was_unfinished_comes_again() {
     let (b, e, d) = (begun.clone(), ended.clone(), Arc::clone(&dropped));
     let service = service_fn(move |record: Record| {
         b.push(&record);
-        let witness = Witness {
-            record: record.clone(),
-            dropped: Arc::clone(&d),
-        };
+        let witness = Witness { record: record.clone(), dropped: Arc::clone(&d) };
         let ended = e.clone();
         async move {
             let _witness = witness;
@@ -113,13 +104,8 @@ async fn after_a_drop_only_what_was_unfinished_comes_again() {
     serving.drop().await;
     until_committed(&config, "orders", &[4, 4]).await;
     until("both are dropped", || dropped.lock().unwrap().len() == 10).await;
-    let interrupted: Vec<_> = dropped
-        .lock()
-        .unwrap()
-        .iter()
-        .filter(|(_, i)| *i)
-        .map(|(offset, _)| *offset)
-        .collect();
+    let interrupted: Vec<_> =
+        dropped.lock().unwrap().iter().filter(|(_, i)| *i).map(|(offset, _)| *offset).collect();
     assert_eq!(interrupted, [4, 4]);
 
     let again = Log::default();
@@ -154,11 +140,7 @@ async fn a_broker_that_cannot_be_reached_holds_up_no_shutdown() {
     kafka.cluster().broker_down(1).unwrap();
     let start = tokio::time::Instant::now();
     serving.stop().await.unwrap();
-    assert!(
-        start.elapsed() < Duration::from_secs(15),
-        "{:?}",
-        start.elapsed()
-    );
+    assert!(start.elapsed() < Duration::from_secs(15), "{:?}", start.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

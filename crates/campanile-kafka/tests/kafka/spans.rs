@@ -39,24 +39,15 @@ async fn each_attempt_has_a_span_that_names_the_record_and_shows_neither_key_nor
 
     let kafka = MockKafka::start(1).unwrap();
     kafka.create_topic("orders", 1).unwrap();
-    let secret = Message::to("orders")
-        .partition(0)
-        .key("s3cret-key")
-        .payload("s3cret-payload");
-    kafka
-        .producer()
-        .produce(secret.header("h", "s3cret-header"))
-        .unwrap();
+    let secret = Message::to("orders").partition(0).key("s3cret-key").payload("s3cret-payload");
+    kafka.producer().produce(secret.header("h", "s3cret-header")).unwrap();
     let config = kafka.consumer_config("billing");
     let mut first = true;
     let service = service_fn(move |_: Record| {
         let fails = std::mem::take(&mut first);
         async move {
             match fails {
-                true => Err(BoxError::from(error::retry_after(
-                    "no route",
-                    Duration::ZERO,
-                ))),
+                true => Err(BoxError::from(error::retry_after("no route", Duration::ZERO))),
                 false => Ok(()),
             }
         }
@@ -66,10 +57,7 @@ async fn each_attempt_has_a_span_that_names_the_record_and_shows_neither_key_nor
     serving.stop().await.unwrap();
 
     let text = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
-    let spans: Vec<&str> = text
-        .lines()
-        .filter(|line| line.contains("process{"))
-        .collect();
+    let spans: Vec<&str> = text.lines().filter(|line| line.contains("process{")).collect();
     let begun = spans.iter().filter(|line| line.ends_with("new")).count();
     assert_eq!(begun, 2, "{text}");
     for field in [
@@ -84,10 +72,7 @@ async fn each_attempt_has_a_span_that_names_the_record_and_shows_neither_key_nor
         assert!(spans[0].contains(field), "{field} is not in {}", spans[0]);
     }
     let told = |line: &&str| line.contains("WARN") && line.contains("orders/0@0");
-    let retried = text
-        .lines()
-        .find(told)
-        .unwrap_or_else(|| panic!("no event in {text}"));
+    let retried = text.lines().find(told).unwrap_or_else(|| panic!("no event in {text}"));
     assert!(retried.contains("no route"), "{retried}");
     assert!(!text.contains("s3cret"), "{text}");
 }

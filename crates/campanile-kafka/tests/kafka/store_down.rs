@@ -20,11 +20,8 @@ async fn a_store_that_is_down_stops_the_dispatch_until_a_probe_succeeds() {
         Arc::new(AtomicUsize::new(0)),
         Arc::new(AtomicUsize::new(0)),
     );
-    let (is_down, seen, counts) = (
-        down.clone(),
-        log.clone(),
-        (asked.clone(), at_once.clone(), most.clone()),
-    );
+    let (is_down, seen, counts) =
+        (down.clone(), log.clone(), (asked.clone(), at_once.clone(), most.clone()));
     let service = service_fn(move |record: Record| {
         let down = is_down.load(Ordering::SeqCst);
         let (seen, (asked, at_once, most)) = (seen.clone(), counts.clone());
@@ -53,10 +50,7 @@ async fn a_store_that_is_down_stops_the_dispatch_until_a_probe_succeeds() {
     for partition in 0..4 {
         assert_eq!(log.of(partition), (0..20).collect::<Vec<_>>());
     }
-    assert_eq!(
-        (summary.processed, summary.retried, summary.skipped),
-        (80, 0, 0)
-    );
+    assert_eq!((summary.processed, summary.retried, summary.skipped), (80, 0, 0));
     assert_eq!(summary.waited, asked.load(Ordering::SeqCst) as u64);
 }
 
@@ -103,9 +97,7 @@ async fn one_entry_that_cannot_be_read_stops_only_its_partition() {
         }
         async move {
             match corrupt {
-                true => Err(BoxError::from(IdempotencyError::Store(
-                    StoreError::unreadable("?"),
-                ))),
+                true => Err(BoxError::from(IdempotencyError::Store(StoreError::unreadable("?")))),
                 false => Ok(()),
             }
         }

@@ -27,10 +27,7 @@ pub(crate) fn mock(topic: &str, partitions: i32, records: usize) -> MockKafka {
 
 /// Adds this many records to each partition.
 pub(crate) fn fill(kafka: &MockKafka, topic: &str, partitions: i32, records: usize) {
-    kafka
-        .producer()
-        .produce_all(messages(topic, partitions, records))
-        .unwrap();
+    kafka.producer().produce_all(messages(topic, partitions, records)).unwrap();
 }
 
 pub(crate) fn messages(
@@ -54,10 +51,7 @@ fn show_events() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let filter = tracing_subscriber::EnvFilter::from_default_env();
-        tracing_subscriber::fmt()
-            .with_env_filter(filter)
-            .with_test_writer()
-            .init();
+        tracing_subscriber::fmt().with_env_filter(filter).with_test_writer().init();
     });
 }
 
@@ -85,11 +79,7 @@ where
         }
         told.store(true, Ordering::SeqCst);
     });
-    Serving {
-        task: tokio::spawn(serve.into_future()),
-        stop: Some(stop),
-        stopping,
-    }
+    Serving { task: tokio::spawn(serve.into_future()), stop: Some(stop), stopping }
 }
 
 impl Serving {
@@ -132,21 +122,12 @@ impl Log {
 
     /// Partition and offset of each.
     pub(crate) fn all(&self) -> Vec<(i32, i64)> {
-        self.0
-            .lock()
-            .unwrap()
-            .iter()
-            .map(|c| (c.partition, c.offset))
-            .collect()
+        self.0.lock().unwrap().iter().map(|c| (c.partition, c.offset)).collect()
     }
 
     /// The offsets of one partition.
     pub(crate) fn of(&self, partition: i32) -> Vec<i64> {
-        self.all()
-            .into_iter()
-            .filter(|(p, _)| *p == partition)
-            .map(|(_, o)| o)
-            .collect()
+        self.all().into_iter().filter(|(p, _)| *p == partition).map(|(_, o)| o).collect()
     }
 
     pub(crate) async fn reaches(&self, len: usize) {

@@ -35,10 +35,7 @@ impl Head {
 
         let argument = |line: &String| {
             let (number, rest) = line.strip_prefix("ARGV[")?.split_once(']')?;
-            Some((
-                number.to_owned(),
-                rest.split_whitespace().next()?.to_owned(),
-            ))
+            Some((number.to_owned(), rest.split_whitespace().next()?.to_owned()))
         };
         let mut arguments: Vec<_> = head.iter().filter_map(argument).collect();
         let (number, item) = arguments.pop().expect("ARGV");
@@ -59,12 +56,7 @@ impl Head {
             title: head[0].clone(),
             leading,
             item,
-            item_bytes: size
-                .split_whitespace()
-                .next()
-                .unwrap()
-                .parse()
-                .expect("a number of bytes"),
+            item_bytes: size.split_whitespace().next().unwrap().parse().expect("a number of bytes"),
             codes: codes(returns),
             code: code.join("\n"),
         }
@@ -74,20 +66,12 @@ impl Head {
 /// The words in capitals and quotes.
 fn codes(text: &str) -> BTreeSet<String> {
     let is_code = |word: &&str| word.len() > 1 && word.bytes().all(|b| b.is_ascii_uppercase());
-    text.split('\'')
-        .skip(1)
-        .step_by(2)
-        .filter(is_code)
-        .map(str::to_owned)
-        .collect()
+    text.split('\'').skip(1).step_by(2).filter(is_code).map(str::to_owned).collect()
 }
 
 fn scripts() -> Vec<(Verb, Operation)> {
     let owner = Owner::new(7).unwrap();
-    let grant = Grant {
-        token: FencingToken::new(8).unwrap(),
-        owner,
-    };
+    let grant = Grant { token: FencingToken::new(8).unwrap(), owner };
     let ttl = Duration::from_secs(30);
     let fingerprint = Some(Fingerprint::of(b"payload"));
     vec![
@@ -102,40 +86,12 @@ fn scripts() -> Vec<(Verb, Operation)> {
             },
         ),
         (Verb::Renew, Operation::Renew { grant, ttl }),
-        (
-            Verb::Complete,
-            Operation::Complete {
-                grant,
-                attempt: 1,
-                fingerprint,
-                reply: None,
-            },
-        ),
-        (
-            Verb::Fail,
-            Operation::Fail {
-                grant,
-                delay: ttl,
-                last: false,
-                error: "".into(),
-            },
-        ),
+        (Verb::Complete, Operation::Complete { grant, attempt: 1, fingerprint, reply: None }),
+        (Verb::Fail, Operation::Fail { grant, delay: ttl, last: false, error: "".into() }),
         (Verb::Release, Operation::Release { grant, ran: true }),
         (Verb::Cancel, Operation::Cancel { owner }),
-        (
-            Verb::Reject,
-            Operation::Reject {
-                grant,
-                reason: "".into(),
-            },
-        ),
-        (
-            Verb::Redrive,
-            Operation::Redrive {
-                token: grant.token,
-                force: false,
-            },
-        ),
+        (Verb::Reject, Operation::Reject { grant, reason: "".into() }),
+        (Verb::Redrive, Operation::Redrive { token: grant.token, force: false }),
     ]
 }
 
@@ -157,44 +113,23 @@ fn head(verb: Verb) -> Head {
 #[test]
 fn a_head_names_each_argument_that_is_sent() {
     for (verb, operation) in scripts() {
-        let Head {
-            title,
-            leading,
-            item,
-            item_bytes,
-            code,
-            ..
-        } = head(verb);
-        assert!(
-            title.starts_with(&format!("{}: ", operation.name())),
-            "{title}"
-        );
+        let Head { title, leading, item, item_bytes, code, .. } = head(verb);
+        assert!(title.starts_with(&format!("{}: ", operation.name())), "{title}");
         // The names that the head gives are those that the script uses.
-        let names = code
-            .lines()
-            .filter(|line| line.contains("ARGV"))
-            .collect::<String>();
+        let names = code.lines().filter(|line| line.contains("ARGV")).collect::<String>();
         for name in &leading {
             assert!(
                 names.contains(&format!("{name}, ")) || names.contains(&format!("{name} ")),
                 "{name}"
             );
         }
-        assert!(
-            code.contains(&format!("BEFORE_{}", item.to_uppercase())),
-            "{item}"
-        );
-        assert!(
-            code.contains(&format!(", {}\n", leading.len())),
-            "{verb:?} skips other arguments"
-        );
+        assert!(code.contains(&format!("BEFORE_{}", item.to_uppercase())), "{item}");
+        assert!(code.contains(&format!(", {}\n", leading.len())), "{verb:?} skips other arguments");
 
         for count in [1, 3] {
             let batch = batch(&operation, count);
             let plan = Plan::new(&batch, &(0..count).collect::<Vec<_>>());
-            let [call] = &*plan.calls else {
-                panic!("one call: {:?}", plan.calls)
-            };
+            let [call] = &*plan.calls else { panic!("one call: {:?}", plan.calls) };
             let cmd = plan.encode(call, Buckets::DEFAULT, "EVALSHA", "hash");
             let args: Vec<&[u8]> = cmd
                 .args_iter()
@@ -216,9 +151,7 @@ fn a_head_names_each_argument_that_is_sent() {
 fn a_head_names_each_code_that_is_returned_and_all_are_understood() {
     const NOW: [u8; 8] = 1_800_000_000_000_000_u64.to_be_bytes();
     for (verb, operation) in scripts() {
-        let Head {
-            codes: named, code, ..
-        } = head(verb);
+        let Head { codes: named, code, .. } = head(verb);
         let mut returned = codes(&code);
         // What Redis is asked, and how it says that the type is another.
         for word in ["GET", "SET", "MGET", "TIME", "NX", "PX", "WRONGTYPE"] {
@@ -244,11 +177,7 @@ fn only_acquire_may_be_refused_for_want_of_memory() {
     let texts = Scripts::default();
     for (verb, _) in scripts() {
         let text = &texts.get(verb).text;
-        assert_eq!(
-            text.starts_with("#!lua flags=allow-oom\n"),
-            verb != Verb::Acquire,
-            "{verb:?}"
-        );
+        assert_eq!(text.starts_with("#!lua flags=allow-oom\n"), verb != Verb::Acquire, "{verb:?}");
     }
 }
 
@@ -259,14 +188,7 @@ fn all_scripts_that_settle_agree_on_what_is_an_entry() {
         rest.split_once("\nend\n").unwrap().0.to_owned()
     };
     let expected = judgement(campanile_lua::COMPLETE);
-    for (verb, _) in scripts()
-        .into_iter()
-        .filter(|(verb, _)| *verb != Verb::Acquire)
-    {
-        assert_eq!(
-            judgement(&Scripts::default().get(verb).text),
-            expected,
-            "{verb:?}"
-        );
+    for (verb, _) in scripts().into_iter().filter(|(verb, _)| *verb != Verb::Acquire) {
+        assert_eq!(judgement(&Scripts::default().get(verb).text), expected, "{verb:?}");
     }
 }

@@ -30,8 +30,5 @@ pub(super) fn write_asked(
 /// The largest floor of these items. While the server's clock is ahead of it, one token serves all.
 pub(super) fn highest_floor<'a>(asked: impl Iterator<Item = &'a [u8]>) -> u64 {
     let floors = asked.filter_map(|item| item[FLOOR_AT..].first_chunk());
-    floors
-        .map(|floor| u64::from_be_bytes(*floor))
-        .max()
-        .unwrap_or(0)
+    floors.map(|floor| u64::from_be_bytes(*floor)).max().unwrap_or(0)
 }

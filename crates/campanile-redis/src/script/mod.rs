@@ -44,43 +44,20 @@ impl Shared {
             retention: milliseconds(command.retention.of(state)),
         };
         Some(match command.operation {
-            Operation::Acquire {
-                owner,
-                ttl,
-                max_attempts,
-                fingerprint,
-                floor,
-            } => {
+            Operation::Acquire { owner, ttl, max_attempts, fingerprint, floor } => {
                 acquire::write_asked(item, owner, fingerprint, floor);
                 let ttl = acquire::ttl(ttl);
-                Self {
-                    ttl,
-                    max_attempts,
-                    ..after(Verb::Acquire, State::Processing)
-                }
+                Self { ttl, max_attempts, ..after(Verb::Acquire, State::Processing) }
             }
             Operation::Renew { grant, ttl } => {
                 renew::write_grant(item, grant);
-                Self {
-                    ttl: acquire::ttl(ttl),
-                    ..after(Verb::Renew, State::Processing)
-                }
+                Self { ttl: acquire::ttl(ttl), ..after(Verb::Renew, State::Processing) }
             }
-            Operation::Complete {
-                grant,
-                attempt,
-                fingerprint,
-                ref reply,
-            } => {
+            Operation::Complete { grant, attempt, fingerprint, ref reply } => {
                 complete::write_done(item, grant, attempt, fingerprint, reply.as_deref());
                 after(Verb::Complete, State::Completed)
             }
-            Operation::Fail {
-                grant,
-                delay,
-                last,
-                ref error,
-            } => {
+            Operation::Fail { grant, delay, last, ref error } => {
                 fail::write_failed(item, grant, delay, last, error);
                 after(Verb::Fail, State::Retrying)
             }
@@ -108,9 +85,7 @@ impl Shared {
     pub(crate) fn write<'a>(&self, call: &mut Cmd, items: impl Iterator<Item = &'a [u8]>) {
         match self.verb {
             Verb::Acquire => {
-                call.arg(self.ttl)
-                    .arg(self.max_attempts)
-                    .arg(self.retention);
+                call.arg(self.ttl).arg(self.max_attempts).arg(self.retention);
                 call.arg(acquire::highest_floor(items));
             }
             Verb::Renew => {

@@ -18,12 +18,7 @@ async fn a_key_that_comes_several_times_is_served_in_order() {
     let batch = vec![
         command(
             &held,
-            Operation::Fail {
-                grant,
-                delay: Duration::ZERO,
-                last: false,
-                error: "e".into(),
-            },
+            Operation::Fail { grant, delay: Duration::ZERO, last: false, error: "e".into() },
         ),
         command(&other, acquire(2)),
         command(&held, complete(grant, "late")),
@@ -40,37 +35,23 @@ async fn a_key_that_comes_several_times_is_served_in_order() {
 async fn more_commands_than_one_script_takes_are_all_answered_in_order() {
     let (_server, store) = server_and_store().await;
     let keys: Vec<_> = (0..200).map(|n| key(n.to_string())).collect();
-    let acquires = keys
-        .iter()
-        .zip(1..)
-        .map(|(key, owner)| command(key, acquire(owner)));
+    let acquires = keys.iter().zip(1..).map(|(key, owner)| command(key, acquire(owner)));
     let answers = replies(store.apply_batch(acquires.collect()).await);
 
     let mut settles = Vec::new();
     for ((key, reply), bits) in keys.iter().zip(answers).zip(1..) {
-        let Reply::Acquired { token, attempt: 1 } = reply else {
-            panic!("{reply:?}")
-        };
+        let Reply::Acquired { token, attempt: 1 } = reply else { panic!("{reply:?}") };
         let grant = crate::support::grant(token, bits);
         settles.push(command(
             key,
             match bits % 3 {
                 0 => complete(grant, "reply"),
-                1 => Operation::Reject {
-                    grant,
-                    reason: "reason".into(),
-                },
-                _ => Operation::Renew {
-                    grant,
-                    ttl: Duration::from_secs(60),
-                },
+                1 => Operation::Reject { grant, reason: "reason".into() },
+                _ => Operation::Renew { grant, ttl: Duration::from_secs(60) },
             },
         ));
     }
-    for (reply, bits) in replies(store.apply_batch(settles).await)
-        .into_iter()
-        .zip(1..)
-    {
+    for (reply, bits) in replies(store.apply_batch(settles).await).into_iter().zip(1..) {
         let expected = [Reply::Completed, Reply::Rejected, Reply::Renewed];
         assert_eq!(reply, expected[bits % 3], "{bits}");
     }
@@ -79,21 +60,13 @@ async fn more_commands_than_one_script_takes_are_all_answered_in_order() {
 #[tokio::test]
 async fn commands_with_other_settings_keep_their_own() {
     let (server, store) = server_and_store().await;
-    let mut commands = vec![
-        command(&key("a"), acquire(1)),
-        command(&key("b"), acquire(1)),
-    ];
+    let mut commands = vec![command(&key("a"), acquire(1)), command(&key("b"), acquire(1))];
     commands[1].retention.attempts = Duration::from_secs(3);
-    let names: Vec<_> = commands
-        .iter()
-        .map(|command| redis_key(&command.key))
-        .collect();
+    let names: Vec<_> = commands.iter().map(|command| redis_key(&command.key)).collect();
     replies(store.apply_batch(commands).await);
 
     let mut raw = raw(&server);
-    let lives = names
-        .iter()
-        .map(|name| redis::cmd("TTL").arg(name).query(&mut raw).unwrap());
+    let lives = names.iter().map(|name| redis::cmd("TTL").arg(name).query(&mut raw).unwrap());
     let lives: Vec<i64> = lives.collect();
     assert!(lives[0] > 600_000, "{lives:?}");
     assert!((0..=3).contains(&lives[1]), "{lives:?}");
@@ -108,14 +81,8 @@ async fn a_retention_shorter_or_longer_than_redis_counts_is_kept_as_well_as_it_c
         let mut command = command(&key, acquire(1));
         command.retention.attempts = retention;
         let answer = store.apply(command).await.unwrap();
-        assert!(
-            matches!(answer.reply, Reply::Acquired { .. }),
-            "{name}: {answer:?}"
-        );
-        let life: i64 = redis::cmd("PTTL")
-            .arg(redis_key(&key))
-            .query(&mut raw)
-            .unwrap();
+        assert!(matches!(answer.reply, Reply::Acquired { .. }), "{name}: {answer:?}");
+        let life: i64 = redis::cmd("PTTL").arg(redis_key(&key)).query(&mut raw).unwrap();
         assert_ne!(life, -1, "{name}: an entry that is never deleted");
     }
 }
@@ -127,21 +94,11 @@ async fn keys_of_any_bytes_and_of_a_megabyte_are_keys() {
     let long = vec![b'x'; 1 << 20];
     let mut longer = long.clone();
     longer.push(b'x');
-    let tokens = [
-        &b"{a}\r\n$-1\r\n"[..],
-        &b"\0"[..],
-        &b"}"[..],
-        &every_byte,
-        &long,
-        &longer,
-    ]
-    .map(|name| key(name.to_vec()));
+    let tokens = [&b"{a}\r\n$-1\r\n"[..], &b"\0"[..], &b"}"[..], &every_byte, &long, &longer]
+        .map(|name| key(name.to_vec()));
     for key in &tokens {
         let grant = acquired(&store, key, 1).await;
-        assert_eq!(
-            apply(&store, key, complete(grant, "done")).await.unwrap(),
-            Reply::Completed
-        );
+        assert_eq!(apply(&store, key, complete(grant, "done")).await.unwrap(), Reply::Completed);
     }
     for key in &tokens {
         let reply = apply(&store, key, acquire(2)).await.unwrap();
@@ -155,16 +112,9 @@ async fn a_reply_of_a_megabyte_is_replayed() {
     let key = key("large");
     let grant = acquired(&store, &key, 1).await;
     let large = bytes::Bytes::from(vec![7; 1 << 20]);
-    let operation = Operation::Complete {
-        grant,
-        attempt: 1,
-        fingerprint: None,
-        reply: Some(large.clone()),
-    };
-    assert_eq!(
-        apply(&store, &key, operation).await.unwrap(),
-        Reply::Completed
-    );
+    let operation =
+        Operation::Complete { grant, attempt: 1, fingerprint: None, reply: Some(large.clone()) };
+    assert_eq!(apply(&store, &key, operation).await.unwrap(), Reply::Completed);
     let reply = apply(&store, &key, acquire(2)).await.unwrap();
     assert!(matches!(reply, Reply::Duplicate { reply: Some(reply), .. } if reply == large));
 }
@@ -182,9 +132,7 @@ async fn a_token_is_above_all_that_the_client_has_seen() {
     let floor = FencingToken::new(ahead).unwrap();
     for (name, bits) in [("a", 1), ("b", 2)] {
         let mut operation = acquire(bits);
-        let Operation::Acquire { floor: of, .. } = &mut operation else {
-            unreachable!()
-        };
+        let Operation::Acquire { floor: of, .. } = &mut operation else { unreachable!() };
         *of = floor;
         let reply = apply(&store, &key(name), operation).await.unwrap();
         assert!(matches!(reply, Reply::Acquired { token, .. } if token.get() == ahead + 1));

@@ -17,22 +17,11 @@ fn every_operation() -> Vec<Operation> {
         acquire(1),
         Operation::Renew { grant, ttl: second },
         complete(grant, "reply"),
-        Operation::Fail {
-            grant,
-            delay: second,
-            last: true,
-            error: "error".into(),
-        },
+        Operation::Fail { grant, delay: second, last: true, error: "error".into() },
         Operation::Release { grant, ran: true },
         Operation::Cancel { owner: owner(1) },
-        Operation::Reject {
-            grant,
-            reason: "reason".into(),
-        },
-        Operation::Redrive {
-            token: grant.token,
-            force: true,
-        },
+        Operation::Reject { grant, reason: "reason".into() },
+        Operation::Redrive { token: grant.token, force: true },
     ]
 }
 
@@ -58,20 +47,9 @@ async fn assert_corrupt(what: &str, put: impl Fn(&mut redis::Connection, &[u8]))
         ];
         let replies = replies(store.apply_batch(batch).await);
         assert_eq!(replies[1], Reply::Corrupt, "{what}: {}", operation.name());
-        assert!(
-            matches!(replies[0], Reply::Acquired { .. }),
-            "{what}: {replies:?}"
-        );
-        assert!(
-            matches!(replies[2], Reply::Acquired { .. }),
-            "{what}: {replies:?}"
-        );
-        assert_eq!(
-            dump(&mut raw),
-            before,
-            "{what} was changed by {}",
-            operation.name()
-        );
+        assert!(matches!(replies[0], Reply::Acquired { .. }), "{what}: {replies:?}");
+        assert!(matches!(replies[2], Reply::Acquired { .. }), "{what}: {replies:?}");
+        assert_eq!(dump(&mut raw), before, "{what} was changed by {}", operation.name());
     }
 }
 
@@ -104,25 +82,15 @@ async fn garbage_and_later_versions_are_corrupt_and_left_alone() {
     let (server, store) = server_and_store().await;
     let key = key("good");
     acquired(&store, &key, 1).await;
-    let good: Vec<u8> = redis::cmd("GET")
-        .arg(redis_key(&key))
-        .query(&mut raw(&server))
-        .unwrap();
+    let good: Vec<u8> = redis::cmd("GET").arg(redis_key(&key)).query(&mut raw(&server)).unwrap();
     assert_eq!(good.len(), 44);
 
     assert_corrupt("nothing", |raw, name| set(raw, name, b"")).await;
     assert_corrupt("text", |raw, name| {
-        set(
-            raw,
-            name,
-            "no entry, though long enough for one, it seems".as_bytes(),
-        )
+        set(raw, name, "no entry, though long enough for one, it seems".as_bytes())
     })
     .await;
-    assert_corrupt("a header cut short", |raw, name| {
-        set(raw, name, &good[..43])
-    })
-    .await;
+    assert_corrupt("a header cut short", |raw, name| set(raw, name, &good[..43])).await;
     for (what, at, byte) in [
         ("a later version", 0, 0xC2),
         ("an unknown state", 1, 5),

@@ -13,11 +13,7 @@ use crate::support::{acquire, acquired, apply, command, complete, key, server_an
 async fn dropped_after(polls: usize, future: impl Future) {
     let mut future = pin!(future);
     for _ in 0..polls {
-        if future
-            .as_mut()
-            .poll(&mut Context::from_waker(Waker::noop()))
-            .is_ready()
-        {
+        if future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready() {
             return;
         }
         tokio::task::yield_now().await;
@@ -33,12 +29,7 @@ async fn no_reply_goes_to_another_call_when_calls_are_dropped() {
         let key = key(name.clone());
         let grant = acquired(&store, &key, 1).await;
         let reply = Some(name.clone().into());
-        let done = Operation::Complete {
-            grant,
-            attempt: 1,
-            fingerprint: None,
-            reply,
-        };
+        let done = Operation::Complete { grant, attempt: 1, fingerprint: None, reply };
         assert_eq!(apply(&store, &key, done).await.unwrap(), Reply::Completed);
     }
     for polls in 0..6 {
@@ -61,19 +52,13 @@ async fn an_acquire_that_was_dropped_can_be_repeated_by_its_owner() {
         let key = key(format!("key {polls}"));
         dropped_after(polls, store.apply(command(&key, acquire(1)))).await;
         let grant = acquired(&store, &key, 1).await;
-        assert_eq!(
-            apply(&store, &key, complete(grant, "done")).await.unwrap(),
-            Reply::Completed
-        );
+        assert_eq!(apply(&store, &key, complete(grant, "done")).await.unwrap(), Reply::Completed);
     }
 }
 
 #[test]
 fn a_call_that_is_dropped_while_the_connection_is_made_leaves_it_to_the_next() {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let (_server, store) = server_and_store().await;
         let key = key("first");
@@ -90,12 +75,7 @@ fn a_call_that_is_dropped_while_the_connection_is_made_leaves_it_to_the_next() {
 
 #[test]
 fn a_store_outlives_the_runtime_that_it_was_first_used_on() {
-    let runtime = || {
-        tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .unwrap()
-    };
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (_server, store) = runtime().block_on(server_and_store());
     runtime().block_on(acquired(&store, &key("first"), 1));
     runtime().block_on(acquired(&store, &key("second"), 1));

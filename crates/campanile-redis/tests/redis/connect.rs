@@ -12,18 +12,10 @@ use crate::support::{acquire, acquired, apply, chain, complete, key, patient, ti
 #[tokio::test]
 async fn a_server_that_is_not_there_is_told_with_its_address() {
     let address = format!("127.0.0.1:{}", free_port().unwrap());
-    let error = RedisStore::connect(patient(format!("redis://{address}")))
-        .await
-        .unwrap_err();
-    assert!(
-        matches!(error, ConnectError::Unreachable { .. }),
-        "{error:?}"
-    );
+    let error = RedisStore::connect(patient(format!("redis://{address}"))).await.unwrap_err();
+    assert!(matches!(error, ConnectError::Unreachable { .. }), "{error:?}");
     let text = chain(&error);
-    assert!(
-        text.contains(&address) && text.contains("refused"),
-        "{text}"
-    );
+    assert!(text.contains(&address) && text.contains("refused"), "{text}");
 }
 
 #[tokio::test]
@@ -31,16 +23,11 @@ async fn a_server_that_hangs_is_given_up_in_time() {
     let mut server = RedisServer::start().unwrap();
     server.pause().unwrap();
     let bound = Duration::from_millis(300);
-    let config = RedisConfig::new(server.url())
-        .with_connect_timeout(bound)
-        .unwrap();
+    let config = RedisConfig::new(server.url()).with_connect_timeout(bound).unwrap();
     let (took, error) = timed(RedisStore::connect(config)).await;
     let error = error.unwrap_err();
     assert!(matches!(error, ConnectError::TimedOut { after, .. } if after == bound));
-    assert!(
-        error.to_string().contains(&server.addr().to_string()),
-        "{error}"
-    );
+    assert!(error.to_string().contains(&server.addr().to_string()), "{error}");
     assert!(took < bound * 10, "{took:?}");
 }
 
@@ -51,25 +38,17 @@ async fn what_is_no_redis_is_told() {
     let web_server = std::thread::spawn(move || {
         use std::io::Write;
         let (mut client, _) = listener.accept().unwrap();
-        client
-            .write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-            .unwrap();
+        client.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap();
     });
     let url = format!("redis://{address}");
     let error = RedisStore::connect(patient(url)).await.unwrap_err();
-    assert!(
-        matches!(error, ConnectError::Unreachable { .. }),
-        "{error:?}"
-    );
+    assert!(matches!(error, ConnectError::Unreachable { .. }), "{error:?}");
     web_server.join().unwrap();
 }
 
 #[tokio::test]
 async fn a_wrong_or_missing_password_is_told_and_not_shown() {
-    let server = RedisServer::builder()
-        .password("Wr1ghtW0rd")
-        .start()
-        .unwrap();
+    let server = RedisServer::builder().password("Wr1ghtW0rd").start().unwrap();
     let at = server.addr();
     for url in [
         format!("redis://{at}"),
@@ -80,10 +59,7 @@ async fn a_wrong_or_missing_password_is_told_and_not_shown() {
         assert!(matches!(error, ConnectError::Denied { .. }), "{error:?}");
         let text = format!("{} {error:?}", chain(&error));
         assert!(text.contains(&at.to_string()), "{text}");
-        assert!(
-            !text.contains("Wr0ngW0rd") && !text.contains("Ab3l"),
-            "{text}"
-        );
+        assert!(!text.contains("Wr0ngW0rd") && !text.contains("Ab3l"), "{text}");
     }
     let store = RedisStore::connect(patient(server.url())).await.unwrap();
     assert!(!format!("{store:?}").contains("Wr1ghtW0rd"));
@@ -94,10 +70,7 @@ async fn a_wrong_or_missing_password_is_told_and_not_shown() {
 async fn what_is_no_url_is_told() {
     for url in ["", "localhost", "http://127.0.0.1", "redis://127.0.0.1/x"] {
         let error = RedisStore::connect(url).await.unwrap_err();
-        assert!(
-            matches!(error, ConnectError::Url { .. }),
-            "{url}: {error:?}"
-        );
+        assert!(matches!(error, ConnectError::Url { .. }), "{url}: {error:?}");
     }
 }
 
@@ -109,9 +82,7 @@ async fn a_server_that_evicts_is_refused_unless_that_is_accepted() {
             .config("maxmemory-policy", policy)
             .start()
             .unwrap();
-        let error = RedisStore::connect(patient(server.url()))
-            .await
-            .unwrap_err();
+        let error = RedisStore::connect(patient(server.url())).await.unwrap_err();
         assert!(matches!(error, ConnectError::Evicts { .. }), "{error:?}");
         assert!(error.to_string().contains(policy), "{error}");
         let accepted = patient(server.url()).with_lossy_eviction(true);
@@ -122,17 +93,9 @@ async fn a_server_that_evicts_is_refused_unless_that_is_accepted() {
 
 #[tokio::test]
 async fn a_node_of_a_cluster_is_refused() {
-    let server = RedisServer::builder()
-        .config("cluster-enabled", "yes")
-        .start()
-        .unwrap();
-    let error = RedisStore::connect(patient(server.url()))
-        .await
-        .unwrap_err();
-    assert!(
-        matches!(error, ConnectError::Unsupported { .. }),
-        "{error:?}"
-    );
+    let server = RedisServer::builder().config("cluster-enabled", "yes").start().unwrap();
+    let error = RedisStore::connect(patient(server.url())).await.unwrap_err();
+    assert!(matches!(error, ConnectError::Unsupported { .. }), "{error:?}");
 }
 
 #[tokio::test]
@@ -144,22 +107,12 @@ async fn the_documented_permissions_are_enough() {
         )
         .start()
         .unwrap();
-    let store = RedisStore::connect(patient(format!("redis://app:pw@{}", server.addr())))
-        .await
-        .unwrap();
+    let store =
+        RedisStore::connect(patient(format!("redis://app:pw@{}", server.addr()))).await.unwrap();
     let key = key("key");
     let grant = acquired(&store, &key, 1).await;
-    let renew = campanile_core::Operation::Renew {
-        grant,
-        ttl: Duration::from_secs(30),
-    };
+    let renew = campanile_core::Operation::Renew { grant, ttl: Duration::from_secs(30) };
     assert_eq!(apply(&store, &key, renew).await.unwrap(), Reply::Renewed);
-    assert_eq!(
-        apply(&store, &key, complete(grant, "done")).await.unwrap(),
-        Reply::Completed
-    );
-    assert!(matches!(
-        apply(&store, &key, acquire(2)).await.unwrap(),
-        Reply::Duplicate { .. }
-    ));
+    assert_eq!(apply(&store, &key, complete(grant, "done")).await.unwrap(), Reply::Completed);
+    assert!(matches!(apply(&store, &key, acquire(2)).await.unwrap(), Reply::Duplicate { .. }));
 }

@@ -23,26 +23,17 @@ async fn a_read_only_server_is_an_error_until_it_takes_writes_again() {
     for operation in [acquire(2), complete(grant, "done")] {
         let error = apply(&store, &key, operation).await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Unavailable);
-        assert!(
-            chain(&error).contains("read only replica"),
-            "{}",
-            chain(&error)
-        );
+        assert!(chain(&error).contains("read only replica"), "{}", chain(&error));
     }
     server.cli(&["REPLICAOF", "NO", "ONE"]).unwrap();
-    assert_eq!(
-        apply(&store, &key, complete(grant, "done")).await.unwrap(),
-        Reply::Completed
-    );
+    assert_eq!(apply(&store, &key, complete(grant, "done")).await.unwrap(), Reply::Completed);
 }
 
 #[tokio::test]
 async fn the_first_command_after_a_failover_reaches_the_new_primary() {
     let (old, new) = (RedisServer::start().unwrap(), RedisServer::start().unwrap());
     let name = MovingName::of(&old);
-    let store = RedisStore::connect(patient(format!("redis://{}", name.address)))
-        .await
-        .unwrap();
+    let store = RedisStore::connect(patient(format!("redis://{}", name.address))).await.unwrap();
     let key = key("key");
     let grant = acquired(&store, &key, 1).await;
 
@@ -54,16 +45,11 @@ async fn the_first_command_after_a_failover_reaches_the_new_primary() {
     // The store's connection to the old primary stays open.
     name.moves_to(&new);
 
-    assert_eq!(
-        apply(&store, &key, complete(grant, "done")).await.unwrap(),
-        Reply::Completed
-    );
+    assert_eq!(apply(&store, &key, complete(grant, "done")).await.unwrap(), Reply::Completed);
 }
 
 fn follow(replica: &RedisServer, primary: &RedisServer) {
-    replica
-        .cli(&["REPLICAOF", "127.0.0.1", &primary.port().to_string()])
-        .unwrap();
+    replica.cli(&["REPLICAOF", "127.0.0.1", &primary.port().to_string()]).unwrap();
 }
 
 /// An address that leads to one server and later to another, as a name does: connections stay where
@@ -94,10 +80,9 @@ impl MovingName {
 }
 
 fn join(client: TcpStream, server: TcpStream) {
-    for (mut from, mut to) in [
-        (client.try_clone().unwrap(), server.try_clone().unwrap()),
-        (server, client),
-    ] {
+    for (mut from, mut to) in
+        [(client.try_clone().unwrap(), server.try_clone().unwrap()), (server, client)]
+    {
         thread::spawn(move || {
             // However it ends, the other side is to see the end.
             let _ = io::copy(&mut from, &mut to);

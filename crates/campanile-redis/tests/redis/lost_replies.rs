@@ -23,34 +23,20 @@ impl Line {
         let proxy = Proxy::to(server.addr()).unwrap();
         let config = impatient(server.url_through(proxy.addr()));
         let store = RedisStore::connect(config).await.unwrap();
-        Self {
-            server,
-            proxy,
-            store,
-        }
+        Self { server, proxy, store }
     }
 
     fn stored(&self, key: &StoreKey) -> Option<Vec<u8>> {
-        redis::cmd("GET")
-            .arg(redis_key(key))
-            .query(&mut raw(&self.server))
-            .unwrap()
+        redis::cmd("GET").arg(redis_key(key)).query(&mut raw(&self.server)).unwrap()
     }
 
     /// Sends it twice; the reply to the first is lost. Gives the second's.
     async fn lost_and_repeated(&self, key: &StoreKey, operation: Operation) -> Reply {
         // The server is to know the script, or what is lost is that it does not.
-        insist(
-            &self.store,
-            &crate::support::key("other"),
-            operation.clone(),
-        )
-        .await;
+        insist(&self.store, &crate::support::key("other"), operation.clone()).await;
         let before = self.stored(key);
         self.proxy.swallow_replies();
-        let error = apply(&self.store, key, operation.clone())
-            .await
-            .unwrap_err();
+        let error = apply(&self.store, key, operation.clone()).await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Timeout);
         let applied = || (self.stored(key) != before).then_some(());
         eventually(Duration::from_secs(10), applied).expect("the command was applied");
@@ -75,13 +61,7 @@ async fn an_acquire_whose_reply_was_lost_is_answered_with_the_same_grant() {
 async fn a_settling_command_whose_reply_was_lost_is_answered_the_same() {
     type Settle = fn(Grant) -> Operation;
     let settles: [(Settle, Reply); 6] = [
-        (
-            |grant| Operation::Renew {
-                grant,
-                ttl: Duration::from_secs(60),
-            },
-            Reply::Renewed,
-        ),
+        (|grant| Operation::Renew { grant, ttl: Duration::from_secs(60) }, Reply::Renewed),
         (|grant| complete(grant, "done"), Reply::Completed),
         (
             |grant| Operation::Fail {
@@ -92,21 +72,9 @@ async fn a_settling_command_whose_reply_was_lost_is_answered_the_same() {
             },
             Reply::Retrying,
         ),
-        (
-            |grant| Operation::Release { grant, ran: true },
-            Reply::Released,
-        ),
-        (
-            |grant| Operation::Cancel { owner: grant.owner },
-            Reply::Released,
-        ),
-        (
-            |grant| Operation::Reject {
-                grant,
-                reason: "reason".into(),
-            },
-            Reply::Rejected,
-        ),
+        (|grant| Operation::Release { grant, ran: true }, Reply::Released),
+        (|grant| Operation::Cancel { owner: grant.owner }, Reply::Released),
+        (|grant| Operation::Reject { grant, reason: "reason".into() }, Reply::Rejected),
     ];
     let line = Line::new().await;
     for (settle, expected) in settles {
@@ -116,11 +84,7 @@ async fn a_settling_command_whose_reply_was_lost_is_answered_the_same() {
         let reply = line.lost_and_repeated(&key, settle(grant)).await;
         assert_eq!(reply, expected, "{name}");
         let interrupts = line.stored(&key).unwrap()[4];
-        assert_eq!(
-            interrupts,
-            u8::from(name == "release"),
-            "{name} counts once"
-        );
+        assert_eq!(interrupts, u8::from(name == "release"), "{name} counts once");
     }
 }
 
@@ -129,14 +93,8 @@ async fn a_redrive_whose_reply_was_lost_is_answered_the_same() {
     let line = Line::new().await;
     let key = key("key");
     let grant = acquired(&line.store, &key, 1).await;
-    let reject = Operation::Reject {
-        grant,
-        reason: "reason".into(),
-    };
+    let reject = Operation::Reject { grant, reason: "reason".into() };
     assert_eq!(insist(&line.store, &key, reject).await, Reply::Rejected);
-    let redrive = Operation::Redrive {
-        token: grant.token,
-        force: false,
-    };
+    let redrive = Operation::Redrive { token: grant.token, force: false };
     assert_eq!(line.lost_and_repeated(&key, redrive).await, Reply::Reopened);
 }

@@ -27,20 +27,10 @@ async fn without_memory_only_what_needs_some_is_refused() {
     // As after a clock that went back: the lock's end is further away than anybody could have
     // asked.
     let far_away = (u64::MAX / 2).to_be_bytes();
-    redis::cmd("SETRANGE")
-        .arg(redis_key(&far))
-        .arg(36)
-        .arg(&far_away)
-        .exec(&mut raw)
-        .unwrap();
+    redis::cmd("SETRANGE").arg(redis_key(&far)).arg(36).arg(&far_away).exec(&mut raw).unwrap();
     for (key, delay) in [(&late, LATER), (&due, Duration::ZERO)] {
         let grant = acquired(&store, key, 1).await;
-        let fail = Operation::Fail {
-            grant,
-            delay,
-            last: false,
-            error: "error".into(),
-        };
+        let fail = Operation::Fail { grant, delay, last: false, error: "error".into() };
         assert_eq!(apply(&store, key, fail).await.unwrap(), Reply::Retrying);
     }
     server.cli(&["CONFIG", "SET", "maxmemory", "1"]).unwrap();
@@ -59,35 +49,19 @@ async fn without_memory_only_what_needs_some_is_refused() {
         command(&due, acquire(2)),
     ];
     let answers = store.apply_batch(batch).await;
-    let refused: Vec<usize> = (0..answers.len())
-        .filter(|&n| answers[n].is_err())
-        .collect();
-    assert_eq!(
-        refused,
-        [0, 3, 6],
-        "a first grant, an extension, a grant: {answers:?}"
-    );
+    let refused: Vec<usize> = (0..answers.len()).filter(|&n| answers[n].is_err()).collect();
+    assert_eq!(refused, [0, 3, 6], "a first grant, an extension, a grant: {answers:?}");
     for n in refused {
         let error = answers[n].as_ref().unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Unavailable);
-        assert!(
-            chain(error).contains("OOM") && chain(error).contains("maxmemory"),
-            "{error}"
-        );
+        assert!(chain(error).contains("OOM") && chain(error).contains("maxmemory"), "{error}");
     }
     let reply = |n: usize| answers[n].as_ref().unwrap().reply.clone();
     assert!(matches!(reply(1), Reply::Duplicate { reply: Some(reply), .. } if reply == "done"));
     assert!(matches!(reply(2), Reply::Locked { .. }));
     let clamped = Duration::from_secs(3600);
-    assert_eq!(
-        reply(4),
-        Reply::Locked { remaining: clamped },
-        "answered as if it were written"
-    );
-    let stored: Vec<u8> = redis::cmd("GET")
-        .arg(redis_key(&far))
-        .query(&mut raw)
-        .unwrap();
+    assert_eq!(reply(4), Reply::Locked { remaining: clamped }, "answered as if it were written");
+    let stored: Vec<u8> = redis::cmd("GET").arg(redis_key(&far)).query(&mut raw).unwrap();
     assert_eq!(stored[36..44], far_away, "and not written");
     assert!(matches!(reply(5), Reply::BackingOff { .. }));
 }
@@ -115,18 +89,10 @@ async fn without_memory_locks_are_still_renewed_and_settled() {
             match n {
                 0 => Operation::Renew { grant, ttl: LATER },
                 1 => complete(grant, "done"),
-                2 => Operation::Fail {
-                    grant,
-                    delay: LATER,
-                    last: true,
-                    error: "error".into(),
-                },
+                2 => Operation::Fail { grant, delay: LATER, last: true, error: "error".into() },
                 3 => Operation::Release { grant, ran: true },
                 4 => Operation::Cancel { owner: grant.owner },
-                _ => Operation::Reject {
-                    grant,
-                    reason: "reason".into(),
-                },
+                _ => Operation::Reject { grant, reason: "reason".into() },
             },
         ));
         expected.push(reply);
@@ -147,10 +113,7 @@ async fn a_client_that_starts_without_memory_answers_duplicates() {
     let reply = apply(&another, &key, acquire(2)).await.unwrap();
     assert!(matches!(reply, Reply::Duplicate { .. }));
     let renew = Operation::Renew { grant, ttl: LATER };
-    assert_eq!(
-        apply(&another, &key, renew).await.unwrap(),
-        Reply::Settled(State::Completed)
-    );
+    assert_eq!(apply(&another, &key, renew).await.unwrap(), Reply::Settled(State::Completed));
 }
 
 #[tokio::test]
@@ -161,32 +124,13 @@ async fn an_entry_without_a_tail_is_embedded_in_one_allocation() {
     let grant = acquired(&store, &key, 1).await;
     let embedded = |raw: &mut redis::Connection| {
         let name = redis_key(&key);
-        let encoding: String = redis::cmd("OBJECT")
-            .arg("ENCODING")
-            .arg(&name)
-            .query(raw)
-            .unwrap();
-        let memory: u64 = redis::cmd("MEMORY")
-            .arg("USAGE")
-            .arg(&name)
-            .query(raw)
-            .unwrap();
-        println!(
-            "a key of {} bytes: {encoding}, MEMORY USAGE {memory}",
-            name.len()
-        );
+        let encoding: String = redis::cmd("OBJECT").arg("ENCODING").arg(&name).query(raw).unwrap();
+        let memory: u64 = redis::cmd("MEMORY").arg("USAGE").arg(&name).query(raw).unwrap();
+        println!("a key of {} bytes: {encoding}, MEMORY USAGE {memory}", name.len());
         encoding == "embstr"
     };
     assert!(embedded(&mut raw), "PROCESSING");
-    let completed = Operation::Complete {
-        grant,
-        attempt: 1,
-        fingerprint: None,
-        reply: None,
-    };
-    assert_eq!(
-        apply(&store, &key, completed).await.unwrap(),
-        Reply::Completed
-    );
+    let completed = Operation::Complete { grant, attempt: 1, fingerprint: None, reply: None };
+    assert_eq!(apply(&store, &key, completed).await.unwrap(), Reply::Completed);
     assert!(embedded(&mut raw), "COMPLETED");
 }

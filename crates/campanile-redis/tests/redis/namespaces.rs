@@ -22,22 +22,12 @@ async fn a_store_with_another_number_of_buckets_is_refused() {
         let error = apply(&other, &key("key"), acquire(2)).await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Unavailable);
         let text = chain(&error);
-        assert!(
-            text.contains(NAMESPACE) && text.contains("16") && text.contains("32"),
-            "{text}"
-        );
+        assert!(text.contains(NAMESPACE) && text.contains("16") && text.contains("32"), "{text}");
     }
-    assert_eq!(
-        server.cli(&["DBSIZE"]).unwrap(),
-        entries,
-        "nothing was written"
-    );
+    assert_eq!(server.cli(&["DBSIZE"]).unwrap(), entries, "nothing was written");
 
     let same = RedisStore::connect(patient(server.url())).await.unwrap();
-    assert!(matches!(
-        apply(&same, &key("key"), acquire(2)).await.unwrap(),
-        Reply::Locked { .. }
-    ));
+    assert!(matches!(apply(&same, &key("key"), acquire(2)).await.unwrap(), Reply::Locked { .. }));
 }
 
 #[tokio::test]
@@ -47,10 +37,7 @@ async fn a_namespace_that_is_refused_does_not_touch_others_in_the_batch() {
     server.cli(&["SET", "campanile:{garbled}", "four"]).unwrap();
     server.cli(&["LPUSH", "campanile:{list}", "16"]).unwrap();
     let of = |namespace: &str, name: &'static str| {
-        StoreKey::new(
-            Namespace::try_from(namespace).unwrap(),
-            IdempotencyKey::new(name).unwrap(),
-        )
+        StoreKey::new(Namespace::try_from(namespace).unwrap(), IdempotencyKey::new(name).unwrap())
     };
     let keys = [
         of("tests", "a"),
@@ -77,11 +64,6 @@ async fn the_same_key_in_two_namespaces_is_two_keys() {
     let (_server, store) = server_and_store().await;
     for namespace in ["billing", "shipping"] {
         let namespace = Namespace::try_from(namespace).unwrap();
-        acquired(
-            &store,
-            &StoreKey::new(namespace, IdempotencyKey::new("k").unwrap()),
-            1,
-        )
-        .await;
+        acquired(&store, &StoreKey::new(namespace, IdempotencyKey::new("k").unwrap()), 1).await;
     }
 }

@@ -24,22 +24,14 @@ async fn a_restart_shows_in_no_error() {
     for key in &keys {
         let grant = acquired(&store, key, 1).await;
         // Answers only once the append-only file has the acquire.
-        server
-            .cli(&["CONFIG", "SET", "appendfsync", "always"])
-            .unwrap();
+        server.cli(&["CONFIG", "SET", "appendfsync", "always"]).unwrap();
         server.restart().unwrap();
-        assert_eq!(
-            apply(&store, key, complete(grant, "done")).await.unwrap(),
-            Reply::Completed
-        );
+        assert_eq!(apply(&store, key, complete(grant, "done")).await.unwrap(), Reply::Completed);
     }
     server.restart().unwrap();
     let batch = keys.iter().map(|key| command(key, acquire(2))).collect();
     for reply in crate::support::replies(store.apply_batch(batch).await) {
-        assert!(
-            matches!(reply, Reply::Duplicate { attempt: 1, .. }),
-            "{reply:?}"
-        );
+        assert!(matches!(reply, Reply::Duplicate { attempt: 1, .. }), "{reply:?}");
     }
 }
 
@@ -52,11 +44,7 @@ async fn a_server_that_is_gone_is_an_error_at_once_and_found_when_it_is_back() {
         let error = apply(&store, &key("while"), acquire(1)).await.unwrap_err();
         // And not a timeout, for which this store has a minute.
         assert_eq!(error.kind(), StoreErrorKind::Unavailable);
-        assert!(
-            chain(&error).contains(&server.addr().to_string()),
-            "{}",
-            chain(&error)
-        );
+        assert!(chain(&error).contains(&server.addr().to_string()), "{}", chain(&error));
     }
     server.restart().unwrap();
     acquired(&store, &key("after"), 1).await;
@@ -73,10 +61,8 @@ async fn a_call_to_a_server_that_hangs_ends_in_time() {
 
     server.pause().unwrap();
     for store in [&used, &unused, &used] {
-        let batch = vec![
-            command(&key("held"), complete(grant, "done")),
-            command(&key("b"), acquire(1)),
-        ];
+        let batch =
+            vec![command(&key("held"), complete(grant, "done")), command(&key("b"), acquire(1))];
         let (took, answers) = timed(store.apply_batch(batch)).await;
         for answer in answers {
             assert_eq!(answer.unwrap_err().kind(), StoreErrorKind::Timeout);

@@ -23,47 +23,25 @@ async fn every_script_is_sent_again_after_a_flush() {
     let ttl = Duration::from_secs(60);
     for (operation, expected) in [
         (Operation::Renew { grant, ttl }, Reply::Renewed),
-        (
-            Operation::Reject {
-                grant,
-                reason: "reason".into(),
-            },
-            Reply::Rejected,
-        ),
-        (
-            Operation::Redrive {
-                token: grant.token,
-                force: false,
-            },
-            Reply::Reopened,
-        ),
+        (Operation::Reject { grant, reason: "reason".into() }, Reply::Rejected),
+        (Operation::Redrive { token: grant.token, force: false }, Reply::Reopened),
     ] {
         flush();
         assert_eq!(apply(&store, &first, operation).await.unwrap(), expected);
     }
     for settle in [
-        |grant| Operation::Fail {
-            grant,
-            delay: Duration::ZERO,
-            last: false,
-            error: "e".into(),
-        },
+        |grant| Operation::Fail { grant, delay: Duration::ZERO, last: false, error: "e".into() },
         |grant| Operation::Release { grant, ran: false },
         |grant| complete(grant, "done"),
     ] {
         let grant = acquired(&store, &second, fastrand::u64(1..)).await;
         flush();
         let reply = apply(&store, &second, settle(grant)).await.unwrap();
-        assert!(
-            matches!(reply, Reply::Retrying | Reply::Released | Reply::Completed),
-            "{reply:?}"
-        );
+        assert!(matches!(reply, Reply::Retrying | Reply::Released | Reply::Completed), "{reply:?}");
     }
     flush();
     let owner = crate::support::owner(9);
-    let reply = apply(&store, &key("third"), Operation::Cancel { owner })
-        .await
-        .unwrap();
+    let reply = apply(&store, &key("third"), Operation::Cancel { owner }).await.unwrap();
     assert_eq!(reply, Reply::Released);
 }
 
@@ -85,10 +63,7 @@ async fn flushes_while_commands_are_under_way_show_in_no_error_and_count_no_atte
         let keys: Vec<_> = (0..8).map(|n| key(format!("{round}/{n}"))).collect();
         let acquires = keys.iter().map(|key| command(key, acquire(1))).collect();
         for reply in replies(store.apply_batch(acquires).await) {
-            assert!(
-                matches!(reply, Reply::Acquired { attempt: 1, .. }),
-                "{reply:?}"
-            );
+            assert!(matches!(reply, Reply::Acquired { attempt: 1, .. }), "{reply:?}");
         }
     }
     stop.store(true, Ordering::Relaxed);

@@ -21,19 +21,13 @@ pub(crate) async fn server_and_store() -> (RedisServer, RedisStore) {
 
 /// For tests in which nothing times out, however busy the machine is.
 pub(crate) fn patient(url: impl Into<String>) -> RedisConfig {
-    let config = RedisConfig::new(url)
-        .with_connect_timeout(Duration::from_secs(60))
-        .unwrap();
-    config
-        .with_command_timeout(Duration::from_secs(60))
-        .unwrap()
+    let config = RedisConfig::new(url).with_connect_timeout(Duration::from_secs(60)).unwrap();
+    config.with_command_timeout(Duration::from_secs(60)).unwrap()
 }
 
 /// For tests in which something times out. What is not meant to is repeated by [`insist`].
 pub(crate) fn impatient(url: impl Into<String>) -> RedisConfig {
-    RedisConfig::new(url)
-        .with_command_timeout(Duration::from_millis(300))
-        .unwrap()
+    RedisConfig::new(url).with_command_timeout(Duration::from_millis(300)).unwrap()
 }
 
 pub(crate) fn key(name: impl Into<bytes::Bytes>) -> StoreKey {
@@ -54,10 +48,7 @@ pub(crate) fn owner(bits: u64) -> Owner {
 }
 
 pub(crate) fn grant(token: FencingToken, bits: u64) -> Grant {
-    Grant {
-        token,
-        owner: owner(bits),
-    }
+    Grant { token, owner: owner(bits) }
 }
 
 pub(crate) fn acquire(bits: u64) -> Operation {
@@ -71,20 +62,11 @@ pub(crate) fn acquire(bits: u64) -> Operation {
 }
 
 pub(crate) fn complete(grant: Grant, reply: &'static str) -> Operation {
-    Operation::Complete {
-        grant,
-        attempt: 1,
-        fingerprint: None,
-        reply: Some(reply.into()),
-    }
+    Operation::Complete { grant, attempt: 1, fingerprint: None, reply: Some(reply.into()) }
 }
 
 pub(crate) fn command(key: &StoreKey, operation: Operation) -> Command {
-    Command {
-        key: key.clone(),
-        operation,
-        retention: Retention::default(),
-    }
+    Command { key: key.clone(), operation, retention: Retention::default() }
 }
 
 pub(crate) async fn apply(
@@ -92,10 +74,7 @@ pub(crate) async fn apply(
     key: &StoreKey,
     operation: Operation,
 ) -> Result<Reply, StoreError> {
-    store
-        .apply(command(key, operation))
-        .await
-        .map(|answer| answer.reply)
+    store.apply(command(key, operation)).await.map(|answer| answer.reply)
 }
 
 /// Repeats the command until it is answered, as a lock keeper does.
@@ -118,18 +97,12 @@ pub(crate) async fn acquired(store: &RedisStore, key: &StoreKey, bits: u64) -> G
 }
 
 pub(crate) fn replies(answers: Vec<Result<Answer, StoreError>>) -> Vec<Reply> {
-    answers
-        .into_iter()
-        .map(|answer| answer.unwrap().reply)
-        .collect()
+    answers.into_iter().map(|answer| answer.unwrap().reply).collect()
 }
 
 /// A connection of the test's own, to look behind the store's back.
 pub(crate) fn raw(server: &RedisServer) -> redis::Connection {
-    redis::Client::open(server.url())
-        .unwrap()
-        .get_connection()
-        .unwrap()
+    redis::Client::open(server.url()).unwrap().get_connection().unwrap()
 }
 
 /// An error and all its sources, in one line.
@@ -145,10 +118,7 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
 
 /// How long it takes.
 pub(crate) async fn timed<T>(future: impl Future<Output = T>) -> (Duration, T) {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "bounds of tests; no lock depends on them"
-    )]
+    #[expect(clippy::disallowed_methods, reason = "bounds of tests; no lock depends on them")]
     let start = std::time::Instant::now();
     let result = future.await;
     (start.elapsed(), result)

@@ -80,9 +80,7 @@ pub(super) async fn one_keys_refusal_does_not_touch_its_neighbours<S: Store, T: 
 pub(super) async fn a_full_batch_is_answered_in_full<S: Store, T: Time>(
     witness: &Witness<'_, S, T>,
 ) -> Kept {
-    let keys: Vec<_> = (0..witness.store.max_batch().get())
-        .map(|_| witness.key())
-        .collect();
+    let keys: Vec<_> = (0..witness.store.max_batch().get()).map(|_| witness.key()).collect();
     let acquires = keys.iter().map(|key| (key.clone(), acquire(LONG)));
     witness.apply_batch(acquires.collect()).await?;
     let again = keys.into_iter().map(|key| (key, acquire(LONG)));

@@ -45,20 +45,14 @@ async fn differ<S: Store, T: Time>(
     let most = witness.store.max_batch().get().min(KEYS);
     let mut done = 0;
     while done < operations {
-        let size = if chance.rng.bool() {
-            1
-        } else {
-            chance.rng.usize(1..=most)
-        };
+        let size = if chance.rng.bool() { 1 } else { chance.rng.usize(1..=most) };
         // Distinct keys, as a batch has them; now and then a new one.
         chance.rng.shuffle(&mut keys);
         if chance.rng.u8(..) < 8 {
             keys[0] = witness.key();
         }
-        let batch: Vec<_> = keys[..size]
-            .iter()
-            .map(|key| (key.clone(), chance.operation(key)))
-            .collect();
+        let batch: Vec<_> =
+            keys[..size].iter().map(|key| (key.clone(), chance.operation(key))).collect();
         if let [(key, operation)] = &batch[..] {
             let answer = witness.apply(key, operation.clone()).await?;
             chance.learn(key, operation, &answer.reply);
@@ -171,10 +165,7 @@ impl Chance {
 
     /// Mostly the last, sometimes a stale one, seldom nobody's.
     fn grant(&mut self, key: &StoreKey) -> Grant {
-        let nobodys = Grant {
-            token: self.floor,
-            owner: self.owner(),
-        };
+        let nobodys = Grant { token: self.floor, owner: self.owner() };
         let Some(grants) = self.grants.get(key) else {
             return nobodys;
         };
@@ -208,8 +199,6 @@ impl Chance {
     }
 
     fn text(&mut self) -> &'static str {
-        self.rng
-            .choice(["", "declined", "no such account", "ünïcödé"])
-            .expect("there are some")
+        self.rng.choice(["", "declined", "no such account", "ünïcödé"]).expect("there are some")
     }
 }

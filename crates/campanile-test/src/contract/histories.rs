@@ -56,10 +56,7 @@ pub(super) async fn no_token_is_below_the_floor<S: Store, T: Time>(
         let (key, _) = witness.bring(situation).await?;
         let grant = witness.grant(&key, acquire_above(floor)).await?;
         if grant.token.get() <= floor {
-            return Err(format!(
-                "{situation:?}: floor {floor}, token {}",
-                grant.token
-            ));
+            return Err(format!("{situation:?}: floor {floor}, token {}", grant.token));
         }
     }
     Ok(())
@@ -143,14 +140,9 @@ pub(super) async fn attempts_that_ran_are_handed_back_eight_times<S: Store, T: T
         witness.apply(&key, acquire).await?.reply
     } {
         let owner = nth(grants);
-        let release = Operation::Release {
-            grant: Grant { token, owner },
-            ran: true,
-        };
+        let release = Operation::Release { grant: Grant { token, owner }, ran: true };
         for _ in 0..2 {
-            witness
-                .expect(&key, release.clone(), Reply::Released)
-                .await?;
+            witness.expect(&key, release.clone(), Reply::Released).await?;
         }
         grants += 1;
         if grants > 100 {
@@ -161,9 +153,7 @@ pub(super) async fn attempts_that_ran_are_handed_back_eight_times<S: Store, T: T
     if grants == expected {
         Ok(())
     } else {
-        Err(format!(
-            "{grants} grants before the burial and not {expected}"
-        ))
+        Err(format!("{grants} grants before the burial and not {expected}"))
     }
 }
 
@@ -179,10 +169,8 @@ pub(super) async fn the_last_error_is_told_by_the_burial_lock<S: Store, T: Time>
         let owner = owner();
         for _ in 0..2 {
             match witness.apply(&key, acquire_as(owner, BRIEF)).await?.reply {
-                Reply::Exhausted {
-                    last_error: Some(error),
-                    ..
-                } if &*error == "no such account" => {}
+                Reply::Exhausted { last_error: Some(error), .. }
+                    if &*error == "no such account" => {}
                 other => return Err(format!("of a doomed entry: {other:?}")),
             }
         }
@@ -190,23 +178,13 @@ pub(super) async fn the_last_error_is_told_by_the_burial_lock<S: Store, T: Time>
     }
     // The burial's own failure has no error to tell, and a rejection without a reason neither.
     let grant = witness.grant(&key, acquire(LONG)).await?;
-    let quiet = Operation::Fail {
-        grant,
-        delay: Duration::ZERO,
-        last: false,
-        error: "".into(),
-    };
+    let quiet = Operation::Fail { grant, delay: Duration::ZERO, last: false, error: "".into() };
     witness.expect(&key, quiet, Reply::Retrying).await?;
     let grant = witness.grant(&key, acquire(LONG)).await?;
     let reason = "".into();
-    witness
-        .expect(&key, Operation::Reject { grant, reason }, Reply::Rejected)
-        .await?;
+    witness.expect(&key, Operation::Reject { grant, reason }, Reply::Rejected).await?;
     match witness.apply(&key, acquire(LONG)).await?.reply {
-        Reply::Parked {
-            reason: Some(error),
-            ..
-        } if &*error == "no such account" => Ok(()),
+        Reply::Parked { reason: Some(error), .. } if &*error == "no such account" => Ok(()),
         other => Err(format!("of a rejected entry: {other:?}")),
     }
 }
@@ -223,12 +201,7 @@ pub(super) async fn a_burial_lock_counts_burials_and_no_attempts<S: Store, T: Ti
     for (expected, end) in (1..).zip(ends) {
         let owner = owner();
         let token = match witness.apply(&key, acquire_as(owner, LONG)).await?.reply {
-            Reply::Exhausted {
-                token,
-                attempt: 1,
-                burials,
-                ..
-            } if burials == expected => token,
+            Reply::Exhausted { token, attempt: 1, burials, .. } if burials == expected => token,
             other => return Err(format!("burial {expected}: {other:?}")),
         };
         witness.apply(&key, end(Grant { token, owner })).await?;
@@ -257,9 +230,7 @@ pub(super) async fn a_repeated_failure_does_not_move_the_next_attempt<S: Store, 
     let delay = Duration::from_millis(20);
     let grant = witness.ended(&key, |grant| fail(grant, delay)).await?;
     witness.wait(delay / 2).await?;
-    witness
-        .expect(&key, fail(grant, LONG), Reply::Retrying)
-        .await?;
+    witness.expect(&key, fail(grant, LONG), Reply::Retrying).await?;
     witness.wait(delay / 2).await?;
     match witness.apply(&key, acquire(LONG)).await?.reply {
         Reply::Acquired { .. } => Ok(()),
@@ -274,9 +245,7 @@ pub(super) async fn a_lock_longer_than_the_longest_is_cut<S: Store, T: Time>(
     let key = witness.key();
     let grant = witness.grant(&key, acquire(MAX_LOCK_TTL * 3)).await?;
     let ttl = MAX_LOCK_TTL * 3;
-    witness
-        .expect(&key, Operation::Renew { grant, ttl }, Reply::Renewed)
-        .await?;
+    witness.expect(&key, Operation::Renew { grant, ttl }, Reply::Renewed).await?;
     match witness.apply(&key, acquire(LONG)).await?.reply {
         Reply::Locked { remaining } if remaining <= MAX_LOCK_TTL => {}
         other => return Err(format!("of a lock for {ttl:?}: {other:?}")),
@@ -284,10 +253,7 @@ pub(super) async fn a_lock_longer_than_the_longest_is_cut<S: Store, T: Time>(
     witness.apply(&key, fail(grant, MAX_BACKOFF * 3)).await?;
     match witness.apply(&key, acquire(LONG)).await?.reply {
         Reply::BackingOff { remaining, .. } if remaining <= MAX_BACKOFF => Ok(()),
-        other => Err(format!(
-            "of a back-off for {:?}: {other:?}",
-            MAX_BACKOFF * 3
-        )),
+        other => Err(format!("of a back-off for {:?}: {other:?}", MAX_BACKOFF * 3)),
     }
 }
 
@@ -297,15 +263,14 @@ pub(super) async fn an_error_longer_than_is_kept_is_cut<S: Store, T: Time>(
     // Three bytes each, so that the cut falls into a character.
     let long = "鐘".repeat(MAX_ERROR_BYTES);
     let key = witness.key();
-    let rejected = |grant| Operation::Reject {
-        grant,
-        reason: long.as_str().into(),
-    };
+    let rejected = |grant| Operation::Reject { grant, reason: long.as_str().into() };
     witness.ended(&key, rejected).await?;
     match witness.apply(&key, acquire(LONG)).await?.reply {
-        Reply::Parked {
-            reason: Some(kept), ..
-        } if kept.len() == MAX_ERROR_BYTES / 3 * 3 && long.starts_with(&*kept) => Ok(()),
+        Reply::Parked { reason: Some(kept), .. }
+            if kept.len() == MAX_ERROR_BYTES / 3 * 3 && long.starts_with(&*kept) =>
+        {
+            Ok(())
+        }
         other => Err(format!("{} bytes of an error: {other:?}", long.len())),
     }
 }
@@ -321,10 +286,7 @@ pub(super) async fn an_entry_lives_as_long_as_it_is_retained<S: Store, T: Time>(
         retention
     };
     let ends: [(Operation, Retention); 3] = {
-        let grant = Grant {
-            token: FencingToken::ZERO,
-            owner: owner(),
-        };
+        let grant = Grant { token: FencingToken::ZERO, owner: owner() };
         [
             (complete(grant), only(|kept| &mut kept.completed)),
             (reject(grant), only(|kept| &mut kept.failed)),
@@ -339,16 +301,10 @@ pub(super) async fn an_entry_lives_as_long_as_it_is_retained<S: Store, T: Time>(
             Operation::Reject { .. } => reject(mine),
             _ => fail(mine, LONG),
         };
-        let command = Command {
-            key: key.clone(),
-            operation,
-            retention,
-        };
+        let command = Command { key: key.clone(), operation, retention };
         let name = command.operation.name();
         let ended = witness.store.apply(command).await;
-        let ended = ended
-            .map_err(|error| format!("{name} failed: {error}"))?
-            .now;
+        let ended = ended.map_err(|error| format!("{name} failed: {error}"))?.now;
         loop {
             // Asks without writing: none of these keys can be acquired as long as it has its entry.
             let asked = witness.store.apply(witness.command(&key, acquire(LONG)));

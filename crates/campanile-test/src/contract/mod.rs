@@ -63,10 +63,7 @@ pub async fn run<S: Store>(store: &S, time: &impl Time) {
     assert!(
         violations.is_empty(),
         "the store broke its contract:\n{}",
-        violations
-            .iter()
-            .map(|v| format!("* {v}\n"))
-            .collect::<String>()
+        violations.iter().map(|v| format!("* {v}\n")).collect::<String>()
     );
 }
 

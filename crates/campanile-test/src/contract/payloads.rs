@@ -55,15 +55,9 @@ pub(super) async fn a_key_that_was_never_tried_may_change_its_payload<S: Store, 
     let release = Operation::Release { grant, ran: false };
     witness.expect(&key, release, Reply::Released).await?;
     let grant = witness.grant(&key, acquire_for("second")).await?;
-    witness
-        .expect(&key, acquire_for("first"), Reply::Mismatch)
-        .await?;
-    witness
-        .expect(&key, complete(grant), Reply::Completed)
-        .await?;
-    witness
-        .expect(&key, acquire_for("first"), Reply::Mismatch)
-        .await
+    witness.expect(&key, acquire_for("first"), Reply::Mismatch).await?;
+    witness.expect(&key, complete(grant), Reply::Completed).await?;
+    witness.expect(&key, acquire_for("first"), Reply::Mismatch).await
 }
 
 pub(super) async fn no_fingerprint_matches_every_payload<S: Store, T: Time>(
@@ -78,31 +72,21 @@ pub(super) async fn no_fingerprint_matches_every_payload<S: Store, T: Time>(
     // Whoever does not compare leaves the fingerprint as it is.
     let grant = witness.grant(&key, acquire(LONG)).await?;
     witness.apply(&key, release(grant)).await?;
-    witness
-        .expect(&key, acquire_for("second"), Reply::Mismatch)
-        .await
+    witness.expect(&key, acquire_for("second"), Reply::Mismatch).await
 }
 
 pub(super) async fn a_reply_comes_back_byte_for_byte<S: Store, T: Time>(
     witness: &Witness<'_, S, T>,
 ) -> Kept {
     let every_byte: Vec<u8> = (0..=255).collect();
-    let replies = [
-        None,
-        Some(Bytes::new()),
-        Some(every_byte.into()),
-        Some(vec![0xff; 4 * 1024].into()),
-    ];
+    let replies =
+        [None, Some(Bytes::new()), Some(every_byte.into()), Some(vec![0xff; 4 * 1024].into())];
     for reply in replies {
         // Adopted, or completed under its lock.
         for situation in [Situation::Absent, Situation::ProcessingLive] {
             let (key, grant) = witness.bring(situation).await?;
-            let complete = Operation::Complete {
-                grant,
-                attempt: 1,
-                fingerprint: None,
-                reply: reply.clone(),
-            };
+            let complete =
+                Operation::Complete { grant, attempt: 1, fingerprint: None, reply: reply.clone() };
             witness.expect(&key, complete, Reply::Completed).await?;
             match witness.apply(&key, acquire(LONG)).await?.reply {
                 Reply::Duplicate { reply: kept, .. } if kept == reply => {}

@@ -54,10 +54,7 @@ impl<S: Store, T: Time> Witness<'_, S, T> {
     pub(super) async fn bring(&self, situation: Situation) -> Kept<(StoreKey, Grant)> {
         let key = self.key();
         let grant = match situation {
-            Absent => Grant {
-                token: FencingToken::new(1).expect("small"),
-                owner: owner(),
-            },
+            Absent => Grant { token: FencingToken::new(1).expect("small"), owner: owner() },
             ProcessingLive => self.grant(&key, acquire(LONG)).await?,
             ProcessingExpired => {
                 let grant = self.grant(&key, acquire(BRIEF)).await?;
@@ -69,10 +66,7 @@ impl<S: Store, T: Time> Witness<'_, S, T> {
                 self.grant(&key, acquire(LONG)).await?
             }
             RetryingWaiting => self.ended(&key, |grant| fail(grant, LONG)).await?,
-            RetryingDue => {
-                self.ended(&key, |grant| fail(grant, Duration::ZERO))
-                    .await?
-            }
+            RetryingDue => self.ended(&key, |grant| fail(grant, Duration::ZERO)).await?,
             RetryingReleased => {
                 let release = |grant| Operation::Release { grant, ran: false };
                 self.ended(&key, release).await?
@@ -80,11 +74,9 @@ impl<S: Store, T: Time> Witness<'_, S, T> {
             RetryingDoomed => self.ended(&key, doom).await?,
             RetryingExhausted => {
                 for _ in 1..MAX_ATTEMPTS {
-                    self.ended(&key, |grant| fail(grant, Duration::ZERO))
-                        .await?;
+                    self.ended(&key, |grant| fail(grant, Duration::ZERO)).await?;
                 }
-                self.ended(&key, |grant| fail(grant, Duration::ZERO))
-                    .await?
+                self.ended(&key, |grant| fail(grant, Duration::ZERO)).await?
             }
             RetryingReopened => {
                 let grant = self.ended(&key, reject).await?;
@@ -111,14 +103,7 @@ impl<S: Store, T: Time> Witness<'_, S, T> {
 
     /// Makes the entry show what it is: each of the answers depends on more of it.
     pub(super) async fn reveal(&self, key: &StoreKey, mine: Grant) -> Kept {
-        self.apply(
-            key,
-            Operation::Renew {
-                grant: mine,
-                ttl: BRIEF,
-            },
-        )
-        .await?;
+        self.apply(key, Operation::Renew { grant: mine, ttl: BRIEF }).await?;
         self.apply(key, acquire(BRIEF)).await?;
         self.wait(BRIEF).await?;
         self.apply(key, fail(mine, Duration::ZERO)).await?;
@@ -132,10 +117,5 @@ impl<S: Store, T: Time> Witness<'_, S, T> {
 }
 
 fn doom(grant: Grant) -> Operation {
-    Operation::Fail {
-        grant,
-        delay: Duration::ZERO,
-        last: true,
-        error: "no such account".into(),
-    }
+    Operation::Fail { grant, delay: Duration::ZERO, last: true, error: "no such account".into() }
 }

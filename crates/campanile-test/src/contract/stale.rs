@@ -86,11 +86,7 @@ pub(super) async fn an_absent_entry_has_no_grant<S: Store, T: Time>(
     for operation in operations(nobodys) {
         let key = witness.key();
         let adopted = matches!(operation, Operation::Complete { .. });
-        let expected = if adopted {
-            Reply::Completed
-        } else {
-            Reply::Lost
-        };
+        let expected = if adopted { Reply::Completed } else { Reply::Lost };
         witness.expect(&key, operation, expected).await?;
         witness.reveal(&key, nobodys).await?;
     }

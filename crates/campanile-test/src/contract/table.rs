@@ -93,16 +93,13 @@ async fn check<S: Store, T: Time>(
             let answer = witness.apply(&key, operation.clone()).await?;
             if is(&answer.reply) != expected {
                 let reply = answer.reply;
-                return Err(format!(
-                    "{operation:?} answered {reply:?} and not {expected:?}"
-                ));
+                return Err(format!("{operation:?} answered {reply:?} and not {expected:?}"));
             }
             // The same command again, as after a lost reply.
             witness.apply(&key, operation).await?;
             witness.reveal(&key, mine).await
         };
-        seen.await
-            .map_err(|seen| format!("{situation:?}: {seen}"))?;
+        seen.await.map_err(|seen| format!("{situation:?}: {seen}"))?;
     }
     Ok(())
 }

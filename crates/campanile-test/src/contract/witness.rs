@@ -100,19 +100,14 @@ impl<'a, S: Store, T: Time> Witness<'a, S, T> {
             Ok(())
         } else {
             let reply = answer.reply;
-            Err(format!(
-                "{operation:?} answered {reply:?} and not {expected:?}"
-            ))
+            Err(format!("{operation:?} answered {reply:?} and not {expected:?}"))
         }
     }
 
     /// The store's clock.
     pub(super) async fn now(&self) -> Kept<SystemTime> {
         let owner = owner();
-        Ok(self
-            .apply(&self.key(), Operation::Cancel { owner })
-            .await?
-            .now)
+        Ok(self.apply(&self.key(), Operation::Cancel { owner }).await?.now)
     }
 
     /// Returns when the store's clock has gone on by so much.
@@ -141,11 +136,7 @@ impl<'a, S: Store, T: Time> Witness<'a, S, T> {
         Command {
             key: key.clone(),
             operation,
-            retention: Retention {
-                attempts: LONG,
-                completed: LONG,
-                failed: LONG,
-            },
+            retention: Retention { attempts: LONG, completed: LONG, failed: LONG },
         }
     }
 
@@ -206,28 +197,15 @@ pub(super) fn acquire_as(owner: Owner, ttl: Duration) -> Operation {
 pub(super) const MAX_ATTEMPTS: u16 = 3;
 
 pub(super) fn complete(grant: Grant) -> Operation {
-    Operation::Complete {
-        grant,
-        attempt: 1,
-        fingerprint: None,
-        reply: Some("reply".into()),
-    }
+    Operation::Complete { grant, attempt: 1, fingerprint: None, reply: Some("reply".into()) }
 }
 
 pub(super) fn fail(grant: Grant, delay: Duration) -> Operation {
-    Operation::Fail {
-        grant,
-        delay,
-        last: false,
-        error: "declined".into(),
-    }
+    Operation::Fail { grant, delay, last: false, error: "declined".into() }
 }
 
 pub(super) fn reject(grant: Grant) -> Operation {
-    Operation::Reject {
-        grant,
-        reason: "dead letter published".into(),
-    }
+    Operation::Reject { grant, reason: "dead letter published".into() }
 }
 
 pub(super) fn redrive(token: FencingToken, force: bool) -> Operation {

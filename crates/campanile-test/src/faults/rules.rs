@@ -52,17 +52,12 @@ impl Rules {
 
 impl Rule {
     fn new(operation: Option<&str>, fault: Fault) -> Self {
-        Self {
-            operation: operation.map(Into::into),
-            fault,
-        }
+        Self { operation: operation.map(Into::into), fault }
     }
 
     fn applies(&self, commands: &[Command]) -> bool {
         self.operation.as_ref().is_none_or(|operation| {
-            commands
-                .iter()
-                .any(|command| command.operation.name() == operation)
+            commands.iter().any(|command| command.operation.name() == operation)
         })
     }
 }

@@ -35,11 +35,7 @@ struct State {
 impl<S: Store> FaultyStore<S> {
     /// This store, without a fault so far.
     pub fn new(store: S) -> Self {
-        Self(Arc::new(Inner {
-            store,
-            state: Mutex::default(),
-            release: watch::Sender::new(()),
-        }))
+        Self(Arc::new(Inner { store, state: Mutex::default(), release: watch::Sender::new(()) }))
     }
 
     /// The store inside.
@@ -91,11 +87,7 @@ impl<S: Store> FaultyStore<S> {
     /// All commands so far, in their order.
     pub fn commands(&self) -> Vec<Command> {
         let state = self.state();
-        state
-            .calls
-            .iter()
-            .flat_map(|call| call.commands.clone())
-            .collect()
+        state.calls.iter().flat_map(|call| call.commands.clone()).collect()
     }
 
     /// How many commands with this word there were: `acquire`, `renew`, and so on.
@@ -195,14 +187,10 @@ impl<S> Clone for FaultyStore<S> {
 
 impl<S> fmt::Debug for FaultyStore<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FaultyStore")
-            .field("rules", &self.state().rules)
-            .finish_non_exhaustive()
+        f.debug_struct("FaultyStore").field("rules", &self.state().rules).finish_non_exhaustive()
     }
 }
 
 fn failed(commands: usize, how: &'static str) -> Answers {
-    (0..commands)
-        .map(|_| Err(StoreError::unavailable(how)))
-        .collect()
+    (0..commands).map(|_| Err(StoreError::unavailable(how))).collect()
 }

@@ -85,10 +85,8 @@ impl KafkaServerBuilder {
     pub(super) fn text(&self, port: u16, data: &Path) -> Result<String, ServerError> {
         let controller = format!("127.0.0.1:{}", free_port()?);
         let broker = format!("PLAINTEXT://127.0.0.1:{port}");
-        let mut properties: BTreeMap<String, String> = PROPERTIES
-            .iter()
-            .map(|&(name, value)| (name.to_owned(), value.to_owned()))
-            .collect();
+        let mut properties: BTreeMap<String, String> =
+            PROPERTIES.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
         for (name, value) in [
             ("controller.quorum.voters", format!("1@{controller}")),
             ("listeners", format!("{broker},CONTROLLER://{controller}")),

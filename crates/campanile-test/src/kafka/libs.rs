@@ -18,9 +18,7 @@ pub(crate) fn folder() -> PathBuf {
     }
     let cache = match env::var_os("CAMPANILE_CACHE") {
         Some(cache) => cache.into(),
-        None => env::home_dir()
-            .unwrap_or_else(env::temp_dir)
-            .join(".cache/campanile"),
+        None => env::home_dir().unwrap_or_else(env::temp_dir).join(".cache/campanile"),
     };
     cache.join(format!("kafka-{VERSION}/libs"))
 }

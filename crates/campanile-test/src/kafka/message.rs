@@ -13,13 +13,7 @@ pub struct Message {
 impl Message {
     /// A message for this topic, without key and payload.
     pub fn to(topic: impl Into<String>) -> Self {
-        Self {
-            topic: topic.into(),
-            partition: None,
-            key: None,
-            payload: None,
-            headers: None,
-        }
+        Self { topic: topic.into(), partition: None, key: None, payload: None, headers: None }
     }
 
     /// The partition. Default: chosen by a hash of the key, and without one by librdkafka.

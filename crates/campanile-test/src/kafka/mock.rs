@@ -30,10 +30,7 @@ impl MockKafka {
         config.set("test.mock.num.brokers", brokers.max(1).to_string());
         let producer = Producer::from_config(&mut config)?;
         rebalance_delay::remove(producer.client());
-        Ok(Self {
-            producer,
-            brokers: brokers.max(1).into(),
-        })
+        Ok(Self { producer, brokers: brokers.max(1).into() })
     }
 
     /// The brokers' addresses, for `bootstrap.servers`.
@@ -64,9 +61,6 @@ impl MockKafka {
     /// The cluster itself, to take brokers down, to move leaders and to inject errors. It cannot be
     /// sent to another thread: take it anew where it is needed.
     pub fn cluster(&self) -> MockCluster<'_, impl ClientContext + use<>> {
-        self.producer
-            .client()
-            .mock_cluster()
-            .expect("the producer was made with a mock cluster")
+        self.producer.client().mock_cluster().expect("the producer was made with a mock cluster")
     }
 }

@@ -86,9 +86,7 @@ impl Producer {
             // A broker that is started again should be found at once.
             .set("reconnect.backoff.ms", "50")
             .set("reconnect.backoff.max.ms", "200");
-        Ok(Self {
-            inner: config.create_with_context(Deliveries)?,
-        })
+        Ok(Self { inner: config.create_with_context(Deliveries)? })
     }
 
     pub(super) fn client(&self) -> &Client<impl ClientContext + use<>> {
@@ -138,10 +136,9 @@ impl ProducerContext for Deliveries {
 
     fn delivery(&self, result: &DeliveryResult<'_>, pending: Box<Pending>) {
         let result = match result {
-            Ok(message) => Ok(Delivered {
-                partition: message.partition(),
-                offset: message.offset(),
-            }),
+            Ok(message) => {
+                Ok(Delivered { partition: message.partition(), offset: message.offset() })
+            }
             Err((error, _)) => Err(error.clone()),
         };
         // Nobody waits any more if an earlier message could not even be enqueued.

@@ -140,20 +140,12 @@ impl KafkaServer {
         jvm: Jvm,
         port: u16,
     ) -> Result<Self, ServerError> {
-        let folder = tempfile::Builder::new()
-            .prefix("campanile-kafka-")
-            .tempdir()?;
+        let folder = tempfile::Builder::new().prefix("campanile-kafka-").tempdir()?;
         let text = builder.text(port, &folder.path().join("data"))?;
         fs::write(folder.path().join(PROPERTIES), text)?;
         jvm.format(folder.path(), port)?;
         let (process, producer) = run(&jvm, folder.path(), port)?;
-        Ok(Self {
-            producer,
-            process,
-            folder,
-            jvm,
-            port,
-        })
+        Ok(Self { producer, process, folder, jvm, port })
     }
 }
 

@@ -25,9 +25,8 @@ pub fn create_topic(
 ) -> Result<(), KafkaError> {
     let mut topic = NewTopic::new(name, partitions, TopicReplication::Fixed(1));
     topic.config = config.to_vec();
-    let admin: AdminClient<DefaultClientContext> = ClientConfig::new()
-        .set("bootstrap.servers", bootstrap)
-        .create()?;
+    let admin: AdminClient<DefaultClientContext> =
+        ClientConfig::new().set("bootstrap.servers", bootstrap).create()?;
     let options = AdminOptions::new().operation_timeout(Some(REPLY));
     let results = pollster::block_on(admin.create_topics([&topic], &options))?;
     for result in results {
@@ -62,9 +61,5 @@ fn has_leaders<C: ClientContext>(
         return Err(unknown);
     };
     let led = topic.partitions().iter().filter(|p| p.leader() >= 0);
-    if i32::try_from(led.count()) == Ok(partitions) {
-        Ok(())
-    } else {
-        Err(unknown)
-    }
+    if i32::try_from(led.count()) == Ok(partitions) { Ok(()) } else { Err(unknown) }
 }

@@ -42,22 +42,14 @@ impl Process {
         let output = OpenOptions::new().create(true).append(true).open(&log)?;
         let log_start = output.metadata()?.len();
         let mut mortal = spawner::mortal(command);
-        mortal
-            .stdin(Stdio::null())
-            .stderr(output.try_clone()?)
-            .stdout(output);
+        mortal.stdin(Stdio::null()).stderr(output.try_clone()?).stdout(output);
         let name = Path::new(command.get_program())
             .file_name()
             .unwrap_or(command.get_program())
             .to_string_lossy()
             .into_owned();
         let child = spawner::spawn(mortal)?;
-        Ok(Self {
-            child,
-            name,
-            log,
-            log_start,
-        })
+        Ok(Self { child, name, log, log_start })
     }
 
     /// The process's id, also after it has ended.
@@ -141,9 +133,7 @@ impl Process {
     pub fn log(&self) -> io::Result<String> {
         let mut file = File::open(&self.log)?;
         let end = file.metadata()?.len();
-        file.seek(SeekFrom::Start(
-            self.log_start.max(end.saturating_sub(TAIL)),
-        ))?;
+        file.seek(SeekFrom::Start(self.log_start.max(end.saturating_sub(TAIL))))?;
         let mut tail = Vec::new();
         file.take(TAIL).read_to_end(&mut tail)?;
         Ok(String::from_utf8_lossy(&tail).into_owned())
@@ -181,23 +171,14 @@ impl Process {
             (Ok(log), Some(port)) if log.contains("Address already in use") => {
                 ServerError::PortTaken { server, port }
             }
-            (Ok(log), _) => ServerError::Exited {
-                server,
-                status,
-                log,
-            },
+            (Ok(log), _) => ServerError::Exited { server, status, log },
         }
     }
 
     /// The error of a process that takes too long.
     fn late(&self, within: Duration) -> ServerError {
         let server = self.name.clone();
-        self.log()
-            .map_or_else(ServerError::Io, |log| ServerError::NotReady {
-                server,
-                within,
-                log,
-            })
+        self.log().map_or_else(ServerError::Io, |log| ServerError::NotReady { server, within, log })
     }
 
     /// Sends a signal, unless the process was reaped: its id may be another's by now.

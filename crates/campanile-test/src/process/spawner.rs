@@ -22,12 +22,8 @@ pub(super) fn spawn(command: Command) -> io::Result<Child> {
         sender
     });
     let (reply, result) = mpsc::sync_channel(1);
-    SPAWNER
-        .send((command, reply))
-        .expect("the spawning thread lives as long as the process");
-    result
-        .recv()
-        .expect("the spawning thread answers every job")
+    SPAWNER.send((command, reply)).expect("the spawning thread lives as long as the process");
+    result.recv().expect("the spawning thread answers every job")
 }
 
 /// The same command, to be killed when this process dies, however that happens, where `setpriv` can
@@ -45,9 +41,8 @@ pub(super) fn mortal(command: &Command) -> Command {
     });
     let program = command.get_program();
     // What cannot be found is spawned as it is: the error then names it, and not `setpriv`.
-    let found = program
-        .to_str()
-        .is_some_and(|name| name.contains('/') || program::find(name).is_some());
+    let found =
+        program.to_str().is_some_and(|name| name.contains('/') || program::find(name).is_some());
     let mut mortal = if found && *CAN {
         let mut setpriv = Command::new("setpriv");
         setpriv.args(["--pdeathsig", "KILL", "--"]).arg(program);

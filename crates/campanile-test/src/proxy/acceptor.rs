@@ -36,12 +36,7 @@ impl Acceptor {
             let (faults, stopping) = (Arc::clone(faults), Arc::clone(&stopping));
             thread::spawn(move || accept(&listener, &faults, &stopping))
         };
-        Ok(Self {
-            addr,
-            faults: Arc::clone(faults),
-            stopping,
-            thread,
-        })
+        Ok(Self { addr, faults: Arc::clone(faults), stopping, thread })
     }
 
     pub(super) fn addr(&self) -> SocketAddr {
@@ -53,15 +48,10 @@ impl Acceptor {
         self.stopping.store(true, Ordering::SeqCst);
         // Wakes the thread from its accept. If nobody listens any more, it is awake.
         let _ = TcpStream::connect(self.addr);
-        let connections = self
-            .thread
-            .join()
-            .expect("the accepting thread cannot panic");
+        let connections = self.thread.join().expect("the accepting thread cannot panic");
         self.faults.close_all();
         for connection in connections {
-            connection
-                .join()
-                .expect("a connection's thread cannot panic");
+            connection.join().expect("a connection's thread cannot panic");
         }
     }
 }

@@ -72,12 +72,7 @@ fn connect(client: TcpStream, faults: &Faults) -> io::Result<Connection> {
     let server = TcpStream::connect_timeout(&faults.server(), CONNECT)?;
     client.set_nodelay(true)?;
     server.set_nodelay(true)?;
-    Ok(Connection {
-        client,
-        server,
-        closed: AtomicBool::new(false),
-        gap: AtomicBool::new(false),
-    })
+    Ok(Connection { client, server, closed: AtomicBool::new(false), gap: AtomicBool::new(false) })
 }
 
 /// Moves what comes from one side to the other, as the faults allow.

@@ -92,9 +92,7 @@ impl Faults {
     }
 
     pub(super) fn forget(&self, connection: &Arc<Connection>) {
-        self.state()
-            .connections
-            .retain(|other| !Arc::ptr_eq(other, connection));
+        self.state().connections.retain(|other| !Arc::ptr_eq(other, connection));
     }
 
     pub(super) fn close_all(&self) {
@@ -137,11 +135,8 @@ impl Faults {
             if left.is_zero() || connection.is_closed() {
                 return Verdict::Pass;
             }
-            state = self
-                .changed
-                .wait_timeout(state, left)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
+            state =
+                self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 

@@ -50,17 +50,10 @@ impl Proxy {
     ///
     /// When `server` is no address, or no port can be had.
     pub fn to(server: impl ToSocketAddrs) -> io::Result<Self> {
-        let server = server
-            .to_socket_addrs()?
-            .next()
-            .ok_or(io::ErrorKind::AddrNotAvailable)?;
+        let server = server.to_socket_addrs()?.next().ok_or(io::ErrorKind::AddrNotAvailable)?;
         let faults = Arc::new(Faults::new(server));
         let acceptor = Acceptor::on_free_port(&faults)?;
-        Ok(Self {
-            addr: acceptor.addr(),
-            faults,
-            acceptor: Mutex::new(Some(acceptor)),
-        })
+        Ok(Self { addr: acceptor.addr(), faults, acceptor: Mutex::new(Some(acceptor)) })
     }
 
     /// Where clients connect.

@@ -44,9 +44,7 @@ fn reply(stream: &mut impl BufRead) -> io::Result<String> {
 fn bulk(stream: &mut impl BufRead, length: u64) -> io::Result<String> {
     let mut bytes = Vec::new();
     stream.take(length + 2).read_to_end(&mut bytes)?;
-    let text = bytes
-        .strip_suffix(b"\r\n")
-        .ok_or(io::ErrorKind::UnexpectedEof)?;
+    let text = bytes.strip_suffix(b"\r\n").ok_or(io::ErrorKind::UnexpectedEof)?;
     Ok(String::from_utf8_lossy(text).into_owned())
 }
 
@@ -76,10 +74,7 @@ mod tests {
         assert_eq!(read(b":-7\r\n").unwrap(), "-7");
         assert_eq!(read(b"$4\r\na\r\nb\r\n").unwrap(), "a\r\nb");
         assert_eq!(read(b"$-1\r\n").unwrap(), "(nil)");
-        assert_eq!(
-            read(b"*2\r\n:1\r\n*2\r\n$1\r\na\r\n$-1\r\n").unwrap(),
-            "1\na\n(nil)"
-        );
+        assert_eq!(read(b"*2\r\n:1\r\n*2\r\n$1\r\na\r\n$-1\r\n").unwrap(), "1\na\n(nil)");
     }
 
     #[test]
@@ -90,15 +85,8 @@ mod tests {
 
     #[test]
     fn what_is_cut_short_or_garbled_is_an_error() {
-        for bytes in [
-            &b""[..],
-            b"+OK",
-            b"\r\n",
-            b"$5\r\nab",
-            b"$x\r\n",
-            b"*2\r\n:1\r\n",
-            b"?\r\n",
-        ] {
+        for bytes in [&b""[..], b"+OK", b"\r\n", b"$5\r\nab", b"$x\r\n", b"*2\r\n:1\r\n", b"?\r\n"]
+        {
             assert!(read(bytes).is_err(), "{bytes:?}");
         }
     }

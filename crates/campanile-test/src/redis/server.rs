@@ -107,12 +107,7 @@ impl RedisServer {
     /// As [`RedisServerBuilder::start`].
     pub fn restart(&mut self) -> Result<(), ServerError> {
         self.process.kill()?;
-        self.process = run(
-            &self.program,
-            self.folder.path(),
-            self.port,
-            self.password.as_deref(),
-        )?;
+        self.process = run(&self.program, self.folder.path(), self.port, self.password.as_deref())?;
         Ok(())
     }
 
@@ -140,9 +135,7 @@ impl RedisServer {
         program: &Path,
         port: u16,
     ) -> Result<Self, ServerError> {
-        let folder = tempfile::Builder::new()
-            .prefix("campanile-redis-")
-            .tempdir()?;
+        let folder = tempfile::Builder::new().prefix("campanile-redis-").tempdir()?;
         let text = builder.text(port, folder.path(), &socket(folder.path()));
         fs::write(folder.path().join("redis.conf"), text)?;
         let process = run(program, folder.path(), port, builder.password.as_deref())?;

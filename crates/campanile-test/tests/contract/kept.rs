@@ -74,11 +74,7 @@ struct Row {
 
 impl Table {
     fn new(clock: TestClock) -> Self {
-        Self {
-            clock,
-            rows: Mutex::default(),
-            loads: AtomicUsize::new(0),
-        }
+        Self { clock, rows: Mutex::default(), loads: AtomicUsize::new(0) }
     }
 }
 

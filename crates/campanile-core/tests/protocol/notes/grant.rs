@@ -8,210 +8,95 @@ use crate::draft::{Draft, ME, NOW, OTHER, SECOND, fingerprint, token};
 const LIMIT: u64 = 1 << 53;
 
 fn due() -> Draft {
-    Draft {
-        owner: OTHER,
-        ..Draft::new(State::Retrying, NOW)
-    }
+    Draft { owner: OTHER, ..Draft::new(State::Retrying, NOW) }
 }
 
 fn granted(token: u64, before: Draft) -> Draft {
     let attempt = before.attempt + 1;
-    Draft {
-        state: State::Processing,
-        attempt,
-        token,
-        owner: ME,
-        at: NOW + TTL,
-        ..before
-    }
+    Draft { state: State::Processing, attempt, token, owner: ME, at: NOW + TTL, ..before }
 }
 
 fn acquired(value: u64, attempt: u16) -> Reply {
-    Reply::Acquired {
-        token: token(value),
-        attempt,
-    }
+    Reply::Acquired { token: token(value), attempt }
 }
 
 #[test]
 fn the_token_is_the_clocks_where_that_is_ahead() {
     let after = granted(NOW, due());
-    assert_step(
-        Some(due()),
-        &Acquire::PLAIN.operation(),
-        Some(after),
-        acquired(NOW, 2),
-    );
+    assert_step(Some(due()), &Acquire::PLAIN.operation(), Some(after), acquired(NOW, 2));
 }
 
 #[test]
 fn the_token_exceeds_the_one_before_where_the_clock_is_behind() {
     for previous in [NOW, NOW + 5] {
-        let before = Draft {
-            token: previous,
-            ..due()
-        };
+        let before = Draft { token: previous, ..due() };
         let after = granted(previous + 1, before.clone());
         let reply = acquired(previous + 1, 2);
-        assert_step(
-            Some(before),
-            &Acquire::PLAIN.operation(),
-            Some(after),
-            reply,
-        );
+        assert_step(Some(before), &Acquire::PLAIN.operation(), Some(after), reply);
     }
 }
 
 #[test]
 fn the_token_exceeds_the_floor() {
     let floor = token(NOW + 7 * SECOND);
-    let acquire = Acquire {
-        floor,
-        ..Acquire::PLAIN
-    }
-    .operation();
+    let acquire = Acquire { floor, ..Acquire::PLAIN }.operation();
     let value = floor.get() + 1;
     let after = granted(value, due());
     assert_step(Some(due()), &acquire, Some(after), acquired(value, 2));
 
-    let first = Draft {
-        attempt: 0,
-        created: (NOW / SECOND) as u32,
-        ..due()
-    };
-    assert_step(
-        None,
-        &acquire,
-        Some(granted(value, first)),
-        acquired(value, 1),
-    );
+    let first = Draft { attempt: 0, created: (NOW / SECOND) as u32, ..due() };
+    assert_step(None, &acquire, Some(granted(value, first)), acquired(value, 1));
 }
 
 #[test]
 fn the_last_token_below_the_limit_is_granted() {
-    let before = Draft {
-        token: LIMIT - 2,
-        ..due()
-    };
+    let before = Draft { token: LIMIT - 2, ..due() };
     let after = granted(LIMIT - 1, before.clone());
     let reply = acquired(LIMIT - 1, 2);
-    assert_step(
-        Some(before),
-        &Acquire::PLAIN.operation(),
-        Some(after),
-        reply,
-    );
+    assert_step(Some(before), &Acquire::PLAIN.operation(), Some(after), reply);
 }
 
 #[test]
 fn a_token_from_the_limit_on_is_not_granted_and_nothing_is_written() {
-    let no_token_left = Draft {
-        token: LIMIT - 1,
-        ..due()
-    };
-    let expired = Draft {
-        state: State::Processing,
-        ..no_token_left.clone()
-    };
+    let no_token_left = Draft { token: LIMIT - 1, ..due() };
+    let expired = Draft { state: State::Processing, ..no_token_left.clone() };
     for before in [no_token_left, expired] {
         let operation = Acquire::PLAIN.operation();
-        assert_step(
-            Some(before.clone()),
-            &operation,
-            Some(before),
-            Reply::Corrupt,
-        );
+        assert_step(Some(before.clone()), &operation, Some(before), Reply::Corrupt);
     }
-    let absurd_floor = || {
-        Acquire {
-            floor: token(LIMIT - 1),
-            ..Acquire::PLAIN
-        }
-        .operation()
-    };
+    let absurd_floor = || Acquire { floor: token(LIMIT - 1), ..Acquire::PLAIN }.operation();
     assert_step(None, &absurd_floor(), None, Reply::Corrupt);
     assert_step(Some(due()), &absurd_floor(), Some(due()), Reply::Corrupt);
 }
 
 #[test]
 fn a_grant_keeps_the_tail_and_the_fingerprint_and_clears_the_release() {
-    let before = Draft {
-        released: true,
-        fingerprint: 5,
-        ..due()
-    }
-    .with_error("declined");
-    let after = Draft {
-        released: false,
-        ..granted(NOW, before.clone())
-    };
-    assert_step(
-        Some(before),
-        &Acquire::PLAIN.operation(),
-        Some(after),
-        acquired(NOW, 2),
-    );
+    let before = Draft { released: true, fingerprint: 5, ..due() }.with_error("declined");
+    let after = Draft { released: false, ..granted(NOW, before.clone()) };
+    assert_step(Some(before), &Acquire::PLAIN.operation(), Some(after), acquired(NOW, 2));
 }
 
 #[test]
 fn a_grant_takes_the_fingerprint_that_the_command_brings() {
-    let acquire = Acquire {
-        fingerprint: Some(fingerprint(6)),
-        ..Acquire::PLAIN
-    }
-    .operation();
-    let after = Draft {
-        fingerprint: 6,
-        ..granted(NOW, due())
-    };
+    let acquire = Acquire { fingerprint: Some(fingerprint(6)), ..Acquire::PLAIN }.operation();
+    let after = Draft { fingerprint: 6, ..granted(NOW, due()) };
     assert_step(Some(due()), &acquire, Some(after), acquired(NOW, 2));
 }
 
 #[test]
 fn a_doomed_entry_is_buried_whatever_the_attempts() {
-    let before = Draft {
-        doomed: true,
-        ..due()
-    }
-    .with_error("declined");
-    let after = Draft {
-        burial: true,
-        burials: 1,
-        attempt: 1,
-        ..granted(NOW, before.clone())
-    };
-    let unlimited = Acquire {
-        max_attempts: 0,
-        ..Acquire::PLAIN
-    }
-    .operation();
+    let before = Draft { doomed: true, ..due() }.with_error("declined");
+    let after = Draft { burial: true, burials: 1, attempt: 1, ..granted(NOW, before.clone()) };
+    let unlimited = Acquire { max_attempts: 0, ..Acquire::PLAIN }.operation();
     let last_error = Some("declined".into());
-    let reply = Reply::Exhausted {
-        token: token(NOW),
-        attempt: 1,
-        burials: 1,
-        last_error,
-    };
+    let reply = Reply::Exhausted { token: token(NOW), attempt: 1, burials: 1, last_error };
     assert_step(Some(before), &unlimited, Some(after), reply);
 }
 
 #[test]
 fn a_burial_lock_that_more_attempts_reopen_is_a_lock_to_run_under() {
-    let before = Draft {
-        state: State::Processing,
-        burial: true,
-        burials: 1,
-        attempt: 3,
-        ..due()
-    };
-    let after = Draft {
-        burial: false,
-        ..granted(NOW, before.clone())
-    };
-    let more = Acquire {
-        max_attempts: 4,
-        ..Acquire::PLAIN
-    }
-    .operation();
+    let before = Draft { state: State::Processing, burial: true, burials: 1, attempt: 3, ..due() };
+    let after = Draft { burial: false, ..granted(NOW, before.clone()) };
+    let more = Acquire { max_attempts: 4, ..Acquire::PLAIN }.operation();
     assert_step(Some(before), &more, Some(after), acquired(NOW, 4));
 }

@@ -30,19 +30,8 @@ impl Acquire {
     };
 
     fn operation(self) -> Operation {
-        let Self {
-            ttl,
-            max_attempts,
-            fingerprint,
-            floor,
-        } = self;
-        Operation::Acquire {
-            owner: owner(ME),
-            ttl,
-            max_attempts,
-            fingerprint,
-            floor,
-        }
+        let Self { ttl, max_attempts, fingerprint, floor } = self;
+        Operation::Acquire { owner: owner(ME), ttl, max_attempts, fingerprint, floor }
     }
 }
 

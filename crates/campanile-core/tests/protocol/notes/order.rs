@@ -6,54 +6,28 @@ use super::{Acquire, TTL, assert_step};
 use crate::draft::{Draft, NOW, OTHER, TOKEN, fingerprint, token};
 
 fn other_payload() -> Acquire {
-    Acquire {
-        fingerprint: Some(fingerprint(2)),
-        ..Acquire::PLAIN
-    }
+    Acquire { fingerprint: Some(fingerprint(2)), ..Acquire::PLAIN }
 }
 
 fn all_states() -> [Draft; 4] {
-    [
-        State::Processing,
-        State::Retrying,
-        State::Completed,
-        State::Failed,
-    ]
-    .map(|state| Draft {
-        fingerprint: 1,
-        ..Draft::new(state, NOW - 1)
-    })
+    [State::Processing, State::Retrying, State::Completed, State::Failed]
+        .map(|state| Draft { fingerprint: 1, ..Draft::new(state, NOW - 1) })
 }
 
 #[test]
 fn a_mismatch_comes_before_whose_lock_it_is() {
     for draft in all_states() {
-        for before in [
-            draft.clone(),
-            Draft {
-                owner: OTHER,
-                ..draft
-            },
-        ] {
+        for before in [draft.clone(), Draft { owner: OTHER, ..draft }] {
             let operation = other_payload().operation();
-            assert_step(
-                Some(before.clone()),
-                &operation,
-                Some(before),
-                Reply::Mismatch,
-            );
+            assert_step(Some(before.clone()), &operation, Some(before), Reply::Mismatch);
         }
     }
 }
 
 #[test]
 fn a_key_that_was_never_tried_may_change_its_payload() {
-    let untried = Draft {
-        owner: OTHER,
-        attempt: 0,
-        fingerprint: 1,
-        ..Draft::new(State::Retrying, NOW - 1)
-    };
+    let untried =
+        Draft { owner: OTHER, attempt: 0, fingerprint: 1, ..Draft::new(State::Retrying, NOW - 1) };
     let after = Draft {
         state: State::Processing,
         attempt: 1,
@@ -63,50 +37,23 @@ fn a_key_that_was_never_tried_may_change_its_payload() {
         at: NOW + TTL,
         ..untried.clone()
     };
-    let reply = Reply::Acquired {
-        token: token(NOW),
-        attempt: 1,
-    };
-    assert_step(
-        Some(untried.clone()),
-        &other_payload().operation(),
-        Some(after),
-        reply,
-    );
+    let reply = Reply::Acquired { token: token(NOW), attempt: 1 };
+    assert_step(Some(untried.clone()), &other_payload().operation(), Some(after), reply);
 
     // Interrupted is tried, though its attempt was handed back.
-    let interrupted = Draft {
-        interrupts: 1,
-        ..untried
-    };
+    let interrupted = Draft { interrupts: 1, ..untried };
     let operation = other_payload().operation();
-    assert_step(
-        Some(interrupted.clone()),
-        &operation,
-        Some(interrupted),
-        Reply::Mismatch,
-    );
+    assert_step(Some(interrupted.clone()), &operation, Some(interrupted), Reply::Mismatch);
 }
 
 #[test]
 fn fingerprints_are_compared_only_if_both_are_there() {
     let entry = Draft::new(State::Completed, NOW - 1);
-    let reply = Reply::Duplicate {
-        reply: None,
-        attempt: 1,
-        completed_at: crate::draft::time(NOW - 1),
-    };
+    let reply =
+        Reply::Duplicate { reply: None, attempt: 1, completed_at: crate::draft::time(NOW - 1) };
     let operation = other_payload().operation();
-    assert_step(
-        Some(entry.clone()),
-        &operation,
-        Some(entry.clone()),
-        reply.clone(),
-    );
-    let entry = Draft {
-        fingerprint: 1,
-        ..entry
-    };
+    assert_step(Some(entry.clone()), &operation, Some(entry.clone()), reply.clone());
+    let entry = Draft { fingerprint: 1, ..entry };
     let operation = Acquire::PLAIN.operation();
     assert_step(Some(entry.clone()), &operation, Some(entry), reply);
 }
@@ -114,13 +61,7 @@ fn fingerprints_are_compared_only_if_both_are_there() {
 #[test]
 fn an_owner_whose_lock_expired_does_not_become_another_grant() {
     let own = Draft::new(State::Processing, NOW - 1);
-    let after = Draft {
-        at: NOW + TTL,
-        ..own.clone()
-    };
-    let reply = Reply::Acquired {
-        token: token(TOKEN),
-        attempt: 1,
-    };
+    let after = Draft { at: NOW + TTL, ..own.clone() };
+    let reply = Reply::Acquired { token: token(TOKEN), attempt: 1 };
     assert_step(Some(own), &Acquire::PLAIN.operation(), Some(after), reply);
 }

@@ -61,16 +61,8 @@ impl Ledger {
             (&Operation::Complete { grant, attempt, .. }, Reply::Completed) => {
                 if self.last.as_ref().is_none_or(|last| last.grant != grant) {
                     // The entry was gone, and its completion adopted.
-                    let last = Last {
-                        grant,
-                        buries: false,
-                        has_ended: true,
-                    };
-                    *self = Self {
-                        counted: attempt,
-                        interrupts: 0,
-                        last: Some(last),
-                    };
+                    let last = Last { grant, buries: false, has_ended: true };
+                    *self = Self { counted: attempt, interrupts: 0, last: Some(last) };
                 }
                 self.ended();
             }
@@ -85,11 +77,7 @@ impl Ledger {
         let grant = Grant { token, owner };
         if self.last.as_ref().is_none_or(|last| last.grant != grant) {
             self.counted += u16::from(!buries);
-            self.last = Some(Last {
-                grant,
-                buries,
-                has_ended: false,
-            });
+            self.last = Some(Last { grant, buries, has_ended: false });
         }
     }
 

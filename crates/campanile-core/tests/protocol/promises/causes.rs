@@ -68,23 +68,14 @@ impl Grants {
             // A renewal does not mend a lock that was cut short: its holder goes on to count on the
             // longer time that it was once promised.
             Event::Holds { grant, .. } if self.cut_short.contains(grant) => {}
-            &Event::Holds {
-                key,
-                client,
-                grant,
-                until,
-            } => {
+            &Event::Holds { key, client, grant, until } => {
                 self.held.insert(grant, Held { key, client, until });
             }
             // Who ends for good repeats that until it is answered, and is protected meanwhile.
-            Event::LetGo {
-                grant,
-                how: Ending::ForNow,
-            } => drop(self.held.remove(grant)),
+            Event::LetGo { grant, how: Ending::ForNow } => drop(self.held.remove(grant)),
             Event::Crashed { client } => self.held.retain(|_, held| held.client != *client),
             Event::Jumped { forward: true } => {
-                self.cut_short
-                    .extend(self.held.drain().map(|(grant, _)| grant));
+                self.cut_short.extend(self.held.drain().map(|(grant, _)| grant));
             }
             Event::Stepped { key, step } if step.reply == Reply::Reopened => {
                 self.held.retain(|_, held| held.key != *key);
@@ -94,9 +85,7 @@ impl Grants {
     }
 
     fn is_held(&self, grant: Grant, elapsed: u64) -> bool {
-        self.held
-            .get(&grant)
-            .is_some_and(|held| held.until > elapsed)
+        self.held.get(&grant).is_some_and(|held| held.until > elapsed)
     }
 }
 
@@ -119,15 +108,9 @@ fn nothing_comes_twice_without_a_cause(
             let key = keys.entry(index).or_default();
             if !grants.cut_short.contains(&grant) {
                 prop_assert!(!key.is_settled, "{grant:?} after the key was settled");
-                let unexcused = key
-                    .last
-                    .filter(|last| *last != grant && grants.is_held(*last, *elapsed));
-                prop_assert_eq!(
-                    unexcused,
-                    None,
-                    "{:?} while another still held the key",
-                    grant
-                );
+                let unexcused =
+                    key.last.filter(|last| *last != grant && grants.is_held(*last, *elapsed));
+                prop_assert_eq!(unexcused, None, "{:?} while another still held the key", grant);
             }
             key.last = Some(grant);
         }

@@ -46,19 +46,13 @@ fn only_how_far_the_stores_clock_is_decides() {
     check(2000, &wild::steps(), |step| {
         let in_range = |at: SystemTime| at > time(2 * HOUR) && at < time(1 << 52);
         let entries = [&step.before, &step.after];
-        let all_in_range = entries
-            .into_iter()
-            .flatten()
-            .all(|entry| in_range(entry.at()));
+        let all_in_range = entries.into_iter().flatten().all(|entry| in_range(entry.at()));
         if step.now < 2 * HOUR || step.now > 1 << 52 || !all_in_range {
             return Ok(());
         }
         let before = step.before.as_ref().map(earlier);
         let expected = Step::take(before, step.operation.clone(), step.now - HOUR);
-        prop_assert_eq!(
-            expected.after.map(untold),
-            step.after.as_ref().map(earlier).map(untold)
-        );
+        prop_assert_eq!(expected.after.map(untold), step.after.as_ref().map(earlier).map(untold));
         prop_assert_eq!(in_words(&expected.reply), in_words(&step.reply));
         Ok(())
     });
@@ -67,10 +61,7 @@ fn only_how_far_the_stores_clock_is_decides() {
 /// The entry as it would be an hour earlier.
 fn earlier(entry: &Entry) -> Entry {
     let mut bytes = entry.to_bytes().to_vec();
-    let created = entry
-        .created()
-        .duration_since(time(HOUR))
-        .expect("in range");
+    let created = entry.created().duration_since(time(HOUR)).expect("in range");
     let at = entry.at().duration_since(time(HOUR)).expect("in range");
     bytes[32..36].copy_from_slice(&(created.as_secs() as u32).to_be_bytes());
     bytes[36..44].copy_from_slice(&(at.as_micros() as u64).to_be_bytes());
@@ -100,11 +91,7 @@ fn in_words(reply: &Reply) -> Reply {
 fn a_clock_that_went_back_blocks_nobody_for_longer_than_the_longest_lock() {
     let held = crate::draft::Draft::new(State::Processing, 0);
     let now = crate::draft::NOW;
-    let entry = crate::draft::Draft {
-        at: now + 365 * crate::draft::DAY,
-        ..held
-    }
-    .entry();
+    let entry = crate::draft::Draft { at: now + 365 * crate::draft::DAY, ..held }.entry();
     let acquire = Operation::Acquire {
         owner: crate::draft::owner(crate::draft::OTHER),
         ttl: Duration::from_secs(30),
@@ -113,22 +100,9 @@ fn a_clock_that_went_back_blocks_nobody_for_longer_than_the_longest_lock() {
         floor: token(0),
     };
     let (entry, reply) = run(Some(entry), &acquire, time(now));
-    assert_eq!(
-        reply,
-        Reply::Locked {
-            remaining: Duration::from_micros(HOUR)
-        }
-    );
+    assert_eq!(reply, Reply::Locked { remaining: Duration::from_micros(HOUR) });
     let (entry, reply) = run(entry, &acquire, time(now + HOUR - SECOND));
-    assert_eq!(
-        reply,
-        Reply::Locked {
-            remaining: Duration::from_micros(SECOND)
-        }
-    );
+    assert_eq!(reply, Reply::Locked { remaining: Duration::from_micros(SECOND) });
     let (_, reply) = run(entry, &acquire, time(now + HOUR));
-    assert!(
-        matches!(reply, Reply::Acquired { attempt: 2, .. }),
-        "{reply:?}"
-    );
+    assert!(matches!(reply, Reply::Acquired { attempt: 2, .. }), "{reply:?}");
 }

@@ -12,17 +12,13 @@ use crate::world::{Faults, histories};
 fn a_mismatch_is_never_the_other_payloads_reply() {
     check(300, &histories(Faults::ALL), |history| {
         for (_, step) in history.steps() {
-            let Operation::Acquire {
-                fingerprint: Some(asked),
-                ..
-            } = step.operation
-            else {
+            let Operation::Acquire { fingerprint: Some(asked), .. } = step.operation else {
                 continue;
             };
             let told = match &step.reply {
-                Reply::Duplicate { reply, .. } => reply
-                    .as_ref()
-                    .map(|reply| String::from_utf8_lossy(reply).into_owned()),
+                Reply::Duplicate { reply, .. } => {
+                    reply.as_ref().map(|reply| String::from_utf8_lossy(reply).into_owned())
+                }
                 Reply::Parked { reason, .. } => reason.as_ref().map(ToString::to_string),
                 _ => continue,
             };

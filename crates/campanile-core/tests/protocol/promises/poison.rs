@@ -53,12 +53,7 @@ struct Poison {
 
 impl Poison {
     fn new(max_attempts: u16) -> Self {
-        Self {
-            entry: None,
-            now: NOW,
-            max_attempts,
-            acquired: 0,
-        }
+        Self { entry: None, now: NOW, max_attempts, acquired: 0 }
     }
 
     fn acquire(&mut self) -> (Grant, Reply) {
@@ -81,12 +76,7 @@ impl Poison {
         let delay = Duration::from_secs(5);
         let operation = match end {
             End::Crash => None,
-            End::Fail => Some(Operation::Fail {
-                grant,
-                delay,
-                last: false,
-                error: "no".into(),
-            }),
+            End::Fail => Some(Operation::Fail { grant, delay, last: false, error: "no".into() }),
             End::Interrupt => Some(Operation::Release { grant, ran: true }),
             End::Shed => Some(Operation::Release { grant, ran: false }),
             End::Cancel => Some(Operation::Cancel { owner: grant.owner }),
@@ -115,13 +105,7 @@ fn poison_ends() {
                 prop_assert!(matches!(reply, Reply::Exhausted { .. }), "{reply:?}");
             } else {
                 attempts += 1;
-                prop_assert_eq!(
-                    reply,
-                    Reply::Acquired {
-                        token: grant.token,
-                        attempt: attempts
-                    }
-                );
+                prop_assert_eq!(reply, Reply::Acquired { token: grant.token, attempt: attempts });
                 runs += u16::from(end.has_run());
                 let is_handed_back = match end {
                     End::Crash | End::Fail => false,
@@ -155,13 +139,7 @@ fn what_never_ran_is_never_exhausted() {
     let mut poison = Poison::new(1);
     for _ in 0..1000 {
         let (grant, reply) = poison.acquire();
-        assert_eq!(
-            reply,
-            Reply::Acquired {
-                token: grant.token,
-                attempt: 1
-            }
-        );
+        assert_eq!(reply, Reply::Acquired { token: grant.token, attempt: 1 });
         poison.end(grant, End::Shed);
     }
 }
@@ -171,10 +149,7 @@ fn what_never_ran_is_never_exhausted() {
 fn a_burial_that_does_not_come_about_is_counted() {
     check(
         100,
-        &vec(
-            prop_oneof![Just(End::Crash), Just(End::Fail), Just(End::Shed)],
-            1..20,
-        ),
+        &vec(prop_oneof![Just(End::Crash), Just(End::Fail), Just(End::Shed)], 1..20),
         |ends| {
             let mut poison = Poison::new(1);
             let (grant, _) = poison.acquire();
@@ -203,8 +178,5 @@ fn a_repeated_failure_does_not_push_the_next_attempt_away() {
     poison.end(grant, End::Fail);
     poison.now -= 60 * SECOND;
     let (_, reply) = poison.acquire();
-    assert!(
-        matches!(reply, Reply::Acquired { attempt: 2, .. }),
-        "{reply:?}"
-    );
+    assert!(matches!(reply, Reply::Acquired { attempt: 2, .. }), "{reply:?}");
 }

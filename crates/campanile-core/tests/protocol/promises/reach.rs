@@ -60,10 +60,7 @@ fn histories_reach_every_answer_that_a_client_can_get() {
         "a second burial",
         "a takeover",
     ];
-    let missing: Vec<_> = expected
-        .iter()
-        .filter(|word| !seen.contains_key(**word))
-        .collect();
+    let missing: Vec<_> = expected.iter().filter(|word| !seen.contains_key(**word)).collect();
     assert!(missing.is_empty(), "never seen: {missing:?}");
 }
 
@@ -106,10 +103,7 @@ fn special(step: &Step) -> [(&'static str, bool); 6] {
             step.reply == Reply::Released && attempts(&step.after) < attempts(&step.before),
         ),
         ("a clamp", waits && !step.is_idle()),
-        (
-            "a second burial",
-            matches!(step.reply, Reply::Exhausted { burials: 2.., .. }),
-        ),
+        ("a second burial", matches!(step.reply, Reply::Exhausted { burials: 2.., .. })),
         ("a takeover", was_held && step.grant().is_some()),
     ]
 }

@@ -15,14 +15,8 @@ fn the_token_rises_with_each_grant_of_a_key() {
         let mut last = HashMap::new();
         for (key, step) in history.steps() {
             let Some(entry) = step.grant() else { continue };
-            let previous = last
-                .insert(key, entry.token())
-                .unwrap_or(FencingToken::ZERO);
-            prop_assert!(
-                entry.token() > previous,
-                "{previous} and then {}",
-                entry.token()
-            );
+            let previous = last.insert(key, entry.token()).unwrap_or(FencingToken::ZERO);
+            prop_assert!(entry.token() > previous, "{previous} and then {}", entry.token());
         }
         Ok(())
     });
@@ -36,12 +30,7 @@ fn a_token_is_told_to_one_owner_and_for_one_attempt() {
         for (key, step) in history.steps() {
             let (token, grant) = match step.reply {
                 Reply::Acquired { token, attempt } => (token, (attempt, 0)),
-                Reply::Exhausted {
-                    token,
-                    attempt,
-                    burials,
-                    ..
-                } => (token, (attempt, burials)),
+                Reply::Exhausted { token, attempt, burials, .. } => (token, (attempt, burials)),
                 _ => continue,
             };
             let owner = step.after.as_ref().and_then(|entry| entry.owner());

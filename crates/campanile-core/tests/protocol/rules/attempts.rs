@@ -45,31 +45,20 @@ pub(super) fn a_burial_lock_is_granted_when_and_only_when_no_attempt_is_left(
     else {
         return Ok(());
     };
-    let (attempt, burials, doomed) = step.before.as_ref().map_or((0, 0, false), |entry| {
-        (entry.attempt(), entry.burials(), entry.is_doomed())
-    });
+    let (attempt, burials, doomed) = step
+        .before
+        .as_ref()
+        .map_or((0, 0, false), |entry| (entry.attempt(), entry.burials(), entry.is_doomed()));
     let is_spent = doomed || (max_attempts > 0 && attempt >= max_attempts);
     prop_assert_eq!(entry.is_burial(), is_spent);
-    let counted = if is_spent {
-        burials.saturating_add(1)
-    } else {
-        burials
-    };
+    let counted = if is_spent { burials.saturating_add(1) } else { burials };
     prop_assert_eq!(entry.burials(), counted);
     let token = entry.token();
     let expected = if is_spent {
         let last_error = entry.error().map(Into::into);
-        Reply::Exhausted {
-            token,
-            attempt,
-            burials: counted,
-            last_error,
-        }
+        Reply::Exhausted { token, attempt, burials: counted, last_error }
     } else {
-        Reply::Acquired {
-            token,
-            attempt: entry.attempt(),
-        }
+        Reply::Acquired { token, attempt: entry.attempt() }
     };
     prop_assert_eq!(&step.reply, &expected);
     Ok(())

@@ -105,19 +105,13 @@ fn waits(step: &Step, state: State) -> Option<(Duration, Option<SystemTime>)> {
         return None;
     };
     let entry = step.before.as_ref()?;
-    let remaining = entry
-        .at()
-        .duration_since(time(step.now))
-        .unwrap_or_default();
+    let remaining = entry.at().duration_since(time(step.now)).unwrap_or_default();
     let must_wait = entry.state() == state && entry.owner() != Some(owner) && !remaining.is_zero();
     must_wait.then(|| (remaining, step.after.as_ref().map(|entry| entry.at())))
 }
 
 pub(super) fn what_is_free_is_granted_for_as_long_as_was_asked(step: &Step) -> TestCaseResult {
-    let Operation::Acquire {
-        owner, ttl, floor, ..
-    } = step.operation
-    else {
+    let Operation::Acquire { owner, ttl, floor, .. } = step.operation else {
         return Ok(());
     };
     let is_free = step.before.as_ref().is_none_or(|entry| {
@@ -151,14 +145,8 @@ pub(super) fn an_owner_never_shortens_its_lock(step: &Step) -> TestCaseResult {
         _ => return Ok(()),
     };
     let whole = Duration::from_micros(ttl.min(MAX_LOCK_TTL).as_micros() as u64);
-    let kept = step
-        .before
-        .as_ref()
-        .filter(|_| step.grant().is_none())
-        .map(|entry| entry.at());
-    let expected = kept
-        .unwrap_or(SystemTime::UNIX_EPOCH)
-        .max(time(step.now) + whole);
+    let kept = step.before.as_ref().filter(|_| step.grant().is_none()).map(|entry| entry.at());
+    let expected = kept.unwrap_or(SystemTime::UNIX_EPOCH).max(time(step.now) + whole);
     prop_assert_eq!(step.after.as_ref().map(|entry| entry.at()), Some(expected));
     Ok(())
 }

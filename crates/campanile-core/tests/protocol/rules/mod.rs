@@ -29,13 +29,7 @@ pub(crate) struct Step {
 impl Step {
     pub(crate) fn take(before: Option<Entry>, operation: Operation, now: u64) -> Self {
         let (after, reply) = step(before.clone(), &operation, time(now));
-        Self {
-            now,
-            before,
-            operation,
-            after,
-            reply,
-        }
+        Self { now, before, operation, after, reply }
     }
 
     /// Whether the entry is as it was.
@@ -46,10 +40,7 @@ impl Step {
     /// The entry before and after, if this step gave it a new grant.
     pub(crate) fn grant(&self) -> Option<&Entry> {
         let after = self.after.as_ref()?;
-        let is_new = self
-            .before
-            .as_ref()
-            .is_none_or(|before| grant_of(before) != grant_of(after));
+        let is_new = self.before.as_ref().is_none_or(|before| grant_of(before) != grant_of(after));
         (matches!(self.operation, Operation::Acquire { .. }) && is_new).then_some(after)
     }
 
@@ -80,10 +71,7 @@ impl Step {
 }
 
 pub(crate) fn grant_of(entry: &Entry) -> Option<Grant> {
-    entry.owner().map(|owner| Grant {
-        token: entry.token(),
-        owner,
-    })
+    entry.owner().map(|owner| Grant { token: entry.token(), owner })
 }
 
 macro_rules! rules {

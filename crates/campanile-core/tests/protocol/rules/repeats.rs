@@ -20,24 +20,15 @@ pub(super) fn a_repeat_at_once_gives_the_same_answer_and_changes_nothing(
 pub(super) fn a_repeat_later_gives_the_same_answer_and_counts_nothing(
     step: &Step,
 ) -> TestCaseResult {
-    if matches!(
-        step.reply,
-        Reply::Locked { .. } | Reply::BackingOff { .. } | Reply::Corrupt
-    ) {
+    if matches!(step.reply, Reply::Locked { .. } | Reply::BackingOff { .. } | Reply::Corrupt) {
         return Ok(());
     }
     let earlier = step.now.saturating_sub(2 * DAY);
-    for now in [
-        step.now.saturating_add(1),
-        step.now.saturating_add(9 * DAY),
-        earlier,
-    ] {
+    for now in [step.now.saturating_add(1), step.now.saturating_add(9 * DAY), earlier] {
         let (after, reply) = run(step.after.clone(), &step.operation, time(now));
         prop_assert_eq!(&reply, &step.reply);
-        let moves = matches!(
-            step.reply,
-            Reply::Acquired { .. } | Reply::Exhausted { .. } | Reply::Renewed
-        );
+        let moves =
+            matches!(step.reply, Reply::Acquired { .. } | Reply::Exhausted { .. } | Reply::Renewed);
         if moves {
             prop_assert_eq!(without_end(after), without_end(step.after.clone()));
         } else {
@@ -71,10 +62,7 @@ pub(super) fn an_answer_that_refuses_changes_nothing(step: &Step) -> TestCaseRes
         | Reply::Lost
         | Reply::Corrupt => prop_assert!(step.is_idle()),
         Reply::Locked { remaining } | Reply::BackingOff { remaining, .. } => {
-            prop_assert_eq!(
-                without_end(step.after.clone()),
-                without_end(step.before.clone())
-            );
+            prop_assert_eq!(without_end(step.after.clone()), without_end(step.before.clone()));
             let is_clamped = remaining.as_micros() == u128::from(HOUR)
                 || remaining.as_micros() == u128::from(DAY);
             prop_assert!(step.is_idle() || is_clamped);

@@ -59,13 +59,7 @@ pub(super) fn only_a_redrive_reopens_what_is_settled(step: &Step) -> TestCaseRes
 /// In every state, once the key was tried; and a mismatch is claimed of nothing else.
 pub(super) fn another_payload_is_refused_and_told_nothing(step: &Step) -> TestCaseResult {
     let mismatches = match (&step.operation, &step.before) {
-        (
-            Operation::Acquire {
-                fingerprint: Some(asked),
-                ..
-            },
-            Some(entry),
-        ) => {
+        (Operation::Acquire { fingerprint: Some(asked), .. }, Some(entry)) => {
             let was_tried =
                 entry.state() != State::Retrying || entry.attempt() > 0 || entry.interrupts() > 0;
             was_tried && entry.fingerprint().is_some_and(|stored| stored != *asked)

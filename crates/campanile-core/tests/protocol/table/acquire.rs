@@ -35,38 +35,21 @@ fn granted(before: Draft) -> Draft {
 
 fn first_grant() -> Draft {
     let created = (NOW / SECOND) as u32;
-    granted(Draft {
-        attempt: 0,
-        created,
-        ..Draft::new(State::Processing, 0)
-    })
+    granted(Draft { attempt: 0, created, ..Draft::new(State::Processing, 0) })
 }
 
 fn buried(before: Draft) -> Draft {
     let attempt = before.attempt;
-    Draft {
-        burial: true,
-        burials: before.burials + 1,
-        attempt,
-        ..granted(before)
-    }
+    Draft { burial: true, burials: before.burials + 1, attempt, ..granted(before) }
 }
 
 fn acquired(attempt: u16) -> Reply {
-    Reply::Acquired {
-        token: token(NOW),
-        attempt,
-    }
+    Reply::Acquired { token: token(NOW), attempt }
 }
 
 fn exhausted(token: u64, attempt: u16) -> Reply {
     let token = self::token(token);
-    Reply::Exhausted {
-        token,
-        attempt,
-        burials: 1,
-        last_error: Some("declined".into()),
-    }
+    Reply::Exhausted { token, attempt, burials: 1, last_error: Some("declined".into()) }
 }
 
 fn remaining() -> Duration {
@@ -74,51 +57,29 @@ fn remaining() -> Duration {
 }
 
 fn backing_off() -> Reply {
-    Reply::BackingOff {
-        remaining: remaining(),
-        attempt: 1,
-    }
+    Reply::BackingOff { remaining: remaining(), attempt: 1 }
 }
 
 fn again() -> Reply {
-    Reply::Acquired {
-        token: token(TOKEN),
-        attempt: 1,
-    }
+    Reply::Acquired { token: token(TOKEN), attempt: 1 }
 }
 
 fn duplicate() -> Reply {
     let reply = Some(Bytes::from_static(b"receipt"));
-    Reply::Duplicate {
-        reply,
-        attempt: 1,
-        completed_at: time(EARLIER),
-    }
+    Reply::Duplicate { reply, attempt: 1, completed_at: time(EARLIER) }
 }
 
 fn parked() -> Reply {
-    Reply::Parked {
-        attempt: MAX,
-        reason: Some("declined".into()),
-    }
+    Reply::Parked { attempt: MAX, reason: Some("declined".into()) }
 }
 
 #[test]
 fn acquire_does_what_the_table_says() {
     let before = |name| {
-        let found = situations()
-            .into_iter()
-            .find(|situation| situation.0 == name);
-        found
-            .and_then(|situation| situation.1)
-            .expect("a situation with an entry")
+        let found = situations().into_iter().find(|situation| situation.0 == name);
+        found.and_then(|situation| situation.1).expect("a situation with an entry")
     };
-    let raised = |name| {
-        Becomes(Draft {
-            at: NOW + TTL,
-            ..before(name)
-        })
-    };
+    let raised = |name| Becomes(Draft { at: NOW + TTL, ..before(name) });
     let grant = |name| Becomes(granted(before(name)));
     let bury = |name| Becomes(buried(before(name)));
     let settled = || Reply::Settled(State::Retrying);
@@ -128,18 +89,8 @@ fn acquire_does_what_the_table_says() {
             ("absent", Becomes(first_grant()), acquired(1)),
             ("P mine, live", raised("P mine, live"), again()),
             ("P mine, expired", raised("P mine, expired"), again()),
-            (
-                "P mine, burial",
-                raised("P mine, burial"),
-                exhausted(TOKEN, MAX),
-            ),
-            (
-                "P other, live",
-                Same,
-                Reply::Locked {
-                    remaining: remaining(),
-                },
-            ),
+            ("P mine, burial", raised("P mine, burial"), exhausted(TOKEN, MAX)),
+            ("P other, live", Same, Reply::Locked { remaining: remaining() }),
             ("P other, expired", grant("P other, expired"), acquired(2)),
             ("R mine, waiting", Same, settled()),
             ("R mine, due", Same, settled()),
@@ -147,16 +98,8 @@ fn acquire_does_what_the_table_says() {
             ("R other, waiting", Same, backing_off()),
             ("R other, due", grant("R other, due"), acquired(2)),
             ("R other, released", grant("R other, released"), acquired(1)),
-            (
-                "R other, doomed",
-                bury("R other, doomed"),
-                exhausted(NOW, 1),
-            ),
-            (
-                "R other, exhausted",
-                bury("R other, exhausted"),
-                exhausted(NOW, MAX),
-            ),
+            ("R other, doomed", bury("R other, doomed"), exhausted(NOW, 1)),
+            ("R other, exhausted", bury("R other, exhausted"), exhausted(NOW, MAX)),
             ("R reopened", grant("R reopened"), acquired(1)),
             ("C mine", Same, duplicate()),
             ("C other", Same, duplicate()),
@@ -168,31 +111,11 @@ fn acquire_does_what_the_table_says() {
 
 #[test]
 fn acquire_takes_over_an_expired_burial_lock_and_counts_the_burial() {
-    let before = Draft {
-        owner: OTHER,
-        at: NOW,
-        ..p_burial()
-    };
-    let after = Draft {
-        burials: 2,
-        token: NOW,
-        owner: ME,
-        at: NOW + TTL,
-        ..before.clone()
-    };
+    let before = Draft { owner: OTHER, at: NOW, ..p_burial() };
+    let after = Draft { burials: 2, token: NOW, owner: ME, at: NOW + TTL, ..before.clone() };
     let last_error = Some("declined".into());
-    let reply = Reply::Exhausted {
-        token: token(NOW),
-        attempt: MAX,
-        burials: 2,
-        last_error,
-    };
-    check_one(
-        "P other, burial, expired",
-        Some(before),
-        &acquire(),
-        (Some(after), reply),
-    );
+    let reply = Reply::Exhausted { token: token(NOW), attempt: MAX, burials: 2, last_error };
+    check_one("P other, burial, expired", Some(before), &acquire(), (Some(after), reply));
 }
 
 #[test]
@@ -204,45 +127,19 @@ fn acquire_without_a_limit_of_attempts_is_never_exhausted() {
         fingerprint: None,
         floor: FencingToken::ZERO,
     };
-    let before = Draft {
-        owner: OTHER,
-        at: EARLIER,
-        attempt: 999,
-        ..r()
-    };
+    let before = Draft { owner: OTHER, at: EARLIER, attempt: 999, ..r() };
     let after = granted(before.clone());
-    check_one(
-        "R other, tried often",
-        Some(before),
-        &unlimited,
-        (Some(after), acquired(1000)),
-    );
+    check_one("R other, tried often", Some(before), &unlimited, (Some(after), acquired(1000)));
 }
 
 #[test]
 fn acquire_of_an_expired_lock_begins_the_moment_it_ends() {
-    let live = Draft {
-        owner: OTHER,
-        at: NOW + 1,
-        ..Draft::new(State::Processing, 0)
-    };
-    let locked = Reply::Locked {
-        remaining: Duration::from_micros(1),
-    };
-    check_one(
-        "P other, 1 µs left",
-        Some(live.clone()),
-        &acquire(),
-        (Some(live.clone()), locked),
-    );
+    let live = Draft { owner: OTHER, at: NOW + 1, ..Draft::new(State::Processing, 0) };
+    let locked = Reply::Locked { remaining: Duration::from_micros(1) };
+    check_one("P other, 1 µs left", Some(live.clone()), &acquire(), (Some(live.clone()), locked));
     let expired = Draft { at: NOW, ..live };
     let after = granted(expired.clone());
-    check_one(
-        "P other, ends now",
-        Some(expired),
-        &acquire(),
-        (Some(after), acquired(2)),
-    );
+    check_one("P other, ends now", Some(expired), &acquire(), (Some(after), acquired(2)));
 }
 
 #[test]
@@ -256,29 +153,15 @@ fn acquire_with_another_fingerprint_is_a_mismatch_once_the_key_was_tried() {
     };
     for (name, draft) in situations() {
         let Some(draft) = draft else { continue };
-        let before = Draft {
-            fingerprint: 1,
-            ..draft
-        };
+        let before = Draft { fingerprint: 1, ..draft };
         let tried = before.attempt > 0;
         let expected = if tried {
             (before.clone(), Reply::Mismatch)
         } else if before.owner == ME {
             (before.clone(), Reply::Settled(State::Retrying))
         } else {
-            (
-                Draft {
-                    fingerprint: 2,
-                    ..granted(before.clone())
-                },
-                acquired(1),
-            )
+            (Draft { fingerprint: 2, ..granted(before.clone()) }, acquired(1))
         };
-        check_one(
-            name,
-            Some(before),
-            &other_payload,
-            (Some(expected.0), expected.1),
-        );
+        check_one(name, Some(before), &other_payload, (Some(expected.0), expected.1));
     }
 }

@@ -10,34 +10,19 @@ fn cancel() -> Operation {
 }
 
 fn released(before: Draft) -> Draft {
-    Draft {
-        state: State::Retrying,
-        released: true,
-        burial: false,
-        at: NOW,
-        ..before
-    }
+    Draft { state: State::Retrying, released: true, burial: false, at: NOW, ..before }
 }
 
 #[test]
 fn cancel_does_what_the_table_says() {
-    let handed_back = || {
-        Becomes(Draft {
-            attempt: 0,
-            ..released(p())
-        })
-    };
+    let handed_back = || Becomes(Draft { attempt: 0, ..released(p()) });
     check(
         &cancel(),
         &[
             ("absent", Same, Reply::Released),
             ("P mine, live", handed_back(), Reply::Released),
             ("P mine, expired", handed_back(), Reply::Released),
-            (
-                "P mine, burial",
-                Becomes(released(p_burial())),
-                Reply::Released,
-            ),
+            ("P mine, burial", Becomes(released(p_burial())), Reply::Released),
             ("P other, live", Same, Reply::Lost),
             ("P other, expired", Same, Reply::Lost),
             ("R mine, waiting", Same, Reply::Released),
@@ -59,28 +44,9 @@ fn cancel_does_what_the_table_says() {
 
 #[test]
 fn cancel_asks_for_the_owner_alone() {
-    let before = Draft {
-        token: TOKEN + 1,
-        ..p()
-    };
-    let after = Draft {
-        attempt: 0,
-        ..released(before.clone())
-    };
-    check_one(
-        "P mine, any token",
-        Some(before),
-        &cancel(),
-        (Some(after), Reply::Released),
-    );
-    let other = Draft {
-        owner: OTHER,
-        ..p()
-    };
-    check_one(
-        "P other, my token",
-        Some(other.clone()),
-        &cancel(),
-        (Some(other), Reply::Lost),
-    );
+    let before = Draft { token: TOKEN + 1, ..p() };
+    let after = Draft { attempt: 0, ..released(before.clone()) };
+    check_one("P mine, any token", Some(before), &cancel(), (Some(after), Reply::Released));
+    let other = Draft { owner: OTHER, ..p() };
+    check_one("P other, my token", Some(other.clone()), &cancel(), (Some(other), Reply::Lost));
 }

@@ -21,12 +21,7 @@ fn completed() -> Draft {
 }
 
 fn adopted() -> Draft {
-    Draft {
-        attempt: 2,
-        fingerprint: 7,
-        created: (NOW / SECOND) as u32,
-        ..completed()
-    }
+    Draft { attempt: 2, fingerprint: 7, created: (NOW / SECOND) as u32, ..completed() }
 }
 
 #[test]
@@ -39,11 +34,7 @@ fn complete_does_what_the_table_says() {
             ("P mine, expired", Becomes(completed()), Reply::Completed),
             (
                 "P mine, burial",
-                Becomes(Draft {
-                    attempt: MAX,
-                    burials: 1,
-                    ..completed()
-                }),
+                Becomes(Draft { attempt: MAX, burials: 1, ..completed() }),
                 Reply::Completed,
             ),
             ("P other, live", Same, Reply::Lost),
@@ -76,19 +67,9 @@ fn complete_clears_all_flags_and_keeps_the_fingerprint() {
         burials: 2,
         ..p().with_error("declined")
     };
-    let after = Draft {
-        fingerprint: 9,
-        interrupts: 3,
-        burials: 2,
-        ..completed()
-    };
+    let after = Draft { fingerprint: 9, interrupts: 3, burials: 2, ..completed() };
     let expected = (Some(after), Reply::Completed);
-    check_one(
-        "P mine, doomed",
-        Some(before),
-        &complete(Some(b"done")),
-        expected,
-    );
+    check_one("P mine, doomed", Some(before), &complete(Some(b"done")), expected);
 }
 
 #[test]
@@ -96,12 +77,7 @@ fn complete_without_a_reply_drops_the_last_error() {
     let before = p().with_error("declined");
     let after = completed().without_tail();
     let expected = (Some(after), Reply::Completed);
-    check_one(
-        "P mine, tried before",
-        Some(before),
-        &complete(None),
-        expected,
-    );
+    check_one("P mine, tried before", Some(before), &complete(None), expected);
 }
 
 #[test]

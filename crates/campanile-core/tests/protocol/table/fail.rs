@@ -11,12 +11,7 @@ const DELAY: u64 = 5 * SECOND;
 
 fn fail(last: bool, error: &str) -> Operation {
     let delay = Duration::from_micros(DELAY);
-    Operation::Fail {
-        grant: mine(),
-        delay,
-        last,
-        error: error.into(),
-    }
+    Operation::Fail { grant: mine(), delay, last, error: error.into() }
 }
 
 fn failed() -> Draft {
@@ -33,11 +28,7 @@ fn fail_does_what_the_table_says() {
             ("P mine, expired", Becomes(failed()), Reply::Retrying),
             (
                 "P mine, burial",
-                Becomes(Draft {
-                    attempt: MAX,
-                    burials: 1,
-                    ..failed()
-                }),
+                Becomes(Draft { attempt: MAX, burials: 1, ..failed() }),
                 Reply::Retrying,
             ),
             ("P other, live", Same, Reply::Lost),
@@ -62,31 +53,17 @@ fn fail_does_what_the_table_says() {
 
 #[test]
 fn fail_for_the_last_time_dooms_the_entry() {
-    let after = Draft {
-        doomed: true,
-        ..failed()
-    };
+    let after = Draft { doomed: true, ..failed() };
     let expected = (Some(after), Reply::Retrying);
     check_one("P mine, live", Some(p()), &fail(true, "no funds"), expected);
 }
 
 #[test]
 fn fail_does_not_take_back_that_the_entry_is_doomed() {
-    let before = Draft {
-        doomed: true,
-        ..p()
-    };
-    let after = Draft {
-        doomed: true,
-        ..failed()
-    };
+    let before = Draft { doomed: true, ..p() };
+    let after = Draft { doomed: true, ..failed() };
     let expected = (Some(after), Reply::Retrying);
-    check_one(
-        "P mine, doomed",
-        Some(before),
-        &fail(false, "no funds"),
-        expected,
-    );
+    check_one("P mine, doomed", Some(before), &fail(false, "no funds"), expected);
 }
 
 #[test]

@@ -38,81 +38,21 @@ fn situations() -> Vec<(&'static str, Option<Draft>)> {
         ("P mine, live", Some(p())),
         ("P mine, expired", Some(Draft { at: EARLIER, ..p() })),
         ("P mine, burial", Some(p_burial())),
-        (
-            "P other, live",
-            Some(Draft {
-                owner: OTHER,
-                ..p()
-            }),
-        ),
-        (
-            "P other, expired",
-            Some(Draft {
-                owner: OTHER,
-                at: EARLIER,
-                ..p()
-            }),
-        ),
+        ("P other, live", Some(Draft { owner: OTHER, ..p() })),
+        ("P other, expired", Some(Draft { owner: OTHER, at: EARLIER, ..p() })),
         ("R mine, waiting", Some(r())),
         ("R mine, due", Some(Draft { at: EARLIER, ..r() })),
         ("R mine, released", Some(r_released())),
-        (
-            "R other, waiting",
-            Some(Draft {
-                owner: OTHER,
-                ..r()
-            }),
-        ),
-        (
-            "R other, due",
-            Some(Draft {
-                owner: OTHER,
-                at: EARLIER,
-                ..r()
-            }),
-        ),
-        (
-            "R other, released",
-            Some(Draft {
-                owner: OTHER,
-                ..r_released()
-            }),
-        ),
-        (
-            "R other, doomed",
-            Some(Draft {
-                owner: OTHER,
-                at: EARLIER,
-                doomed: true,
-                ..r()
-            }),
-        ),
-        (
-            "R other, exhausted",
-            Some(Draft {
-                owner: OTHER,
-                at: EARLIER,
-                attempt: MAX,
-                ..r()
-            }),
-        ),
+        ("R other, waiting", Some(Draft { owner: OTHER, ..r() })),
+        ("R other, due", Some(Draft { owner: OTHER, at: EARLIER, ..r() })),
+        ("R other, released", Some(Draft { owner: OTHER, ..r_released() })),
+        ("R other, doomed", Some(Draft { owner: OTHER, at: EARLIER, doomed: true, ..r() })),
+        ("R other, exhausted", Some(Draft { owner: OTHER, at: EARLIER, attempt: MAX, ..r() })),
         ("R reopened", Some(r_reopened())),
         ("C mine", Some(c())),
-        (
-            "C other",
-            Some(Draft {
-                owner: OTHER,
-                ..c()
-            }),
-        ),
+        ("C other", Some(Draft { owner: OTHER, ..c() })),
         ("F mine", Some(f())),
-        (
-            "F other",
-            Some(Draft {
-                owner: OTHER,
-                ..f()
-            }),
-        ),
+        ("F other", Some(Draft { owner: OTHER, ..f() })),
     ]
 }
 
@@ -121,13 +61,7 @@ fn p() -> Draft {
 }
 
 fn p_burial() -> Draft {
-    Draft {
-        burial: true,
-        attempt: MAX,
-        burials: 1,
-        ..p()
-    }
-    .with_error("declined")
+    Draft { burial: true, attempt: MAX, burials: 1, ..p() }.with_error("declined")
 }
 
 fn r() -> Draft {
@@ -135,22 +69,11 @@ fn r() -> Draft {
 }
 
 fn r_released() -> Draft {
-    Draft {
-        released: true,
-        attempt: 0,
-        at: EARLIER,
-        ..r()
-    }
-    .without_tail()
+    Draft { released: true, attempt: 0, at: EARLIER, ..r() }.without_tail()
 }
 
 fn r_reopened() -> Draft {
-    Draft {
-        attempt: 0,
-        owner: 0,
-        at: EARLIER,
-        ..r()
-    }
+    Draft { attempt: 0, owner: 0, at: EARLIER, ..r() }
 }
 
 fn c() -> Draft {
@@ -158,11 +81,7 @@ fn c() -> Draft {
 }
 
 fn f() -> Draft {
-    Draft {
-        attempt: MAX,
-        ..Draft::new(State::Failed, EARLIER)
-    }
-    .with_error("declined")
+    Draft { attempt: MAX, ..Draft::new(State::Failed, EARLIER) }.with_error("declined")
 }
 
 /// Runs the operation in every situation. The rows come in the order of [`situations`], all of them.
@@ -201,25 +120,11 @@ fn check_lost_to_others(operation: &Operation) {
     for (name, draft) in situations() {
         let Some(draft) = draft else { continue };
         for other in [
-            Draft {
-                owner: OTHER,
-                ..draft.clone()
-            },
-            Draft {
-                token: draft.token - HOUR,
-                ..draft.clone()
-            },
-            Draft {
-                token: draft.token + HOUR,
-                ..draft
-            },
+            Draft { owner: OTHER, ..draft.clone() },
+            Draft { token: draft.token - HOUR, ..draft.clone() },
+            Draft { token: draft.token + HOUR, ..draft },
         ] {
-            check_one(
-                name,
-                Some(other.clone()),
-                operation,
-                (Some(other), Reply::Lost),
-            );
+            check_one(name, Some(other.clone()), operation, (Some(other), Reply::Lost));
         }
     }
 }

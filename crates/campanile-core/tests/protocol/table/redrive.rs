@@ -6,10 +6,7 @@ use super::{Becomes, MAX, Same, c, check, check_one, f, r, r_released, situation
 use crate::draft::{Draft, NOW, TOKEN, token};
 
 fn redrive(force: bool) -> Operation {
-    Operation::Redrive {
-        token: token(TOKEN),
-        force,
-    }
+    Operation::Redrive { token: token(TOKEN), force }
 }
 
 fn reopened(before: Draft) -> Draft {
@@ -94,10 +91,7 @@ fn redrive_of_another_token_is_lost() {
     for (name, draft) in situations() {
         let Some(draft) = draft else { continue };
         for force in [false, true] {
-            let other = Draft {
-                token: TOKEN + 1,
-                ..draft.clone()
-            };
+            let other = Draft { token: TOKEN + 1, ..draft.clone() };
             let expected = (Some(other.clone()), Reply::Lost);
             check_one(name, Some(other), &redrive(force), expected);
         }
@@ -106,37 +100,17 @@ fn redrive_of_another_token_is_lost() {
 
 #[test]
 fn redrive_clears_all_that_was_counted() {
-    let before = Draft {
-        doomed: true,
-        attempt: MAX,
-        interrupts: 8,
-        burials: 5,
-        fingerprint: 9,
-        ..f()
-    };
+    let before =
+        Draft { doomed: true, attempt: MAX, interrupts: 8, burials: 5, fingerprint: 9, ..f() };
     let after = reopened(f());
-    check_one(
-        "F, with a past",
-        Some(before),
-        &redrive(false),
-        (Some(after), Reply::Reopened),
-    );
+    check_one("F, with a past", Some(before), &redrive(false), (Some(after), Reply::Reopened));
 }
 
 #[test]
 fn redrive_keeps_an_error_and_no_other_tail() {
     for kind in [2, 3, 255] {
-        let before = Draft {
-            kind,
-            tail: b"{}".to_vec(),
-            ..f()
-        };
+        let before = Draft { kind, tail: b"{}".to_vec(), ..f() };
         let after = reopened(f()).without_tail();
-        check_one(
-            "F, other tail",
-            Some(before),
-            &redrive(false),
-            (Some(after), Reply::Reopened),
-        );
+        check_one("F, other tail", Some(before), &redrive(false), (Some(after), Reply::Reopened));
     }
 }

@@ -6,10 +6,7 @@ use super::{Becomes, MAX, Same, check, check_lost_to_others, check_one, p, p_bur
 use crate::draft::{Draft, NOW, mine};
 
 fn reject(reason: &str) -> Operation {
-    Operation::Reject {
-        grant: mine(),
-        reason: reason.into(),
-    }
+    Operation::Reject { grant: mine(), reason: reason.into() }
 }
 
 fn rejected() -> Draft {
@@ -26,11 +23,7 @@ fn reject_does_what_the_table_says() {
             ("P mine, expired", Becomes(rejected()), Reply::Rejected),
             (
                 "P mine, burial",
-                Becomes(Draft {
-                    attempt: MAX,
-                    burials: 1,
-                    ..rejected()
-                }),
+                Becomes(Draft { attempt: MAX, burials: 1, ..rejected() }),
                 Reply::Rejected,
             ),
             ("P other, live", Same, Reply::Lost),
@@ -55,31 +48,13 @@ fn reject_does_what_the_table_says() {
 
 #[test]
 fn reject_without_a_reason_keeps_the_last_error_and_that_the_entry_is_doomed() {
-    let before = Draft {
-        doomed: true,
-        ..p_burial()
-    };
-    let after = Draft {
-        state: State::Failed,
-        burial: false,
-        at: NOW,
-        ..before.clone()
-    };
-    check_one(
-        "P mine, burial",
-        Some(before),
-        &reject(""),
-        (Some(after), Reply::Rejected),
-    );
+    let before = Draft { doomed: true, ..p_burial() };
+    let after = Draft { state: State::Failed, burial: false, at: NOW, ..before.clone() };
+    check_one("P mine, burial", Some(before), &reject(""), (Some(after), Reply::Rejected));
 }
 
 #[test]
 fn reject_of_a_first_attempt_without_a_reason_has_none() {
     let after = rejected().without_tail();
-    check_one(
-        "P mine, live",
-        Some(p()),
-        &reject(""),
-        (Some(after), Reply::Rejected),
-    );
+    check_one("P mine, live", Some(p()), &reject(""), (Some(after), Reply::Rejected));
 }

@@ -10,34 +10,19 @@ fn release(ran: bool) -> Operation {
 }
 
 fn released(before: Draft) -> Draft {
-    Draft {
-        state: State::Retrying,
-        released: true,
-        burial: false,
-        at: NOW,
-        ..before
-    }
+    Draft { state: State::Retrying, released: true, burial: false, at: NOW, ..before }
 }
 
 #[test]
 fn release_does_what_the_table_says() {
-    let handed_back = || {
-        Becomes(Draft {
-            attempt: 0,
-            ..released(p())
-        })
-    };
+    let handed_back = || Becomes(Draft { attempt: 0, ..released(p()) });
     check(
         &release(false),
         &[
             ("absent", Same, Reply::Lost),
             ("P mine, live", handed_back(), Reply::Released),
             ("P mine, expired", handed_back(), Reply::Released),
-            (
-                "P mine, burial",
-                Becomes(released(p_burial())),
-                Reply::Released,
-            ),
+            ("P mine, burial", Becomes(released(p_burial())), Reply::Released),
             ("P other, live", Same, Reply::Lost),
             ("P other, expired", Same, Reply::Lost),
             ("R mine, waiting", Same, Reply::Settled(State::Retrying)),
@@ -61,74 +46,31 @@ fn release_does_what_the_table_says() {
 #[test]
 fn release_of_what_ran_hands_the_attempt_back_eight_times() {
     for interrupts in 0..8 {
-        let before = Draft {
-            attempt: 2,
-            interrupts,
-            ..p()
-        };
-        let after = Draft {
-            attempt: 1,
-            interrupts: interrupts + 1,
-            ..released(p())
-        };
+        let before = Draft { attempt: 2, interrupts, ..p() };
+        let after = Draft { attempt: 1, interrupts: interrupts + 1, ..released(p()) };
         let expected = (Some(after), Reply::Released);
-        check_one(
-            "P mine, interrupted",
-            Some(before),
-            &release(true),
-            expected,
-        );
+        check_one("P mine, interrupted", Some(before), &release(true), expected);
     }
     for interrupts in [8, 9, 255] {
-        let before = Draft {
-            attempt: 2,
-            interrupts,
-            ..p()
-        };
-        let after = Draft {
-            attempt: 2,
-            interrupts,
-            ..released(p())
-        };
+        let before = Draft { attempt: 2, interrupts, ..p() };
+        let after = Draft { attempt: 2, interrupts, ..released(p()) };
         let expected = (Some(after), Reply::Released);
-        check_one(
-            "P mine, interrupted often",
-            Some(before),
-            &release(true),
-            expected,
-        );
+        check_one("P mine, interrupted often", Some(before), &release(true), expected);
     }
 }
 
 #[test]
 fn release_of_what_never_ran_is_not_bounded() {
-    let before = Draft {
-        attempt: 2,
-        interrupts: 8,
-        ..p()
-    };
-    let after = Draft {
-        attempt: 1,
-        interrupts: 8,
-        ..released(p())
-    };
+    let before = Draft { attempt: 2, interrupts: 8, ..p() };
+    let after = Draft { attempt: 1, interrupts: 8, ..released(p()) };
     let expected = (Some(after), Reply::Released);
-    check_one(
-        "P mine, interrupted often",
-        Some(before),
-        &release(false),
-        expected,
-    );
+    check_one("P mine, interrupted often", Some(before), &release(false), expected);
 }
 
 #[test]
 fn release_of_a_burial_lock_counts_nothing_and_keeps_the_error() {
     for ran in [false, true] {
-        let before = Draft {
-            doomed: true,
-            interrupts: 1,
-            ..p_burial()
-        };
+        let before = Draft { doomed: true, interrupts: 1, ..p_burial() };
         let after = released(before.clone());
         let expected = (Some(after), Reply::Released);
         check_one("P mine, burial", Some(before), &release(ran), expected);

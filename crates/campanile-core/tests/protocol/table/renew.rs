@@ -10,20 +10,12 @@ use crate::draft::{Draft, NOW, SECOND, mine};
 const TTL: u64 = 30 * SECOND;
 
 fn renew() -> Operation {
-    Operation::Renew {
-        grant: mine(),
-        ttl: Duration::from_micros(TTL),
-    }
+    Operation::Renew { grant: mine(), ttl: Duration::from_micros(TTL) }
 }
 
 #[test]
 fn renew_does_what_the_table_says() {
-    let renewed = |before: Draft| {
-        Becomes(Draft {
-            at: NOW + TTL,
-            ..before
-        })
-    };
+    let renewed = |before: Draft| Becomes(Draft { at: NOW + TTL, ..before });
     check(
         &renew(),
         &[
@@ -53,14 +45,6 @@ fn renew_does_what_the_table_says() {
 
 #[test]
 fn renew_never_shortens_a_lock() {
-    let before = Draft {
-        at: NOW + TTL + 1,
-        ..p()
-    };
-    check_one(
-        "P mine, longer",
-        Some(before.clone()),
-        &renew(),
-        (Some(before), Reply::Renewed),
-    );
+    let before = Draft { at: NOW + TTL + 1, ..p() };
+    check_one("P mine, longer", Some(before.clone()), &renew(), (Some(before), Reply::Renewed));
 }

@@ -25,18 +25,9 @@ enum Phase {
     /// The command is sent again, or taken back, until it is answered.
     Asking(Operation),
     /// The handler may run while the deadline is ahead.
-    Running {
-        grant: Grant,
-        attempt: u16,
-        until: u64,
-        acted: bool,
-    },
+    Running { grant: Grant, attempt: u16, until: u64, acted: bool },
     /// The dead letter is due, or out.
-    Burying {
-        grant: Grant,
-        until: u64,
-        is_out: bool,
-    },
+    Burying { grant: Grant, until: u64, is_out: bool },
     /// Sent again until it is answered, also past the deadline.
     Settling(Operation),
 }
@@ -46,19 +37,13 @@ pub(super) enum Decision {
     Nothing,
     Effect(Grant),
     Letter(Grant),
-    Send {
-        operation: Operation,
-        lets_go: Option<(Grant, Ending)>,
-    },
+    Send { operation: Operation, lets_go: Option<(Grant, Ending)> },
 }
 
 impl Client {
     /// A process that has just begun.
     pub(super) fn new() -> Self {
-        Self {
-            floor: FencingToken::ZERO,
-            jobs: Default::default(),
-        }
+        Self { floor: FencingToken::ZERO, jobs: Default::default() }
     }
 
     pub(super) fn decide(
@@ -78,14 +63,8 @@ impl Client {
                 floor: self.floor,
             };
             let phase = Phase::Asking(operation.clone());
-            self.jobs[key] = Some(Job {
-                payload: intent.payload,
-                phase,
-            });
-            return Decision::Send {
-                operation,
-                lets_go: None,
-            };
+            self.jobs[key] = Some(Job { payload: intent.payload, phase });
+            return Decision::Send { operation, lets_go: None };
         };
         let is_late = match job.phase {
             Phase::Running { until, .. } | Phase::Burying { until, .. } => until <= elapsed,
@@ -106,9 +85,7 @@ impl Client {
         reply: Reply,
         sent_at: u64,
     ) -> Option<(Grant, u64)> {
-        let job = self.jobs[key]
-            .as_mut()
-            .expect("only who sent something is answered");
+        let job = self.jobs[key].as_mut().expect("only who sent something is answered");
         if let Reply::Acquired { token, .. } | Reply::Exhausted { token, .. } = reply {
             self.floor = self.floor.max(token);
         }
@@ -128,21 +105,12 @@ impl Job {
             Phase::Asking(Operation::Acquire { owner, .. }) if matches!(wish, Wish::GiveUp) => {
                 let operation = Operation::Cancel { owner: *owner };
                 self.phase = Phase::Asking(operation.clone());
-                Some(Decision::Send {
-                    operation,
-                    lets_go: None,
-                })
+                Some(Decision::Send { operation, lets_go: None })
             }
-            Phase::Asking(operation) | Phase::Settling(operation) => Some(Decision::Send {
-                operation: operation.clone(),
-                lets_go: None,
-            }),
-            &mut Phase::Running {
-                grant,
-                attempt,
-                ref mut acted,
-                ..
-            } => match wish {
+            Phase::Asking(operation) | Phase::Settling(operation) => {
+                Some(Decision::Send { operation: operation.clone(), lets_go: None })
+            }
+            &mut Phase::Running { grant, attempt, ref mut acted, .. } => match wish {
                 // The result of a handler that went on is sent all the same: the store decides.
                 Wish::Succeed if *acted => {
                     let operation = self.complete(grant, attempt);
@@ -161,11 +129,7 @@ impl Job {
                     Some(Decision::Effect(grant))
                 }
             },
-            &mut Phase::Burying {
-                grant,
-                ref mut is_out,
-                ..
-            } => match wish {
+            &mut Phase::Burying { grant, ref mut is_out, .. } => match wish {
                 Wish::Renew if !is_late => Some(renew(grant, intent.ttl)),
                 _ if *is_out => {
                     let reason = reason(self.payload);
@@ -179,12 +143,7 @@ impl Job {
                 }
                 Wish::Fail => {
                     let delay = Duration::from_micros(intent.delay);
-                    let operation = Operation::Fail {
-                        grant,
-                        delay,
-                        last: true,
-                        error: "".into(),
-                    };
+                    let operation = Operation::Fail { grant, delay, last: true, error: "".into() };
                     Some(self.settle(grant, Ending::ForNow, operation))
                 }
                 _ => {
@@ -202,30 +161,18 @@ impl Job {
             && intent.delay == 0
             && let Phase::Running { until, .. } = self.phase
         {
-            self.phase = Phase::Burying {
-                grant,
-                until,
-                is_out: true,
-            };
+            self.phase = Phase::Burying { grant, until, is_out: true };
             return Decision::Letter(grant);
         }
         let delay = Duration::from_micros(intent.delay);
         let error = reason(self.payload);
-        let operation = Operation::Fail {
-            grant,
-            delay,
-            last: intent.last,
-            error,
-        };
+        let operation = Operation::Fail { grant, delay, last: intent.last, error };
         self.settle(grant, Ending::ForNow, operation)
     }
 
     fn settle(&mut self, grant: Grant, how: Ending, operation: Operation) -> Decision {
         self.phase = Phase::Settling(operation.clone());
-        Decision::Send {
-            operation,
-            lets_go: Some((grant, how)),
-        }
+        Decision::Send { operation, lets_go: Some((grant, how)) }
     }
 
     fn complete(&self, grant: Grant, attempt: u16) -> Operation {
@@ -242,21 +189,12 @@ impl Job {
         match (sent, reply) {
             (&Operation::Acquire { owner, ttl, .. }, Reply::Acquired { token, attempt }) => {
                 let (grant, until) = (Grant { token, owner }, until(ttl));
-                self.phase = Phase::Running {
-                    grant,
-                    attempt,
-                    until,
-                    acted: false,
-                };
+                self.phase = Phase::Running { grant, attempt, until, acted: false };
                 Some((grant, until))
             }
             (&Operation::Acquire { owner, ttl, .. }, Reply::Exhausted { token, .. }) => {
                 let (grant, until) = (Grant { token, owner }, until(ttl));
-                self.phase = Phase::Burying {
-                    grant,
-                    until,
-                    is_out: false,
-                };
+                self.phase = Phase::Burying { grant, until, is_out: false };
                 Some((grant, until))
             }
             (&Operation::Renew { grant, ttl }, Reply::Renewed) => {
@@ -274,14 +212,8 @@ impl Job {
 }
 
 fn renew(grant: Grant, ttl: u64) -> Decision {
-    let operation = Operation::Renew {
-        grant,
-        ttl: Duration::from_micros(ttl),
-    };
-    Decision::Send {
-        operation,
-        lets_go: None,
-    }
+    let operation = Operation::Renew { grant, ttl: Duration::from_micros(ttl) };
+    Decision::Send { operation, lets_go: None }
 }
 
 /// Reply, error and reason all say which payload they are about.

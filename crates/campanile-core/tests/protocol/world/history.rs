@@ -15,12 +15,7 @@ pub(crate) enum Event {
     /// A command arrived at the store.
     Stepped { key: usize, step: Box<Step> },
     /// A client believes that it holds the lock, until so much time has elapsed.
-    Holds {
-        key: usize,
-        client: usize,
-        grant: Grant,
-        until: u64,
-    },
+    Holds { key: usize, client: usize, grant: Grant, until: u64 },
     /// The handler had its effect.
     Effect { key: usize, grant: Grant },
     /// The dead letter was published.
@@ -70,16 +65,8 @@ impl fmt::Debug for History {
         for (elapsed, event) in &self.0 {
             match event {
                 Event::Stepped { key, step } => {
-                    let Step {
-                        now,
-                        operation,
-                        reply,
-                        ..
-                    } = &**step;
-                    writeln!(
-                        f,
-                        "{elapsed:>14} key {key} at {now}: {operation:?} -> {reply:?}"
-                    )?;
+                    let Step { now, operation, reply, .. } = &**step;
+                    writeln!(f, "{elapsed:>14} key {key} at {now}: {operation:?} -> {reply:?}")?;
                 }
                 _ => writeln!(f, "{elapsed:>14} {event:?}")?,
             }

@@ -68,12 +68,7 @@ impl World {
 
     fn act(&mut self, action: Action) {
         match action {
-            Action::Act {
-                client,
-                key,
-                intent,
-                fate,
-            } => {
+            Action::Act { client, key, intent, fate } => {
                 let (elapsed, nonces) = (self.elapsed, &mut self.nonces);
                 let draw = || {
                     *nonces += 1;
@@ -92,9 +87,7 @@ impl World {
             Action::Wait(micros) => self.elapsed += micros,
             Action::ClockJumps(micros) => {
                 self.jumped += micros;
-                self.log(Event::Jumped {
-                    forward: micros > 0,
-                });
+                self.log(Event::Jumped { forward: micros > 0 });
             }
             Action::Crash(client) => {
                 self.clients[client] = Client::new();
@@ -107,9 +100,7 @@ impl World {
                 self.log(Event::Expired { key });
             }
             Action::Redrive { key, force, stale } => {
-                let token = self.entries[key]
-                    .as_ref()
-                    .map_or(0, |entry| entry.token().get());
+                let token = self.entries[key].as_ref().map_or(0, |entry| entry.token().get());
                 let token = FencingToken::new(token.saturating_sub(stale.into()));
                 let token = token.expect("not above an entry's");
                 self.arrives(key, Operation::Redrive { token, force });
@@ -140,11 +131,7 @@ impl World {
     fn send(&mut self, client: usize, key: usize, operation: Operation, fate: &Fate) {
         let sent_at = self.elapsed;
         self.sent.push((key, operation.clone()));
-        let &Fate::Arrives {
-            after,
-            answered_after,
-        } = fate
-        else {
+        let &Fate::Arrives { after, answered_after } = fate else {
             return;
         };
         self.elapsed += after;
@@ -155,27 +142,17 @@ impl World {
         self.elapsed += answered_after;
         let hears = self.clients[client].hear(key, &operation, reply, sent_at);
         if let Some((grant, until)) = hears {
-            self.log(Event::Holds {
-                key,
-                client,
-                grant,
-                until,
-            });
+            self.log(Event::Holds { key, client, grant, until });
         }
     }
 
     fn arrives(&mut self, key: usize, operation: Operation) -> Reply {
-        let now = NOW
-            .saturating_add(self.elapsed)
-            .saturating_add_signed(self.jumped);
+        let now = NOW.saturating_add(self.elapsed).saturating_add_signed(self.jumped);
         self.earlier[key].push(self.entries[key].clone());
         let step = Step::take(self.entries[key].take(), operation, now);
         self.entries[key] = step.after.clone();
         let reply = step.reply.clone();
-        self.log(Event::Stepped {
-            key,
-            step: Box::new(step),
-        });
+        self.log(Event::Stepped { key, step: Box::new(step) });
         reply
     }
 

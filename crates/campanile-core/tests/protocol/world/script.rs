@@ -72,10 +72,7 @@ pub(super) enum Fate {
     /// It does not arrive now; it may be late.
     Lost,
     /// It arrives after so long, and so does its answer, if it does.
-    Arrives {
-        after: u64,
-        answered_after: Option<u64>,
-    },
+    Arrives { after: u64, answered_after: Option<u64> },
 }
 
 /// What may happen beside lost and late commands, crashes and pauses.
@@ -88,27 +85,16 @@ pub(crate) struct Faults {
 }
 
 impl Faults {
-    pub(crate) const ALL: Self = Self {
-        clock_goes_back: true,
-        writes_get_lost: true,
-    };
+    pub(crate) const ALL: Self = Self { clock_goes_back: true, writes_get_lost: true };
     /// The store keeps its data.
-    pub(crate) const CLOCK: Self = Self {
-        clock_goes_back: true,
-        writes_get_lost: false,
-    };
+    pub(crate) const CLOCK: Self = Self { clock_goes_back: true, writes_get_lost: false };
     /// The store keeps its data, and its clock moves on.
-    pub(crate) const NONE: Self = Self {
-        clock_goes_back: false,
-        writes_get_lost: false,
-    };
+    pub(crate) const NONE: Self = Self { clock_goes_back: false, writes_get_lost: false };
 }
 
 pub(super) fn scripts(faults: Faults) -> impl Strategy<Value = Script> {
-    (1..=3_u16, vec(actions(faults), 1..150)).prop_map(|(max_attempts, actions)| Script {
-        max_attempts,
-        actions,
-    })
+    (1..=3_u16, vec(actions(faults), 1..150))
+        .prop_map(|(max_attempts, actions)| Script { max_attempts, actions })
 }
 
 fn actions(faults: Faults) -> impl Strategy<Value = Action> {
@@ -116,36 +102,21 @@ fn actions(faults: Faults) -> impl Strategy<Value = Action> {
     let mut all = vec![
         (80, acts().boxed()),
         (6, any::<Index>().prop_map(Action::Late).boxed()),
-        (
-            9,
-            select(vec![0, 1, SECOND, 40 * SECOND, HOUR, 2 * DAY])
-                .prop_map(Action::Wait)
-                .boxed(),
-        ),
+        (9, select(vec![0, 1, SECOND, 40 * SECOND, HOUR, 2 * DAY]).prop_map(Action::Wait).boxed()),
         (2, (0..CLIENTS).prop_map(Action::Crash).boxed()),
         (2, (0..KEYS).prop_map(Action::Expire).boxed()),
-        (
-            1,
-            select(jumps.to_vec()).prop_map(Action::ClockJumps).boxed(),
-        ),
+        (1, select(jumps.to_vec()).prop_map(Action::ClockJumps).boxed()),
         (3, redrives().boxed()),
     ];
     if faults.clock_goes_back {
         all.push((
             2,
-            select(jumps.map(|jump| -jump).to_vec())
-                .prop_map(Action::ClockJumps)
-                .boxed(),
+            select(jumps.map(|jump| -jump).to_vec()).prop_map(Action::ClockJumps).boxed(),
         ));
     }
     if faults.writes_get_lost {
         let restores = (0..KEYS, any::<Index>());
-        all.push((
-            2,
-            restores
-                .prop_map(|(key, index)| Action::Restore { key, index })
-                .boxed(),
-        ));
+        all.push((2, restores.prop_map(|(key, index)| Action::Restore { key, index }).boxed()));
     }
     Union::new_weighted(all)
 }
@@ -175,15 +146,8 @@ fn intents() -> impl Strategy<Value = Intent> {
     let payloads = prop_oneof![12 => Just(1), 1 => Just(2)];
     let ttls = select(vec![SECOND / 2, 30 * SECOND, HOUR]);
     let delays = select(vec![0, SECOND, HOUR]);
-    (wishes, payloads, ttls, delays, prop::bool::weighted(0.2)).prop_map(
-        |(wish, payload, ttl, delay, last)| Intent {
-            wish,
-            payload,
-            ttl,
-            delay,
-            last,
-        },
-    )
+    (wishes, payloads, ttls, delays, prop::bool::weighted(0.2))
+        .prop_map(|(wish, payload, ttl, delay, last)| Intent { wish, payload, ttl, delay, last })
 }
 
 fn fates() -> impl Strategy<Value = Fate> {

@@ -37,10 +37,7 @@ impl<S: Store> Task<S> {
         } else {
             let retry_after = slot.terms.ttl;
             let settled = Some(slot.settled());
-            let _ = acquire.reply.send(Acquisition::Locked {
-                retry_after,
-                settled,
-            });
+            let _ = acquire.reply.send(Acquisition::Locked { retry_after, settled });
         }
     }
 
@@ -67,47 +64,26 @@ impl<S: Store> Task<S> {
             Ok(Reply::Acquired { token, attempt }) => {
                 return self.granted(sent, token, attempt, waiting, Acquisition::Held);
             }
-            Ok(Reply::Exhausted {
-                token,
-                attempt,
-                burials,
-                last_error,
-            }) => {
+            Ok(Reply::Exhausted { token, attempt, burials, last_error }) => {
                 return self.granted(sent, token, attempt, waiting, |lock| {
                     let (attempts, burials) = (attempt.into(), burials.into());
-                    Acquisition::Exhausted {
-                        lock,
-                        attempts,
-                        burials,
-                        last_error,
-                    }
+                    Acquisition::Exhausted { lock, attempts, burials, last_error }
                 });
             }
             Ok(Reply::Locked { remaining }) => {
                 let poll = (ttl / 3).mul_f64(0.9 + 0.2 * fastrand::f64());
                 let retry_after = remaining.min(poll).max(Duration::from_millis(50));
-                Acquisition::Locked {
-                    retry_after,
-                    settled: None,
-                }
+                Acquisition::Locked { retry_after, settled: None }
             }
-            Ok(Reply::BackingOff { remaining, attempt }) => Acquisition::BackingOff {
-                retry_after: remaining,
-                attempts: attempt.into(),
-            },
-            Ok(Reply::Duplicate {
-                reply,
-                attempt,
-                completed_at,
-            }) => Acquisition::Duplicate {
-                reply,
-                attempts: attempt.into(),
-                completed_at,
-            },
-            Ok(Reply::Parked { attempt, reason }) => Acquisition::Parked {
-                attempts: attempt.into(),
-                reason,
-            },
+            Ok(Reply::BackingOff { remaining, attempt }) => {
+                Acquisition::BackingOff { retry_after: remaining, attempts: attempt.into() }
+            }
+            Ok(Reply::Duplicate { reply, attempt, completed_at }) => {
+                Acquisition::Duplicate { reply, attempts: attempt.into(), completed_at }
+            }
+            Ok(Reply::Parked { attempt, reason }) => {
+                Acquisition::Parked { attempts: attempt.into(), reason }
+            }
             Ok(Reply::Mismatch) => Acquisition::Mismatch,
             Ok(Reply::Corrupt) => Acquisition::Unavailable(corrupt()),
             Ok(_) => Acquisition::Unavailable(StoreError::unreadable("not an acquire's answer")),
@@ -146,11 +122,7 @@ impl<S: Store> Task<S> {
                 let late = StoreError::timeout("the lock had expired when its answer came");
                 let _ = waiting.send(Acquisition::Unavailable(late));
                 let settlement = Settlement::Release { ran: false };
-                self.settle(Settle {
-                    slot: index,
-                    settlement,
-                    reply: None,
-                });
+                self.settle(Settle { slot: index, settlement, reply: None });
             }
         }
     }

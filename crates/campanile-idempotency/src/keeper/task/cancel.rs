@@ -15,11 +15,7 @@ const CANCEL_FOR: Duration = Duration::from_secs(60);
 impl<S: Store> Task<S> {
     pub(super) fn cancel(&mut self, index: usize) {
         let until = self.clock.now() + CANCEL_FOR.max(self.slots[index].terms.ttl);
-        self.slots[index].phase = Phase::Cancelling {
-            tries: 0,
-            until,
-            next: None,
-        };
+        self.slots[index].phase = Phase::Cancelling { tries: 0, until, next: None };
         self.want(index);
     }
 

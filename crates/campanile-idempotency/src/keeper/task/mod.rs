@@ -138,11 +138,7 @@ impl<S: Store> Task<S> {
         if slot.way == Way::Idle {
             slot.way = Way::Queued;
             let renewal = matches!(slot.phase, Phase::Held(_));
-            let queue = if renewal {
-                &mut self.renewals
-            } else {
-                &mut self.commands
-            };
+            let queue = if renewal { &mut self.renewals } else { &mut self.commands };
             queue.slots.push_back(index);
         }
     }
@@ -167,10 +163,7 @@ impl<S: Store> Task<S> {
             && let Some(index) = self.queue(lane).slots.pop_front()
         {
             // A place may be stale: the slot has been sent from a later place, or is gone.
-            let Some(slot) = self
-                .slots
-                .get_mut(index)
-                .filter(|slot| slot.way == Way::Queued)
+            let Some(slot) = self.slots.get_mut(index).filter(|slot| slot.way == Way::Queued)
             else {
                 continue;
             };
@@ -186,11 +179,7 @@ impl<S: Store> Task<S> {
             // A call that is lost must leave time for the next before the lock ends, and not only
             // a renewal: behind a completion that hangs, the handler would run again elsewhere.
             limit = limit.min(slot.terms.ttl / 6);
-            sent.push(Sent {
-                slot: index,
-                what,
-                at,
-            });
+            sent.push(Sent { slot: index, what, at });
             commands.push(command);
         }
         if !sent.is_empty() {

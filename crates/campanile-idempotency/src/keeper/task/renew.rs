@@ -46,10 +46,7 @@ impl<S: Store> Task<S> {
         if let Some(lost) = held.lock.loss() {
             tracing::warn!(token = lost.token.get(), cause = ?lost.cause, "lock lost");
         } else if now >= held.hold_until {
-            tracing::warn!(
-                token = held.grant.token.get(),
-                "lock held too long, not renewed"
-            );
+            tracing::warn!(token = held.grant.token.get(), "lock held too long, not renewed");
             held.lock.lose(LostCause::MaxHold);
         } else if now >= held.renew_at {
             self.want(index);

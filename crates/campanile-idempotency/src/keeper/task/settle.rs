@@ -9,11 +9,7 @@ use crate::store::{Store, StoreError};
 
 impl<S: Store> Task<S> {
     pub(super) fn settle(&mut self, settle: Settle) {
-        let Settle {
-            slot: index,
-            settlement,
-            reply,
-        } = settle;
+        let Settle { slot: index, settlement, reply } = settle;
         let slot = &mut self.slots[index];
         self.timers.set(index, &mut slot.timer, None);
         let Phase::Held(held) = std::mem::replace(&mut slot.phase, Phase::Ended) else {
@@ -24,13 +20,7 @@ impl<S: Store> Task<S> {
             return;
         }
         let (grant, attempt) = (held.grant, held.attempt);
-        slot.phase = Phase::Settling(Settling {
-            grant,
-            attempt,
-            settlement,
-            reply,
-            tries: 0,
-        });
+        slot.phase = Phase::Settling(Settling { grant, attempt, settlement, reply, tries: 0 });
         // A renewal that is only queued is overtaken: its place now holds the settlement.
         if slot.way != Way::Sent {
             slot.way = Way::Idle;

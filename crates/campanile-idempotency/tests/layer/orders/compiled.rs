@@ -153,12 +153,7 @@ fn every_pair_and_every_triple_that_the_rule_allows_compiles() {
 fn sixty_full_orders_that_the_rule_allows_compile() {
     let allowed = allowed(7);
     assert_eq!((allowed.len(), permutations(7).len()), (2520, 5040));
-    let listed = FULL
-        .iter()
-        .filter(|order| allowed.iter().any(|it| it == *order));
+    let listed = FULL.iter().filter(|order| allowed.iter().any(|it| it == *order));
     assert_eq!(listed.count(), 60);
-    assert!(
-        FULL.iter()
-            .all(|order| FULL.iter().filter(|it| it == &order).count() == 1)
-    );
+    assert!(FULL.iter().all(|order| FULL.iter().filter(|it| it == &order).count() == 1));
 }

@@ -61,10 +61,7 @@ async fn raw_idempotency_decode_gives_up_under_the_lock_what_does_not_decode() {
     let counted = decoded.clone();
     let decode = DecodeLayer::with(move |record: &Record| {
         counted.fetch_add(1, Ordering::Relaxed);
-        record
-            .payload()
-            .map(|payload| payload.len())
-            .ok_or("no payload")
+        record.payload().map(|payload| payload.len()).ok_or("no payload")
     });
     let service = ServiceBuilder::new()
         .layer(DecodeLayer::raw())
@@ -76,21 +73,12 @@ async fn raw_idempotency_decode_gives_up_under_the_lock_what_does_not_decode() {
     let outcome = service.clone().oneshot(good.clone()).await.unwrap();
     assert_eq!(outcome, Outcome::Processed(4));
     assert!(service.clone().oneshot(good).await.unwrap().is_duplicate());
-    assert_eq!(
-        decoded.load(Ordering::Relaxed),
-        1,
-        "a duplicate is not decoded"
-    );
+    assert_eq!(decoded.load(Ordering::Relaxed), 1, "a duplicate is not decoded");
 
     let called = service.oneshot(record("bad").build()).await;
     let failure = failed(&called);
     assert!(error::find::<DecodeError>(&*failure.source).is_some());
-    failure
-        .take_lock()
-        .unwrap()
-        .reject("published")
-        .await
-        .unwrap();
+    failure.take_lock().unwrap().reject("published").await.unwrap();
     assert_eq!(world.state("bad"), Some(State::Failed));
 }
 
@@ -98,10 +86,7 @@ async fn raw_idempotency_decode_gives_up_under_the_lock_what_does_not_decode() {
 async fn idempotency_timeout_fails_the_attempt_of_a_slow_handler() {
     let world = World::new();
     let (handler, mut stage) = stage();
-    let service = ServiceBuilder::new()
-        .layer(world.layer())
-        .timeout(LIMIT)
-        .service(handler);
+    let service = ServiceBuilder::new().layer(world.layer()).timeout(LIMIT).service(handler);
     let call = service.start(request("p-1"));
     let _held = stage.next_request().await.unwrap();
     let called = call.await.unwrap();
@@ -116,10 +101,8 @@ async fn idempotency_timeout_fails_the_attempt_of_a_slow_handler() {
 async fn timeout_idempotency_cancels_while_it_acquires() {
     let world = World::new();
     let (handler, _stage) = stage();
-    let service = ServiceBuilder::new()
-        .timeout(Duration::from_secs(2))
-        .layer(world.layer())
-        .service(handler);
+    let service =
+        ServiceBuilder::new().timeout(Duration::from_secs(2)).layer(world.layer()).service(handler);
     world.store.next_of("acquire", Fault::HangReply);
     let error = service.run("p-1").await.unwrap_err();
     assert!(error.is::<Elapsed>());
@@ -132,10 +115,7 @@ async fn timeout_idempotency_cancels_while_it_acquires() {
 async fn timeout_idempotency_counts_an_attempt_while_it_processes() {
     let world = World::new();
     let (handler, mut stage) = stage();
-    let service = ServiceBuilder::new()
-        .timeout(LIMIT)
-        .layer(world.layer())
-        .service(handler);
+    let service = ServiceBuilder::new().timeout(LIMIT).layer(world.layer()).service(handler);
     let call = service.start(request("p-1"));
     let _held = stage.next_request().await.unwrap();
     assert!(call.await.unwrap().unwrap_err().is::<Elapsed>());
@@ -148,10 +128,7 @@ async fn timeout_idempotency_counts_an_attempt_while_it_processes() {
 async fn timeout_idempotency_completes_what_it_settles() {
     let world = World::new();
     let (handler, mut stage) = stage();
-    let service = ServiceBuilder::new()
-        .timeout(LIMIT)
-        .layer(world.layer())
-        .service(handler);
+    let service = ServiceBuilder::new().timeout(LIMIT).layer(world.layer()).service(handler);
     let call = service.start(request("p-1"));
     let (_, respond) = stage.next_request().await.unwrap();
     world.store.always(Fault::Refuse);
@@ -167,10 +144,8 @@ async fn idempotency_retry_repeats_under_one_lock_and_one_attempt() {
     let world = World::new();
     let (handler, mut stage) = stage();
     let after = TTL * 2; // the lock is renewed meanwhile
-    let service = ServiceBuilder::new()
-        .layer(world.layer())
-        .retry(Again { left: 3, after })
-        .service(handler);
+    let service =
+        ServiceBuilder::new().layer(world.layer()).retry(Again { left: 3, after }).service(handler);
     let call = service.start(request("p-1"));
     let mut seen = Vec::new();
     for _ in 0..3 {
@@ -294,9 +269,7 @@ async fn rate_limit_idempotency_lets_duplicates_use_up_the_rate() {
         .service_fn(|_: Request<()>| ready(Ok::<_, BoxError>(())));
     let start = Instant::now();
     for _ in 0..3 {
-        tower::Service::call(service.ready().await.unwrap(), request("p-1"))
-            .await
-            .unwrap();
+        tower::Service::call(service.ready().await.unwrap(), request("p-1")).await.unwrap();
     }
     assert_eq!(start.elapsed().as_secs() / 60, 2);
 }
@@ -317,10 +290,7 @@ async fn idempotency_buffer_holds_the_lock_while_it_queues() {
     settle_down().await;
     assert_eq!(world.state("p-2"), Some(State::Processing));
     let (second, respond) = stage.next_request().await.unwrap();
-    assert!(
-        lock(&second).check().is_ok(),
-        "renewed for three times its life"
-    );
+    assert!(lock(&second).check().is_ok(), "renewed for three times its life");
     respond.send_response("done");
     for call in calls {
         call.await.unwrap().unwrap();
@@ -375,10 +345,7 @@ async fn idempotency_load_shed_releases_what_it_sheds() {
 async fn concurrency_idempotency_counts_duplicates_and_waiting_too() {
     let world = World::new();
     let (handler, mut stage) = stage();
-    let service = ServiceBuilder::new()
-        .concurrency_limit(1)
-        .layer(world.layer())
-        .service(handler);
+    let service = ServiceBuilder::new().concurrency_limit(1).layer(world.layer()).service(handler);
     let call = service.start(request("p-1"));
     let (_, respond) = stage.next_request().await.unwrap();
     let duplicate = service.start(request("p-1"));

@@ -29,22 +29,13 @@ impl Handlers {
         seen.begun += 1;
         let number = seen.begun;
         let same = |it: &&Working| it.lock.key() == lock.key() && it.process == process;
-        let same: Vec<_> = seen
-            .working
-            .iter()
-            .filter(same)
-            .map(|it| it.lock.clone())
-            .collect();
+        let same: Vec<_> = seen.working.iter().filter(same).map(|it| it.lock.clone()).collect();
         if !same.is_empty() {
             let violation = format!("under one keeper {lock:?}, and {same:?}");
             seen.violations.push(violation);
         }
         let lock = lock.clone();
-        seen.working.push(Working {
-            number,
-            process,
-            lock,
-        });
+        seen.working.push(Working { number, process, lock });
         seen.look();
         let handlers = self.clone();
         Work { handlers, number }
@@ -68,11 +59,7 @@ impl Handlers {
 
 impl Seen {
     fn look(&mut self) {
-        let locked: Vec<_> = self
-            .working
-            .iter()
-            .filter(|it| it.lock.check().is_ok())
-            .collect();
+        let locked: Vec<_> = self.working.iter().filter(|it| it.lock.check().is_ok()).collect();
         for (at, one) in locked.iter().enumerate() {
             for other in &locked[at + 1..] {
                 if one.lock.key() == other.lock.key() {

@@ -57,10 +57,7 @@ impl History {
                 }
             }
             let completed: HashSet<_> = completions(history).collect();
-            assert!(
-                completed.len() <= 1,
-                "completed more than once: {history:#?}"
-            );
+            assert!(completed.len() <= 1, "completed more than once: {history:#?}");
         }
     }
 }

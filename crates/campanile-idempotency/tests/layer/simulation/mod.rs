@@ -44,11 +44,7 @@ struct Setting {
 
 #[test]
 fn what_must_hold_holds_whatever_happens() {
-    let read = |name| {
-        std::env::var(name)
-            .ok()
-            .map(|number| number.parse::<u64>().unwrap())
-    };
+    let read = |name| std::env::var(name).ok().map(|number| number.parse::<u64>().unwrap());
     if let Some(seed) = read("CAMPANILE_SIMULATION_SEED") {
         return simulate(seed);
     }
@@ -65,10 +61,8 @@ fn what_must_hold_holds_whatever_happens() {
 
 fn simulate(seed: u64) {
     fastrand::seed(seed); // the keepers' jitter and nonces
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build();
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     runtime.unwrap().block_on(run(Rng::with_seed(seed)));
 }
 
@@ -81,18 +75,15 @@ async fn run(mut rng: Rng) {
         history: History::default(),
         handlers: Handlers::default(),
     });
-    let mut processes: Vec<_> = (0..setting.plan.processes)
-        .map(|_| Process::start(&setting, &mut rng))
-        .collect();
+    let mut processes: Vec<_> =
+        (0..setting.plan.processes).map(|_| Process::start(&setting, &mut rng)).collect();
     for _ in 0..setting.plan.events {
         sleep(setting.plan.pause(&mut rng)).await;
         let at = rng.usize(..processes.len());
         match rng.u8(..100) {
             ..80 => processes[at].request(&setting, &mut rng),
             80..88 => processes[at].outage(&mut rng),
-            88..94 => setting
-                .clock
-                .put_forward(setting.plan.ttl.mul_f64(rng.f64() * 2.0)),
+            88..94 => setting.clock.put_forward(setting.plan.ttl.mul_f64(rng.f64() * 2.0)),
             94..97 => {
                 let crashed =
                     std::mem::replace(&mut processes[at], Process::start(&setting, &mut rng));
@@ -106,9 +97,7 @@ async fn run(mut rng: Rng) {
         }
     }
     let ends = processes.into_iter().map(|process| process.close(true));
-    timeout(HOUR * 4, join_all(ends))
-        .await
-        .expect("every process ends");
+    timeout(HOUR * 4, join_all(ends)).await.expect("every process ends");
     assert_every_key_ends(&setting).await;
     setting.handlers.assert_sound();
     setting.history.assert_sound(setting.plan.max_attempts);

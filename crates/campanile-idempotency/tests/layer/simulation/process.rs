@@ -54,10 +54,7 @@ impl Process {
             memory: setting.memory.clone(),
             history: setting.history.clone(),
         });
-        let way = OneByOne {
-            store: store.clone(),
-            on_the_way: Mutex::new(HashSet::new()),
-        };
+        let way = OneByOne { store: store.clone(), on_the_way: Mutex::new(HashSet::new()) };
         let (keeper, task) = LockKeeper::unspawned(way, setting.clock.clock());
         let plan = &setting.plan;
         let layer = IdempotencyLayer::new(&keeper, "payments", campanile_core::key::header("id"));
@@ -87,12 +84,7 @@ impl Process {
     /// The store is not reached for a while, and what it has on its way neither.
     pub(super) fn outage(&mut self, rng: &mut Rng) {
         let (store, odds, seed) = (self.store.clone(), self.odds.clone(), rng.u64(..));
-        let fault = [
-            Fault::Refuse,
-            Fault::LoseReply,
-            Fault::Hang,
-            Fault::HangReply,
-        ];
+        let fault = [Fault::Refuse, Fault::LoseReply, Fault::Hang, Fault::HangReply];
         store.always(*pick(rng, &fault));
         let lasts = Duration::from_secs_f64(rng.f64() * 40.0);
         tokio::spawn(async move {
@@ -140,17 +132,14 @@ impl Process {
         key: usize,
     ) -> Result<Outcome<u64>, BoxError> {
         let (handlers, process) = (setting.handlers.clone(), self.id);
-        let service = self
-            .layer
-            .clone()
-            .layer(service_fn(move |request: Request<()>| {
-                let lock = request.lock().unwrap().clone();
-                let work = handlers.begin(process, &lock);
-                async move {
-                    drop(work);
-                    Ok::<_, BoxError>(FencingToken::get(lock.token()))
-                }
-            }));
+        let service = self.layer.clone().layer(service_fn(move |request: Request<()>| {
+            let lock = request.lock().unwrap().clone();
+            let work = handlers.begin(process, &lock);
+            async move {
+                drop(work);
+                Ok::<_, BoxError>(FencingToken::get(lock.token()))
+            }
+        }));
         service.oneshot(request(&key.to_string())).await
     }
 }

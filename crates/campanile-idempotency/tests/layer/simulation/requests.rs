@@ -102,8 +102,7 @@ impl Script {
                 let _work = work;
                 let key = store_key(&self.key.to_string());
                 if !seen.history.has_granted(&key, lock.token()) {
-                    seen.handlers
-                        .note(format!("a handler without a grant: {lock:?}"));
+                    seen.handlers.note(format!("a handler without a grant: {lock:?}"));
                 }
                 for _ in 0..3 {
                     sleep(self.works / 3).await;

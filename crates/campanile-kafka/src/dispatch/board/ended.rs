@@ -76,11 +76,7 @@ impl Board {
                 self.summary.waited += 1;
                 self.due_again(slot);
             }
-            Verdict::GiveUp {
-                burial,
-                reason,
-                help,
-            } => match self.policies.given_up {
+            Verdict::GiveUp { burial, reason, help } => match self.policies.given_up {
                 GivenUp::Skip => {
                     tracing::warn!(record = %at, error = text(), "given up and skipped");
                     self.skip(slot, burial, reason);

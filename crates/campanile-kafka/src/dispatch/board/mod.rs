@@ -169,10 +169,7 @@ impl Board {
     }
 
     fn report(&self, slot: SlotId) -> Report {
-        Report {
-            slot,
-            reports: self.reports.clone(),
-        }
+        Report { slot, reports: self.reports.clone() }
     }
 
     fn drain(&mut self, slots: Vec<SlotId>, timeout: Duration, done: Option<Done>) {

@@ -34,10 +34,7 @@ pub(super) fn operation(rng: &mut Rng, sources: &Sources) -> Operation {
         };
     }
     match rng.u8(..65) {
-        0..12 => Operation::Renew {
-            grant: grant(rng, sources),
-            ttl: duration(rng),
-        },
+        0..12 => Operation::Renew { grant: grant(rng, sources), ttl: duration(rng) },
         12..26 => Operation::Complete {
             grant: grant(rng, sources),
             attempt: rng.u16(..),
@@ -50,21 +47,10 @@ pub(super) fn operation(rng: &mut Rng, sources: &Sources) -> Operation {
             last: rng.u8(..4) == 0,
             error: text(rng),
         },
-        38..46 => Operation::Release {
-            grant: grant(rng, sources),
-            ran: rng.bool(),
-        },
-        46..52 => Operation::Cancel {
-            owner: acquirer(rng, sources),
-        },
-        52..59 => Operation::Reject {
-            grant: grant(rng, sources),
-            reason: text(rng),
-        },
-        _ => Operation::Redrive {
-            token: grant(rng, sources).token,
-            force: rng.bool(),
-        },
+        38..46 => Operation::Release { grant: grant(rng, sources), ran: rng.bool() },
+        46..52 => Operation::Cancel { owner: acquirer(rng, sources) },
+        52..59 => Operation::Reject { grant: grant(rng, sources), reason: text(rng) },
+        _ => Operation::Redrive { token: grant(rng, sources).token, force: rng.bool() },
     }
 }
 
@@ -83,11 +69,7 @@ pub(super) fn entry(rng: &mut Rng, now: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
     bytes.put_u8(0xC1);
     bytes.put_u8(pick(rng, &[1, 1, 1, 2, 2, 3, 4]) | (rng.u8(..8) << 3));
-    bytes.put_u16(if rng.u8(..4) == 0 {
-        pick(rng, &[0, u16::MAX])
-    } else {
-        rng.u16(..6)
-    });
+    bytes.put_u16(if rng.u8(..4) == 0 { pick(rng, &[0, u16::MAX]) } else { rng.u16(..6) });
     bytes.put_u8(pick(rng, &[0, 1, 7, 8, 9, 255]));
     bytes.put_u8(pick(rng, &[0, 1, 5, 254, 255]));
     bytes.put_u8(rng.u8(..4));
@@ -98,11 +80,7 @@ pub(super) fn entry(rng: &mut Rng, now: u64) -> Vec<u8> {
         2 => now + rng.u64(..10_000_000),
         _ => now - rng.u64(..10_000_000),
     });
-    bytes.put_u64(if rng.u8(..6) == 0 {
-        0
-    } else {
-        pooled_owner(rng).get()
-    });
+    bytes.put_u64(if rng.u8(..6) == 0 { 0 } else { pooled_owner(rng).get() });
     bytes.put_u64(fingerprint(rng).map_or(0, Fingerprint::to_bits));
     bytes.put_u32(rng.u32(..));
     bytes.put_u64(at(rng, now));
@@ -120,11 +98,7 @@ pub(super) fn garbage(rng: &mut Rng, now: u64) -> Vec<u8> {
         3 => bytes[1] |= pick(rng, &[64, 128, 192]),
         4 => {
             let close = TOKENS_END + rng.u64(..3);
-            let token = if rng.bool() {
-                close
-            } else {
-                rng.u64(TOKENS_END..)
-            };
+            let token = if rng.bool() { close } else { rng.u64(TOKENS_END..) };
             bytes[8..16].copy_from_slice(&token.to_be_bytes());
         }
         _ => bytes = text(rng).as_bytes()[..].to_vec(),
@@ -163,10 +137,7 @@ fn pooled_owner(rng: &mut Rng) -> Owner {
 
 /// Mostly the grant that is stored; else an older one, or one of which only half is right.
 fn grant(rng: &mut Rng, sources: &Sources) -> Grant {
-    let any = Grant {
-        token: token(rng, sources.now),
-        owner: pooled_owner(rng),
-    };
+    let any = Grant { token: token(rng, sources.now), owner: pooled_owner(rng) };
     let Some((token, owner)) = sources.stored else {
         return any;
     };
@@ -205,14 +176,7 @@ fn duration(rng: &mut Rng) -> Duration {
         1 => Duration::from_nanos(rng.u64(..3_000_000)),
         2..4 => Duration::from_micros(rng.u64(..20_000)),
         4 => Duration::from_secs(rng.u64(..200_000)),
-        5 => pick(
-            rng,
-            &[
-                Duration::MAX,
-                Duration::from_secs(3_600),
-                Duration::from_secs(86_400),
-            ],
-        ),
+        5 => pick(rng, &[Duration::MAX, Duration::from_secs(3_600), Duration::from_secs(86_400)]),
         _ => Duration::from_millis(rng.u64(..60_000)),
     }
 }
@@ -234,10 +198,7 @@ fn text(rng: &mut Rng) -> Box<str> {
         _ => rng.usize(..20),
     };
     let characters = ['a', '\0', 'é', '鐘', '🔔', '\n'];
-    std::iter::repeat_with(|| pick(rng, &characters))
-        .take(length)
-        .collect::<String>()
-        .into()
+    std::iter::repeat_with(|| pick(rng, &characters)).take(length).collect::<String>().into()
 }
 
 fn pick<T: Copy>(rng: &mut Rng, from: &[T]) -> T {

@@ -19,10 +19,7 @@ const OPERATIONS_TO_FIND: usize = 20_000;
 
 fn setting(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
-    Some(
-        text.parse()
-            .unwrap_or_else(|_| panic!("{name} is no number: {text}")),
-    )
+    Some(text.parse().unwrap_or_else(|_| panic!("{name} is no number: {text}")))
 }
 
 fn seed() -> u64 {
@@ -37,10 +34,7 @@ fn run(replaced: Option<(Verb, &'static str)>, operations: usize) -> Result<Runn
     if let Some((verb, text)) = replaced {
         config = config.with_script(verb, text);
     }
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let store = runtime.block_on(RedisStore::connect(config)).unwrap();
     let mut runner = Runner::new(runtime, store, &server, seed());
     while runner.operations() < operations {
@@ -55,11 +49,7 @@ fn scripts_and_step_answer_and_store_the_same() {
         setting("CAMPANILE_DIFFERENTIAL_OPS").map_or(OPERATIONS, |n| usize::try_from(n).unwrap());
     match run(None, operations) {
         Ok(runner) => {
-            println!(
-                "{} operations, 0 differences; {:?}",
-                runner.operations(),
-                runner.replies()
-            );
+            println!("{} operations, 0 differences; {:?}", runner.operations(), runner.replies());
             runner.assert_every_reply_was_seen();
         }
         Err(difference) => panic!("{difference}"),
@@ -75,24 +65,15 @@ fn assert_found(verb: Verb, text: &'static str) {
 
 #[test]
 fn a_completion_by_a_stale_token_would_be_found() {
-    assert_found(
-        Verb::Complete,
-        include_str!("../broken/complete_any_token.lua"),
-    );
+    assert_found(Verb::Complete, include_str!("../broken/complete_any_token.lua"));
 }
 
 #[test]
 fn a_takeover_that_counts_no_attempt_would_be_found() {
-    assert_found(
-        Verb::Acquire,
-        include_str!("../broken/acquire_uncounted.lua"),
-    );
+    assert_found(Verb::Acquire, include_str!("../broken/acquire_uncounted.lua"));
 }
 
 #[test]
 fn a_deadline_by_the_clients_clock_would_be_found() {
-    assert_found(
-        Verb::Acquire,
-        include_str!("../broken/acquire_client_clock.lua"),
-    );
+    assert_found(Verb::Acquire, include_str!("../broken/acquire_client_clock.lua"));
 }

@@ -43,10 +43,7 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    pub(super) const ABSENT: Self = Self {
-        stored: Stored::Absent,
-        expiry: Expiry::At(-2),
-    };
+    pub(super) const ABSENT: Self = Self { stored: Stored::Absent, expiry: Expiry::At(-2) };
 
     pub(super) fn entry(&self) -> Option<Entry> {
         match &self.stored {

@@ -51,15 +51,8 @@ pub(super) struct Difference {
 
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            seed,
-            operations,
-            text,
-        } = self;
-        write!(
-            f,
-            "difference after {operations} operations, CAMPANILE_SEED={seed}: {text}"
-        )
+        let Self { seed, operations, text } = self;
+        write!(f, "difference after {operations} operations, CAMPANILE_SEED={seed}: {text}")
     }
 }
 
@@ -73,13 +66,7 @@ impl Runner {
         let key = |number: usize| {
             let key = support::key(format!("key {number}"));
             let name = support::redis_key(&key);
-            Key {
-                key,
-                name,
-                slot: Slot::ABSENT,
-                sent: Vec::new(),
-                stale: None,
-            }
+            Key { key, name, slot: Slot::ABSENT, sent: Vec::new(), stale: None }
         };
         Self {
             runtime,
@@ -103,11 +90,7 @@ impl Runner {
     }
 
     pub(super) fn assert_every_reply_was_seen(&self) {
-        assert_eq!(
-            self.replies.len(),
-            model::NAMES,
-            "a kind of reply did not come up"
-        );
+        assert_eq!(self.replies.len(), model::NAMES, "a kind of reply did not come up");
     }
 
     /// Draws a batch, sends it, and compares.
@@ -120,10 +103,8 @@ impl Runner {
             }
         }
         let high_floors = self.rng.u8(..4) == 0;
-        let batch: Vec<(usize, Command)> = chosen
-            .iter()
-            .map(|&key| (key, self.draw(key, now, high_floors)))
-            .collect();
+        let batch: Vec<(usize, Command)> =
+            chosen.iter().map(|&key| (key, self.draw(key, now, high_floors))).collect();
 
         let commands = batch.iter().map(|(_, command)| command.clone()).collect();
         let answers = self.runtime.block_on(self.store.apply_batch(commands));
@@ -152,11 +133,8 @@ impl Runner {
 
     /// The keys of a batch: distinct, but now and then one comes twice.
     fn choose(&mut self) -> Vec<usize> {
-        let mut keys: Vec<usize> = if self.rng.bool() {
-            (0..HOT_KEYS).collect()
-        } else {
-            (0..KEYS).collect()
-        };
+        let mut keys: Vec<usize> =
+            if self.rng.bool() { (0..HOT_KEYS).collect() } else { (0..KEYS).collect() };
         self.rng.shuffle(&mut keys);
         keys.truncate(self.rng.usize(1..=keys.len()));
         if self.rng.u8(..8) == 0 {
@@ -166,22 +144,11 @@ impl Runner {
     }
 
     fn draw(&mut self, key: usize, now: u64, high_floors: bool) -> Command {
-        let Key {
-            key,
-            slot,
-            sent,
-            stale,
-            ..
-        } = &mut self.keys[key];
+        let Key { key, slot, sent, stale, .. } = &mut self.keys[key];
         if !sent.is_empty() && self.rng.u8(..6) == 0 {
             return sent[self.rng.usize(..sent.len())].clone();
         }
-        let sources = Sources {
-            stored: slot.grant(),
-            stale: *stale,
-            now,
-            high_floors,
-        };
+        let sources = Sources { stored: slot.grant(), stale: *stale, now, high_floors };
         let command = Command {
             key: key.clone(),
             operation: draw::operation(&mut self.rng, &sources),
@@ -214,30 +181,17 @@ impl Runner {
         let bytes = match self.rng.u8(..10) {
             0..3 => return,
             3 => {
-                let mut other = if self.rng.bool() {
-                    redis::cmd("LPUSH")
-                } else {
-                    redis::cmd("SADD")
-                };
+                let mut other =
+                    if self.rng.bool() { redis::cmd("LPUSH") } else { redis::cmd("SADD") };
                 let _: () = other.arg(&*name).arg("other").query(&mut self.raw).unwrap();
-                *slot = Slot {
-                    stored: Stored::OtherType,
-                    expiry: Expiry::At(-1),
-                };
+                *slot = Slot { stored: Stored::OtherType, expiry: Expiry::At(-1) };
                 return;
             }
             4..7 => draw::garbage(&mut self.rng, now),
             _ => draw::entry(&mut self.rng, now),
         };
-        let _: () = redis::cmd("SET")
-            .arg(&*name)
-            .arg(&bytes)
-            .query(&mut self.raw)
-            .unwrap();
-        *slot = Slot {
-            stored: Stored::Text(bytes),
-            expiry: Expiry::At(-1),
-        };
+        let _: () = redis::cmd("SET").arg(&*name).arg(&bytes).query(&mut self.raw).unwrap();
+        *slot = Slot { stored: Stored::Text(bytes), expiry: Expiry::At(-1) };
     }
 
     /// Remembers the grant that the entry had, once it has another.
@@ -245,10 +199,7 @@ impl Runner {
         let Key { slot, stale, .. } = &mut self.keys[key];
         let grant = |slot: &Slot| {
             let entry = slot.entry()?;
-            Some(Grant {
-                token: entry.token(),
-                owner: entry.owner()?,
-            })
+            Some(Grant { token: entry.token(), owner: entry.owner()? })
         };
         let (old, new) = (grant(before), grant(slot));
         if old.is_some() && old != new {
@@ -296,20 +247,12 @@ impl Runner {
     }
 
     fn differ(&self, text: String) -> Difference {
-        Difference {
-            seed: self.seed,
-            operations: self.operations,
-            text,
-        }
+        Difference { seed: self.seed, operations: self.operations, text }
     }
 }
 
 fn micros(time: SystemTime) -> u64 {
     let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap();
-    assert_eq!(
-        since,
-        Duration::from_micros(since.as_micros() as u64),
-        "finer than Redis's clock"
-    );
+    assert_eq!(since, Duration::from_micros(since.as_micros() as u64), "finer than Redis's clock");
     since.as_micros() as u64
 }

@@ -47,11 +47,7 @@ impl Store for Broken {
 
 async fn step_is_caught(step: Step, promises: &[&str]) {
     let clock = TestClock::new();
-    let store = Broken {
-        clock: clock.clone(),
-        entries: Mutex::default(),
-        step,
-    };
+    let store = Broken { clock: clock.clone(), entries: Mutex::default(), step };
     caught(&store, &clock, promises).await;
 }
 
@@ -90,11 +86,7 @@ fn with_grant(operation: &Operation, other: Grant) -> Operation {
 #[tokio::test(start_paused = true)]
 async fn a_store_that_does_step_right_is_not_caught() {
     let clock = TestClock::new();
-    let store = Broken {
-        clock: clock.clone(),
-        entries: Mutex::default(),
-        step,
-    };
+    let store = Broken { clock: clock.clone(), entries: Mutex::default(), step };
     assert_eq!(contract::violations(&store, &clock).await, []);
 }
 
@@ -164,9 +156,7 @@ async fn one_that_counts_attempts_at_the_failure_is_caught() {
             move |entry: Entry| {
                 let attempt = i32::from(entry.attempt()) + by;
                 let attempt = u16::try_from(attempt.max(0)).unwrap();
-                edit(entry, |bytes| {
-                    bytes[2..4].copy_from_slice(&attempt.to_be_bytes())
-                })
+                edit(entry, |bytes| bytes[2..4].copy_from_slice(&attempt.to_be_bytes()))
             }
         };
         let was_granted = before.as_ref().map(Entry::token);
@@ -204,10 +194,7 @@ async fn one_that_grants_a_repeated_acquire_anew_is_caught() {
     };
     step_is_caught(
         anew,
-        &[
-            "acquire_repeated_in_every_situation",
-            "an_attempt_is_counted_when_it_is_granted",
-        ],
+        &["acquire_repeated_in_every_situation", "an_attempt_is_counted_when_it_is_granted"],
     )
     .await;
 }
@@ -220,10 +207,7 @@ async fn one_whose_entry_expires_with_its_lock_is_caught() {
     };
     step_is_caught(
         expires,
-        &[
-            "an_attempt_is_counted_when_it_is_granted",
-            "renew_in_every_situation",
-        ],
+        &["an_attempt_is_counted_when_it_is_granted", "renew_in_every_situation"],
     )
     .await;
 }
@@ -285,11 +269,7 @@ async fn one_that_lets_a_repeated_failure_push_the_next_attempt_is_caught() {
         }
         _ => step(before, operation, now),
     };
-    step_is_caught(
-        pushes,
-        &["a_repeated_failure_does_not_move_the_next_attempt"],
-    )
-    .await;
+    step_is_caught(pushes, &["a_repeated_failure_does_not_move_the_next_attempt"]).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -329,14 +309,7 @@ async fn one_that_does_not_adopt_a_completion_is_caught() {
         (None, Operation::Complete { .. }) => (None, Reply::Lost),
         _ => step(before, operation, now),
     };
-    step_is_caught(
-        strict,
-        &[
-            "complete_in_every_situation",
-            "an_absent_entry_has_no_grant",
-        ],
-    )
-    .await;
+    step_is_caught(strict, &["complete_in_every_situation", "an_absent_entry_has_no_grant"]).await;
 }
 
 #[tokio::test(start_paused = true)]

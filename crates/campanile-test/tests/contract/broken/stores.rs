@@ -15,12 +15,7 @@ use super::{DIFFERENTIAL, caught};
 async fn one_that_keeps_entries_for_ever_is_caught() {
     let clock = TestClock::new();
     let store = LongLived(MemoryStore::with_clock(clock.store_clock()));
-    caught(
-        &store,
-        &clock,
-        &["an_entry_lives_as_long_as_it_is_retained"],
-    )
-    .await;
+    caught(&store, &clock, &["an_entry_lives_as_long_as_it_is_retained"]).await;
 }
 
 /// Ignores the retention.
@@ -39,10 +34,7 @@ impl Store for LongLived {
 #[tokio::test(start_paused = true)]
 async fn one_that_looks_first_and_writes_then_is_caught() {
     let clock = TestClock::new();
-    let store = NotAtomic {
-        clock: clock.clone(),
-        entries: Mutex::default(),
-    };
+    let store = NotAtomic { clock: clock.clone(), entries: Mutex::default() };
     caught(
         &store,
         &clock,
@@ -77,12 +69,7 @@ impl Store for NotAtomic {
 async fn one_that_answers_a_batch_in_another_order_is_caught() {
     let clock = TestClock::new();
     let store = Reversed(MemoryStore::with_clock(clock.store_clock()));
-    caught(
-        &store,
-        &clock,
-        &["a_batch_is_answered_in_its_order", DIFFERENTIAL],
-    )
-    .await;
+    caught(&store, &clock, &["a_batch_is_answered_in_its_order", DIFFERENTIAL]).await;
 }
 
 struct Reversed(MemoryStore);
@@ -113,12 +100,7 @@ async fn one_that_leaves_out_an_answer_is_caught() {
 async fn one_that_stops_a_batch_at_the_first_refusal_is_caught() {
     let clock = TestClock::new();
     let store = Transaction(MemoryStore::with_clock(clock.store_clock()));
-    caught(
-        &store,
-        &clock,
-        &["one_keys_refusal_does_not_touch_its_neighbours"],
-    )
-    .await;
+    caught(&store, &clock, &["one_keys_refusal_does_not_touch_its_neighbours"]).await;
 }
 
 /// Applies nothing after the first command that was refused.
@@ -140,10 +122,7 @@ impl Store for Transaction {
             let answer = self.0.apply(command).await;
             refused |= matches!(
                 answer,
-                Ok(Answer {
-                    reply: Reply::Lost | Reply::Corrupt | Reply::Mismatch,
-                    ..
-                })
+                Ok(Answer { reply: Reply::Lost | Reply::Corrupt | Reply::Mismatch, .. })
             );
             answers.push(answer);
         }
