@@ -8,7 +8,7 @@ use tower::load_shed::error::Overloaded;
 
 /// The last of all classifiers; it always has an opinion.
 ///
-/// * the markers of [`error`]: as they say
+/// * the markers of [`error`](campanile_core::error): as they say
 /// * a body that does not decode: dead letter, for no attempt would mend it
 /// * [`Overloaded`] from inside the layer: release, for the handler did not run
 /// * everything else, time-outs and panics included: retry after the back-off
