@@ -5,13 +5,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use campanile_core::{BoxError, Command, FencingToken, Operation, Outcome, Owner, Request, State};
-use campanile_idempotency::{IdempotencyError, StoreErrorKind};
+use campanile_core::{
+    BoxError, Command, FencingToken, Operation, Outcome, Owner, Request, Retention, State,
+};
+use campanile_idempotency::{IdempotencyError, Store, StoreErrorKind};
 use campanile_test::faults::Fault;
 use tokio::time::sleep;
 use tower::{Layer, service_fn};
 
-use crate::world::{Guarding, HOUR, TTL, World, is_pending, lock, refusal, request, settle_down};
+use crate::world::{
+    Guarding, HOUR, TTL, World, fingerprinting, is_pending, lock, paying, refusal, request,
+    settle_down, store_key,
+};
 
 /// The nonces of all acquires so far.
 fn owners(world: &World) -> Vec<Owner> {
@@ -188,21 +193,28 @@ async fn a_delivery_that_comes_while_its_key_is_cancelled_does_not_wait_longer_t
 
 #[tokio::test(start_paused = true)]
 async fn another_payload_after_an_acquire_in_doubt_is_no_mismatch_for_nobody_has_tried_it() {
-    use campanile_core::key;
     let world = World::new();
-    let by_payload = key::header("id").fingerprint_by(|request: &Request<()>, parts| {
-        parts.update(request.record().payload().unwrap());
-    });
-    let layer = campanile_idempotency::IdempotencyLayer::new(&world.keeper, "payments", by_payload);
-    let service = layer.unwrap().layer(service_fn(async |_: Request<()>| Ok::<_, BoxError>(())));
-    let paying = |cents: &'static str| {
-        let record = campanile_core::Record::builder("payments", 0, 0).header("id", "p-1");
-        Request::new(record.payload(cents).build(), ())
-    };
+    let service = fingerprinting(&world);
+    let service = service.layer(service_fn(async |_: Request<()>| Ok::<_, BoxError>(())));
     world.store.next_of("acquire", Fault::LoseReply);
     world.store.next_of("cancel", Fault::Refuse);
-    service.start(paying("100")).await.unwrap().unwrap_err();
-    assert_eq!(service.start(paying("120")).await.unwrap().unwrap(), Outcome::Processed(()));
+    service.start(paying("p-1", "100")).await.unwrap().unwrap_err();
+    assert_eq!(service.start(paying("p-1", "120")).await.unwrap().unwrap(), Outcome::Processed(()));
+}
+
+/// Also when nobody asks for the key again.
+#[tokio::test(start_paused = true)]
+async fn an_acquire_in_doubt_is_cancelled_after_an_outage_that_was_longer_than_its_lock() {
+    let world = World::new();
+    let (service, _stage) = world.staged(world.layer());
+    world.store.next_of("acquire", Fault::LoseReply);
+    world.store.always_of("cancel", Fault::Refuse);
+    service.run("p-1").await.unwrap_err();
+    sleep(TTL * 3 / 2).await;
+    world.store.heal();
+    world.assert_quiet().await;
+    let entry = world.entry("p-1").unwrap();
+    assert_eq!((entry.state(), entry.attempt()), (State::Retrying, 0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -312,6 +324,28 @@ async fn nobody_is_granted_a_token_below_one_that_was_seen_here() {
         assert_eq!(floor, largest);
         largest = world.entry(&format!("next-{number}")).unwrap().token();
     }
+}
+
+/// It would spread to every key, and none would have a token left some day.
+#[tokio::test(start_paused = true)]
+async fn an_absurd_token_of_one_key_does_not_spread_to_others() {
+    let world = World::new();
+    let absurd = FencingToken::new(1 << 52).unwrap();
+    let (owner, ttl) = (Owner::new(7).unwrap(), TTL);
+    let acquire =
+        Operation::Acquire { owner, ttl, max_attempts: 0, fingerprint: None, floor: absurd };
+    for operation in [acquire, Operation::Cancel { owner }] {
+        let key = store_key("absurd");
+        let retention = Retention::default();
+        let command = Command { key, operation, retention };
+        world.memory.apply(command).await.unwrap();
+    }
+    let service = world.layer().layer(service_fn(async |request: Request<()>| {
+        Ok::<_, BoxError>(request.lock().unwrap().token())
+    }));
+    let token = |outcome: Outcome<FencingToken>| outcome.into_reply().unwrap();
+    assert!(token(service.run("absurd").await.unwrap()) > absurd);
+    assert!(token(service.run("p-1").await.unwrap()) < absurd);
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,5 +1,6 @@
 //! How a grant ends in the store: once, whatever happens to the command and its answer.
 
+use std::future::ready;
 use std::time::Duration;
 
 use campanile_core::{
@@ -15,7 +16,8 @@ use tokio::time::sleep;
 use tower::{Layer, service_fn};
 
 use crate::world::{
-    Guarding, HOUR, TTL, World, is_pending, lock, refusal, request, settle_down, store_key,
+    Guarding, HOUR, TTL, World, fingerprinting, is_pending, lock, paying, refusal, request,
+    settle_down, store_key,
 };
 
 #[tokio::test(start_paused = true)]
@@ -131,14 +133,18 @@ async fn a_completion_that_is_later_than_another_grant_changes_nothing() {
 #[tokio::test(start_paused = true)]
 async fn a_completion_is_taken_up_although_the_entry_is_gone() {
     let world = World::new();
-    let (service, mut stage) = world.staged(world.layer().with_lost(OnLost::Notify));
-    let call = service.start(request("p-1"));
-    let (_, respond) = stage.next_request().await.unwrap();
-    world.clock.put_forward(Duration::from_secs(8 * 24 * 60 * 60));
-    assert_eq!(world.entry("p-1"), None);
-    respond.send_response("done");
-    assert_eq!(call.await.unwrap().unwrap(), Outcome::Processed("done"));
-    assert!(service.run("p-1").await.unwrap().is_duplicate());
+    let layer = fingerprinting(&world).with_lost(OnLost::Notify);
+    let clock = world.clock.clone();
+    let service = layer.layer(service_fn(move |_: Request<()>| {
+        clock.put_forward(Duration::from_secs(8 * 24 * 60 * 60));
+        ready(Ok::<_, BoxError>("done"))
+    }));
+    let outcome = service.start(paying("p-1", "100")).await.unwrap().unwrap();
+    assert_eq!(outcome, Outcome::Processed("done"));
+    assert_eq!(world.state("p-1"), Some(State::Completed));
+    assert!(service.start(paying("p-1", "100")).await.unwrap().unwrap().is_duplicate());
+    let called = service.start(paying("p-1", "999")).await.unwrap();
+    assert!(matches!(refusal(&called), IdempotencyError::Mismatch { .. }));
 }
 
 #[tokio::test(start_paused = true)]

@@ -131,7 +131,9 @@ async fn a_burial_lock_that_nobody_takes_is_let_go_and_comes_again() {
         assert_eq!(burial.last_error.as_deref(), Some("declined"));
     }
     settle_down().await;
-    assert_eq!(world.state("p-1"), Some(State::Retrying));
+    let entry = world.entry("p-1").unwrap();
+    assert_eq!((entry.state(), entry.attempt()), (State::Retrying, 1));
+    assert!(!entry.is_released(), "the next comes after a back-off");
 }
 
 #[tokio::test(start_paused = true)]

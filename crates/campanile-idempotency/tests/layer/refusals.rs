@@ -11,7 +11,10 @@ use campanile_test::faults::Fault;
 use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
 use tower_test::mock;
 
-use crate::world::{Guarding, Handler, Stage, TTL, World, is_pending, lock, refusal, request};
+use crate::world::{
+    Guarding, Handler, Stage, TTL, World, fingerprinting, is_pending, lock, paying, refusal,
+    request,
+};
 
 /// Must not run.
 async fn never(_: Request<()>) -> Result<(), BoxError> {
@@ -117,19 +120,12 @@ async fn a_key_whose_attempt_failed_is_refused_until_its_back_off_is_over() {
 #[tokio::test(start_paused = true)]
 async fn a_key_with_another_payload_is_refused() {
     let world = World::new();
-    let by_partition = key::header("id").fingerprint_by(|request: &Request<()>, parts| {
-        parts.update(request.record().payload().unwrap());
-    });
-    let layer = IdempotencyLayer::new(&world.keeper, "payments", by_partition).unwrap();
-    let service = layer.layer(service_fn(async |_: Request<()>| Ok::<_, BoxError>(())));
-    let paying = |cents: &'static str| {
-        let record = campanile_core::Record::builder("payments", 0, 0).header("id", "p-1");
-        Request::new(record.payload(cents).build(), ())
-    };
-    service.start(paying("100")).await.unwrap().unwrap();
-    let called = service.start(paying("999")).await.unwrap();
+    let service = fingerprinting(&world);
+    let service = service.layer(service_fn(async |_: Request<()>| Ok::<_, BoxError>(())));
+    service.start(paying("p-1", "100")).await.unwrap().unwrap();
+    let called = service.start(paying("p-1", "999")).await.unwrap();
     assert!(matches!(refusal(&called), IdempotencyError::Mismatch { .. }));
-    assert!(service.start(paying("100")).await.unwrap().unwrap().is_duplicate());
+    assert!(service.start(paying("p-1", "100")).await.unwrap().unwrap().is_duplicate());
     assert_eq!(world.entry("p-1").unwrap().attempt(), 1);
     world.assert_quiet().await;
 }

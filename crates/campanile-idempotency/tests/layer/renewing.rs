@@ -82,6 +82,23 @@ async fn a_renewal_whose_reply_is_lost_is_repeated_and_loses_nothing() {
     assert_eq!(call.await.unwrap().unwrap(), Outcome::Processed("done"));
 }
 
+/// The store may have decided long before its answer came.
+#[tokio::test(start_paused = true)]
+async fn a_renewal_counts_from_before_it_was_sent() {
+    let world = World::new();
+    let (service, mut stage) = world.staged(world.layer());
+    let _call = service.start(request("p-1"));
+    let (request, _respond) = stage.next_request().await.unwrap();
+    world.store.next_of("renew", Fault::Slow(TTL / 10));
+    while lock(&request).remaining() <= TTL * 3 / 4 || world.store.count("renew") == 0 {
+        sleep(Duration::from_millis(10)).await;
+    }
+    let expires = world.entry("p-1").unwrap().at();
+    let deadline = world.clock.now() + lock(&request).remaining();
+    let margin = expires.duration_since(deadline).unwrap();
+    assert!((TTL / 10..TTL / 10 + Duration::from_millis(20)).contains(&margin), "{margin:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_failed_round_of_renewals_loses_nothing() {
     for fault in [Fault::Refuse, Fault::LoseReply, Fault::Hang, Fault::HangReply, Fault::Panic] {

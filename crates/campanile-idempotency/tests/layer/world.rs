@@ -5,8 +5,8 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use campanile_core::{
-    BoxError, Command, Entry, Grant, IdempotencyKey, Lock, Operation, Outcome, Owner, Record,
-    Request, Retention, State, StoreKey, key,
+    BoxError, Command, Entry, Grant, IdempotencyKey, KeyExtractor, Lock, Operation, Outcome, Owner,
+    Record, Request, Retention, State, StoreKey, key,
 };
 use campanile_idempotency::{
     Exhausted, Failed, IdempotencyError, IdempotencyLayer, LockKeeper, MemoryStore, Store,
@@ -145,6 +145,22 @@ where
 pub(crate) fn request(id: &str) -> Request<()> {
     let record = Record::builder("payments", 0, 0).header("id", id.to_owned());
     Request::new(record.build(), ())
+}
+
+/// A layer that compares the payloads of a key.
+pub(crate) fn fingerprinting(
+    world: &World,
+) -> IdempotencyLayer<impl KeyExtractor<Request<()>> + Send + Sync + use<>> {
+    let by_payload = key::header("id").fingerprint_by(|request: &Request<()>, parts| {
+        parts.update(request.record().payload().unwrap());
+    });
+    IdempotencyLayer::new(&world.keeper, "payments", by_payload).unwrap()
+}
+
+/// A request with a payload for it.
+pub(crate) fn paying(id: &str, cents: &'static str) -> Request<()> {
+    let record = Record::builder("payments", 0, 0).header("id", id.to_owned());
+    Request::new(record.payload(cents).build(), ())
 }
 
 pub(crate) fn store_key(id: &str) -> StoreKey {
