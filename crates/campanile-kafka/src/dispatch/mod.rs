@@ -197,7 +197,7 @@ where
             }
             any = true;
             let (record, report) = self.board.begin(slot);
-            let span = span::process(&record, &self.group);
+            let span = span::record(&record, &self.group);
             let called = span
                 .in_scope(|| catch_unwind(AssertUnwindSafe(|| self.service.call(record.clone()))));
             match called {

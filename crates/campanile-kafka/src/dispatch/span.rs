@@ -1,13 +1,15 @@
-//! The span of one attempt, with the fields of OpenTelemetry's messaging conventions. Neither the
+//! The span of one record's attempt, with the fields of OpenTelemetry's messaging conventions. Neither the
 //! key nor the payload is among them.
 
 use campanile_core::Record;
 use tracing::Span;
 use tracing::field::Empty;
 
-pub(super) fn process(record: &Record, group: &str) -> Span {
+pub(super) fn record(record: &Record, group: &str) -> Span {
     tracing::info_span!(
-        "process",
+        "record",
+        // What OpenTelemetry wants it to be called; the layer's step has the bare word.
+        otel.name = format_args!("process {}", record.topic()),
         otel.kind = "consumer",
         otel.status_code = Empty,
         messaging.system = "kafka",

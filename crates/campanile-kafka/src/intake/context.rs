@@ -126,7 +126,8 @@ impl IntakeContext {
         let Some(offsets) = commit::unacknowledged(&mut held) else {
             return;
         };
-        let result = consumer.commit(&offsets, CommitMode::Sync);
+        let span = tracing::debug_span!("commit", partitions = offsets.count());
+        let result = span.in_scope(|| consumer.commit(&offsets, CommitMode::Sync));
         if result.is_ok() {
             held.iter_mut().for_each(|held| held.acknowledged = held.sent);
         }

@@ -100,6 +100,7 @@ impl Worker {
 
     /// Hands over what there is, up to a batch and to the budget. Whether there was anything.
     fn read(&mut self) -> bool {
+        let _span = tracing::trace_span!("receive").entered();
         let context = self.consumer.context().clone();
         let room = self.room();
         let mut records: Vec<(SlotId, Record)> = Vec::new();
@@ -209,10 +210,11 @@ impl Worker {
         }
         self.committed = now;
         let context = self.consumer.context();
-        let offsets = commit::changed(&mut context.assignment());
-        if let Some(offsets) = offsets
-            && let Err(error) = native::commit(&self.consumer, &offsets)
-        {
+        let Some(offsets) = commit::changed(&mut context.assignment()) else {
+            return;
+        };
+        let span = tracing::debug_span!("commit", partitions = offsets.count());
+        if let Err(error) = span.in_scope(|| native::commit(&self.consumer, &offsets)) {
             context.commit_ended(Err(error));
         }
     }
