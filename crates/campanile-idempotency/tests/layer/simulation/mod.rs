@@ -48,7 +48,7 @@ fn what_must_hold_holds_whatever_happens() {
     if let Some(seed) = read("CAMPANILE_SIMULATION_SEED") {
         return simulate(seed);
     }
-    let cases = read("CAMPANILE_SIMULATION_CASES").unwrap_or(150);
+    let cases = read("CAMPANILE_SIMULATION_CASES").unwrap_or(600);
     let first = fastrand::u64(..1 << 48);
     println!("seeds {first} to {}", first + cases);
     for seed in first..first + cases {

@@ -36,10 +36,12 @@ use Ends::{Fails, FailsForGood, Hangs, IsOverloaded, Panics, Skips, Stops, Succe
 enum Buries {
     Rejects,
     Releases,
+    /// As a failed attempt, without dooming the key.
+    GivesBack,
     Drops,
 }
 
-use Buries::{Drops, Rejects, Releases};
+use Buries::{Drops, GivesBack, Rejects, Releases};
 
 /// What is drawn for a request beforehand.
 #[derive(Clone, Copy, Debug)]
@@ -87,7 +89,7 @@ impl Script {
             ends,
             dropped,
             interrupted: rng.bool(),
-            buries: *pick(rng, &[Rejects, Releases, Drops]),
+            buries: *pick(rng, &[Rejects, Releases, GivesBack, Drops]),
             burial: time(rng),
         }
     }
@@ -172,6 +174,7 @@ impl Script {
         match self.buries {
             Rejects => drop(lock.reject("published").await),
             Releases => drop(lock.release().await),
+            GivesBack => drop(lock.fail().await),
             Drops => drop(lock),
         }
     }
