@@ -5,7 +5,6 @@
 mod decode;
 mod layers;
 mod service;
-mod spans;
 
 use std::time::Duration;
 

@@ -1,16 +1,20 @@
 //! What tracing sees of a record: a span for it, one for each step, and nothing of its content.
+//!
+//! A binary of its own: whether a place is of interest is cached for the whole process, and other
+//! tests would be there first, without a subscriber.
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::fmt::{self, Write};
 use std::sync::{Arc, Mutex};
 
 use campanile::prelude::*;
+use campanile_test::{Message, MockKafka};
+use tokio::sync::Notify;
 use tower::ServiceBuilder;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record as Values};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
-
-use super::{Payment, idempotent, kafka, serve};
 
 /// Takes down every span, with its parent and fields, and every event.
 #[derive(Clone, Default)]
@@ -54,14 +58,27 @@ async fn a_record_has_a_span_with_opentelemetrys_fields_and_one_for_each_step_an
     let lines = Lines::default();
     let subscriber = tracing_subscriber::registry().with(lines.clone());
     let _guard = tracing::subscriber::set_default(subscriber);
-    let kafka = kafka([r#"{"id":"secret"}"#]);
-    let service = ServiceBuilder::new().layer(DecodeLayer::json()).layer(idempotent()).service_fn(
-        async |_: Request<Payment>| {
+    let kafka = MockKafka::start(1).unwrap();
+    kafka.create_topic("payments", 1).unwrap();
+    let message = Message::to("payments").header("id", "secret").payload("secret");
+    kafka.producer().produce(message).unwrap();
+    let done = Arc::new(Notify::new());
+    let is_done = done.clone();
+    let service = ServiceBuilder::new()
+        .map_response(move |_: Outcome<()>| done.notify_one())
+        .layer(DecodeLayer::bytes())
+        .layer(IdempotencyLayer::new(MemoryStore::new(), "spans", key::header("id")).unwrap())
+        .service_fn(async |_: Request<_>| {
             tracing::info!("at work");
             Ok::<_, BoxError>(())
-        },
-    );
-    serve(&kafka, 1, service).await.unwrap();
+        });
+    Consumer::new(ConsumerConfig::from(kafka.consumer_config("spans")))
+        .unwrap()
+        .subscribe(["payments"])
+        .serve(service)
+        .with_graceful_shutdown(async move { is_done.notified().await })
+        .await
+        .unwrap();
 
     let text = lines.text();
     for expected in [
@@ -70,7 +87,7 @@ async fn a_record_has_a_span_with_opentelemetrys_fields_and_one_for_each_step_an
         "messaging.destination.name=\"payments\"",
         "messaging.destination.partition.id=",
         "messaging.kafka.offset=0",
-        "messaging.consumer.group.name=\"stack\"",
+        "messaging.consumer.group.name=\"spans\"",
         "record/key",
         "record/acquire",
         "record/process campanile.token=",
