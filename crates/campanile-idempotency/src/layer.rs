@@ -123,7 +123,8 @@ impl<E, C> IdempotencyLayer<E, C> {
     }
 
     /// How long a lock lives without a renewal. Default: 30 s, because that is how long a crashed
-    /// process keeps others waiting, and ten times what a store may well be away.
+    /// process keeps others waiting, and ten times what a store may well be away. A call to the store
+    /// gets a sixth of it, and at most 5 s, before it is taken for lost.
     ///
     /// # Errors
     /// Below 500 ms or above 1 h.

@@ -243,6 +243,27 @@ async fn a_keeper_without_handles_settles_what_is_left_and_ends() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_grant_that_finds_nobody_left_is_handed_back() {
+    let clock = TestClock::new();
+    let memory = MemoryStore::with_clock(clock.store_clock());
+    let store = FaultyStore::new(memory.clone());
+    let (keeper, task) = LockKeeper::unspawned(store.clone(), clock.clock());
+    let task = tokio::spawn(task);
+    store.next_of("acquire", Fault::HangReply);
+    let guard = Guard::new(keeper, "payments").unwrap();
+    let run = async move { guard.run("p-1", async |_| Ok::<_, BoxError>(())).await };
+    let call = tokio::spawn(run);
+    settle_down().await;
+    call.abort(); // with the last handle
+    settle_down().await;
+    assert_eq!(memory.entry(&store_key("p-1")).unwrap().state(), State::Processing);
+    store.release();
+    task.await.unwrap();
+    let entry = memory.entry(&store_key("p-1")).unwrap();
+    assert_eq!((entry.state(), entry.attempt()), (State::Retrying, 0));
+}
+
 /// An entry of another version, say: no repeat would change that.
 #[tokio::test(start_paused = true)]
 async fn a_completion_is_not_repeated_when_the_store_cannot_read_the_entry() {
