@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use campanile_core::{Outcome, State};
+use campanile_idempotency::IdempotencyError;
+use campanile_idempotency::policy::OnAbandoned;
 use campanile_test::faults::{Call, Fault};
 use tokio::time::{Instant, sleep};
 
-use crate::world::{Guarding, HOUR, TTL, World, is_pending, lock, request, settle_down};
+use crate::world::{Guarding, HOUR, TTL, World, is_pending, lock, refusal, request, settle_down};
 
 /// When the calls with renewals came, as the time between one and the next.
 fn pauses(start: Instant, calls: &[Call]) -> Vec<Duration> {
@@ -169,4 +171,32 @@ async fn a_renewal_has_ended_before_the_completion_is_sent() {
     settle_down().await;
     assert_eq!(world.store.count("renew"), 1);
     assert_eq!(world.state("p-1"), Some(State::Completed));
+}
+
+/// Its answer must not be taken for that of another key, which has its place by then.
+#[tokio::test(start_paused = true)]
+async fn a_key_that_is_let_go_during_its_renewal_keeps_its_place_until_that_is_answered() {
+    let world = World::new();
+    let (service, mut stage) = world.staged(world.layer().with_abandoned(OnAbandoned::Expire));
+    let call = service.start(request("p-1"));
+    let _held = stage.next_request().await.unwrap();
+    world.store.next_of("renew", Fault::HangReply);
+    sleep(TTL / 3).await;
+    assert_eq!(world.store.count("renew"), 1);
+    call.abort();
+    settle_down().await;
+
+    let other = service.start(request("p-2"));
+    let (request_of_other, respond) = stage.next_request().await.unwrap();
+    let called = service.run("p-1").await;
+    let IdempotencyError::Locked { settled: Some(settled), .. } = refusal(&called) else {
+        panic!("locked, here");
+    };
+    world.store.release();
+    settled.clone().await;
+    sleep(TTL * 2).await;
+    assert!(lock(&request_of_other).check().is_ok());
+    respond.send_response("done");
+    other.await.unwrap().unwrap();
+    world.assert_quiet().await;
 }
