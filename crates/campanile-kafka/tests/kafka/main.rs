@@ -11,6 +11,5 @@ mod records;
 mod refusals;
 mod retries;
 mod shutdown;
-mod spans;
 mod store_down;
 mod support;

@@ -1,4 +1,10 @@
-//! What can be seen from outside.
+//! What can be seen from outside. A binary of its own: whether a place is of interest is cached for
+//! the whole process, and other tests would be there first, without a subscriber.
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+#[allow(dead_code, reason = "shared with the other binary, which needs all of it")]
+#[path = "../kafka/support.rs"]
+mod support;
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -9,7 +15,7 @@ use campanile_test::{Message, MockKafka};
 use tower::service_fn;
 use tracing_subscriber::fmt::format::FmtSpan;
 
-use crate::support::{consumer, serve, until_committed};
+use support::{consumer, serve, until_committed};
 
 /// What was written.
 #[derive(Clone, Default)]
@@ -57,10 +63,11 @@ async fn each_attempt_has_a_span_that_names_the_record_and_shows_neither_key_nor
     serving.stop().await.unwrap();
 
     let text = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
-    let spans: Vec<&str> = text.lines().filter(|line| line.contains("process{")).collect();
+    let spans: Vec<&str> = text.lines().filter(|line| line.contains("record{")).collect();
     let begun = spans.iter().filter(|line| line.ends_with("new")).count();
     assert_eq!(begun, 2, "{text}");
     for field in [
+        "otel.name=process orders",
         r#"otel.kind="consumer""#,
         r#"messaging.system="kafka""#,
         r#"messaging.operation.name="process""#,
