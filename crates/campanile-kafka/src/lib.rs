@@ -84,6 +84,7 @@
 mod budget;
 mod config;
 mod consumer;
+mod dead_letter;
 mod dispatch;
 mod error;
 mod given_up;
@@ -97,6 +98,7 @@ mod watermark;
 
 pub use self::config::ConsumerConfig;
 pub use self::consumer::Consumer;
+pub use self::dead_letter::HeaderStyle;
 pub use self::error::ConsumerError;
 pub use self::given_up::GivenUp;
 pub use self::serve::Serve;

@@ -1,0 +1,32 @@
+//! The headers of Kafka Connect's dead letter queues.
+//!
+//! Names and values as `org.apache.kafka.connect.runtime.errors.DeadLetterQueueReporter` writes them:
+//! all text in UTF-8, numbers in decimal.
+
+use super::cause::Kind;
+use super::{Header, Letter, put};
+
+/// `HEADER_PREFIX`.
+pub(super) const PREFIX: &str = "__connect.errors.";
+
+pub(super) fn add(letter: &Letter<'_>, headers: &mut Vec<Header>) {
+    let (record, cause) = (letter.record, letter.cause);
+    let mut add = |name: &str, value: String| put(headers, format!("{PREFIX}{name}"), value);
+    add("topic", record.topic().to_owned());
+    add("partition", record.partition().to_string());
+    add("offset", record.offset().to_string());
+    add("connector.name", letter.group.to_owned());
+    add("stage", stage(cause.kind).to_owned());
+    add("class.name", format!("campanile.{}", cause.kind.place()));
+    add("exception.class.name", format!("campanile.{}", cause.kind.name()));
+    add("exception.message", cause.message.clone());
+    add("exception.stacktrace", cause.trace.clone());
+}
+
+/// The name in `org.apache.kafka.connect.runtime.errors.Stage` that says the same.
+fn stage(kind: Kind) -> &'static str {
+    match kind {
+        Kind::DecodeError => "VALUE_CONVERTER",
+        _ => "TASK_PUT",
+    }
+}

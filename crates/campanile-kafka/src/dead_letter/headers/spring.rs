@@ -1,0 +1,61 @@
+//! The headers of Spring for Apache Kafka.
+//!
+//! Names are those of `org.springframework.kafka.support.KafkaHeaders`; values as
+//! `org.springframework.kafka.listener.DeadLetterPublishingRecoverer` writes them: texts in UTF-8,
+//! numbers big-endian as `ByteBuffer.putInt` and `putLong` do.
+
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use campanile_core::Timestamp;
+
+use super::{Header, Letter, put};
+
+/// Of all that a dead letter has, those for its key's deserialization included.
+pub(super) const PREFIX: &str = "kafka_dlt-";
+
+/// As `ConsumerRecord.timestamp()` and `TimestampType.NO_TIMESTAMP_TYPE`, for a record without.
+const NO_TIMESTAMP: (i64, &str) = (-1, "NoTimestampType");
+
+pub(super) fn add(letter: &Letter<'_>, headers: &mut Vec<Header>) {
+    let (record, cause) = (letter.record, letter.cause);
+    let (millis, kind) = record.timestamp().map_or(NO_TIMESTAMP, timestamp);
+    let class = Bytes::from(format!("campanile.{}", cause.kind.name()));
+    let mut add = |name: &str, value: Bytes| put(headers, format!("{PREFIX}{name}"), value);
+    add("original-topic", text(record.topic()));
+    add("original-partition", number(&record.partition().to_be_bytes()));
+    add("original-offset", number(&record.offset().to_be_bytes()));
+    add("original-timestamp", number(&millis.to_be_bytes()));
+    add("original-timestamp-type", text(kind));
+    add("original-consumer-group", text(letter.group));
+    add("exception-fqcn", class.clone());
+    // Spring's is the root cause's. Its class is not known, and readers expect one.
+    add("exception-cause-fqcn", class);
+    add("exception-message", text(&cause.message));
+    add("exception-stacktrace", text(&cause.trace));
+}
+
+fn text(text: &str) -> Bytes {
+    Bytes::copy_from_slice(text.as_bytes())
+}
+
+fn number(bytes: &[u8]) -> Bytes {
+    Bytes::copy_from_slice(bytes)
+}
+
+/// Milliseconds since the epoch, and the name of `org.apache.kafka.common.record.TimestampType`.
+fn timestamp(timestamp: Timestamp) -> (i64, &'static str) {
+    match timestamp {
+        Timestamp::CreateTime(at) => (millis(at), "CreateTime"),
+        Timestamp::LogAppendTime(at) => (millis(at), "LogAppendTime"),
+    }
+}
+
+fn millis(at: SystemTime) -> i64 {
+    // A record's time was made of an `i64` of milliseconds.
+    let number = |millis: u128| i64::try_from(millis).unwrap_or(i64::MAX);
+    match at.duration_since(SystemTime::UNIX_EPOCH) {
+        Ok(after) => number(after.as_millis()),
+        Err(before) => -number(before.duration().as_millis()),
+    }
+}
