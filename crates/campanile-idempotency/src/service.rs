@@ -64,7 +64,7 @@ where
         let shared = self.layer.shared();
         match self.key(&request) {
             Ok(Some((key, fingerprint))) => {
-                let pending = Pending { service: ready, request, key, fingerprint };
+                let pending = Pending { service: ready, request, key, fingerprint, _waited: None };
                 ResponseFuture::acquire(shared, pending)
             }
             Ok(None) => match shared.guard.missing_key {

@@ -8,7 +8,7 @@ use campanile_core::BoxError;
 use tokio::time::{Instant, sleep, timeout};
 use tower::retry::Policy;
 
-use crate::IdempotencyError;
+use crate::{IdempotencyError, Settled};
 
 /// A policy for tower's `Retry` *around* the idempotency layer: waits while somebody else holds the
 /// key or its back-off runs, and tries again. Each try is a new acquire.
@@ -38,12 +38,14 @@ pub struct WaitForLock {
     failures: bool,
     /// The beginning of the first wait.
     since: Option<Instant>,
+    /// What was waited for last: kept for the next try, which may be answered by it.
+    waited: Option<Settled>,
 }
 
 impl WaitForLock {
     /// Waits for so long altogether, then gives the last error.
     pub fn new(at_most: Duration) -> Self {
-        Self { at_most, failures: false, since: None }
+        Self { at_most, failures: false, since: None, waited: None }
     }
 
     /// Also waits out the back-off after a failed attempt, as long as there are attempts.
@@ -51,7 +53,7 @@ impl WaitForLock {
         Self { failures: true, ..self }
     }
 
-    fn wait(&self, error: &BoxError) -> Option<Pin<Box<dyn Future<Output = ()> + Send>>> {
+    fn wait(&mut self, error: &BoxError) -> Option<Pin<Box<dyn Future<Output = ()> + Send>>> {
         let error = IdempotencyError::find(&**error)?;
         let waits = match error {
             IdempotencyError::Failed(_) => self.failures,
@@ -62,6 +64,7 @@ impl WaitForLock {
             IdempotencyError::Locked { settled, .. } => settled.clone(),
             _ => None,
         };
+        self.waited = settled.clone();
         Some(Box::pin(async move {
             match settled {
                 Some(settled) => drop(timeout(after, settled).await),

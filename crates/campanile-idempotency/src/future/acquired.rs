@@ -125,9 +125,11 @@ fn wait<S, R>(pending: Pending<S, R>, at_most: Duration, settled: Option<Settled
 where
     S: Service<R> + CloneableService,
 {
-    let Pending { service, request, key, fingerprint } = pending;
+    let Pending { service, request, key, fingerprint, .. } = pending;
     // A clone is not ready: the permit goes back with the service that was.
-    let pending = Some(Pending { service: service.clone(), request, key, fingerprint });
+    let not_ready = service.clone();
+    let _waited = settled.clone();
+    let pending = Some(Pending { service: not_ready, request, key, fingerprint, _waited });
     drop(service);
     let wait: Wait = Box::pin(async move {
         let start = Instant::now();

@@ -24,7 +24,7 @@ use self::replies::encode;
 use self::running::Running;
 use self::state::{State, StateProj, Then};
 use crate::error::IdempotencyError;
-use crate::keeper::{Acquisition, Settlement, stopped};
+use crate::keeper::{Acquisition, Settled, Settlement, stopped};
 use crate::layer::Shared;
 use crate::policy::{OnLocked, OnLost};
 use crate::reply::ReplyCodec;
@@ -56,6 +56,8 @@ pub(crate) struct Pending<S, R> {
     pub(crate) request: R,
     pub(crate) key: StoreKey,
     pub(crate) fingerprint: Option<Fingerprint>,
+    /// What it has waited for: kept until the next acquire is answered, which then needs no command.
+    pub(crate) _waited: Option<Settled>,
 }
 
 impl<S: Service<R>, R, C> ResponseFuture<S, R, C> {

@@ -6,14 +6,15 @@
 //! * **It coalesces.** What arrives while a call is in flight travels together in the next one. There
 //!   is no timer, so an idle system pays no latency.
 //! * **It renews** all held locks in batches, at a third of their time to live.
-//! * **One acquisition per key.** A later delivery of a key that is held here is told so without a
-//!   command to the store.
+//! * **One acquisition per key.** A later delivery of a key that is held here is told so, and, when it
+//!   has waited for that, how it ended, without a command to the store.
 //! * **It settles until it is answered.** A completion whose reply was lost is repeated; only the
 //!   store's answer decides.
 //! * **Nothing is left behind.** A future that is dropped hands its lock over with one synchronous
 //!   send; an acquire whose answer is unknown is cancelled.
 
 mod calls;
+mod ends;
 mod handle;
 mod held;
 mod message;

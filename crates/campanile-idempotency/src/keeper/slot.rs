@@ -9,6 +9,7 @@ use campanile_core::{
 };
 use tokio::sync::oneshot;
 
+use super::ends::{BELIEVED, End, Ends, Known};
 use super::message::{Acquire, Acquisition, SettleResult, Settlement, Terms};
 use super::settled::Settled;
 
@@ -27,6 +28,8 @@ pub(super) struct Slot {
     pub(super) timer: Option<Duration>,
     /// Dropped with the slot, which tells those who wait.
     settled: Option<(oneshot::Sender<()>, Settled)>,
+    /// What they are told, where it is known.
+    end: Option<End>,
     /// Dropped with the slot, which tells the driver.
     _interrupt: Option<Interrupt>,
 }
@@ -104,6 +107,7 @@ impl Slot {
             way: Way::Idle,
             timer: None,
             settled: None,
+            end: None,
             _interrupt: interrupt,
         }
     }
@@ -111,6 +115,33 @@ impl Slot {
     /// What tells others that this has ended.
     pub(super) fn settled(&mut self) -> Settled {
         self.settled.get_or_insert_with(Settled::pair).1.clone()
+    }
+
+    /// Takes down how it has ended, for those who wait; what it is to them holds until then.
+    pub(super) fn ended(&mut self, known: Known, now: Duration) {
+        // Mostly nobody waits.
+        if self.settled.is_none() {
+            return;
+        }
+        let retention = &self.terms.retention;
+        let until = now
+            + match known {
+                Known::Completed { .. } => retention.completed.min(BELIEVED),
+                Known::Failed { .. } => retention.failed.min(BELIEVED),
+                Known::BackingOff { retry_after, .. } | Known::Locked { retry_after } => {
+                    retry_after
+                }
+            };
+        self.end = Some(End { known, fingerprint: self.fingerprint, until });
+    }
+
+    /// Tells those who wait.
+    pub(super) fn tell(self, ends: &mut Ends) {
+        if let (Some((_signal, settled)), Some(end)) = (self.settled, self.end)
+            && let Some(end) = settled.tell(end)
+        {
+            ends.insert(self.key, end);
+        }
     }
 
     /// The command that the phase asks for.

@@ -8,6 +8,7 @@ mod carrying;
 mod classifying;
 mod completing;
 mod dropping;
+mod duplicates;
 mod giving_up;
 mod losing;
 mod orders;

@@ -8,6 +8,7 @@ use tokio::sync::oneshot;
 use super::{Task, corrupt};
 use crate::keeper::HeldLock;
 use crate::keeper::calls::Sent;
+use crate::keeper::ends::Known;
 use crate::keeper::message::{Acquire, Acquisition, Settle, Settlement};
 use crate::keeper::slot::{Held, Phase, Slot};
 use crate::store::{Store, StoreError};
@@ -19,6 +20,11 @@ impl<S: Store> Task<S> {
             return;
         }
         let Some(&index) = self.by_key.get(&acquire.key) else {
+            let now = self.clock.now();
+            if let Some(known) = self.ends.answer(&acquire.key, acquire.fingerprint, now) {
+                let _ = acquire.reply.send(known);
+                return;
+            }
             let key = acquire.key.clone();
             let index = self.slots.insert(Slot::new(acquire));
             self.by_key.insert(key, index);
@@ -54,6 +60,7 @@ impl<S: Store> Task<S> {
 
     pub(super) fn acquire_answered(&mut self, sent: Sent, answer: Result<Answer, StoreError>) {
         let index = sent.slot;
+        let now = self.clock.now();
         let slot = &mut self.slots[index];
         let ttl = slot.terms.ttl;
         let Phase::Acquiring { reply: waiting } = std::mem::replace(&mut slot.phase, Phase::Ended)
@@ -93,6 +100,9 @@ impl<S: Store> Task<S> {
                 return self.cancel(index);
             }
         };
+        if let Some(known) = Known::of(&outcome) {
+            slot.ended(known, now);
+        }
         let _ = waiting.send(outcome);
         self.end_when_idle(index);
     }

@@ -15,6 +15,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
 
 use super::calls::{CALL_LIMIT, Calls, Done, Lane, Sent};
+use super::ends::Ends;
 use super::message::Message;
 use super::slot::{Phase, Slot, Way, What};
 use super::timers::Timers;
@@ -42,6 +43,7 @@ pub(super) struct Task<S> {
     calls: Calls<S>,
     slots: Slab<Slot>,
     by_key: HashMap<StoreKey, usize>,
+    ends: Ends,
     timers: Timers,
     commands: Queue,
     renewals: Queue,
@@ -74,6 +76,7 @@ impl<S: Store> Task<S> {
             calls: Calls::new(store),
             slots: Slab::new(),
             by_key: HashMap::new(),
+            ends: Ends::default(),
             timers: Timers::default(),
             commands: Queue::default(),
             renewals: Queue::default(),
@@ -229,6 +232,7 @@ impl<S: Store> Task<S> {
             let mut slot = self.slots.remove(index);
             self.timers.set(index, &mut slot.timer, None);
             self.by_key.remove(&slot.key);
+            slot.tell(&mut self.ends);
         }
     }
 }

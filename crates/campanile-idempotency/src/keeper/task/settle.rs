@@ -1,8 +1,12 @@
 //! Settling: until the store has answered.
 
+use std::time::SystemTime;
+
+use campanile_core::limits::MAX_ERROR_BYTES;
 use campanile_core::{Answer, Reply};
 
 use super::{Task, corrupt, is_unreadable, repeat_after};
+use crate::keeper::ends::Known;
 use crate::keeper::message::{NotSettled, Settle, Settlement};
 use crate::keeper::slot::{Phase, Settling, Way};
 use crate::store::{Store, StoreError};
@@ -33,10 +37,16 @@ impl<S: Store> Task<S> {
         let Phase::Settling(settling) = &mut slot.phase else {
             unreachable!("a settlement waits for its answer");
         };
-        let result = match answer.map(|answer| answer.reply) {
-            Ok(Reply::Completed | Reply::Retrying | Reply::Released | Reply::Rejected) => Ok(()),
-            Ok(Reply::Lost | Reply::Settled(_)) => Err(NotSettled::Lost(settling.lost(&slot.key))),
-            Ok(Reply::Corrupt) => Err(NotSettled::Unreadable(corrupt())),
+        let mut end = None;
+        let result = match answer.map(|answer| (answer.reply, answer.now)) {
+            Ok((Reply::Completed | Reply::Retrying | Reply::Released | Reply::Rejected, at)) => {
+                end = known(settling, at);
+                Ok(())
+            }
+            Ok((Reply::Lost | Reply::Settled(_), _)) => {
+                Err(NotSettled::Lost(settling.lost(&slot.key)))
+            }
+            Ok((Reply::Corrupt, _)) => Err(NotSettled::Unreadable(corrupt())),
             // An answer, too: no repeat would change it.
             Err(error) if is_unreadable(&error) => Err(NotSettled::Unreadable(error)),
             Ok(_) | Err(_) => {
@@ -51,6 +61,26 @@ impl<S: Store> Task<S> {
             let _ = reply.send(result);
         }
         slot.phase = Phase::Ended;
+        if let Some(end) = end {
+            slot.ended(end, self.clock.now());
+        }
         self.end_when_idle(index);
+    }
+}
+
+/// What the entry now says to others, as far as that is known here.
+fn known(settling: &Settling, at: SystemTime) -> Option<Known> {
+    let attempts = settling.attempt.into();
+    match &settling.settlement {
+        // A repeat does not tell when it was completed.
+        Settlement::Complete { reply } if settling.tries == 0 => {
+            Some(Known::Completed { reply: reply.clone(), attempts, completed_at: at })
+        }
+        // None keeps what was there, and a long one is cut.
+        Settlement::Reject { reason } if (1..=MAX_ERROR_BYTES).contains(&reason.len()) => {
+            Some(Known::Failed { attempts, reason: Some(reason.clone()) })
+        }
+        Settlement::Fail { delay, .. } => Some(Known::BackingOff { retry_after: *delay, attempts }),
+        _ => None,
     }
 }
