@@ -1,6 +1,7 @@
 use crate::Result;
 use crate::install::install;
 use crate::progress::{Progress, cargo, root};
+use crate::promises::Promises;
 use std::fs;
 
 /// All that must hold, in the order in which it fails soonest.
@@ -14,7 +15,9 @@ pub(crate) fn test(progress: &Progress) -> Result {
         cargo().args(["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings"),
     )?;
     // The documentation's examples are among the tests.
-    progress.run(cargo().args(["test", "--workspace"]))?;
+    let output = progress.run_and_listen(cargo().args(["test", "--workspace"]))?;
+    let promises = Promises::read()?;
+    promises.check(&output)?;
     for name in examples()? {
         progress.run(cargo().args([
             "run",
@@ -25,6 +28,7 @@ pub(crate) fn test(progress: &Progress) -> Result {
             &name,
         ]))?;
     }
+    promises.show(progress);
     Ok(())
 }
 

@@ -7,6 +7,7 @@ mod install;
 #[path = "../../crates/campanile-test/src/kafka/libs.rs"]
 mod libs;
 mod progress;
+mod promises;
 
 use progress::Progress;
 use std::env;
@@ -17,7 +18,8 @@ const USAGE: &str = "\
 cargo xtask <command>
 
   test      all that must hold: installs what is missing, then runs fmt, clippy, the documentation,
-            every test and every example. CI runs this.
+            every test and every example, and looks whether each test that the guarantees name
+            ran and passed. CI runs this.
   install   only installs what is missing: Redis, Java, Maven and C tools by apt-get (as root; else
             it names the command), and Apache Kafka's jars by Maven into a cache folder.
   servers [--kafka-port PORT] [--redis-port PORT]

@@ -1,7 +1,8 @@
 use crate::Result;
 use std::env;
+use std::io::{self, BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::Instant;
 
 /// Tells what is done, and when it began.
@@ -29,8 +30,33 @@ impl Progress {
         self.step(&shown);
         let status =
             command.status().map_err(|error| format!("`{shown}` cannot be run: {error}"))?;
-        if status.success() { Ok(()) } else { Err(format!("`{shown}` ended with {status}").into()) }
+        succeeded(&shown, status)
     }
+
+    /// The same, and gives the lines of its standard output, which are shown as they come.
+    pub(crate) fn run_and_listen(&self, command: &mut Command) -> Result<Vec<String>> {
+        let shown = show(command);
+        self.step(&shown);
+        let mut child = command
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|error| format!("`{shown}` cannot be run: {error}"))?;
+        let mut output = BufReader::new(child.stdout.take().expect("it is piped"));
+        let (mut lines, mut line) = (Vec::new(), Vec::new());
+        while output.read_until(b'\n', &mut line)? > 0 {
+            let mut ours = io::stdout().lock();
+            ours.write_all(&line)?;
+            ours.flush()?;
+            lines.push(String::from_utf8_lossy(&line).trim_end().to_owned());
+            line.clear();
+        }
+        succeeded(&shown, child.wait()?)?;
+        Ok(lines)
+    }
+}
+
+fn succeeded(shown: &str, status: ExitStatus) -> Result {
+    if status.success() { Ok(()) } else { Err(format!("`{shown}` ended with {status}").into()) }
 }
 
 /// Cargo, in the root of the workspace, the one by which this program was started.
