@@ -28,19 +28,7 @@ impl World {
     /// # Errors
     /// If an argument is unknown, or the broker does not answer.
     pub fn from_args() -> Result<Self, Box<dyn Error + Send + Sync>> {
-        let mut broker = std::env::var("CAMPANILE_BROKER").ok();
-        let mut redis = std::env::var("CAMPANILE_REDIS").ok();
-        let mut args = lexopt::Parser::from_env();
-        while let Some(arg) = args.next()? {
-            match arg {
-                Arg::Long("broker") => broker = Some(args.value()?.string()?),
-                Arg::Long("redis") => redis = Some(args.value()?.string()?),
-                arg => {
-                    let usage = "usage: [--broker HOST:PORT] [--redis URL]";
-                    return Err(format!("{}\n{usage}", arg.unexpected()).into());
-                }
-            }
-        }
+        let Servers { broker, redis } = Servers::from_args()?;
         let topic = format!("example-{:016x}", fastrand::u64(..));
         let (mock, broker) = match broker {
             Some(broker) => {
@@ -88,6 +76,40 @@ impl World {
             None => config,
         }
     }
+}
+
+/// The servers that the arguments or the environment name.
+#[derive(Debug)]
+struct Servers {
+    broker: Option<String>,
+    redis: Option<String>,
+}
+
+impl Servers {
+    fn from_args() -> Result<Self, Box<dyn Error + Send + Sync>> {
+        let mut broker = std::env::var("CAMPANILE_BROKER").ok();
+        let mut redis = std::env::var("CAMPANILE_REDIS").ok();
+        let mut args = lexopt::Parser::from_env();
+        while let Some(arg) = args.next()? {
+            match arg {
+                Arg::Long("broker") => broker = Some(args.value()?.string()?),
+                Arg::Long("redis") => redis = Some(args.value()?.string()?),
+                arg => {
+                    let usage = "usage: [--broker HOST:PORT] [--redis URL]";
+                    return Err(format!("{}\n{usage}", arg.unexpected()).into());
+                }
+            }
+        }
+        Ok(Self { broker, redis })
+    }
+}
+
+/// Redis, for an example that needs no broker: from `--redis URL` or `CAMPANILE_REDIS`.
+///
+/// # Errors
+/// If an argument is unknown.
+pub fn redis_from_args() -> Result<Option<String>, Box<dyn Error + Send + Sync>> {
+    Ok(Servers::from_args()?.redis)
 }
 
 /// What an example's handler writes down, line by line. Clones share the lines.

@@ -1,0 +1,100 @@
+//! A nightly report that is written once, whatever the workers do: `cargo run --example job`.
+//!
+//! A plain function under a `Guard`, without a tower stack. Two workers want the same night's
+//! report; and one that was asleep for too long is refused by the database, for its fencing token
+//! is not the last.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use campanile::FencingToken;
+use campanile::policy::{OnLocked, OnLost};
+use campanile::prelude::*;
+
+/// Stands for a table of reports, one row for each night.
+#[derive(Clone, Default)]
+struct Database(Arc<Mutex<HashMap<String, (FencingToken, &'static str)>>>);
+
+impl Database {
+    /// `INSERT INTO reports (night, token, author) VALUES ($1, $2, $3) ON CONFLICT (night)
+    /// DO UPDATE SET token = $2, author = $3 WHERE reports.token < $2`, and whether it wrote.
+    fn write(&self, night: &str, token: FencingToken, author: &'static str) -> bool {
+        let mut rows = self.0.lock().expect("nothing panics under it");
+        let is_newer = rows.get(night).is_none_or(|row| row.0 < token);
+        if is_newer {
+            rows.insert(night.to_owned(), (token, author));
+        }
+        let what = if is_newer { "written" } else { "refused" };
+        println!("  {author}: the report of {night} with token {token} is {what}");
+        is_newer
+    }
+}
+
+/// The job. Its write is the last step.
+async fn report(
+    database: &Database,
+    night: &str,
+    lock: Option<Lock>,
+    author: &'static str,
+) -> Result<&'static str, BoxError> {
+    // Only a policy would let it run without.
+    let token = lock.ok_or("there is no lock")?.token();
+    if database.write(night, token, author) { Ok(author) } else { Err("it comes too late".into()) }
+}
+
+/// While one worker is at it, the other is told so; afterwards, that it is done.
+async fn one_of_two(store: &MemoryStore, database: &Database) -> Result<(), BoxError> {
+    // Two processes over one store: each has a keeper of its own.
+    let anna = Guard::new(store.clone(), "reports")?;
+    let bert = Guard::new(store.clone(), "reports")?;
+    let again = async |lock| report(database, "monday", lock, "bert").await;
+    let first = anna.run("monday", async |lock| {
+        let refused = bert.run("monday", again).await.expect_err("anna is at it");
+        assert!(IdempotencyError::find(&*refused).is_some_and(IdempotencyError::is_contention));
+        println!("  bert: {refused}");
+        report(database, "monday", lock, "anna").await
+    });
+    assert_eq!(first.await?, Outcome::Processed("anna"));
+    assert!(bert.run("monday", again).await?.is_duplicate());
+    println!("  bert: it is there already");
+    Ok(())
+}
+
+/// A worker that is asleep for longer than its lock lives is overtaken, and its write comes too late.
+async fn asleep(store: &MemoryStore, database: &Database) -> Result<(), BoxError> {
+    let short = Duration::from_millis(500);
+    // A guard names the key at each run, so that the layer it is made from needs no extractor.
+    let layer = IdempotencyLayer::new(store.clone(), "reports", ())?.with_lock_ttl(short)?;
+    // By default anna's job would be dropped when its lock is lost.
+    let anna = Guard::from(layer.with_max_hold(short)?.with_lost(OnLost::Notify));
+    let layer = IdempotencyLayer::new(store.clone(), "reports", ())?;
+    let bert = Guard::from(layer.with_locked(OnLocked::Wait { at_most: short * 100 }));
+
+    let late = anna.run("tuesday", async |lock: Option<Lock>| {
+        let lost = lock.as_ref().ok_or("there is no lock")?.lost().await;
+        println!("  anna: {lost}; and sleeps on");
+        let taken =
+            bert.run("tuesday", async |lock| report(database, "tuesday", lock, "bert").await);
+        assert_eq!(taken.await?, Outcome::Processed("bert"));
+        report(database, "tuesday", lock, "anna").await
+    });
+    let error = late.await.expect_err("anna is too late");
+    let Some(IdempotencyError::Failed(failed)) = IdempotencyError::find(&*error) else {
+        return Err(error);
+    };
+    println!("  anna: {failed}, for {}", failed.source);
+    Ok(())
+}
+
+#[tokio::main]
+async fn main() -> Result<(), BoxError> {
+    let (store, database) = (MemoryStore::new(), Database::default());
+    println!("monday: two workers at the same time");
+    one_of_two(&store, &database).await?;
+    println!("tuesday: one of them falls asleep over it");
+    asleep(&store, &database).await?;
+    let rows = database.0.lock().expect("nothing panics under it");
+    assert_eq!((rows["monday"].1, rows["tuesday"].1), ("anna", "bert"));
+    Ok(())
+}
