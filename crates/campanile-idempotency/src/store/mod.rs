@@ -8,6 +8,7 @@
 //! A store that is written elsewhere is held against the contract by the suite in `campanile-test`.
 
 mod boxed;
+mod cached;
 mod error;
 mod stepped;
 
@@ -19,6 +20,7 @@ use campanile_core::{Answer, Command};
 use futures_util::future::join_all;
 
 pub use self::boxed::BoxStore;
+pub use self::cached::{Cached, LocalCache};
 pub use self::error::{StoreError, StoreErrorKind};
 pub use self::stepped::{EntryStore, Stepped};
 

@@ -4,6 +4,7 @@
 
 mod acquiring;
 mod blocking;
+mod caching;
 mod carrying;
 mod classifying;
 mod completing;

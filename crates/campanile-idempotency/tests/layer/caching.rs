@@ -1,0 +1,214 @@
+//! COMPLETED keys that are remembered in the process.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use campanile_core::{
+    BoxError, Command, FencingToken, Operation, Outcome, Reply, Request, Retention, key,
+};
+use campanile_idempotency::store::Cached;
+use campanile_idempotency::{
+    IdempotencyError, IdempotencyLayer, LocalCache, LockKeeper, MemoryStore, Store, reply,
+};
+use campanile_test::TestClock;
+use campanile_test::faults::{Fault, FaultyStore};
+use tokio::time::sleep;
+use tower::{Layer, service_fn};
+
+use crate::world::{Called, Guarding, TestLayer, refusal, store_key};
+
+const MEGABYTE: usize = 1024 * 1024;
+
+struct World {
+    clock: TestClock,
+    memory: MemoryStore,
+    /// Behind the cache.
+    store: FaultyStore<MemoryStore>,
+    cache: LocalCache,
+    keeper: LockKeeper,
+}
+
+impl World {
+    fn new(bytes: usize) -> Self {
+        let clock = TestClock::new();
+        let memory = MemoryStore::with_clock(clock.store_clock());
+        let store = FaultyStore::new(memory.clone());
+        let cache = LocalCache::with_clock(bytes, clock.clock());
+        let (keeper, task) = LockKeeper::unspawned(cache.around(store.clone()), clock.clock());
+        tokio::spawn(task);
+        Self { clock, memory, store, cache, keeper }
+    }
+
+    fn layer(&self) -> TestLayer {
+        IdempotencyLayer::new(&self.keeper, "payments", key::header("id")).unwrap()
+    }
+
+    fn service(&self) -> impl Guarding<Bytes> + use<> {
+        self.layer().with_reply(reply::bytes()).layer(service_fn(receipt))
+    }
+
+    fn words(&self) -> Vec<&'static str> {
+        self.store.commands().iter().map(|command| command.operation.name()).collect()
+    }
+}
+
+async fn receipt(_: Request<()>) -> Result<Bytes, BoxError> {
+    Ok(Bytes::from_static(b"receipt"))
+}
+
+fn assert_duplicate(called: Called<Bytes>, world: &World) {
+    let Outcome::Duplicate(duplicate) = called.unwrap() else {
+        panic!("no duplicate");
+    };
+    let entry = world.memory.entry(&store_key("p-1")).unwrap();
+    assert_eq!(duplicate.reply.as_deref(), Some(&b"receipt"[..]));
+    assert_eq!(duplicate.completed_at, entry.at());
+    assert_eq!(duplicate.attempts, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_duplicate_is_answered_without_the_store_as_the_store_would() {
+    let world = World::new(MEGABYTE);
+    let service = world.service();
+    service.run("p-1").await.unwrap();
+    for _ in 0..3 {
+        sleep(Duration::from_secs(10)).await;
+        assert_duplicate(service.run("p-1").await, &world);
+    }
+    assert_eq!(world.words(), ["acquire", "complete"]);
+    assert_eq!((world.cache.hits(), world.cache.misses()), (3, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_another_process_has_completed_is_learnt_from_the_first_duplicate() {
+    let world = World::new(MEGABYTE);
+    let (keeper, task) = LockKeeper::unspawned(world.memory.clone(), world.clock.clock());
+    tokio::spawn(task);
+    let elsewhere = IdempotencyLayer::new(&keeper, "payments", key::header("id")).unwrap();
+    let elsewhere = elsewhere.with_reply(reply::bytes()).layer(service_fn(receipt));
+    elsewhere.run("p-1").await.unwrap();
+    let service = world.service();
+    for _ in 0..3 {
+        sleep(Duration::from_secs(1)).await;
+        assert_duplicate(service.run("p-1").await, &world);
+    }
+    assert_eq!(world.words(), ["acquire"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_completion_that_was_repeated_is_learnt_only_when_the_store_tells_its_time() {
+    let world = World::new(MEGABYTE);
+    let service = world.service();
+    world.store.next_of("complete", Fault::LoseReply);
+    service.run("p-1").await.unwrap();
+    for _ in 0..2 {
+        assert_duplicate(service.run("p-1").await, &world);
+    }
+    assert_eq!(world.words(), ["acquire", "complete", "complete", "acquire"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_is_remembered_no_longer_than_its_entry_is_kept_and_a_minute_at_most() {
+    for (retention, remembered) in [(10, 10), (3600, 60)] {
+        let world = World::new(MEGABYTE);
+        let layer = world.layer().with_retention(Duration::from_secs(retention)).unwrap();
+        let service = layer.with_reply(reply::bytes()).layer(service_fn(receipt));
+        service.run("p-1").await.unwrap();
+        sleep(Duration::from_secs(remembered) - Duration::from_millis(1)).await;
+        assert!(service.run("p-1").await.unwrap().is_duplicate());
+        assert_eq!(world.words(), ["acquire", "complete"]);
+        sleep(Duration::from_millis(2)).await;
+        let again = service.run("p-1").await.unwrap();
+        assert_eq!(again.is_duplicate(), retention > remembered);
+        assert_eq!(world.words()[2], "acquire");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_stays_within_its_bytes_however_many_keys_there_are() {
+    let world = World::new(50_000);
+    let large = Bytes::from(vec![0; 2_000]);
+    let service =
+        world.layer().with_reply(reply::bytes()).layer(service_fn(move |_: Request<()>| {
+            let large = large.clone();
+            async move { Ok::<_, BoxError>(large) }
+        }));
+    for n in 0..500 {
+        service.run(&format!("p-{n}")).await.unwrap();
+    }
+    let shown = format!("{:?}", world.cache);
+    let bytes = shown.split("bytes: ").nth(1).unwrap().split(',').next().unwrap();
+    assert!((10_000..=50_000).contains(&bytes.parse::<usize>().unwrap()), "{shown}");
+    // What it has forgotten is asked for.
+    for n in 0..500 {
+        assert!(service.run(&format!("p-{n}")).await.unwrap().is_duplicate());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_payload_is_never_answered_from_memory() {
+    let world = World::new(MEGABYTE);
+    let by_payload = key::header("id").fingerprint_by(|request: &Request<()>, parts| {
+        parts.update(request.record().payload().unwrap());
+    });
+    let layer = IdempotencyLayer::new(&world.keeper, "payments", by_payload).unwrap();
+    let service = layer.with_reply(reply::bytes()).layer(service_fn(receipt));
+    let pay = |cents| service.start(crate::world::paying("p-1", cents));
+    pay("100").await.unwrap().unwrap();
+    assert!(pay("100").await.unwrap().unwrap().is_duplicate());
+    let other = pay("999").await.unwrap();
+    assert!(matches!(refusal(&other), IdempotencyError::Mismatch { .. }), "{other:?}");
+    // Who compares no payloads is answered.
+    assert!(world.service().run("p-1").await.unwrap().is_duplicate());
+    assert_eq!(world.words(), ["acquire", "complete", "acquire"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_that_is_reopened_through_it_is_forgotten() {
+    let world = World::new(MEGABYTE);
+    let service = world.service();
+    service.run("p-1").await.unwrap();
+    let token = world.memory.entry(&store_key("p-1")).unwrap().token();
+    redrive(&world.cache.around(world.store.clone()), token).await;
+    assert!(!service.run("p-1").await.unwrap().is_duplicate());
+}
+
+async fn redrive<S: Store>(store: &Cached<S>, token: FencingToken) {
+    let operation = Operation::Redrive { token, force: true };
+    let command = Command { key: store_key("p-1"), operation, retention: Retention::default() };
+    assert_eq!(store.apply(command).await.unwrap().reply, Reply::Reopened);
+}
+
+#[tokio::test(start_paused = true)]
+async fn in_a_batch_only_what_is_not_known_is_asked_and_the_answers_keep_their_order() {
+    let world = World::new(MEGABYTE);
+    let service = world.service();
+    for id in ["p-1", "p-3"] {
+        service.run(id).await.unwrap();
+    }
+    world.store.forget_calls();
+    let store = world.cache.around(world.store.clone());
+    let acquire = |id: &str, owner: u64| Command {
+        key: store_key(id),
+        operation: Operation::Acquire {
+            owner: campanile_core::Owner::new(owner).unwrap(),
+            ttl: Duration::from_secs(30),
+            max_attempts: 0,
+            fingerprint: None,
+            floor: FencingToken::ZERO,
+        },
+        retention: Retention::default(),
+    };
+    let batch = ["p-1", "p-2", "p-3", "p-4"].map(|id| acquire(id, 7)).to_vec();
+    let answers = store.apply_batch(batch.clone()).await;
+    let duplicates: Vec<bool> = answers
+        .iter()
+        .map(|answer| matches!(answer.as_ref().unwrap().reply, Reply::Duplicate { .. }))
+        .collect();
+    assert_eq!(duplicates, [true, false, true, false]);
+    assert_eq!(world.words(), ["acquire", "acquire"]);
+
+    // Without one answer for each, none is believed.
+    world.store.next_of("acquire", Fault::FewerAnswers);
+    assert!(store.apply_batch(batch).await.is_empty());
+}
