@@ -1,17 +1,18 @@
 //! Processes that are stopped and killed while they consume from a real Kafka.
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
+#[path = "../support/group.rs"]
+mod group;
 mod ledger;
+#[path = "../support/store.rs"]
 mod store;
 
 use std::collections::{BTreeMap, HashSet};
 use std::process::Command;
 use std::time::Duration;
 
-use campanile::store::State;
+use campanile::store::{Entry, State};
 use campanile_test::{KafkaServer, Message, Process, RedisServer, eventually};
-use rdkafka::consumer::{BaseConsumer, Consumer};
-use rdkafka::{Offset, TopicPartitionList};
 use tempfile::TempDir;
 
 use ledger::{Answer, Ledger};
@@ -47,9 +48,9 @@ fn of_three_consumers_one_is_stopped_and_one_killed_and_every_key_is_processed_a
     wait_for(&folder, "half", |ledger| ledger.runs().count() > RECORDS / 2);
     killed.kill().unwrap();
     // Nobody takes a lock over before it has expired, so this is how the kill has left the entries.
-    let at_kill = store::entries(&redis);
+    let at_kill = store::entries(&redis, "payments");
 
-    wait_for_end(&kafka);
+    group::wait_for_end(&kafka, GROUP, TOPIC, PARTITIONS, LONG);
     let status = survivor.terminate().unwrap();
     assert!(status.success(), "{status}: {}", survivor.log().unwrap());
 
@@ -68,7 +69,7 @@ fn check(ledger: &Ledger, [_, killed, survivor]: &[u32; 3], at_kill: &store::Ent
             runs.iter().any(|run| run.pid == *killed),
             "{key} twice, never in the killed: {runs:?}"
         );
-        let state = at_kill.state(key);
+        let state = at_kill.get(key).map(Entry::state);
         assert_ne!(state, Some(State::Completed), "{key} was completed before the kill: {runs:?}");
         let (first, second) = (runs[0], runs[1]);
         assert_eq!((runs.len(), first.attempt + 1), (2, second.attempt), "{key}: {runs:?}");
@@ -125,25 +126,4 @@ fn spawn(kafka: &KafkaServer, redis: &RedisServer, folder: &TempDir) -> Process 
 fn wait_for(folder: &TempDir, what: &str, so: impl Fn(&Ledger) -> bool) {
     let look = || so(&Ledger::read(folder)).then_some(());
     eventually(LONG, look).unwrap_or_else(|| panic!("{what}: not within {LONG:?}"));
-}
-
-/// Waits until the group has committed all that was produced.
-fn wait_for_end(kafka: &KafkaServer) {
-    let consumer: BaseConsumer = kafka.consumer_config(GROUP).create().unwrap();
-    let timeout = Duration::from_secs(10);
-    let mut partitions = TopicPartitionList::new();
-    let mut ends = BTreeMap::new();
-    for partition in 0..PARTITIONS {
-        partitions.add_partition(TOPIC, partition);
-        ends.insert(partition, consumer.fetch_watermarks(TOPIC, partition, timeout).unwrap().1);
-    }
-    let committed = || {
-        let committed = consumer.committed_offsets(partitions.clone(), timeout).ok()?;
-        let at = |partition: &i32, end: i64| {
-            let found = committed.find_partition(TOPIC, *partition);
-            found.is_some_and(|found| found.offset() == Offset::Offset(end))
-        };
-        ends.iter().all(|(partition, end)| at(partition, *end)).then_some(())
-    };
-    eventually(LONG, committed).unwrap_or_else(|| panic!("not all is committed within {LONG:?}"));
 }

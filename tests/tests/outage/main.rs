@@ -1,0 +1,200 @@
+//! A store that is away, or slow, while records keep coming: on a real Kafka and a real Redis.
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+mod events;
+#[path = "../support/group.rs"]
+mod group;
+mod ledger;
+mod load;
+#[path = "../support/store.rs"]
+mod store;
+
+use std::sync::LazyLock;
+use std::thread;
+use std::time::Duration;
+
+use campanile::store::State;
+use campanile::{LostCause, RedisConfig, RedisStore};
+use campanile_test::{KafkaServer, Proxy, RedisServer, eventually};
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use tokio::sync::watch;
+
+use events::Events;
+use ledger::{End, Ledger, Run, now};
+use load::{Load, Payment, Serving, Work};
+
+/// Shared: it takes some seconds to start. A `static` is never dropped; its process ends with ours.
+static KAFKA: LazyLock<KafkaServer> = LazyLock::new(|| KafkaServer::start().unwrap());
+
+const LONG: Duration = Duration::from_secs(60);
+
+/// How long the store hangs, and how long it is gone after that.
+const HANGS: Duration = Duration::from_secs(10);
+const IS_GONE: Duration = Duration::from_secs(10);
+
+#[test]
+fn an_outage_of_the_store_counts_no_attempt_loses_no_record_and_moves_no_partition() {
+    const TOPIC: &str = "outage";
+    const PARTITIONS: i32 = 8;
+    const SPECIAL: [(&str, Work); 2] =
+        [("until-the-stop", Work::UntilTheStop), ("beyond-its-lock", Work::BeyondItsLock)];
+
+    let seed = fastrand::u64(..);
+    println!("seed {seed}");
+    let rng = fastrand::Rng::with_seed(seed);
+    let events = Events::listen();
+    KAFKA.create_topic(TOPIC, PARTITIONS, &[]).unwrap();
+    // Only `always` keeps all that was acknowledged: written and synced before the answer is sent.
+    // With `everysec` the write itself may be held up by a sync that runs, and a kill takes it.
+    let mut redis =
+        RedisServer::builder().append_only(true).config("appendfsync", "always").start().unwrap();
+    let ledger = Ledger::default();
+    let (stop, stopped) = watch::channel(false);
+    let connect = async { RedisStore::connect(redis.url()).await.unwrap() };
+    let ttl = Duration::from_secs(5); // an outage is longer
+    let serving = Serving::start(&KAFKA, TOPIC, ttl, connect, &ledger, &stopped);
+
+    let load = Load::start(&KAFKA, TOPIC, PARTITIONS, rng);
+    wait_for("the load", || ledger.runs().len() > 200);
+    for ((id, work), partition) in SPECIAL.into_iter().zip(0..) {
+        let payment = Payment { id: id.to_owned(), work };
+        KAFKA.producer().produce(payment.message(TOPIC, partition)).unwrap();
+    }
+    wait_for("the handlers that meet the outage", || {
+        let by_key = ledger.by_key();
+        SPECIAL.iter().all(|(id, _)| by_key.contains_key(*id))
+    });
+
+    let members = members(&KAFKA, TOPIC);
+    redis.pause().unwrap();
+    let begun = now();
+    stop.send(true).unwrap();
+    thread::sleep(HANGS);
+    redis.kill().unwrap();
+    thread::sleep(IS_GONE);
+    let over = now();
+    redis.restart().unwrap();
+    let restarted = now();
+    wait_for("the first record after the outage", || began_after(&ledger, over).is_some());
+    let took = began_after(&ledger, over).map(|began| began.saturating_sub(restarted));
+    println!("away for {:?}, the first record {took:?} after the restart", over - begun);
+    let keys = load.end() + SPECIAL.len();
+    group::wait_for_end(&KAFKA, TOPIC, TOPIC, PARTITIONS, LONG);
+
+    // The driver knew of the outage, and the group did not: nobody joined, left, or joined again.
+    assert_eq!(events.count(&["the store is down"]), 1);
+    assert_eq!(events.count(&["the store answers again"]), 1);
+    assert_eq!((events.count(&["assigned", TOPIC]), events.count(&["revoked", TOPIC])), (1, 0));
+    assert_eq!((members.len(), &members), (1, &self::members(&KAFKA, TOPIC)));
+    let summary = serving.stop();
+    // Nothing is lost (all is committed), given up, or failed.
+    let received = summary.received;
+    assert_eq!((summary.processed, summary.revoked, summary.left), (received, 0, 0), "{summary:?}");
+    assert_eq!((summary.skipped, summary.retried), (0, 0), "{summary:?}");
+    let twice = Outage { begun, over }.check(&ledger);
+    check_entries(&redis, &ledger, keys);
+    println!("{keys} keys, {received} records, {} waits, begun twice: {twice:?}", summary.waited);
+    assert_eq!(twice, ["beyond-its-lock"], "only it was at work for longer than its lock lived");
+}
+
+struct Outage {
+    begun: Duration,
+    over: Duration,
+}
+
+impl Outage {
+    /// Every handler came to its end once, in its first attempt. Those that were begun twice were at
+    /// work when the store went away, and had lost their lock when they were dropped.
+    fn check(&self, ledger: &Ledger) -> Vec<String> {
+        let mut twice = Vec::new();
+        for (key, runs) in ledger.by_key() {
+            assert_eq!(runs.iter().filter_map(Run::ended).count(), 1, "{key}: {runs:?}");
+            assert!(runs.iter().all(|run| run.attempt == 1), "{key}: {runs:?}");
+            for (dropped, next) in runs.iter().zip(&runs[1..]) {
+                let End::Dropped(Some(lost)) = &dropped.end else {
+                    panic!("{key}: {runs:?}");
+                };
+                assert_eq!(lost.cause, LostCause::Expired);
+                assert!(dropped.begun < self.begun && self.over < next.begun, "{key}: {runs:?}");
+                assert!(dropped.token < next.token, "{key}: {runs:?}");
+                twice.push(key.clone());
+            }
+        }
+        // What was answered before may still have begun, but nothing else without the store.
+        let deaf = self.begun + Duration::from_secs(5)..self.over;
+        let begun: Vec<_> = ledger.runs().into_iter().filter(|r| deaf.contains(&r.begun)).collect();
+        assert!(begun.is_empty(), "{begun:?}");
+        twice
+    }
+}
+
+#[test]
+fn a_store_that_is_slow_but_in_time_is_not_down() {
+    const TOPIC: &str = "slow";
+    const PARTITIONS: i32 = 8;
+    const EACH: usize = 8;
+    /// Of a request and of its reply.
+    const DELAY: Duration = Duration::from_millis(150);
+
+    KAFKA.create_topic(TOPIC, PARTITIONS, &[]).unwrap();
+    let keys = EACH * PARTITIONS as usize;
+    let messages = (0..keys).zip((0..PARTITIONS).cycle());
+    let messages = messages.map(|(n, partition)| Payment::usual(n).message(TOPIC, partition));
+    KAFKA.producer().produce_all(messages).unwrap();
+    let redis = RedisServer::start().unwrap();
+    let proxy = Proxy::to(redis.addr()).unwrap();
+    let ledger = Ledger::default();
+    let (_stop, stopped) = watch::channel(false);
+    let connect = async {
+        // A busy machine adds to the delay, and should not make this another test.
+        let config = RedisConfig::new(redis.url_through(proxy.addr()));
+        let config = config.with_command_timeout(Duration::from_secs(4)).unwrap();
+        let store = RedisStore::connect(config).await.unwrap();
+        proxy.delay(DELAY);
+        store
+    };
+    let start = now();
+    let ttl = Duration::from_secs(30);
+    let serving = Serving::start(&KAFKA, TOPIC, ttl, connect, &ledger, &stopped);
+    group::wait_for_end(&KAFKA, TOPIC, TOPIC, PARTITIONS, LONG);
+    let took = now() - start;
+    let summary = serving.stop();
+
+    println!("{keys} keys in {took:?}, {summary:?}");
+    // An acquire and a completion for each, of which a partition has one at a time.
+    assert!(took > DELAY * 2 * 2 * EACH as u32, "{took:?}: not slow");
+    // A store that is taken for down lets records wait.
+    assert_eq!((summary.waited, summary.retried, summary.skipped), (0, 0, 0));
+    assert_eq!((summary.received, summary.processed), (keys as u64, keys as u64));
+    assert_eq!(ledger.runs().len(), keys);
+    check_entries(&redis, &ledger, keys);
+}
+
+/// Every key was processed, and is COMPLETED by its first attempt.
+fn check_entries(redis: &RedisServer, ledger: &Ledger, keys: usize) {
+    let by_key = ledger.by_key();
+    assert_eq!(by_key.len(), keys);
+    let entries = store::entries(redis, "outage");
+    for (key, runs) in by_key {
+        let entry = entries.get(&key).unwrap();
+        assert_eq!((entry.state(), entry.attempt()), (State::Completed, 1), "{key}: {runs:?}");
+        assert_eq!(Some(entry.token().get()), runs.last().map(|run| run.token), "{key}: {runs:?}");
+    }
+}
+
+/// The ids of the group's members; one that joins anew gets another.
+fn members(kafka: &KafkaServer, group: &str) -> Vec<String> {
+    let consumer: BaseConsumer = kafka.consumer_config(group).create().unwrap();
+    let list = consumer.fetch_group_list(Some(group), Duration::from_secs(10)).unwrap();
+    list.groups().iter().flat_map(|group| group.members()).map(|m| m.id().to_owned()).collect()
+}
+
+/// When the first handler began after that time.
+fn began_after(ledger: &Ledger, time: Duration) -> Option<Duration> {
+    ledger.runs().iter().map(|run| run.begun).filter(|begun| *begun > time).min()
+}
+
+fn wait_for(what: &str, so: impl Fn() -> bool) {
+    eventually(LONG, || so().then_some(()))
+        .unwrap_or_else(|| panic!("{what}: not within {LONG:?}"));
+}

@@ -1,0 +1,37 @@
+//! What a consumer group has committed.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use campanile_test::{KafkaServer, eventually};
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::{Offset, TopicPartitionList};
+
+const ANSWER: Duration = Duration::from_secs(10);
+
+/// Waits until the group has committed all that was produced.
+pub(crate) fn wait_for_end(
+    kafka: &KafkaServer,
+    group: &str,
+    topic: &str,
+    partitions: i32,
+    within: Duration,
+) {
+    let consumer: BaseConsumer = kafka.consumer_config(group).create().unwrap();
+    let mut list = TopicPartitionList::new();
+    let mut ends = BTreeMap::new();
+    for partition in 0..partitions {
+        list.add_partition(topic, partition);
+        ends.insert(partition, consumer.fetch_watermarks(topic, partition, ANSWER).unwrap().1);
+    }
+    let committed = || {
+        let committed = consumer.committed_offsets(list.clone(), ANSWER).ok()?;
+        let at = |partition: &i32, end: i64| {
+            let found = committed.find_partition(topic, *partition);
+            found.is_some_and(|found| found.offset() == Offset::Offset(end))
+        };
+        ends.iter().all(|(partition, end)| at(partition, *end)).then_some(())
+    };
+    eventually(within, committed)
+        .unwrap_or_else(|| panic!("not all is committed within {within:?}"));
+}
