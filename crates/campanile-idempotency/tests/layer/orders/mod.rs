@@ -1,4 +1,8 @@
 //! The layer among tower's others, in every order.
 
+mod budgets;
+mod buffers;
 mod compiled;
+mod permits;
 mod run;
+mod wrong;

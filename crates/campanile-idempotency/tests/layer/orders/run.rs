@@ -23,13 +23,13 @@ use crate::world::{
     Guarding, HOUR, Handler, Stage, TTL, World, failed, is_pending, lock, request, settle_down,
 };
 
-const LIMIT: Duration = Duration::from_secs(10);
+pub(super) const LIMIT: Duration = Duration::from_secs(10);
 
 /// Tries again at once, or after a while.
 #[derive(Clone)]
-struct Again {
-    left: u32,
-    after: Duration,
+pub(super) struct Again {
+    pub(super) left: u32,
+    pub(super) after: Duration,
 }
 
 impl<T> Policy<Request<()>, T, BoxError> for Again {
@@ -50,8 +50,34 @@ impl<T> Policy<Request<()>, T, BoxError> for Again {
     }
 }
 
-fn stage() -> (Handler, Stage) {
+pub(super) fn stage() -> (Handler, Stage) {
     mock::pair()
+}
+
+#[tokio::test(start_paused = true)]
+async fn decode_idempotency_takes_no_lock_for_what_does_not_decode_and_decodes_each_duplicate() {
+    let world = World::new();
+    let decoded = Arc::new(AtomicUsize::new(0));
+    let counted = decoded.clone();
+    let decode = DecodeLayer::with(move |record: &Record| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        record.payload().map(|payload| payload.len()).ok_or("no payload")
+    });
+    let service = ServiceBuilder::new()
+        .layer(decode)
+        .layer(IdempotencyLayer::new(&world.keeper, "payments", key::header("id")).unwrap())
+        .service_fn(|request: Request<usize>| ready(Ok::<_, BoxError>(request.into_body())));
+    let record = |id: &'static str| Record::builder("payments", 0, 0).header("id", id);
+    let bad = service.clone().oneshot(record("bad").build()).await.unwrap_err();
+    assert!(error::find::<DecodeError>(&*bad).is_some());
+    assert_eq!(world.store.commands(), [], "no lock, and no attempt");
+
+    let good = record("good").payload("1234").build();
+    let outcome = service.clone().oneshot(good.clone()).await.unwrap();
+    assert_eq!(outcome, Outcome::Processed(4));
+    decoded.store(0, Ordering::Relaxed);
+    assert!(service.oneshot(good).await.unwrap().is_duplicate());
+    assert_eq!(decoded.load(Ordering::Relaxed), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -342,7 +368,7 @@ async fn idempotency_load_shed_releases_what_it_sheds() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn concurrency_idempotency_counts_duplicates_and_waiting_too() {
+async fn concurrency_idempotency_lets_duplicates_wait_for_permits() {
     let world = World::new();
     let (handler, mut stage) = stage();
     let service = ServiceBuilder::new().concurrency_limit(1).layer(world.layer()).service(handler);
