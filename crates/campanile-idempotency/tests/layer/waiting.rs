@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use campanile_core::{BoxError, Outcome, Request};
+use campanile_core::{BoxError, Outcome, Request, error};
 use campanile_idempotency::policy::OnLocked;
 use campanile_idempotency::{IdempotencyError, WaitForLock};
 use campanile_test::faults::Fault;
@@ -12,7 +12,8 @@ use tower::{Layer, ServiceBuilder, service_fn};
 use tower_test::mock;
 
 use crate::world::{
-    Guarding, Handler, Stage, TTL, TestLayer, World, is_pending, lock, refusal, request,
+    Guarding, Handler, Stage, TTL, TestLayer, World, failed, failing, is_pending, lock, refusal,
+    request,
 };
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -196,6 +197,76 @@ async fn a_retry_around_the_layer_waits_for_the_lock() {
         respond.send_response("done");
         holds.await.unwrap().unwrap();
         assert!(call.await.unwrap().unwrap().is_duplicate());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_retry_around_the_layer_asks_again_when_the_refusal_says_and_not_before() {
+    let world = World::new();
+    let mut elsewhere = world.neighbour();
+    let (neighbour, mut held) = elsewhere.staged(elsewhere.layer());
+    let _holder = neighbour.start(request("p-1"));
+    let _held = held.next_request().await.unwrap();
+    elsewhere.crash().await;
+    let handler = service_fn(async |request: Request<()>| {
+        Ok::<_, BoxError>(request.lock().unwrap().attempt())
+    });
+    let service = ServiceBuilder::new()
+        .retry(WaitForLock::new(PATIENCE))
+        .layer(world.layer())
+        .service(handler);
+    let start = Instant::now();
+    assert_eq!(service.run("p-1").await.unwrap(), Outcome::Processed(2));
+    assert!((TTL..TTL + TTL / 2).contains(&start.elapsed()), "{:?}", start.elapsed());
+    // It looks about three times in the life of a lock.
+    assert!((3..=5).contains(&world.store.count("acquire")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_retry_around_the_layer_waits_for_the_back_off_that_another_left() {
+    let world = World::new();
+    let later = Duration::from_secs(7);
+    let fail = failing(&world.layer(), move || error::retry_after("busy", later).into());
+    assert!(matches!(refusal(&fail.run("p-1").await), IdempotencyError::Failed(_)));
+    let handler = service_fn(async |request: Request<()>| {
+        Ok::<_, BoxError>(request.lock().unwrap().attempt())
+    });
+    let service = ServiceBuilder::new()
+        .retry(WaitForLock::new(PATIENCE))
+        .layer(world.layer())
+        .service(handler);
+    let start = Instant::now();
+    assert_eq!(service.run("p-1").await.unwrap(), Outcome::Processed(2));
+    let waited = start.elapsed();
+    assert!((later..=later + Duration::from_millis(5)).contains(&waited), "{waited:?}");
+}
+
+/// Also where it is a lock that the handler itself did not get.
+#[tokio::test(start_paused = true)]
+async fn a_retry_around_the_layer_leaves_the_handlers_errors_alone() {
+    let world = World::new();
+    let (holding, mut held) = world.staged(world.layer());
+    let _holder = holding.start(request("account-7"));
+    let _held = held.next_request().await.unwrap();
+    for id in ["p-1", "p-2"] {
+        let inner = holding.clone();
+        let handler = service_fn(move |called: Request<()>| {
+            let inner = inner.clone();
+            async move {
+                match called.lock().unwrap().key().as_bytes() {
+                    b"p-1" => Err::<&str, BoxError>("gateway busy".into()),
+                    _ => inner.start(request("account-7")).await?.map(|_| "done"),
+                }
+            }
+        });
+        let service = ServiceBuilder::new()
+            .retry(WaitForLock::new(PATIENCE))
+            .layer(world.layer())
+            .service(handler);
+        let start = Instant::now();
+        let called = service.run(id).await;
+        assert_eq!(failed(&called).attempt, 1);
+        assert!(start.elapsed() <= Duration::from_millis(5));
     }
 }
 
