@@ -112,7 +112,6 @@ fn joined(error: &(dyn Error + 'static), limit: usize, between: &str) -> String 
     let mut text = Bounded { text: String::new(), limit, is_full: false };
     let mut next = Some(error);
     let mut before = "";
-    // A chain may be endless, a text is not.
     while let Some(error) = next
         && !text.is_full
     {

@@ -20,6 +20,9 @@ pub(crate) use self::cause::Cause;
 /// `campanile-key` (the idempotency key, as bytes), `campanile-token`, `campanile-attempts` and
 /// `campanile-burials` (decimal), as far as the record has them. Key and token tell a second copy of
 /// a letter, which a crash between its publication and the record of it leaves, from another letter.
+/// A letter that was too large has `campanile-truncated-payload-bytes` and
+/// `campanile-truncated-headers`: how large the payload was, and how many headers were left out to
+/// keep the others below 16 KiB.
 ///
 /// Rust's errors have no class at run time. Where a style has one there is `campanile.` and the kind
 /// of death: `Failed` (an attempt, and there is no other), `Exhausted` (no attempt was left, the last

@@ -22,17 +22,17 @@ pub(super) fn add(letter: &Letter<'_>, headers: &mut Vec<Header>) {
     let (millis, kind) = record.timestamp().map_or(NO_TIMESTAMP, timestamp);
     let class = Bytes::from(format!("campanile.{}", cause.kind.name()));
     let mut add = |name: &str, value: Bytes| put(headers, format!("{PREFIX}{name}"), value);
+    add("exception-fqcn", class.clone());
+    // Spring's is the root cause's. Its class is not known, and readers expect one.
+    add("exception-cause-fqcn", class);
+    add("exception-message", text(&cause.message));
+    add("exception-stacktrace", text(&cause.trace));
     add("original-topic", text(record.topic()));
     add("original-partition", number(&record.partition().to_be_bytes()));
     add("original-offset", number(&record.offset().to_be_bytes()));
     add("original-timestamp", number(&millis.to_be_bytes()));
     add("original-timestamp-type", text(kind));
     add("original-consumer-group", text(letter.group));
-    add("exception-fqcn", class.clone());
-    // Spring's is the root cause's. Its class is not known, and readers expect one.
-    add("exception-cause-fqcn", class);
-    add("exception-message", text(&cause.message));
-    add("exception-stacktrace", text(&cause.trace));
 }
 
 fn text(text: &str) -> Bytes {

@@ -1,42 +1,301 @@
-//! Names and values against those of the classes that are named, as their sources state them.
+//! Names and values against what the classes that are named here were seen to write.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
-use campanile_core::{BoxError, Decode, RecordBuilder, Timestamp};
-use campanile_idempotency::IdempotencyError;
+use campanile_core::{BoxError, DecodeLayer, IdempotencyKey, RecordBuilder, Timestamp, error};
+use campanile_idempotency::{Backoff, Guard, IdempotencyError, IdempotencyLayer, MemoryStore};
+use tower::{Layer, ServiceExt, service_fn};
 
+use super::cause::{MESSAGE, TRACE};
 use super::*;
 
-fn payment() -> RecordBuilder {
-    Record::builder("payments", 3, 42)
-        .timestamp(Timestamp::CreateTime(SystemTime::UNIX_EPOCH + Duration::from_millis(1_500)))
-        .payload("p")
+fn record() -> RecordBuilder {
+    Record::builder("payments", 3, 42).payload("p")
 }
 
 fn cause(error: impl Into<BoxError>) -> Cause {
     Cause::of(&*error.into())
 }
 
-fn headers(record: &Record, cause: &Cause, style: HeaderStyle) -> Vec<Header> {
-    let token = FencingToken::new(1_700_000_000_000_000);
-    Letter { record, group: "billing", cause, token, truncated: false }.headers(style)
+fn letter<'a>(record: &'a Record, cause: &'a Cause) -> Letter<'a> {
+    Letter { record, group: "billing", cause, token: None, truncated: false }
 }
 
-/// The values of this name.
-fn all<'h>(headers: &'h [Header], name: &str) -> Vec<Option<&'h [u8]>> {
-    let of_name = headers.iter().filter(|(n, _)| n == name);
-    of_name.map(|(_, value)| value.as_deref()).collect()
+/// Name and value, as Java reads them.
+fn shown(headers: &[Header]) -> Vec<(&str, Option<&[u8]>)> {
+    headers.iter().map(|(name, value)| (&**name, value.as_deref())).collect()
 }
 
-/// The one value of this name.
-fn one<'h>(headers: &'h [Header], name: &str) -> &'h [u8] {
-    match all(headers, name)[..] {
-        [Some(value)] => value,
-        ref other => panic!("{name}: {other:?}"),
+/// The text of the one header of this name.
+fn text<'h>(headers: &'h [Header], name: &str) -> &'h str {
+    let found: Vec<_> = headers.iter().filter(|(n, _)| n == name).collect();
+    let [(_, Some(value))] = found[..] else { panic!("{name}: {found:?}") };
+    std::str::from_utf8(value).unwrap()
+}
+
+/// `DeadLetterPublishingRecoverer` of spring-kafka 3.3.0, with `MockProducer` behind it, for this
+/// record, wrote these names in this order and these values, but for the class and what is said of
+/// the error: those are Java's there.
+#[test]
+fn springs_headers_are_those_of_its_recoverer_byte_for_byte() {
+    let at = SystemTime::UNIX_EPOCH + Duration::from_millis(1500);
+    let record = record().timestamp(Timestamp::CreateTime(at)).build();
+    let headers = letter(&record, &cause("card declined")).headers(HeaderStyle::Spring);
+    let expected: [(&str, Option<&[u8]>); 11] = [
+        ("kafka_dlt-exception-fqcn", Some(b"campanile.Error")),
+        ("kafka_dlt-exception-cause-fqcn", Some(b"campanile.Error")),
+        ("kafka_dlt-exception-message", Some(b"card declined")),
+        ("kafka_dlt-exception-stacktrace", Some(b"campanile.Error: card declined")),
+        ("kafka_dlt-original-topic", Some(b"payments")),
+        ("kafka_dlt-original-partition", Some(b"\x00\x00\x00\x03")),
+        ("kafka_dlt-original-offset", Some(b"\x00\x00\x00\x00\x00\x00\x00\x2a")),
+        ("kafka_dlt-original-timestamp", Some(b"\x00\x00\x00\x00\x00\x00\x05\xdc")),
+        ("kafka_dlt-original-timestamp-type", Some(b"CreateTime")),
+        ("kafka_dlt-original-consumer-group", Some(b"billing")),
+        ("campanile-cause", Some(b"error")),
+    ];
+    assert_eq!(shown(&headers), expected);
+}
+
+/// As seen of the same class for `TimestampType.LOG_APPEND_TIME` and `NO_TIMESTAMP_TYPE`.
+#[test]
+fn springs_timestamp_tells_who_set_it_or_that_there_is_none() {
+    let timestamp = |record: Record| {
+        let headers = letter(&record, &cause("x")).headers(HeaderStyle::Spring);
+        let value = |name| headers.iter().find(|(n, _)| n == name).unwrap().1.clone().unwrap();
+        let (at, kind) = ("kafka_dlt-original-timestamp", "kafka_dlt-original-timestamp-type");
+        (value(at), value(kind))
+    };
+    let before = SystemTime::UNIX_EPOCH - Duration::from_millis(1500);
+    let (at, kind) = timestamp(record().timestamp(Timestamp::LogAppendTime(before)).build());
+    assert_eq!(
+        (&at[..], &kind[..]),
+        (&b"\xff\xff\xff\xff\xff\xff\xfa\x24"[..], &b"LogAppendTime"[..])
+    );
+    let (at, kind) = timestamp(record().build());
+    assert_eq!(
+        (&at[..], &kind[..]),
+        (&b"\xff\xff\xff\xff\xff\xff\xff\xff"[..], &b"NoTimestampType"[..])
+    );
+}
+
+/// `DeadLetterQueueReporter.populateContextHeaders` of connect-runtime 3.8.1 wrote these names in
+/// this order and these values for this record, and `__connect.errors.task.id` after the connector's
+/// name, but for the classes and what is said of the error.
+#[tokio::test]
+async fn connects_headers_are_those_of_its_reporter_byte_for_byte() {
+    let record = record().build();
+    let service = DecodeLayer::with(|_: &Record| Err::<(), _>("no date"));
+    let service = service.layer(service_fn(async |_| Ok::<_, BoxError>(())));
+    let cause = cause(service.oneshot(record.clone()).await.unwrap_err());
+    let headers = letter(&record, &cause).headers(HeaderStyle::Connect);
+    let trace = b"campanile.DecodeError: cannot decode payments/3@42\nCaused by: no date";
+    let expected: [(&str, Option<&[u8]>); 10] = [
+        ("__connect.errors.topic", Some(b"payments")),
+        ("__connect.errors.partition", Some(b"3")),
+        ("__connect.errors.offset", Some(b"42")),
+        ("__connect.errors.connector.name", Some(b"billing")),
+        ("__connect.errors.stage", Some(b"VALUE_CONVERTER")),
+        ("__connect.errors.class.name", Some(b"campanile.DecodeLayer")),
+        ("__connect.errors.exception.class.name", Some(b"campanile.DecodeError")),
+        ("__connect.errors.exception.message", Some(b"cannot decode payments/3@42: no date")),
+        ("__connect.errors.exception.stacktrace", Some(trace)),
+        ("campanile-cause", Some(b"undecodable")),
+    ];
+    assert_eq!(shown(&headers), expected);
+}
+
+#[test]
+fn both_styles_are_there_if_wanted() {
+    let (record, cause) = (record().build(), cause("x"));
+    let headers = letter(&record, &cause).headers(HeaderStyle::Both);
+    assert_eq!(text(&headers, "kafka_dlt-original-topic"), "payments");
+    assert_eq!(text(&headers, "__connect.errors.topic"), "payments");
+    assert_eq!(text(&headers, "campanile-cause"), "error");
+}
+
+#[tokio::test]
+async fn own_headers_tell_key_token_attempts_and_burials_of_a_last_attempt_and_of_none_left() {
+    let backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(1)).unwrap();
+    let layer = IdempotencyLayer::new(MemoryStore::new(), "jobs", |_: &()| "").unwrap();
+    let guard = Guard::from(layer.with_max_attempts(1).unwrap().with_backoff(backoff));
+    let key = &b"\xff\x00key"[..];
+    let failed = guard.run(key, async |_| Err::<(), _>("card declined")).await.unwrap_err();
+    let told = own(&failed);
+    assert_eq!(told.class, "campanile.Failed");
+    assert_eq!(told.message, "attempt 1 failed: card declined");
+    assert_eq!((told.key, told.attempts, told.burials), (key.to_vec(), "1".into(), "0".into()));
+    // It was not published: the lock is let go, and the next grant is for burying alone.
+    drop(failed);
+    let exhausted = loop {
+        let error = guard.run(key, async |_| Ok::<_, BoxError>(())).await.unwrap_err();
+        if !IdempotencyError::find(&*error).unwrap().is_contention() {
+            break error;
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    };
+    let told = own(&exhausted);
+    assert_eq!(told.class, "campanile.Exhausted");
+    assert_eq!(told.message, "no attempt left after 1, the last failed with: card declined");
+    assert_eq!((told.key, told.attempts, told.burials), (key.to_vec(), "1".into(), "1".into()));
+}
+
+struct Own {
+    class: String,
+    message: String,
+    key: Vec<u8>,
+    attempts: String,
+    burials: String,
+}
+
+fn own(error: &BoxError) -> Own {
+    let (record, cause) = (record().build(), Cause::of(&**error));
+    let token = FencingToken::new(7);
+    let headers = Letter { token, ..letter(&record, &cause) }.headers(HeaderStyle::Spring);
+    let text = |name| text(&headers, name).to_owned();
+    assert_eq!(text("campanile-token"), "7");
+    let key = headers.iter().find(|(name, _)| name == "campanile-key").unwrap();
+    Own {
+        class: text("kafka_dlt-exception-fqcn"),
+        message: text("kafka_dlt-exception-message"),
+        key: key.1.as_ref().unwrap().to_vec(),
+        attempts: text("campanile-attempts"),
+        burials: text("campanile-burials"),
     }
 }
 
-fn names_with<'h>(headers: &'h [Header], prefix: &str) -> Vec<&'h str> {
-    headers.iter().filter_map(|(name, _)| name.strip_prefix(prefix)).collect()
+#[test]
+fn each_kind_of_death_has_a_class_and_a_word_also_behind_other_errors() {
+    let key = || IdempotencyKey::new("k").unwrap();
+    let kinds = [
+        (IdempotencyError::MissingKey, "campanile.MissingKey", "missing-key"),
+        (IdempotencyError::InvalidKey("x".into()), "campanile.InvalidKey", "invalid-key"),
+        (IdempotencyError::Mismatch { key: key() }, "campanile.Mismatch", "mismatch"),
+    ];
+    for (error, class, word) in kinds {
+        let (record, cause) = (record().build(), cause(error::permanent(error)));
+        let headers = letter(&record, &cause).headers(HeaderStyle::Connect);
+        assert_eq!(text(&headers, "__connect.errors.exception.class.name"), class);
+        assert_eq!(text(&headers, "__connect.errors.stage"), "TASK_PUT");
+        assert_eq!(text(&headers, "campanile-cause"), word);
+        assert_eq!(cause.attempts, None);
+        assert_eq!(cause.key.is_some(), word == "mismatch");
+    }
+}
+
+#[test]
+fn the_records_own_headers_come_first_in_order_with_nulls_and_repeats() {
+    let record = record()
+        .header("b", "1")
+        .null_header("a")
+        .header("b", "2")
+        .header("", "")
+        .header("kafka_offset", "not a dead letter's")
+        .build();
+    let headers = letter(&record, &cause("x")).headers(HeaderStyle::Spring);
+    let expected: [(&str, Option<&[u8]>); 5] = [
+        ("b", Some(b"1")),
+        ("a", None),
+        ("b", Some(b"2")),
+        ("", Some(b"")),
+        ("kafka_offset", Some(b"not a dead letter's")),
+    ];
+    assert_eq!(shown(&headers)[..5], expected);
+}
+
+#[test]
+fn a_letter_that_died_again_tells_of_its_last_death_alone() {
+    let first =
+        letter(&record().header("trace", "t").build(), &cause("first")).headers(HeaderStyle::Both);
+    let mut again = Record::builder("payments", 0, 7);
+    // Also what only Spring sets, and what only a truncated letter has.
+    for (name, value) in first.into_iter().chain([
+        ("kafka_dlt-key-exception-fqcn".to_owned(), Some("x".into())),
+        ("campanile-truncated-headers".to_owned(), Some("1".into())),
+    ]) {
+        again = again.header(name, value.unwrap());
+    }
+    let again = again.build();
+    let second = cause("second");
+    let plain = Record::builder("payments", 0, 7).header("trace", "t").build();
+    for style in [HeaderStyle::Spring, HeaderStyle::Connect, HeaderStyle::Both] {
+        let headers = letter(&again, &second).headers(style);
+        assert_eq!(headers, letter(&plain, &second).headers(style));
+    }
+}
+
+#[test]
+fn message_and_trace_are_cut_within_a_character_of_their_bound_and_say_so() {
+    for width in 0..4 {
+        // Three bytes each, after so many of one.
+        let long = "x".repeat(width) + &"€".repeat(TRACE);
+        let cause = cause(long);
+        for (text, bound) in [(&cause.message, MESSAGE), (&cause.trace, TRACE)] {
+            assert!((bound - 2..=bound).contains(&text.len()), "{}", text.len());
+            assert!(text.ends_with("€…"));
+        }
+    }
+    let fits = "x".repeat(MESSAGE);
+    assert_eq!(cause(fits.clone()).message, fits);
+}
+
+/// Never stops talking.
+#[derive(Debug)]
+struct Endless;
+
+impl fmt::Display for Endless {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        loop {
+            f.write_str("on and ")?;
+        }
+    }
+}
+
+impl std::error::Error for Endless {}
+
+#[test]
+fn an_error_that_never_ends_makes_a_letter_that_does() {
+    let deep = (0..1000).fold(BoxError::from("x"), |inner, _| error::permanent(inner).into());
+    for error in [BoxError::from(Endless), deep] {
+        let cause = cause(error);
+        assert!(cause.message.ends_with('…') && cause.message.len() <= MESSAGE);
+        assert!(cause.trace.ends_with('…') && cause.trace.len() <= TRACE);
+    }
+}
+
+#[test]
+fn a_truncated_letter_keeps_small_headers_and_says_what_is_left_out() {
+    let mut record = record().header("large", vec![0; KEPT]).header("small", "s").null_header("n");
+    for _ in 0..10_000 {
+        record = record.header("many", "m");
+    }
+    let (record, cause) = (record.build(), cause("x"));
+    let whole = letter(&record, &cause).headers(HeaderStyle::Spring);
+    let count = |headers: &[Header], name: &str| headers.iter().filter(|(n, _)| n == name).count();
+    assert_eq!((count(&whole, "large"), count(&whole, "many")), (1, 10_000));
+    assert_eq!(count(&whole, "campanile-truncated-headers"), 0);
+    let headers = Letter { truncated: true, ..letter(&record, &cause) }.headers(HeaderStyle::Both);
+    let kept = count(&headers, "many");
+    assert_eq!(shown(&headers)[..2], [("small", Some(&b"s"[..])), ("n", None)]);
+    assert_eq!(text(&headers, "campanile-truncated-payload-bytes"), "1");
+    assert_eq!(text(&headers, "campanile-truncated-headers"), (10_001 - kept).to_string());
+    let size: usize = headers.iter().map(|(n, v)| n.len() + v.as_ref().map_or(0, Bytes::len)).sum();
+    assert!(kept > 500 && size < 2 * KEPT, "{kept} kept, {size} bytes");
+}
+
+#[test]
+fn a_truncated_letter_has_the_whole_key_or_none() {
+    let record = record().build();
+    for (length, there) in [(KEPT, true), (KEPT + 1, false)] {
+        let key = IdempotencyKey::new(vec![b'k'; length]).unwrap();
+        let cause = cause(IdempotencyError::Mismatch { key });
+        let has_key = |truncated| {
+            let headers =
+                Letter { truncated, ..letter(&record, &cause) }.headers(HeaderStyle::Spring);
+            headers.iter().any(|(name, _)| name == "campanile-key")
+        };
+        assert!(has_key(false));
+        assert_eq!(has_key(true), there);
+    }
 }
