@@ -144,7 +144,7 @@ pub(crate) struct Checked {
 }
 
 /// In our terms, why librdkafka refuses a setting.
-fn refusal(error: KafkaError) -> ConfigError {
+pub(crate) fn refusal(error: KafkaError) -> ConfigError {
     ConfigError::new(match error {
         // The value may be a secret.
         KafkaError::ClientConfig(_, description, name, _) => format!("`{name}`: {description}"),

@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use campanile_core::{BoxableError, Classify, ConfigError, Disposition, Record};
@@ -10,9 +11,12 @@ use tower_service::Service;
 
 use crate::budget::Amount;
 use crate::config::{Checked, ConsumerConfig};
+use crate::dead_letter::{DeadLetters, Targets};
 use crate::dispatch::{Dispatcher, LET_GO, Timeouts};
 use crate::error::ConsumerError;
-use crate::given_up::GivenUp;
+use crate::flood::FloodGuard;
+use crate::given_up::{Fate, GivenUp};
+use crate::handle::Gate;
 use crate::intake::{Intake, Settings};
 use crate::serve::Serve;
 use crate::summary::Summary;
@@ -28,13 +32,17 @@ pub struct Consumer {
     budget: Amount,
     drain_timeout: Duration,
     start_timeout: Duration,
-    policies: Policies,
+    given_up: GivenUp,
+    max_in_flight: usize,
+    classifiers: Classifiers,
 }
 
 /// What the dispatcher decides by.
 pub(crate) struct Policies {
     pub(crate) max_in_flight: usize,
-    pub(crate) given_up: GivenUp,
+    pub(crate) given_up: Fate,
+    pub(crate) flood_guard: FloodGuard,
+    pub(crate) targets: Targets,
     pub(crate) classifiers: Classifiers,
 }
 
@@ -51,11 +59,9 @@ impl Consumer {
             budget: Amount { records: 20_000, bytes: 32 * 1024 * 1024 },
             drain_timeout: Duration::from_secs(10),
             start_timeout: Duration::from_secs(30),
-            policies: Policies {
-                max_in_flight: 256,
-                given_up: GivenUp::default(),
-                classifiers: Classifiers(Vec::new()),
-            },
+            given_up: GivenUp::default(),
+            max_in_flight: 256,
+            classifiers: Classifiers(Vec::new()),
         })
     }
 
@@ -69,7 +75,7 @@ impl Consumer {
     /// How many records may be at work at the same time, over all partitions; at least 1. Each is of
     /// another partition. Default: 256, enough to keep a store's batches full.
     pub fn with_max_in_flight(mut self, n: usize) -> Self {
-        self.policies.max_in_flight = n.max(1);
+        self.max_in_flight = n.max(1);
         self
     }
 
@@ -103,10 +109,10 @@ impl Consumer {
         self
     }
 
-    /// What happens to a record whose attempts are used up, or that cannot be tried. Default:
-    /// [`GivenUp::Stop`].
-    pub fn with_given_up(mut self, policy: GivenUp) -> Self {
-        self.policies.given_up = policy;
+    /// What happens to a record whose attempts are used up, or that cannot be tried: a
+    /// [`DeadLetter`](crate::DeadLetter) topic, or another [`GivenUp`]. Default: [`GivenUp::Stop`].
+    pub fn with_given_up(mut self, policy: impl Into<GivenUp>) -> Self {
+        self.given_up = policy.into();
         self
     }
 
@@ -117,7 +123,7 @@ impl Consumer {
     /// after a back-off of 1 s, doubling up to 5 min, with full jitter. That back-off is kept in
     /// memory only: attempts are counted by the layer alone.
     pub fn with_classifier(mut self, classifier: impl Classify) -> Self {
-        self.policies.classifiers.0.push(Box::new(classifier));
+        self.classifiers.0.push(Box::new(classifier));
         self
     }
 
@@ -133,10 +139,11 @@ impl Consumer {
         S::Future: Send + 'static,
     {
         let consumer = format!("{self:?}");
-        Serve::new(consumer, |signal| {
+        let gate = Gate::new();
+        Serve::new(consumer, gate.handle(), |signal| {
             // A task of its own: on a worker of the runtime it is next to the tasks that it starts,
             // and whoever awaits it may be busy with other things in between.
-            Box::pin(async move { Task::spawn(self.run(service, signal)).join().await })
+            Box::pin(async move { Task::spawn(self.run(service, signal, gate)).join().await })
         })
     }
 
@@ -145,6 +152,7 @@ impl Consumer {
         self,
         service: S,
         signal: BoxFuture<'static, ()>,
+        gate: Gate,
     ) -> Result<Summary, ConsumerError>
     where
         S: Service<Record> + Send + 'static,
@@ -158,17 +166,44 @@ impl Consumer {
         let longest = Duration::from_millis(self.config.max_poll_interval_ms / 2);
         let timeouts =
             Timeouts { drain: self.drain_timeout, revoke: self.drain_timeout.min(longest) };
+        let group = self.config.group;
+        let flood_guard = match &self.given_up {
+            GivenUp::DeadLetter(policy) => policy.flood_guard,
+            _ => FloodGuard::off(),
+        };
+        let mut targets = Targets::default();
+        let given_up = match self.given_up {
+            GivenUp::Stop => Fate::Stop,
+            GivenUp::Skip => Fate::Skip,
+            GivenUp::DeadLetter(policy) => {
+                let letters = DeadLetters::new(policy, &self.config.client, &group);
+                let letters = Arc::new(letters.map_err(ConsumerError::Config)?);
+                // What a regular expression stands for is seen when it is assigned.
+                for topic in self.topics.iter().filter(|topic| !topic.starts_with('^')) {
+                    let added = targets.add(&letters, &topic.as_str().into());
+                    added.map_err(ConsumerError::Config)?;
+                }
+                Fate::DeadLetter(letters)
+            }
+        };
         let intake = Intake::start(Settings {
             client: self.config.client,
             brokers: self.config.brokers,
             topics: self.topics,
+            dead_letter_topics: targets.topics().cloned().collect(),
             budget: self.budget,
             // The dispatcher keeps to its own time-outs; this is for a runtime that does not run.
             revoke_timeout: timeouts.revoke + LET_GO * 2,
             start_timeout: self.start_timeout,
         })?;
-        let group = self.config.group;
-        Dispatcher::new(service, signal, intake, self.policies, group, timeouts).run().await
+        let policies = Policies {
+            max_in_flight: self.max_in_flight,
+            given_up,
+            flood_guard,
+            targets,
+            classifiers: self.classifiers,
+        };
+        Dispatcher::new(service, signal, gate, intake, policies, group, timeouts).run().await
     }
 }
 

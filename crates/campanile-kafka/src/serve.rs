@@ -6,6 +6,7 @@ use std::future::IntoFuture;
 use futures_util::future::BoxFuture;
 
 use crate::error::ConsumerError;
+use crate::handle::Handle;
 use crate::summary::Summary;
 
 /// A consumer with its service: await it. Made by
@@ -26,6 +27,7 @@ use crate::summary::Summary;
 pub struct Serve {
     consumer: Box<str>,
     start: Start,
+    handle: Handle,
     signal: BoxFuture<'static, ()>,
 }
 
@@ -37,13 +39,20 @@ type Serving = BoxFuture<'static, Result<Summary, ConsumerError>>;
 impl Serve {
     pub(crate) fn new(
         consumer: String,
+        handle: Handle,
         start: impl FnOnce(BoxFuture<'static, ()>) -> Serving + Send + 'static,
     ) -> Self {
         Self {
             consumer: consumer.into(),
             start: Box::new(start),
+            handle,
             signal: Box::pin(std::future::pending()),
         }
+    }
+
+    /// What pauses and resumes it.
+    pub fn handle(&self) -> Handle {
+        self.handle.clone()
     }
 
     /// Ends gracefully when this future resolves: nothing more is read or begun, records at work may

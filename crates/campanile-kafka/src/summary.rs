@@ -2,7 +2,7 @@
 
 /// What became of the records, from the start of serving to its end.
 ///
-/// `received` is the sum of `processed`, `skipped`, `revoked` and `left`.
+/// `received` is the sum of `processed`, `skipped`, `dead_lettered`, `revoked` and `left`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Summary {
@@ -12,8 +12,10 @@ pub struct Summary {
     /// among them, and keys that are given up for good: the driver does not look at the response.
     /// Count those by tower's `map_response` around the layer.
     pub processed: u64,
-    /// Given up by [`GivenUp::Skip`](crate::GivenUp::Skip), and committed.
+    /// Given up by [`GivenUp::Skip`](crate::GivenUp::Skip), or by an error that says so, and committed.
     pub skipped: u64,
+    /// Given up and published to a topic for dead letters, and committed.
+    pub dead_lettered: u64,
     /// Let go unfinished because their partition was revoked; its next owner has them.
     pub revoked: u64,
     /// Let go unfinished at the end; they come again.

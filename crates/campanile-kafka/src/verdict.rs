@@ -50,10 +50,13 @@ fn idempotency(error: &IdempotencyError) -> Verdict {
         IdempotencyError::Store(_) => Verdict::StoreDown,
         IdempotencyError::Failed(failed) => of_failed(failed),
         IdempotencyError::Exhausted(exhausted) => Verdict::GiveUp {
-            burial: exhausted.take_lock().map_or(Burial::None, Burial::Exhausted),
+            burial: exhausted.take_lock().map_or(Burial::None, |lock| Burial::Exhausted {
+                lock,
+                burials: exhausted.burials,
+            }),
             reason: exhausted.to_string(),
             help: "no attempt is left: raise the layer's `with_max_attempts` to try it again, or \
-                   choose `GivenUp::Skip`",
+                   give `with_given_up` a `DeadLetter` topic, or `GivenUp::Skip`",
         },
         IdempotencyError::MissingKey
         | IdempotencyError::InvalidKey(_)
@@ -75,8 +78,8 @@ fn of_failed(failed: &Failed) -> Verdict {
             burial: burial(),
             reason: reason(),
             help: "its last attempt failed, or its error is permanent: mend the handler and start \
-                   again, with a higher `with_max_attempts` of the layer if none is left, or choose \
-                   `GivenUp::Skip`",
+                   again, with a higher `with_max_attempts` of the layer if none is left, or give \
+                   `with_given_up` a `DeadLetter` topic, or `GivenUp::Skip`",
         },
         Disposition::Skip => Verdict::Skip { burial: burial(), reason: reason() },
         Disposition::Stop => {
@@ -113,7 +116,7 @@ fn cannot_be_tried(error: &(dyn Error + 'static)) -> Verdict {
         burial: Burial::None,
         reason: shown(error),
         help: "no attempt would mend it: correct what produces the record, or how it is decoded \
-               and keyed, or choose `GivenUp::Skip`",
+               and keyed, or give `with_given_up` a `DeadLetter` topic, or `GivenUp::Skip`",
     }
 }
 

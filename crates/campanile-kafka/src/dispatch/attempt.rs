@@ -11,7 +11,9 @@ use pin_project_lite::pin_project;
 use tokio::sync::mpsc::UnboundedSender;
 use tracing::Span;
 
+use crate::dead_letter::Unburied;
 use crate::error::panic_text;
+use crate::flood::Passage;
 use crate::slot::SlotId;
 
 /// How the work on a record ended.
@@ -23,8 +25,14 @@ pub(super) enum Ended {
     Panicked(String),
     /// It is given up, and that is recorded.
     Skipped,
+    /// Its dead letter is published, and that is recorded.
+    Buried(Passage),
+    /// Its dead letter is not.
+    Unburied(Unburied),
     /// The consumer stops at it, and its lock is let go.
     Left,
+    /// The consumer pauses at it, and its lock is let go.
+    Held,
 }
 
 /// Tells the dispatcher, once, how the work on a record ended.

@@ -30,6 +30,8 @@ pub(super) struct Head {
     pub(super) record: Record,
     /// How often the driver's own back-off was applied to it.
     pub(super) tries: u32,
+    /// How many of its burial locks were let go in order: none of these burials was a crash.
+    pub(super) excused: u32,
     pub(super) state: HeadState,
 }
 
@@ -89,6 +91,7 @@ impl Lane {
                 delivery,
                 record,
                 tries: 0,
+                excused: 0,
                 state: HeadState::Due,
             });
         }

@@ -29,6 +29,7 @@ use self::board::Board;
 pub(crate) use self::drain::LET_GO;
 use crate::consumer::Policies;
 use crate::error::{ConsumerError, panic_text};
+use crate::handle::Gate;
 use crate::intake::{Event, Intake};
 use crate::summary::Summary;
 use crate::task::Task;
@@ -80,6 +81,7 @@ where
     pub(crate) fn new(
         service: S,
         signal: BoxFuture<'static, ()>,
+        gate: Gate,
         intake: Intake,
         policies: Policies,
         group: String,
@@ -89,7 +91,7 @@ where
         Self {
             service,
             signal: Some(signal),
-            board: Board::new(policies, sender),
+            board: Board::new(policies, gate, sender),
             intake,
             reports,
             stage: Stage::Serving,
@@ -148,7 +150,11 @@ where
         let polled = self.intake.poll_events(cx, &mut events, TAKE);
         for event in events.drain(..) {
             match event {
-                Event::Assigned(slot) => self.board.assigned(slot),
+                Event::Assigned(slot) => {
+                    if let Err(error) = self.board.assigned(slot) {
+                        self.stop(Some(ConsumerError::Config(error)));
+                    }
+                }
                 Event::Records(records) => self.board.received(records),
                 Event::Revoked { slots, lost, done } => {
                     let timeout = if lost { Duration::ZERO } else { self.revoke_timeout };

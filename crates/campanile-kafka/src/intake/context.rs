@@ -152,23 +152,7 @@ impl ConsumerContext for IntakeContext {
 
 impl ClientContext for IntakeContext {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
-        match level {
-            RDKafkaLogLevel::Emerg
-            | RDKafkaLogLevel::Alert
-            | RDKafkaLogLevel::Critical
-            | RDKafkaLogLevel::Error => {
-                tracing::error!(target: "librdkafka", facility, "{message}");
-            }
-            RDKafkaLogLevel::Warning => {
-                tracing::warn!(target: "librdkafka", facility, "{message}");
-            }
-            RDKafkaLogLevel::Notice | RDKafkaLogLevel::Info => {
-                tracing::info!(target: "librdkafka", facility, "{message}");
-            }
-            RDKafkaLogLevel::Debug => {
-                tracing::debug!(target: "librdkafka", facility, "{message}");
-            }
-        }
+        crate::log::log(level, facility, message);
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
@@ -179,8 +163,7 @@ impl ClientContext for IntakeContext {
     }
 
     fn stats_raw(&self, statistics: &[u8]) {
-        let statistics = String::from_utf8_lossy(statistics);
-        tracing::info!(target: "librdkafka", facility = "STATS", "{statistics}");
+        crate::log::statistics(statistics);
     }
 }
 

@@ -39,6 +39,8 @@ pub(crate) struct Settings {
     pub(crate) client: ClientConfig,
     pub(crate) brokers: String,
     pub(crate) topics: Vec<String>,
+    /// Must be there as well.
+    pub(crate) dead_letter_topics: Vec<Arc<str>>,
     pub(crate) budget: Amount,
     /// How long a revoke waits for the dispatcher at most.
     pub(crate) revoke_timeout: Duration,

@@ -28,7 +28,9 @@ pub(super) fn check(
     let clock = Clock::boot();
     let start = clock.now();
     let mut told = BTreeSet::new();
-    for topic in settings.topics.iter() {
+    let consumed = settings.topics.iter().map(|topic| (&**topic, Use::Consumed));
+    let written = settings.dead_letter_topics.iter().map(|topic| (&**topic, Use::DeadLetters));
+    for (topic, of) in consumed.chain(written) {
         loop {
             if control.stage() != Stage::Reading {
                 return Ok(());
@@ -44,10 +46,7 @@ pub(super) fn check(
                     return Err(ConsumerError::kafka(format!("topic `{topic}`: {error}"), None));
                 }
                 Answer::Unknown if waited >= UNKNOWN.min(settings.start_timeout) => {
-                    return Err(ConsumerError::kafka(
-                        format!("topic `{topic}` does not exist: create it, or correct its name"),
-                        None,
-                    ));
+                    return Err(ConsumerError::kafka(missing(topic, of), None));
                 }
                 Answer::Unknown => format!("topic `{topic}` does not exist yet"),
             };
@@ -59,6 +58,24 @@ pub(super) fn check(
         }
     }
     Ok(())
+}
+
+#[derive(Clone, Copy)]
+enum Use {
+    Consumed,
+    DeadLetters,
+}
+
+fn missing(topic: &str, of: Use) -> String {
+    match of {
+        Use::Consumed => {
+            format!("topic `{topic}` does not exist: create it, or correct its name")
+        }
+        Use::DeadLetters => format!(
+            "topic `{topic}`, for dead letters, does not exist: create it, with any number of \
+             partitions and a retention that leaves time to look at them, or correct its name"
+        ),
+    }
 }
 
 enum Answer {

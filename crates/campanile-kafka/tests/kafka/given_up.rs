@@ -15,8 +15,8 @@ use tower::{Service, ServiceBuilder, service_fn};
 use crate::support::{committed, consumer, serve, until, until_committed};
 
 #[derive(Clone, serde::Deserialize)]
-struct Order {
-    id: String,
+pub(crate) struct Order {
+    pub(crate) id: String,
     #[serde(default)]
     fails: bool,
     #[serde(default)]
@@ -24,7 +24,7 @@ struct Order {
 }
 
 /// What came out of the layer, by the record's offset.
-type Outcomes = Arc<Mutex<Vec<(i64, &'static str)>>>;
+pub(crate) type Outcomes = Arc<Mutex<Vec<(i64, &'static str)>>>;
 
 fn outcome(of: &Outcome<()>) -> &'static str {
     match of {
@@ -36,7 +36,7 @@ fn outcome(of: &Outcome<()>) -> &'static str {
 }
 
 /// A handler that does what the order says, under the idempotency layer.
-fn service(
+pub(crate) fn service(
     keeper: &LockKeeper,
     attempts: u32,
     outcomes: &Outcomes,
@@ -64,11 +64,11 @@ fn service(
     })
 }
 
-fn keeper() -> LockKeeper {
+pub(crate) fn keeper() -> LockKeeper {
     LockKeeper::new(MemoryStore::new()).unwrap()
 }
 
-fn kafka(payloads: &[&str]) -> MockKafka {
+pub(crate) fn kafka(payloads: &[&str]) -> MockKafka {
     let kafka = MockKafka::start(1).unwrap();
     kafka.create_topic("orders", 1).unwrap();
     let message = |payload: &&str| Message::to("orders").partition(0).payload(*payload);
@@ -87,10 +87,10 @@ fn text(error: &ConsumerError) -> String {
     text
 }
 
-const GOOD: &str = r#"{"id":"a"}"#;
-const FAILS: &str = r#"{"id":"b","fails":true}"#;
-const PERMANENT: &str = r#"{"id":"c","permanent":true}"#;
-const LAST: &str = r#"{"id":"z"}"#;
+pub(crate) const GOOD: &str = r#"{"id":"a"}"#;
+pub(crate) const FAILS: &str = r#"{"id":"b","fails":true}"#;
+pub(crate) const PERMANENT: &str = r#"{"id":"c","permanent":true}"#;
+pub(crate) const LAST: &str = r#"{"id":"z"}"#;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn by_default_a_record_that_cannot_be_tried_stops_the_consumer_and_is_not_committed() {

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod back_pressure;
+mod dead_letter;
 mod every_record;
 mod given_up;
 mod real;

@@ -6,12 +6,12 @@ use campanile_core::{BoxError, Coordinates};
 use campanile_idempotency::{Backoff, Settled};
 
 use super::Board;
+use crate::dead_letter::Cause;
 use crate::dispatch::attempt::Ended;
 use crate::dispatch::lane::HeadState;
 use crate::error::{ConsumerError, chain};
-use crate::given_up::{Burial, GivenUp, leave, skip};
+use crate::given_up::Fate;
 use crate::slot::SlotId;
-use crate::task::Task;
 use crate::verdict::{Verdict, asked_the_store, judge};
 
 impl Board {
@@ -29,12 +29,21 @@ impl Board {
             Ended::Processed => {
                 self.store.answered(slot);
                 self.summary.processed += 1;
+                self.flood.finished(false);
                 self.finish(slot);
             }
             Ended::Skipped => {
                 self.summary.skipped += 1;
+                self.flood.finished(false);
                 self.finish(slot);
             }
+            Ended::Buried(_passage) => {
+                self.summary.dead_lettered += 1;
+                self.flood.finished(true);
+                self.finish(slot);
+            }
+            Ended::Unburied(why) => return self.unburied(slot, why),
+            Ended::Held => self.due_again(slot),
             Ended::Left => self.leave(slot),
             Ended::Panicked(text) => self.panicked(slot, &text),
             Ended::Failed(error) => return self.failed(slot, error),
@@ -50,7 +59,7 @@ impl Board {
         self.wait(slot, None, None);
     }
 
-    fn failed(&mut self, slot: SlotId, error: BoxError) -> Option<ConsumerError> {
+    pub(super) fn failed(&mut self, slot: SlotId, error: BoxError) -> Option<ConsumerError> {
         let at = self.at(slot);
         let text = || chain(&*error);
         let verdict = judge(&error, &self.policies.classifiers);
@@ -76,12 +85,16 @@ impl Board {
                 self.summary.waited += 1;
                 self.due_again(slot);
             }
-            Verdict::GiveUp { burial, reason, help } => match self.policies.given_up {
-                GivenUp::Skip => {
+            Verdict::GiveUp { burial, reason, help } => match &self.policies.given_up {
+                Fate::Skip => {
                     tracing::warn!(record = %at, error = text(), "given up and skipped");
                     self.skip(slot, burial, reason);
                 }
-                GivenUp::Stop => return Some(self.halt(slot, burial, help, error)),
+                Fate::DeadLetter(letters) => {
+                    let letters = letters.clone();
+                    self.bury(slot, letters, burial, Cause::of(&*error), reason);
+                }
+                Fate::Stop => return Some(self.halt(slot, burial, help, error)),
             },
             Verdict::Skip { burial, reason } => {
                 tracing::info!(record = %at, error = text(), "skipped");
@@ -93,7 +106,7 @@ impl Board {
     }
 
     /// The record is tried again after this time, or after the driver's own back-off.
-    fn wait(&mut self, slot: SlotId, after: Option<Duration>, settled: Option<Settled>) {
+    pub(super) fn wait(&mut self, slot: SlotId, after: Option<Duration>, settled: Option<Settled>) {
         if self.lane(slot).is_draining() {
             return self.leave(slot);
         }
@@ -114,38 +127,6 @@ impl Board {
         self.list(slot);
     }
 
-    fn skip(&mut self, slot: SlotId, burial: Burial, reason: String) {
-        let report = self.report(slot);
-        let task = Task::spawn(async move {
-            report.send(match skip(burial, reason).await {
-                Ok(()) => Ended::Skipped,
-                Err(error) => Ended::Failed(error.into()),
-            });
-        });
-        self.at_work(slot, task);
-    }
-
-    /// The consumer stops at this record, whose lock is let go first.
-    fn halt(
-        &mut self,
-        slot: SlotId,
-        burial: Burial,
-        help: &'static str,
-        error: BoxError,
-    ) -> ConsumerError {
-        let report = self.report(slot);
-        let record = self.lane(slot).head().record.clone();
-        let task = Task::spawn(async move {
-            if let Err(error) = leave(burial).await {
-                tracing::warn!(error = chain(&error), "the lock expires by itself");
-            }
-            record.let_go().await;
-            report.send(Ended::Left);
-        });
-        self.at_work(slot, task);
-        ConsumerError::stopped(&self.at(slot), help, error)
-    }
-
     fn finish(&mut self, slot: SlotId) {
         let amount = self.lane(slot).finish();
         self.finished += amount;
@@ -158,7 +139,7 @@ impl Board {
         self.left(amount);
     }
 
-    fn at(&mut self, slot: SlotId) -> Coordinates {
+    pub(super) fn at(&mut self, slot: SlotId) -> Coordinates {
         self.lane(slot).head().record.coordinates().clone()
     }
 }

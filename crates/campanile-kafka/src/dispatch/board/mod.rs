@@ -1,13 +1,14 @@
 //! All lanes, and whose turn it is: everything of the dispatcher that does not know the service.
 
 mod ended;
+mod given_up;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use campanile_core::Record;
+use campanile_core::{ConfigError, Record};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::attempt::{Report, Reported};
@@ -17,6 +18,9 @@ use super::store::StoreHealth;
 use super::waits::Waits;
 use crate::budget::Amount;
 use crate::consumer::Policies;
+use crate::flood::Flood;
+use crate::given_up::Fate;
+use crate::handle::Gate;
 use crate::intake::Done;
 use crate::slot::{Slot, SlotId};
 use crate::summary::Summary;
@@ -32,6 +36,8 @@ pub(super) struct Board {
     store: StoreHealth,
     drains: Vec<Drain>,
     stopping: bool,
+    gate: Gate,
+    flood: Flood,
     policies: Policies,
     reports: UnboundedSender<Reported>,
     /// What has ended since the intake was last told.
@@ -40,7 +46,7 @@ pub(super) struct Board {
 }
 
 impl Board {
-    pub(super) fn new(policies: Policies, reports: UnboundedSender<Reported>) -> Self {
+    pub(super) fn new(policies: Policies, gate: Gate, reports: UnboundedSender<Reported>) -> Self {
         Self {
             lanes: HashMap::new(),
             turns: VecDeque::new(),
@@ -49,6 +55,8 @@ impl Board {
             store: StoreHealth::default(),
             drains: Vec::new(),
             stopping: false,
+            gate,
+            flood: Flood::new(policies.flood_guard),
             policies,
             reports,
             finished: Amount::default(),
@@ -56,11 +64,16 @@ impl Board {
         }
     }
 
-    pub(super) fn assigned(&mut self, slot: Arc<Slot>) {
+    /// An error is of a partition that may not be consumed.
+    pub(super) fn assigned(&mut self, slot: Arc<Slot>) -> Result<(), ConfigError> {
+        if let Fate::DeadLetter(letters) = &self.policies.given_up {
+            self.policies.targets.add(letters, &slot.topic)?;
+        }
         // One that comes while we stop is not begun with.
         if !self.stopping {
             self.lanes.insert(slot.id, Lane::new(slot));
         }
+        Ok(())
     }
 
     pub(super) fn received(&mut self, records: Vec<(SlotId, Record)>) {
@@ -96,7 +109,8 @@ impl Board {
 
     /// The lane whose record is to be dispatched next, if one may be dispatched.
     pub(super) fn next(&mut self) -> Option<SlotId> {
-        if self.busy >= self.policies.max_in_flight || !self.store.allows() {
+        let full = self.busy >= self.policies.max_in_flight;
+        if full || !self.gate.is_open() || !self.store.allows() {
             return None;
         }
         while let Some(&slot) = self.turns.front() {
@@ -125,9 +139,13 @@ impl Board {
         self.store.dispatched(slot);
     }
 
-    /// Waits, drains and the store's next probe. Whether anything has changed.
+    /// Waits, drains, the store's next probe and the gate. Whether anything has changed.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> bool {
         let mut changed = self.store.poll(cx).is_ready();
+        if self.gate.poll(cx) {
+            self.flood.clear();
+            changed = true;
+        }
         while let Poll::Ready((slot, id)) = self.waits.poll_next(cx) {
             changed = true;
             if let Some(lane) = self.lanes.get_mut(&slot)

@@ -1,0 +1,134 @@
+//! What follows when a record is given up.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use campanile_core::BoxError;
+
+use super::Board;
+use crate::dead_letter::{Cause, Dead, DeadLetters, Unburied};
+use crate::dispatch::attempt::Ended;
+use crate::error::{ConsumerError, chain};
+use crate::flood::Flooded;
+use crate::given_up::{Burial, leave, skip};
+use crate::handle::Paused;
+use crate::slot::SlotId;
+use crate::task::Task;
+
+/// How often it is looked whether an operator has reopened a key that is not buried any more.
+const LOOK: Duration = Duration::from_secs(5 * 60);
+
+impl Board {
+    pub(super) fn skip(&mut self, slot: SlotId, burial: Burial, reason: String) {
+        let report = self.report(slot);
+        let task = Task::spawn(async move {
+            report.send(match skip(burial, reason).await {
+                Ok(()) => Ended::Skipped,
+                Err(error) => Ended::Failed(error.into()),
+            });
+        });
+        self.at_work(slot, task);
+    }
+
+    /// Publishes the record's dead letter, unless that would be one too many.
+    pub(super) fn bury(
+        &mut self,
+        slot: SlotId,
+        letters: Arc<DeadLetters>,
+        burial: Burial,
+        cause: Cause,
+        reason: String,
+    ) {
+        let at_work = burial.number() > 0;
+        let head = self.lane(slot).head();
+        let dead = Dead { record: head.record.clone(), cause, reason, excused: head.excused };
+        // Whatever comes of it but a crash.
+        head.excused += u32::from(at_work);
+        let passage = match self.flood.admit() {
+            Ok(passage) => passage,
+            Err(flooded) => {
+                self.flooded(slot, flooded, &dead.reason);
+                return self.let_go(slot, burial, Ended::Held);
+            }
+        };
+        let report = self.report(slot);
+        let task = Task::spawn(async move {
+            report.send(match letters.bury(dead, burial).await {
+                Ok(()) => Ended::Buried(passage),
+                Err(why) => {
+                    drop(passage);
+                    Ended::Unburied(why)
+                }
+            });
+        });
+        self.at_work(slot, task);
+    }
+
+    /// The record's dead letter is not published, or that is not recorded.
+    pub(super) fn unburied(&mut self, slot: SlotId, why: Unburied) -> Option<ConsumerError> {
+        let record = self.at(slot);
+        match why {
+            Unburied::Unsettled(error) => return self.failed(slot, error),
+            Unburied::Unpublished { topic, error } => {
+                tracing::error!(
+                    %record,
+                    topic = &*topic,
+                    error,
+                    "the dead letter is not published, so its partition waits: create the topic, \
+                     allow writing to it, or bring its brokers back"
+                );
+                self.wait(slot, None, None);
+            }
+            Unburied::Stuck { burials } => {
+                tracing::error!(
+                    %record,
+                    burials,
+                    "every burial was interrupted, so its partition stands still: find out what \
+                     ends the process while the dead letter is published, then reopen the key"
+                );
+                self.wait(slot, Some(LOOK), None);
+            }
+        }
+        None
+    }
+
+    fn flooded(&mut self, slot: SlotId, Flooded { most, of_last }: Flooded, error: &str) {
+        let record = self.at(slot);
+        if self.gate.flooded(Paused::Flood { most, of_last }) {
+            tracing::error!(
+                %record,
+                error,
+                most,
+                of_last,
+                "paused, since too much of what is finished became dead letters: mend what fails \
+                 them all, then resume by the handle, or start again"
+            );
+        }
+    }
+
+    /// The consumer stops at this record, whose lock is let go first.
+    pub(super) fn halt(
+        &mut self,
+        slot: SlotId,
+        burial: Burial,
+        help: &'static str,
+        error: BoxError,
+    ) -> ConsumerError {
+        self.let_go(slot, burial, Ended::Left);
+        ConsumerError::stopped(&self.at(slot), help, error)
+    }
+
+    /// Lets the lock go, with everything as it was.
+    fn let_go(&mut self, slot: SlotId, burial: Burial, ended: Ended) {
+        let report = self.report(slot);
+        let record = self.lane(slot).head().record.clone();
+        let task = Task::spawn(async move {
+            if let Err(error) = leave(burial).await {
+                tracing::warn!(error = chain(&error), "the lock expires by itself");
+            }
+            record.let_go().await;
+            report.send(ended);
+        });
+        self.at_work(slot, task);
+    }
+}

@@ -1,0 +1,206 @@
+//! What a program can tell a consumer that serves, and learn from it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::task::Context;
+
+use futures_util::task::AtomicWaker;
+use tokio::sync::watch;
+
+/// Pauses and resumes a consumer that serves. Made by [`Serve::handle`](crate::Serve::handle); clones
+/// are the same.
+///
+/// While it is paused, the consumer dispatches nothing. What is at work ends and is committed, the
+/// consumer stays in its group, and shutdowns and rebalances go as ever.
+///
+/// ```
+/// # use campanile_core::{BoxError, Record};
+/// # use campanile_kafka::{Consumer, ConsumerConfig, DeadLetter};
+/// # fn serving() -> Result<(), BoxError> {
+/// # let service = tower::service_fn(|_: Record| async { Ok::<_, BoxError>(()) });
+/// let serve = Consumer::new(ConsumerConfig::new("localhost:9092", "billing"))?
+///     .subscribe(["payments"])
+///     .with_given_up(DeadLetter::topic("payments.dead"))
+///     .serve(service);
+/// let handle = serve.handle();
+/// tokio::spawn(async move {
+///     // Ends with serving.
+///     while let Some(why) = handle.wait_paused().await {
+///         println!("page somebody: {why}");
+///         // ... wait until somebody says that it is mended
+///         handle.resume();
+///     }
+/// });
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Handle(Arc<Switch>);
+
+/// Why a consumer is paused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Paused {
+    /// By [`Handle::pause`].
+    ByHandle,
+    /// By the [`FloodGuard`](crate::FloodGuard): one more would have been more than `most` dead
+    /// letters among the last `of_last` finished records.
+    #[non_exhaustive]
+    Flood {
+        /// How many there may be.
+        most: usize,
+        /// Of so many.
+        of_last: usize,
+    },
+}
+
+impl fmt::Display for Paused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ByHandle => f.write_str("paused by its handle"),
+            Self::Flood { most, of_last } => write!(
+                f,
+                "paused by its flood guard: one more would be more than {most} dead letters among \
+                 the last {of_last} finished records"
+            ),
+        }
+    }
+}
+
+impl Handle {
+    /// Dispatches nothing until it is resumed. Before it serves, too.
+    pub fn pause(&self) {
+        self.0.pause(Paused::ByHandle);
+    }
+
+    /// Goes on, whatever the pause's reason. The flood guard counts from the beginning, and the
+    /// records that it has held are tried again at once.
+    pub fn resume(&self) {
+        self.0.change(|state| {
+            state.paused = None;
+            state.resumed += 1;
+            true
+        });
+    }
+
+    /// Why it is paused; `None` if it is not.
+    pub fn paused(&self) -> Option<Paused> {
+        self.0.state.borrow().paused.clone()
+    }
+
+    /// Waits until it is paused, and tells why; at once if it is. `None` when it has ended.
+    ///
+    /// # Cancellation
+    /// It may be dropped at any time.
+    pub async fn wait_paused(&self) -> Option<Paused> {
+        let mut state = self.0.state.subscribe();
+        let paused = state.wait_for(|state| state.paused.is_some() || state.ended).await;
+        // The sender is in `self`.
+        paused.ok()?.paused.clone()
+    }
+}
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handle").field("paused", &self.paused()).finish()
+    }
+}
+
+/// What the handles and the dispatcher share.
+struct Switch {
+    state: watch::Sender<State>,
+    dispatcher: AtomicWaker,
+}
+
+#[derive(Default)]
+struct State {
+    paused: Option<Paused>,
+    /// How often it was resumed.
+    resumed: u64,
+    ended: bool,
+}
+
+impl Switch {
+    /// A flood says more than a pause that was asked for.
+    fn pause(&self, why: Paused) {
+        self.change(|state| {
+            let changes = match state.paused {
+                None => true,
+                Some(Paused::ByHandle) => why != Paused::ByHandle,
+                Some(Paused::Flood { .. }) => false,
+            };
+            let changes = changes && !state.ended;
+            if changes {
+                state.paused = Some(why);
+            }
+            changes
+        });
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State) -> bool) {
+        if self.state.send_if_modified(change) {
+            self.dispatcher.wake();
+        }
+    }
+}
+
+/// The dispatcher's end. Dropped, it has ended.
+pub(crate) struct Gate {
+    switch: Arc<Switch>,
+    open: bool,
+    resumed: u64,
+}
+
+impl Gate {
+    pub(crate) fn new() -> Self {
+        let switch = Switch { state: watch::Sender::default(), dispatcher: AtomicWaker::new() };
+        Self { switch: Arc::new(switch), open: true, resumed: 0 }
+    }
+
+    pub(crate) fn handle(&self) -> Handle {
+        Handle(self.switch.clone())
+    }
+
+    /// Whether records may be dispatched, as of the last poll.
+    pub(crate) fn is_open(&self) -> bool {
+        self.open
+    }
+
+    /// Takes over what handles have said. Whether it was resumed.
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> bool {
+        // First the waker, then the look.
+        self.switch.dispatcher.register(cx.waker());
+        let state = self.switch.state.borrow();
+        let open = state.paused.is_none();
+        let resumed = state.resumed != self.resumed;
+        self.resumed = state.resumed;
+        if open != self.open {
+            self.open = open;
+            match &state.paused {
+                // A flood is told where it is met.
+                Some(Paused::ByHandle) => tracing::info!("paused"),
+                Some(Paused::Flood { .. }) => {}
+                None => tracing::info!("resumed"),
+            }
+        }
+        resumed
+    }
+
+    /// Pauses because of a flood. Whether that is news.
+    pub(crate) fn flooded(&mut self, why: Paused) -> bool {
+        let known = self.switch.state.borrow().paused.as_ref() == Some(&why);
+        self.switch.pause(why);
+        self.open = false;
+        !known
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        self.switch.change(|state| {
+            state.paused = None;
+            state.ended = true;
+            true
+        });
+    }
+}

@@ -1,0 +1,155 @@
+//! Publishing to any topic, and waiting for the brokers' acknowledgement.
+
+mod context;
+mod message;
+mod settings;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use campanile_core::ConfigError;
+use campanile_idempotency::Backoff;
+use rdkafka::ClientConfig;
+use rdkafka::config::FromClientConfigAndContext;
+use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode as Code};
+use rdkafka::producer::{Producer, ThreadedProducer};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep};
+
+use self::context::Acknowledgements;
+pub(crate) use self::message::Message;
+use crate::config::refusal;
+
+/// How long one try may take, where the budget leaves room for several: brokers that are restarted
+/// are back in less, and a topic that was just created is known everywhere.
+const TRY: Duration = Duration::from_secs(30);
+
+/// A producer whose publications are acknowledged by all replicas that are in sync. Clones share it.
+#[derive(Clone)]
+pub(crate) struct Publisher {
+    producer: Arc<Closing>,
+    budget: Duration,
+    /// How long one try takes at most.
+    longest: Duration,
+}
+
+impl Publisher {
+    /// A producer for the consumer's brokers, with settings of its own over the consumer's. One
+    /// publication may take as long as the budget says.
+    pub(crate) fn new(
+        consumer: &ClientConfig,
+        own: &[(String, String)],
+        budget: Duration,
+    ) -> Result<Self, ConfigError> {
+        // At least two tries.
+        let longest = TRY.min(budget / 2);
+        let client = settings::producer(consumer, own, longest)?;
+        let context = Acknowledgements::default();
+        let producer = ThreadedProducer::from_config_and_context(&client, context);
+        let producer = Arc::new(Closing(Some(producer.map_err(refusal)?)));
+        Ok(Self { producer, budget, longest })
+    }
+
+    /// Publishes it, and waits until the brokers have it. What they refuse is tried again within the
+    /// budget, but for what is too large or has a time that they do not take: neither would change.
+    ///
+    /// When this gives an error, nothing of it is on its way any more. It may have been published all
+    /// the same if no answer came.
+    ///
+    /// # Cancellation
+    /// Dropped, it tries no more; what was sent may be published.
+    pub(crate) async fn publish(&self, message: &Message) -> Result<(), Refused> {
+        let start = Instant::now();
+        let mut tries = 0_u32;
+        loop {
+            let sent = match self.send(message) {
+                // Gone unanswered only with the producer.
+                Ok(answer) => answer.await.unwrap_or(Err(KafkaError::Canceled)),
+                Err(error) => Err(error),
+            };
+            let error = match sent {
+                Ok(()) => return Ok(()),
+                Err(error) => error,
+            };
+            let refused = Refused::of(&error, self.producer().context().take_reason());
+            let Refused::Otherwise(text) = &refused else {
+                return Err(refused);
+            };
+            tries += 1;
+            let delay = backoff().delay(tries);
+            if start.elapsed() + delay + self.longest > self.budget {
+                return Err(refused);
+            }
+            if tries == 1 {
+                let topic = &*message.topic;
+                tracing::warn!(topic, error = text, "not published yet, to be tried again");
+            }
+            sleep(delay).await;
+        }
+    }
+
+    /// One try. Gives its answer.
+    fn send(&self, message: &Message) -> KafkaResult<oneshot::Receiver<KafkaResult<()>>> {
+        let (waiting, answer) = oneshot::channel();
+        let sent = self.producer().send(message.record(Box::new(waiting)));
+        sent.map(|()| answer).map_err(|(error, _)| error)
+    }
+
+    fn producer(&self) -> &ThreadedProducer<Acknowledgements> {
+        self.producer.0.as_ref().expect("taken only when it is dropped")
+    }
+}
+
+/// Why a message was not published.
+#[derive(Debug)]
+pub(crate) enum Refused {
+    /// Too large for the topic, or for the producer.
+    TooLarge,
+    /// The topic does not take messages of its time.
+    Timestamp,
+    /// For another reason, until the budget was used up.
+    Otherwise(String),
+}
+
+impl Refused {
+    fn of(error: &KafkaError, reason: Option<String>) -> Self {
+        match error.rdkafka_error_code() {
+            Some(Code::MessageSizeTooLarge | Code::MessageBatchTooLarge) => Self::TooLarge,
+            Some(Code::InvalidTimestamp) => Self::Timestamp,
+            // The reason of a time-out is what the connection has met.
+            Some(Code::MessageTimedOut) => Self::Otherwise(
+                reason.map_or_else(|| error.to_string(), |r| format!("{error}: {r}")),
+            ),
+            _ => Self::Otherwise(error.to_string()),
+        }
+    }
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooLarge => f.write_str("the message is too large"),
+            Self::Timestamp => f.write_str("the message's time is refused"),
+            Self::Otherwise(text) => f.write_str(text),
+        }
+    }
+}
+
+fn backoff() -> Backoff {
+    Backoff::new(Duration::from_millis(100), Duration::from_secs(5))
+        .expect("positive, and not above its maximum")
+}
+
+/// A producer that is dropped on a thread of its own: that joins its threads.
+struct Closing(Option<ThreadedProducer<Acknowledgements>>);
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        let producer = self.0.take();
+        // Without a thread it is dropped here, with the closure.
+        let _ = std::thread::Builder::new()
+            .name("campanile-publish".into())
+            .spawn(move || drop(producer));
+    }
+}

@@ -1,0 +1,183 @@
+//! The producer's settings, from the consumer's.
+
+use std::time::Duration;
+
+use campanile_core::ConfigError;
+use rdkafka::ClientConfig;
+
+use crate::config::refusal;
+
+/// What a producer has no use for: librdkafka warns about each.
+const OF_CONSUMERS: &[&str] = &[
+    "group.id",
+    "group.instance.id",
+    "partition.assignment.strategy",
+    "session.timeout.ms",
+    "heartbeat.interval.ms",
+    "group.protocol.type",
+    "group.protocol",
+    "group.remote.assignor",
+    "coordinator.query.interval.ms",
+    "max.poll.interval.ms",
+    "enable.auto.commit",
+    "auto.commit.enable",
+    "auto.commit.interval.ms",
+    "enable.auto.offset.store",
+    "queued.min.messages",
+    "queued.max.messages.kbytes",
+    "fetch.wait.max.ms",
+    "fetch.queue.backoff.ms",
+    "fetch.message.max.bytes",
+    "max.partition.fetch.bytes",
+    "fetch.max.bytes",
+    "fetch.min.bytes",
+    "fetch.error.backoff.ms",
+    "offset.store.method",
+    "offset.store.path",
+    "offset.store.sync.interval.ms",
+    "isolation.level",
+    "enable.partition.eof",
+    "check.crcs",
+    "auto.offset.reset",
+    "allow.auto.create.topics",
+    "consume.callback.max.messages",
+];
+
+/// Where the user has set nothing.
+const DEFAULTS: &[(&str, &str)] = &[
+    // A record is as large as its own topic allows, so the target topic decides, and not a limit of
+    // the producer's. A broker closes the connection on requests beyond 100 MiB.
+    ("message.max.bytes", "100000000"),
+    // One message for each batch: what a broker refuses, it refuses batch by batch, and one message
+    // must not have others refused.
+    ("batch.num.messages", "1"),
+    ("linger.ms", "0"),
+    // A record that was compressed where it came from may be too large without.
+    ("compression.type", "lz4"),
+    // As Kafka's own clients choose the partition of a key.
+    ("partitioner", "murmur2_random"),
+];
+
+/// Settings that have one value only, under all their names.
+const ACKS: &[&str] = &["acks", "request.required.acks"];
+const TIMEOUTS: &[&str] = &["message.timeout.ms", "delivery.timeout.ms"];
+
+/// The consumer's settings as a producer's, and over them the user's own for the producer.
+///
+/// # Errors
+/// If one of the user's contradicts what a publication is: acknowledged by all replicas, within a
+/// time of ours, without a transaction.
+pub(super) fn producer(
+    consumer: &ClientConfig,
+    own: &[(String, String)],
+    try_timeout: Duration,
+) -> Result<ClientConfig, ConfigError> {
+    let mut client = consumer.clone();
+    for name in OF_CONSUMERS {
+        client.remove(name);
+    }
+    for (name, value) in own {
+        refuse(name, value)?;
+        client.set(name, value);
+    }
+    for (name, value) in DEFAULTS {
+        if client.get(name).is_none() {
+            client.set(*name, *value);
+        }
+    }
+    client.set("acks", "all");
+    client.set("message.timeout.ms", try_timeout.as_millis().max(1).to_string());
+    client.create_native_config().map_err(refusal)?;
+    Ok(client)
+}
+
+fn refuse(name: &str, value: &str) -> Result<(), ConfigError> {
+    let why = if ACKS.contains(&name) && !matches!(value, "all" | "-1") {
+        "a publication counts only once all replicas that are in sync have it"
+    } else if TIMEOUTS.contains(&name) {
+        "it follows from the time that one publication may take"
+    } else if name == "transactional.id" {
+        "publications are in no transaction"
+    } else {
+        return Ok(());
+    };
+    Err(ConfigError::new(format!("the producer's `{name}` cannot be `{value}`: {why}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use rdkafka::config::FromClientConfigAndContext;
+    use rdkafka::producer::BaseProducer;
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+    use crate::ConsumerConfig;
+
+    const TRY: Duration = Duration::from_secs(1);
+
+    fn set(name: &str, value: &str) -> Result<ClientConfig, ConfigError> {
+        let consumer = ConsumerConfig::new("localhost:9092", "g").checked().unwrap().client;
+        producer(&consumer, &[(name.to_owned(), value.to_owned())], TRY)
+    }
+
+    #[test]
+    fn the_connections_settings_are_the_consumers_and_the_users_own_win() {
+        let consumer = ConsumerConfig::new("localhost:9092", "g")
+            .set("client.id", "billing")
+            .set("socket.timeout.ms", "5000");
+        let consumer = consumer.checked().unwrap().client;
+        let own = [("client.id".to_owned(), "billing-dead".to_owned())];
+        let client = producer(&consumer, &own, TRY).unwrap();
+        assert_eq!(client.get("bootstrap.servers"), Some("localhost:9092"));
+        assert_eq!(client.get("socket.timeout.ms"), Some("5000"));
+        assert_eq!(client.get("client.id"), Some("billing-dead"));
+        assert_eq!(client.get("acks"), Some("all"));
+        assert_eq!(client.get("group.id"), None);
+    }
+
+    #[test]
+    fn what_contradicts_a_publication_is_refused() {
+        for (name, value) in [
+            ("acks", "1"),
+            ("request.required.acks", "0"),
+            ("message.timeout.ms", "5000"),
+            ("transactional.id", "t"),
+            ("no.such.setting", "1"),
+        ] {
+            let error = set(name, value).err().unwrap().to_string();
+            assert!(error.contains(name), "{error}");
+        }
+        assert!(set("acks", "all").is_ok());
+    }
+
+    #[derive(Clone, Default)]
+    struct Warnings(Arc<Mutex<Vec<String>>>);
+
+    impl rdkafka::ClientContext for Warnings {
+        fn log(&self, _: rdkafka::config::RDKafkaLogLevel, facility: &str, message: &str) {
+            if facility == "CONFWARN" {
+                self.0.lock().unwrap().push(message.to_owned());
+            }
+        }
+    }
+
+    impl rdkafka::producer::ProducerContext for Warnings {
+        type DeliveryOpaque = ();
+        fn delivery(&self, _: &rdkafka::message::DeliveryResult<'_>, _: ()) {}
+    }
+
+    #[test]
+    fn librdkafka_warns_of_nothing_that_was_taken_from_the_consumer() {
+        let consumer = ConsumerConfig::new("127.0.0.1:1", "g")
+            .set("isolation.level", "read_uncommitted")
+            .set("check.crcs", "true")
+            .set("session.timeout.ms", "9000")
+            .set("allow.auto.create.topics", "true");
+        let client = producer(&consumer.checked().unwrap().client, &[], TRY).unwrap();
+        let warnings = Warnings::default();
+        let producer: BaseProducer<Warnings> =
+            BaseProducer::from_config_and_context(&client, warnings.clone()).unwrap();
+        producer.poll(Duration::from_millis(10));
+        assert_eq!(*warnings.0.lock().unwrap(), Vec::<String>::new());
+    }
+}
