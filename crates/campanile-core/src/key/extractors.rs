@@ -89,7 +89,8 @@ where
     Key(key)
 }
 
-/// Topic, partition and offset: `topic/partition@offset`.
+/// Topic, partition and offset: `topic/partition@offset`, of the record's
+/// [origin](Record::origin), so that a copy in a retry topic keeps its key.
 ///
 /// It tells one *record* from another, not one event from another: a producer's retry of its own
 /// making gets another offset and is processed again. And it does not tell a topic from its
@@ -135,6 +136,6 @@ macro_rules! of_record {
 
 of_record! {
     Header: Header::of;
-    AtCoordinates: |_, record| IdempotencyKey::new(record.coordinates().to_string());
+    AtCoordinates: |_, record| IdempotencyKey::new(record.origin().to_string());
     RecordKey: |_, record| RecordKey::of(record);
 }

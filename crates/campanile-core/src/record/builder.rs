@@ -13,6 +13,7 @@ use super::{Coordinates, Headers, Inner, Record, Timestamp};
 #[derive(Debug)]
 pub struct RecordBuilder {
     coordinates: Coordinates,
+    origin: Option<Coordinates>,
     timestamp: Option<Timestamp>,
     key: Option<Bytes>,
     payload: Option<Bytes>,
@@ -21,7 +22,20 @@ pub struct RecordBuilder {
 
 impl RecordBuilder {
     pub(super) fn new(coordinates: Coordinates) -> Self {
-        Self { coordinates, timestamp: None, key: None, payload: None, headers: Headers::default() }
+        Self {
+            coordinates,
+            origin: None,
+            timestamp: None,
+            key: None,
+            payload: None,
+            headers: Headers::default(),
+        }
+    }
+
+    /// Where the record stood first, if this is a copy of it; see [`Record::origin`].
+    pub fn origin(mut self, origin: Coordinates) -> Self {
+        self.origin = Some(origin);
+        self
     }
 
     /// Kafka's record key.
@@ -56,9 +70,10 @@ impl RecordBuilder {
 
     /// The record.
     pub fn build(self) -> Record {
-        let Self { coordinates, timestamp, key, payload, headers } = self;
+        let Self { coordinates, origin, timestamp, key, payload, headers } = self;
         Record(Arc::new(Inner {
             coordinates,
+            origin,
             timestamp,
             key,
             payload,

@@ -38,6 +38,8 @@ pub struct Record(Arc<Inner>);
 
 struct Inner {
     coordinates: Coordinates,
+    /// `None` for one that is no copy.
+    origin: Option<Coordinates>,
     timestamp: Option<Timestamp>,
     key: Option<Bytes>,
     payload: Option<Bytes>,
@@ -57,6 +59,13 @@ impl Record {
     /// Topic, partition and offset.
     pub fn coordinates(&self) -> &Coordinates {
         &self.0.coordinates
+    }
+
+    /// Where the record stood first: the same as [`coordinates`](Self::coordinates), but for a copy
+    /// that the driver has read from one of its own retry topics. It says which record it is; the
+    /// coordinates say where this copy stands.
+    pub fn origin(&self) -> &Coordinates {
+        self.0.origin.as_ref().unwrap_or(&self.0.coordinates)
     }
 
     /// The topic's name.
@@ -134,4 +143,19 @@ pub enum Timestamp {
     CreateTime(SystemTime),
     /// The broker, when it appended the record.
     LogAppendTime(SystemTime),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_is_its_own_origin_unless_it_is_a_copy() {
+        let record = Record::builder("payments", 3, 42).build();
+        assert_eq!(record.origin(), record.coordinates());
+        let copy = Record::builder("payments.retry", 0, 7).origin(record.coordinates().clone());
+        let copy = copy.build();
+        assert_eq!(copy.origin().to_string(), "payments/3@42");
+        assert_eq!(copy.coordinates().to_string(), "payments.retry/0@7");
+    }
 }

@@ -57,6 +57,14 @@ fn coordinates_and_the_record_key_are_keys_by_explicit_choice() {
 }
 
 #[test]
+fn a_copy_has_the_coordinates_of_its_origin_as_its_key() {
+    let origin = request(()).record().coordinates().clone();
+    let copy = Record::builder("payments.retry", 0, 7).origin(origin).build();
+    let found = found(&key::coordinates(), &Request::new(copy, ()));
+    assert_eq!(found, Some(b"payments/3@42".to_vec()));
+}
+
+#[test]
 fn or_takes_the_first_that_finds_one_and_and_needs_both() {
     let or = key::header("absent").or(key::header("empty")).or(key::header("id"));
     assert_eq!(found(&or, &request(())), Some(b"last".to_vec()));

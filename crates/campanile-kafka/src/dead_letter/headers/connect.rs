@@ -10,11 +10,11 @@ use super::{Header, Letter, put};
 pub(super) const PREFIX: &str = "__connect.errors.";
 
 pub(super) fn add(letter: &Letter<'_>, headers: &mut Vec<Header>) {
-    let (record, cause) = (letter.record, letter.cause);
+    let (origin, cause) = (letter.record.origin(), letter.cause);
     let mut add = |name: &str, value: String| put(headers, format!("{PREFIX}{name}"), value);
-    add("topic", record.topic().to_owned());
-    add("partition", record.partition().to_string());
-    add("offset", record.offset().to_string());
+    add("topic", origin.topic.to_string());
+    add("partition", origin.partition.to_string());
+    add("offset", origin.offset.to_string());
     add("connector.name", letter.group.to_owned());
     add("stage", stage(cause.kind).to_owned());
     add("class.name", format!("campanile.{}", cause.kind.place()));

@@ -19,6 +19,7 @@ const NO_TIMESTAMP: (i64, &str) = (-1, "NoTimestampType");
 
 pub(super) fn add(letter: &Letter<'_>, headers: &mut Vec<Header>) {
     let (record, cause) = (letter.record, letter.cause);
+    let origin = record.origin();
     let (millis, kind) = record.timestamp().map_or(NO_TIMESTAMP, timestamp);
     let class = Bytes::from(format!("campanile.{}", cause.kind.name()));
     let mut add = |name: &str, value: Bytes| put(headers, format!("{PREFIX}{name}"), value);
@@ -27,9 +28,9 @@ pub(super) fn add(letter: &Letter<'_>, headers: &mut Vec<Header>) {
     add("exception-cause-fqcn", class);
     add("exception-message", text(&cause.message));
     add("exception-stacktrace", text(&cause.trace));
-    add("original-topic", text(record.topic()));
-    add("original-partition", number(&record.partition().to_be_bytes()));
-    add("original-offset", number(&record.offset().to_be_bytes()));
+    add("original-topic", text(&origin.topic));
+    add("original-partition", number(&origin.partition.to_be_bytes()));
+    add("original-offset", number(&origin.offset.to_be_bytes()));
     add("original-timestamp", number(&millis.to_be_bytes()));
     add("original-timestamp-type", text(kind));
     add("original-consumer-group", text(letter.group));

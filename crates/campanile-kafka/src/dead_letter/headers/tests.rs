@@ -107,6 +107,15 @@ async fn connects_headers_are_those_of_its_reporter_byte_for_byte() {
 }
 
 #[test]
+fn a_letter_of_a_copy_tells_where_the_record_stood_first() {
+    let origin = record().build().origin().clone();
+    let copy = Record::builder("payments.retry", 0, 7).payload("p").origin(origin).build();
+    let (record, cause) = (record().build(), cause("x"));
+    let of_copy = letter(&copy, &cause).headers(HeaderStyle::Both);
+    assert_eq!(of_copy, letter(&record, &cause).headers(HeaderStyle::Both));
+}
+
+#[test]
 fn both_styles_are_there_if_wanted() {
     let (record, cause) = (record().build(), cause("x"));
     let headers = letter(&record, &cause).headers(HeaderStyle::Both);
