@@ -2,28 +2,46 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
 
 use campanile_core::{BoxError, Lock, Outcome, Request, State};
 use campanile_idempotency::IdempotencyError;
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, select};
 use tokio::sync::mpsc;
 use tokio::time::sleep;
-use tower::hedge::{Hedge, Policy};
-use tower::{ServiceBuilder, service_fn};
+use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 
 use super::run::{LIMIT, stage};
-use crate::world::{Guarding, HOUR, Handler, TTL, World, lock, refusal, request};
+use crate::world::{Guarding, HOUR, TTL, World, lock, refusal, request};
 
-/// Sends everything a second time.
+/// Sends again what has no answer after a while, and takes the first answer. tower's own is not
+/// `Clone`, and would need a buffer to be inside the layer.
 #[derive(Clone)]
-struct Twice;
+struct Hedge<S>(S);
 
-impl Policy<Request<()>> for Twice {
-    fn clone_request(&self, request: &Request<()>) -> Option<Request<()>> {
-        Some(request.clone())
+impl<S> Service<Request<()>> for Hedge<S>
+where
+    S: Service<Request<()>, Error = BoxError> + Clone + Send + 'static,
+    S::Future: Send,
+    S::Response: Send,
+{
+    type Response = S::Response;
+    type Error = BoxError;
+    type Future = BoxFuture<'static, Result<S::Response, BoxError>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.0.poll_ready(cx)
     }
 
-    fn can_retry(&self, _: &Request<()>) -> bool {
-        true
+    fn call(&mut self, request: Request<()>) -> Self::Future {
+        let one = Box::pin(self.0.call(request.clone()));
+        let service = self.0.clone();
+        let other = Box::pin(async move {
+            sleep(LIMIT).await;
+            service.oneshot(request).await
+        });
+        Box::pin(select(one, other).map(|ended| ended.factor_first().0))
     }
 }
 
@@ -59,16 +77,11 @@ async fn what_is_spawned_inside_goes_on_beside_the_next_attempt_whose_token_is_g
     call.await.unwrap().unwrap_err();
 }
 
-/// tower's hedge is not `Clone`, so that it does not compile inside the layer without a buffer. With
-/// one, nothing tells its two runs apart.
 #[tokio::test(start_paused = true)]
 async fn a_hedge_inside_runs_twice_under_one_token() {
     let world = World::new();
     let (handler, mut stage) = stage();
-    let service = ServiceBuilder::new()
-        .layer(world.layer())
-        .buffer(4)
-        .service(Hedge::new_with_mock_latencies(handler, Twice, 0, 0.5, HOUR, &[1]));
+    let service = ServiceBuilder::new().layer(world.layer()).service(Hedge(handler));
     let call = service.start(request("p-1"));
     let (one, _one) = stage.next_request().await.unwrap();
     let (other, respond) = stage.next_request().await.unwrap();
@@ -82,11 +95,8 @@ async fn a_hedge_inside_runs_twice_under_one_token() {
 #[tokio::test(start_paused = true)]
 async fn a_hedge_around_drops_the_first_run_for_the_refusal_of_the_second() {
     let world = World::new();
-    let (handler, mut stage): (Handler, _) = stage();
-    let guarded = ServiceBuilder::new().layer(world.layer()).service(handler);
-    let hedge = Hedge::new_with_mock_latencies(guarded, Twice, 0, 0.5, HOUR, &[1]);
-    let service = ServiceBuilder::new().buffer(4).service(hedge);
-    let call = service.start(request("p-1"));
+    let (handler, mut stage) = stage();
+    let call = Hedge(world.layer().layer(handler)).start(request("p-1"));
     let _held = stage.next_request().await.unwrap();
     let called = call.await.unwrap();
     assert!(matches!(refusal(&called), IdempotencyError::Locked { .. }));

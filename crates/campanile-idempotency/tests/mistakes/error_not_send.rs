@@ -1,0 +1,47 @@
+//! The handler's error cannot be sent to another thread.
+
+use campanile_core::{BoxError, BoxableError, DecodeLayer, Record, Request, key};
+use campanile_idempotency::{IdempotencyLayer, MemoryStore};
+use tower::{Service, ServiceBuilder};
+
+#[derive(serde::Deserialize)]
+struct Payment {
+    id: String,
+}
+
+#[derive(Debug)]
+struct ChargeError(std::rc::Rc<str>);
+
+impl std::fmt::Display for ChargeError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for ChargeError {}
+
+async fn charge(_: Request<Payment>) -> Result<(), ChargeError> {
+    Ok(())
+}
+
+fn main() -> Result<(), BoxError> {
+    let service = ServiceBuilder::new()
+        .layer(DecodeLayer::json())
+        .layer(IdempotencyLayer::new(
+            MemoryStore::new(),
+            "payments",
+            key::field(|p: &Payment| &p.id),
+        )?)
+        .service_fn(charge);
+    serve(service);
+    Ok(())
+}
+
+/// As the consumer takes a service.
+fn serve<S>(_: S)
+where
+    S: Service<Record> + Send + 'static,
+    S::Error: BoxableError,
+    S::Future: Send + 'static,
+{
+}
