@@ -6,10 +6,12 @@ use campanile_core::error::{Permanent, RetryAfter, Skip, Stop};
 use campanile_core::{Classify, DecodeError, Disposition};
 use tower::load_shed::error::Overloaded;
 
+use crate::error::ReplyTooLarge;
+
 /// The last of all classifiers; it always has an opinion.
 ///
 /// * the markers of [`error`](campanile_core::error): as they say
-/// * a body that does not decode: dead letter, for no attempt would mend it
+/// * a body that does not decode, a reply that is too large: dead letter, for no attempt would mend it
 /// * [`Overloaded`] from inside the layer: release, for the handler did not run
 /// * everything else, time-outs and panics included: retry after the back-off
 #[derive(Clone, Copy, Debug, Default)]
@@ -20,7 +22,7 @@ impl Classify for Defaults {
         // The outermost marker counts, as the last who had a say.
         let mut next = Some(error);
         while let Some(error) = next {
-            if error.is::<Permanent>() || error.is::<DecodeError>() {
+            if error.is::<Permanent>() || error.is::<DecodeError>() || error.is::<ReplyTooLarge>() {
                 return Some(Disposition::DeadLetter);
             } else if error.is::<Skip>() {
                 return Some(Disposition::Skip);

@@ -177,6 +177,29 @@ impl fmt::Display for Exhausted {
     }
 }
 
+/// A reply that is larger than what is kept of one, where
+/// [`OnLargeReply::Fail`](crate::policy::OnLargeReply::Fail) was chosen: the source of a [`Failed`].
+///
+/// The handler **has run**; only its reply cannot be kept. By default it is permanent, for the next
+/// attempt would run it again and come to the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ReplyTooLarge {
+    /// Of the reply, in bytes after encoding and encryption.
+    pub size: usize,
+    /// What is kept at most.
+    pub most: usize,
+}
+
+impl fmt::Display for ReplyTooLarge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { size, most } = self;
+        write!(f, "the reply has {size} bytes, of which {most} are kept at most")
+    }
+}
+
+impl Error for ReplyTooLarge {}
+
 /// A lock that travels in an error. A mutex, because `source()` gives shared references only.
 #[derive(Debug)]
 pub(crate) struct Handover(Mutex<Option<HeldLock>>);

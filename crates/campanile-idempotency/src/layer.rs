@@ -10,8 +10,8 @@ use tower_layer::Layer;
 
 use crate::backoff::Backoff;
 use crate::keeper::{IntoKeeper, LockKeeper, Terms};
-use crate::policy::{OnAbandoned, OnGivenUp, OnLocked, OnLost, OnMissingKey};
-use crate::reply::NoReply;
+use crate::policy::{OnAbandoned, OnGivenUp, OnLargeReply, OnLocked, OnLost, OnMissingKey};
+use crate::reply::{NoReply, ReplyCipher};
 use crate::service::IdempotencyService;
 use crate::store::StoreError;
 
@@ -66,6 +66,8 @@ pub(crate) struct Policies {
     pub(crate) classifiers: Vec<Arc<dyn Classify>>,
     pub(crate) backoff: Backoff,
     pub(crate) max_reply_bytes: usize,
+    pub(crate) large_reply: OnLargeReply,
+    pub(crate) cipher: Option<Arc<dyn ReplyCipher>>,
 }
 
 /// A layer without its extractor.
@@ -101,6 +103,8 @@ impl<E> IdempotencyLayer<E> {
                 classifiers: Vec::new(),
                 backoff: Backoff::default(),
                 max_reply_bytes: 4 * 1024,
+                large_reply: OnLargeReply::default(),
+                cipher: None,
             }),
             terms: Arc::new(Terms {
                 ttl: Duration::from_secs(30),
@@ -201,10 +205,24 @@ impl<E, C> IdempotencyLayer<E, C> {
         Ok(self)
     }
 
-    /// The largest reply that is kept, in bytes after encoding; of a larger one, none is. Default:
-    /// 4 KiB, because each is kept in the store for the whole retention.
+    /// Encrypts the replies that are kept, and decrypts them for duplicates. Default: they are kept
+    /// as the codec makes them.
+    pub fn with_reply_encryption(mut self, cipher: impl ReplyCipher) -> Self {
+        self.guard_mut().cipher = Some(Arc::new(cipher));
+        self
+    }
+
+    /// The largest reply that is kept, in bytes after encoding and encryption; see
+    /// [`with_large_reply`](Self::with_large_reply). Default: 4 KiB, because each is kept in the
+    /// store for the whole retention.
     pub fn with_max_reply_bytes(mut self, bytes: usize) -> Self {
         self.guard_mut().max_reply_bytes = bytes;
+        self
+    }
+
+    /// A reply that is larger. Default: completed without it.
+    pub fn with_large_reply(mut self, policy: OnLargeReply) -> Self {
+        self.guard_mut().large_reply = policy;
         self
     }
 

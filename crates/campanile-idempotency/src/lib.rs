@@ -57,13 +57,13 @@ mod wait_for_lock;
 
 pub use self::backoff::Backoff;
 pub use self::defaults::Defaults;
-pub use self::error::{Exhausted, Failed, IdempotencyError};
+pub use self::error::{Exhausted, Failed, IdempotencyError, ReplyTooLarge};
 pub use self::future::ResponseFuture;
 pub use self::guard::Guard;
 pub use self::keeper::{HeldLock, IntoKeeper, LockKeeper, Report, Settled, Settling};
 pub use self::layer::IdempotencyLayer;
 pub use self::memory::MemoryStore;
-pub use self::reply::ReplyCodec;
+pub use self::reply::{ReplyCipher, ReplyCodec};
 pub use self::service::{CloneableService, IdempotencyService};
 pub use self::store::{
     BoxStore, Cached, EntryStore, LocalCache, Stepped, Store, StoreError, StoreErrorKind,

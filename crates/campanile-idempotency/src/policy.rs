@@ -56,6 +56,19 @@ pub enum OnAbandoned {
     Expire,
 }
 
+/// A reply that is larger than what is kept of one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OnLargeReply {
+    /// The entry is completed without it; duplicates have no reply. The default, for the effect has
+    /// happened, and that is what the entry is for.
+    #[default]
+    KeepNone,
+    /// The attempt fails with [`ReplyTooLarge`](crate::ReplyTooLarge), which by default is permanent:
+    /// where a duplicate without its reply is worth nothing, and somebody has to look.
+    Fail,
+}
+
 /// A key that gets no further attempt: the last one failed, or the error is permanent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]

@@ -13,7 +13,7 @@
 //! ```
 
 use bytes::Bytes;
-use campanile_core::BoxError;
+use campanile_core::{BoxError, IdempotencyKey, Namespace};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -35,6 +35,79 @@ pub trait ReplyCodec<T> {
     /// # Errors
     /// The duplicate is then answered without a reply, and a warning is logged.
     fn decode(&self, bytes: Bytes) -> Result<Option<T>, BoxError>;
+}
+
+/// Encrypts what is kept of replies, and decrypts it, for those who do not want them readable in the
+/// store: see [`IdempotencyLayer::with_reply_encryption`](crate::IdempotencyLayer::with_reply_encryption).
+///
+/// Authenticate namespace and key with the reply, so that nobody who can write to the store can give
+/// one key's reply to another. Whoever can do that can also complete keys without a reply; what keeps
+/// them out is the store's access control.
+///
+/// ```
+/// use campanile_core::{BoxError, IdempotencyKey, Namespace};
+/// use campanile_idempotency::reply::ReplyCipher;
+/// use bytes::Bytes;
+/// use chacha20poly1305::aead::{Aead, Generate, Key, KeyInit, Payload};
+/// use chacha20poly1305::{XChaCha20Poly1305, XNonce};
+///
+/// struct Sealed(XChaCha20Poly1305);
+///
+/// /// What a reply belongs to.
+/// fn of(namespace: &Namespace, key: &IdempotencyKey) -> Vec<u8> {
+///     [namespace.as_str().as_bytes(), b"/", key.as_bytes()].concat()
+/// }
+///
+/// impl ReplyCipher for Sealed {
+///     fn seal(&self, namespace: &Namespace, key: &IdempotencyKey, reply: Bytes) -> Result<Bytes, BoxError> {
+///         let nonce = XNonce::generate();
+///         let payload = Payload { msg: &reply, aad: &of(namespace, key) };
+///         let sealed = self.0.encrypt(&nonce, payload).map_err(|_| "the reply cannot be sealed")?;
+///         Ok([&nonce[..], &sealed].concat().into())
+///     }
+///
+///     fn open(&self, namespace: &Namespace, key: &IdempotencyKey, sealed: Bytes) -> Result<Bytes, BoxError> {
+///         let (nonce, msg) = sealed.split_at_checked(24).ok_or("too short to be sealed")?;
+///         let payload = Payload { msg, aad: &of(namespace, key) };
+///         let reply = self.0.decrypt(&XNonce::try_from(nonce)?, payload).map_err(|_| "not sealed for this key")?;
+///         Ok(reply.into())
+///     }
+/// }
+///
+/// # fn main() -> Result<(), BoxError> {
+/// // a program would take the key from where it keeps its secrets
+/// let cipher = Sealed(XChaCha20Poly1305::new(&Key::<XChaCha20Poly1305>::generate()));
+/// let namespace = "payments".try_into()?;
+/// let key = |id| IdempotencyKey::new(id).expect("not empty");
+/// let sealed = cipher.seal(&namespace, &key("p-1"), "receipt 7".into())?;
+/// assert_eq!(cipher.open(&namespace, &key("p-1"), sealed.clone())?, "receipt 7");
+/// assert!(cipher.open(&namespace, &key("p-2"), sealed).is_err());
+/// # Ok(())
+/// # }
+/// ```
+pub trait ReplyCipher: Send + Sync + 'static {
+    /// Encrypts an encoded reply.
+    ///
+    /// # Errors
+    /// The entry is then completed without a reply, and a warning is logged: nothing is kept in the
+    /// clear.
+    fn seal(
+        &self,
+        namespace: &Namespace,
+        key: &IdempotencyKey,
+        reply: Bytes,
+    ) -> Result<Bytes, BoxError>;
+
+    /// Decrypts what [`seal`](Self::seal) made.
+    ///
+    /// # Errors
+    /// The duplicate is then answered without a reply, and a warning is logged.
+    fn open(
+        &self,
+        namespace: &Namespace,
+        key: &IdempotencyKey,
+        sealed: Bytes,
+    ) -> Result<Bytes, BoxError>;
 }
 
 /// Keeps nothing: a duplicate has no reply. The default.

@@ -38,7 +38,7 @@ where
             return exhausted(shared, lock, attempts, burials, last_error);
         }
         Acquisition::Duplicate { reply, attempts, completed_at } => {
-            let reply = reply.and_then(|bytes| decode(shared, bytes));
+            let reply = reply.and_then(|bytes| decode(shared, &key, bytes));
             return State::answer(Outcome::Duplicate(Duplicate::new(
                 reply,
                 attempts,

@@ -20,11 +20,8 @@ use crate::policy::OnGivenUp;
 pub(super) fn failed<S: Service<R>, R, C>(
     shared: &Shared<C>,
     mut running: Running,
-    error: S::Error,
-) -> State<S, R>
-where
-    S::Error: Into<BoxError>,
-{
+    error: impl Into<BoxError>,
+) -> State<S, R> {
     let guard = &shared.guard;
     let (source, error, disposition) = running.call(|| {
         let source: BoxError = error.into();

@@ -177,9 +177,12 @@ where
     S: Service<R>,
     C: ReplyCodec<S::Response>,
 {
-    let settlement = Settlement::Complete { reply: encode(shared, &reply) };
+    let kept = match encode(shared, running.key(), &reply) {
+        Ok(kept) => kept,
+        Err(error) => return failed(shared, running, error),
+    };
     let outcome = Outcome::Processed(reply);
-    State::settle(running.finish(), settlement, Then::Answer(outcome))
+    State::settle(running.finish(), Settlement::Complete { reply: kept }, Then::Answer(outcome))
 }
 
 fn gone() -> Acquisition {

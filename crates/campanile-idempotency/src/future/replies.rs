@@ -3,40 +3,63 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use bytes::Bytes;
+use campanile_core::{BoxError, IdempotencyKey};
 
+use crate::error::ReplyTooLarge;
 use crate::layer::Shared;
+use crate::policy::OnLargeReply;
 use crate::reply::ReplyCodec;
 
-/// The bytes to keep. The effect has happened, so nothing here can be an error.
-pub(super) fn encode<T, C: ReplyCodec<T>>(shared: &Shared<C>, reply: &T) -> Option<Bytes> {
-    let most = shared.guard.max_reply_bytes;
-    match catch_unwind(AssertUnwindSafe(|| shared.codec.encode(reply))) {
-        Ok(Ok(Some(bytes))) if bytes.len() > most => {
-            tracing::debug!(size = bytes.len(), most, "completed without its reply: too large");
-            None
+/// The bytes to keep. The effect has happened, so nothing here is an error, unless a policy wants the
+/// reply at any price.
+pub(super) fn encode<T, C: ReplyCodec<T>>(
+    shared: &Shared<C>,
+    key: &IdempotencyKey,
+    reply: &T,
+) -> Result<Option<Bytes>, ReplyTooLarge> {
+    let guard = &shared.guard;
+    let encoded = user_code(|| match (shared.codec.encode(reply)?, &guard.cipher) {
+        (Some(bytes), Some(cipher)) => cipher.seal(&guard.namespace, key, bytes).map(Some),
+        (bytes, _) => Ok(bytes),
+    });
+    match encoded {
+        Ok(Some(bytes)) if bytes.len() > guard.max_reply_bytes => {
+            let error = ReplyTooLarge { size: bytes.len(), most: guard.max_reply_bytes };
+            match guard.large_reply {
+                OnLargeReply::Fail => Err(error),
+                OnLargeReply::KeepNone => {
+                    tracing::debug!(%error, "completed without its reply");
+                    Ok(None)
+                }
+            }
         }
-        Ok(Ok(bytes)) => bytes,
-        Ok(Err(error)) => {
+        Ok(bytes) => Ok(bytes),
+        Err(error) => {
             tracing::warn!(error, "completed without its reply: it cannot be encoded");
-            None
-        }
-        Err(_) => {
-            tracing::warn!("completed without its reply: its encoding panicked");
-            None
+            Ok(None)
         }
     }
 }
 
-pub(super) fn decode<T, C: ReplyCodec<T>>(shared: &Shared<C>, bytes: Bytes) -> Option<T> {
-    match catch_unwind(AssertUnwindSafe(|| shared.codec.decode(bytes))) {
-        Ok(Ok(reply)) => reply,
-        Ok(Err(error)) => {
-            tracing::warn!(error, "duplicate answered without the reply: it cannot be decoded");
-            None
-        }
-        Err(_) => {
-            tracing::warn!("duplicate answered without the reply: its decoding panicked");
-            None
-        }
-    }
+pub(super) fn decode<T, C: ReplyCodec<T>>(
+    shared: &Shared<C>,
+    key: &IdempotencyKey,
+    bytes: Bytes,
+) -> Option<T> {
+    let guard = &shared.guard;
+    let decoded = user_code(|| {
+        let bytes = match &guard.cipher {
+            Some(cipher) => cipher.open(&guard.namespace, key, bytes)?,
+            None => bytes,
+        };
+        shared.codec.decode(bytes)
+    });
+    decoded.unwrap_or_else(|error| {
+        tracing::warn!(error, "duplicate answered without the reply: it cannot be decoded");
+        None
+    })
+}
+
+fn user_code<T>(call: impl FnOnce() -> Result<T, BoxError>) -> Result<T, BoxError> {
+    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|_| Err("it panicked".into()))
 }

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use campanile_core::{Interrupt, LostCause};
+use campanile_core::{IdempotencyKey, Interrupt, LostCause};
 
 use crate::keeper::{HeldLock, Settlement};
 use crate::layer::Policies;
@@ -26,6 +26,11 @@ pub(super) struct Running {
 impl Running {
     pub(super) fn new(held: HeldLock, interrupt: Option<Interrupt>, guard: Arc<Policies>) -> Self {
         Self { held: Some(held), interrupt, guard, inside: false }
+    }
+
+    /// What is locked.
+    pub(super) fn key(&self) -> &IdempotencyKey {
+        self.held.as_ref().expect("until it has ended").lock().key()
     }
 
     /// Runs user code.

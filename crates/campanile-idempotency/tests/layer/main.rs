@@ -17,6 +17,7 @@ mod outcomes;
 mod panics;
 mod refusals;
 mod renewing;
+mod replies;
 mod sharing;
 mod simulation;
 mod waiting;
