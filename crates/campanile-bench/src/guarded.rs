@@ -47,6 +47,17 @@ where
     })
 }
 
+/// The same, when all of them were processed before.
+pub(crate) fn answered<E>(layer: &IdempotencyLayer<E>) -> impl Handler + use<E>
+where
+    E: KeyExtractor<Guarded<Message>> + Send + Sync + 'static,
+{
+    tower::Layer::layer(layer, Noop).map_result(|result| match result? {
+        Outcome::Duplicate(_) => Ok(()),
+        _ => Err(BoxError::from("a message was no duplicate")),
+    })
+}
+
 /// What is measured.
 pub(crate) trait Handler:
     Service<Guarded<Message>, Response = (), Error: Into<BoxError> + Send, Future: Send>

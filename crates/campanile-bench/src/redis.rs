@@ -1,5 +1,6 @@
 //! Acquire and complete for each message on a real Redis, against its limit.
 
+mod duplicates;
 mod limit;
 mod tutorial;
 
@@ -51,7 +52,7 @@ pub(crate) fn run(report: &mut Report) -> Result<(), BoxError> {
     report.add(row("layer + RedisStore, 256 at once", product.clone(), bench, Some(0.7)));
     report.add(row("layer + RedisStore, 256 at once", product, pool.clone(), Some(20.0)));
     report.add(row("layer + RedisStore, one at a time", alone, pool, None));
-    Ok(())
+    duplicates::run(report, &redis, &runtime)
 }
 
 const ONE_AT_A_TIME: u64 = 10_000;

@@ -16,7 +16,8 @@ pub use campanile_core::{
 };
 pub use campanile_idempotency::{
     Backoff, Defaults, Exhausted, Failed, Guard, HeldLock, IdempotencyError, IdempotencyLayer,
-    IdempotencyService, LockKeeper, MemoryStore, ReplyCodec, WaitForLock, policy, reply,
+    IdempotencyService, LockKeeper, MemoryStore, ReplyCipher, ReplyCodec, ReplyTooLarge, Settled,
+    WaitForLock, policy, reply,
 };
 #[cfg(feature = "kafka")]
 pub use campanile_kafka::{Consumer, ConsumerConfig, ConsumerError, GivenUp, Serve, Summary};
@@ -30,7 +31,7 @@ pub mod store {
         Unreadable, limits, step,
     };
     pub use campanile_idempotency::{
-        BoxStore, EntryStore, Stepped, Store, StoreError, StoreErrorKind,
+        BoxStore, Cached, EntryStore, LocalCache, Stepped, Store, StoreError, StoreErrorKind,
     };
 }
 

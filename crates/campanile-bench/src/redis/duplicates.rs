@@ -1,0 +1,123 @@
+//! Duplicates: those that wait for the first run, and those that come again and again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use campanile::policy::OnLocked;
+use campanile::store::{LocalCache, Store};
+use campanile::{BoxError, Guard, IdempotencyLayer, RedisStore};
+use campanile_test::RedisServer;
+use futures_util::future::try_join_all;
+use tokio::runtime::Runtime;
+use tokio::sync::Notify;
+
+use crate::guarded::{answered, guarded, key, process};
+use crate::report::{Report, Row};
+
+const ROUNDS: u64 = 5;
+const WAITING: usize = 10_000;
+const KEYS: u64 = 10_000;
+const REPEATS: u64 = 10;
+
+pub(crate) fn run(
+    report: &mut Report,
+    redis: &RedisServer,
+    runtime: &Runtime,
+) -> Result<(), BoxError> {
+    let (mut alone, mut together) = (vec![], vec![]);
+    let (mut asked, mut cached) = (vec![], vec![]);
+    for _ in 0..ROUNDS {
+        redis.cli(&["FLUSHALL"])?;
+        let waiting = |duplicates| runtime.block_on(waiting(redis, duplicates));
+        alone.push(waiting(0)? as f64);
+        together.push(waiting(WAITING)? as f64);
+
+        let store = runtime.block_on(RedisStore::connect(redis.url()))?;
+        asked.push(runtime.block_on(repeated(store))?);
+        redis.cli(&["FLUSHALL"])?;
+        let store = runtime.block_on(RedisStore::connect(redis.url()))?;
+        let cache = LocalCache::new(64 * 1024 * 1024);
+        cached.push(runtime.block_on(repeated(cache.around(store)))?);
+        if cache.hits() < KEYS * (REPEATS - 1) {
+            return Err(format!("the cache has hit only {} times", cache.hits()).into());
+        }
+    }
+    report.add(Row {
+        area: "redis",
+        name: "10 000 duplicates wait for a running key",
+        unit: "keys read or written",
+        values: together,
+        against: Some(("the run without them", alone)),
+        goal: None,
+    });
+    report.add(Row {
+        area: "redis",
+        name: "duplicates again and again, LocalCache",
+        unit: "messages/s",
+        values: cached,
+        against: Some(("without it", asked)),
+        goal: None,
+    });
+    Ok(())
+}
+
+/// How many keys Redis reads and writes for one run of a handler, while so many duplicates wait.
+async fn waiting(redis: &RedisServer, duplicates: usize) -> Result<u64, BoxError> {
+    let store = RedisStore::connect(redis.url()).await?;
+    let layer = IdempotencyLayer::new(store, "bench", |_: &()| "unused")?
+        .with_locked(OnLocked::Wait { at_most: Duration::from_secs(60) });
+    let guard = Guard::from(layer);
+    let (began, may_end) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let before = commands(redis)?;
+    let id = format!("running-{duplicates}");
+    let first = tokio::spawn({
+        let (guard, began, may_end, id) =
+            (guard.clone(), began.clone(), may_end.clone(), id.clone());
+        async move {
+            let work = async |_| {
+                began.notify_one();
+                may_end.notified().await;
+                Ok::<_, BoxError>(())
+            };
+            guard.run(id, work).await
+        }
+    });
+    began.notified().await;
+    let others = (0..duplicates).map(|_| {
+        let (guard, id) = (guard.clone(), id.clone());
+        tokio::spawn(async move { guard.run(id, async |_| Ok::<_, BoxError>(())).await })
+    });
+    let others: Vec<_> = others.collect();
+    // Those that were spawned first have asked the keeper by the time that the last has.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    may_end.notify_one();
+    first.await??;
+    for outcome in try_join_all(others).await? {
+        if !outcome?.is_duplicate() {
+            return Err("a duplicate was processed".into());
+        }
+    }
+    Ok(commands(redis)? - before)
+}
+
+/// The commands on keys that the server has executed, those of scripts included.
+fn commands(redis: &RedisServer) -> Result<u64, BoxError> {
+    let info = redis.cli(&["INFO", "commandstats"])?;
+    let calls = |name: &str| {
+        let line = info.lines().find_map(|line| line.strip_prefix(name))?;
+        line.strip_prefix(":calls=")?.split(',').next()?.parse::<u64>().ok()
+    };
+    let names = ["cmdstat_get", "cmdstat_mget", "cmdstat_set"];
+    Ok(names.iter().filter_map(|name| calls(name)).sum())
+}
+
+/// Duplicates a second, each key several times.
+async fn repeated(store: impl Store) -> Result<f64, BoxError> {
+    let layer = IdempotencyLayer::new(store, "again", key)?;
+    process(guarded(&layer), 0..KEYS, 256).await?;
+    let mut took = Duration::ZERO;
+    for _ in 0..REPEATS {
+        took += process(answered(&layer), 0..KEYS, 256).await?;
+    }
+    Ok((KEYS * REPEATS) as f64 / took.as_secs_f64())
+}
