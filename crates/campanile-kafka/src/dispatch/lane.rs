@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use campanile_core::Record;
+use campanile_idempotency::Settled;
 
 use super::waits::WaitId;
 use crate::budget::Amount;
@@ -32,6 +33,9 @@ pub(super) struct Head {
     pub(super) tries: u32,
     /// How many of its burial locks were let go in order: none of these burials was a crash.
     pub(super) excused: u32,
+    /// The holder that it waited for last. Kept until the next attempt has ended: as long as somebody
+    /// has it, the key is answered from how the holder ended.
+    pub(super) waited: Option<Settled>,
     pub(super) state: HeadState,
 }
 
@@ -92,6 +96,7 @@ impl Lane {
                 record,
                 tries: 0,
                 excused: 0,
+                waited: None,
                 state: HeadState::Due,
             });
         }

@@ -4,6 +4,7 @@
 
 mod back_pressure;
 mod dead_letter;
+mod duplicates;
 mod every_record;
 mod given_up;
 mod real;

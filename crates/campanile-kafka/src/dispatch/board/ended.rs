@@ -24,6 +24,7 @@ impl Board {
         // One that has been let go already ended too late: it finishes nothing, and commits nothing.
         let lane = self.lanes.get_mut(&slot)?;
         lane.head().state = HeadState::Due;
+        lane.head().waited = None;
         self.busy -= 1;
         match ended {
             Ended::Processed => {
@@ -115,6 +116,7 @@ impl Board {
             head.tries = head.tries.saturating_add(1);
             Backoff::default().delay(head.tries)
         });
+        head.waited.clone_from(&settled);
         let id = self.waits.start(slot, after, settled);
         self.lane(slot).head().state = HeadState::Waiting(id);
     }
