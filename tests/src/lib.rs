@@ -14,3 +14,4 @@ document!(Readme, "../../README.md");
 document!(Contributing, "../../CONTRIBUTING.md");
 document!(Protocol, "../../docs/protocol.md");
 document!(Guarantees, "../../docs/guarantees.md");
+document!(Layers, "../../docs/layers.md");

@@ -18,7 +18,7 @@ const USAGE: &str = "\
 cargo xtask <command>
 
   test      all that must hold: installs what is missing, then runs fmt, clippy, the documentation,
-            every test and every example, and looks whether each test that the guarantees name
+            every test and every example, and looks whether each test that the documents name
             ran and passed. CI runs this.
   install   only installs what is missing: Redis, Java, Maven and C tools by apt-get (as root; else
             it names the command), and Apache Kafka's jars by Maven into a cache folder.

@@ -3,7 +3,7 @@ use crate::progress::{Progress, root};
 use std::fs;
 
 /// The documents that say which test shows what.
-const DOCUMENTS: &[&str] = &["docs/guarantees.md"];
+const DOCUMENTS: &[&str] = &["docs/guarantees.md", "docs/layers.md"];
 
 /// What the documents promise.
 #[derive(Default)]

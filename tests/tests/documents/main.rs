@@ -51,16 +51,19 @@ fn every_link_within_the_project_leads_somewhere() {
 }
 
 #[test]
-fn every_test_that_the_guarantees_name_is_there() {
-    let document = root().join("docs/guarantees.md");
-    let mut count = 0;
-    for (label, target) in links(&document) {
-        let Some(name) = label.strip_prefix('`').and_then(|label| label.strip_suffix('`')) else {
-            continue;
-        };
-        let file = fs::read_to_string(document.parent().unwrap().join(&target)).unwrap();
-        assert!(file.contains(&format!("fn {name}(")), "{target} has no test {name}");
-        count += 1;
+fn every_test_that_a_document_names_is_there() {
+    for (document, least) in [("docs/guarantees.md", 40), ("docs/layers.md", 30)] {
+        let document = root().join(document);
+        let mut count = 0;
+        for (label, target) in links(&document) {
+            let name = label.strip_prefix('`').and_then(|label| label.strip_suffix('`'));
+            let Some(name) = name else {
+                continue;
+            };
+            let file = fs::read_to_string(document.parent().unwrap().join(&target)).unwrap();
+            assert!(file.contains(&format!("fn {name}(")), "{target} has no test {name}");
+            count += 1;
+        }
+        assert!(count > least, "{}: only {count} tests are named", document.display());
     }
-    assert!(count > 40, "only {count} tests are named");
 }
