@@ -20,7 +20,10 @@ pub use campanile_idempotency::{
     WaitForLock, policy, reply,
 };
 #[cfg(feature = "kafka")]
-pub use campanile_kafka::{Consumer, ConsumerConfig, ConsumerError, GivenUp, Serve, Summary};
+pub use campanile_kafka::{
+    Consumer, ConsumerConfig, ConsumerError, DeadLetter, FloodGuard, GivenUp, Handle, HeaderStyle,
+    Paused, Serve, Summary,
+};
 #[cfg(feature = "redis")]
 pub use campanile_redis::{RedisConfig, RedisStore};
 
