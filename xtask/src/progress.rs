@@ -89,3 +89,24 @@ fn show(command: &Command) -> String {
     words.extend(command.get_args().map(|arg| arg.to_string_lossy().into()));
     words.join(" ")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> Result<Vec<String>> {
+        Progress::start().run_and_listen(Command::new("sh").args(["-c", script]))
+    }
+
+    #[test]
+    fn what_is_listened_to_comes_line_by_line_whatever_its_bytes() {
+        let lines = shell(r"printf 'one\r\n\377two\n\nlast'").expect("it succeeds");
+        assert_eq!(lines, ["one", "\u{fffd}two", "", "last"]);
+    }
+
+    #[test]
+    fn a_command_that_fails_fails_after_its_output_was_shown() {
+        let error = shell("echo one; exit 3").expect_err("it fails").to_string();
+        assert!(error.ends_with("ended with exit status: 3"), "{error}");
+    }
+}
