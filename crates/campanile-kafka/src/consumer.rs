@@ -18,6 +18,7 @@ use crate::flood::FloodGuard;
 use crate::given_up::{Fate, GivenUp};
 use crate::handle::Gate;
 use crate::intake::{Intake, Settings};
+use crate::retry_topics::{Ladder, RetryTopics};
 use crate::serve::Serve;
 use crate::summary::Summary;
 use crate::task::Task;
@@ -33,6 +34,7 @@ pub struct Consumer {
     drain_timeout: Duration,
     start_timeout: Duration,
     given_up: GivenUp,
+    retry_topics: Option<RetryTopics>,
     max_in_flight: usize,
     classifiers: Classifiers,
 }
@@ -43,6 +45,7 @@ pub(crate) struct Policies {
     pub(crate) given_up: Fate,
     pub(crate) flood_guard: FloodGuard,
     pub(crate) targets: Targets,
+    pub(crate) ladder: Option<Arc<Ladder>>,
     pub(crate) classifiers: Classifiers,
 }
 
@@ -60,6 +63,7 @@ impl Consumer {
             drain_timeout: Duration::from_secs(10),
             start_timeout: Duration::from_secs(30),
             given_up: GivenUp::default(),
+            retry_topics: None,
             max_in_flight: 256,
             classifiers: Classifiers(Vec::new()),
         })
@@ -113,6 +117,13 @@ impl Consumer {
     /// [`DeadLetter`](crate::DeadLetter) topic, or another [`GivenUp`]. Default: [`GivenUp::Stop`].
     pub fn with_given_up(mut self, policy: impl Into<GivenUp>) -> Self {
         self.given_up = policy.into();
+        self
+    }
+
+    /// Where records wait that are to be tried again, so that those behind them go on. **They give up
+    /// the order of a key.** Default: none; such a record holds up its partition.
+    pub fn with_retry_topics(mut self, topics: RetryTopics) -> Self {
+        self.retry_topics = Some(topics);
         self
     }
 
@@ -172,6 +183,17 @@ impl Consumer {
             _ => FloodGuard::off(),
         };
         let mut targets = Targets::default();
+        let ladder = self.retry_topics.map(|topics| Ladder::new(topics, &self.config.client));
+        let ladder = ladder.transpose().map_err(ConsumerError::Config)?.map(Arc::new);
+        let rungs = ladder.as_ref().map(|ladder| ladder.rungs().clone()).unwrap_or_default();
+        let mut topics = self.topics;
+        for topic in rungs.topics() {
+            if topics.iter().any(|consumed| **consumed == **topic) {
+                let text = format!("`{topic}` is a retry topic: leave it out of `subscribe`");
+                return Err(ConsumerError::Config(ConfigError::new(text)));
+            }
+            targets.add_retries(topic);
+        }
         let given_up = match self.given_up {
             GivenUp::Stop => Fate::Stop,
             GivenUp::Skip => Fate::Skip,
@@ -179,17 +201,19 @@ impl Consumer {
                 let letters = DeadLetters::new(policy, &self.config.client, &group);
                 let letters = Arc::new(letters.map_err(ConsumerError::Config)?);
                 // What a regular expression stands for is seen when it is assigned.
-                for topic in self.topics.iter().filter(|topic| !topic.starts_with('^')) {
+                for topic in topics.iter().filter(|topic| !topic.starts_with('^')) {
                     let added = targets.add(&letters, &topic.as_str().into());
                     added.map_err(ConsumerError::Config)?;
                 }
                 Fate::DeadLetter(letters)
             }
         };
+        topics.extend(rungs.topics().map(|topic| topic.to_string()));
         let intake = Intake::start(Settings {
             client: self.config.client,
             brokers: self.config.brokers,
-            topics: self.topics,
+            topics,
+            rungs,
             dead_letter_topics: targets.topics().cloned().collect(),
             budget: self.budget,
             // The dispatcher keeps to its own time-outs; this is for a runtime that does not run.
@@ -201,6 +225,7 @@ impl Consumer {
             given_up,
             flood_guard,
             targets,
+            ladder,
             classifiers: self.classifiers,
         };
         Dispatcher::new(service, signal, gate, intake, policies, group, timeouts).run().await

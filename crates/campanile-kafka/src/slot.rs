@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 use crate::budget::Stock;
+use crate::retry_topics::Rung;
 
 /// No offset.
 const NONE: i64 = -1;
@@ -19,6 +20,8 @@ pub(crate) struct Slot {
     pub(crate) id: SlotId,
     pub(crate) topic: Arc<str>,
     pub(crate) partition: i32,
+    /// The retry topic that it is of.
+    pub(crate) rung: Option<Rung>,
     /// What is kept in memory of it.
     pub(crate) stock: Stock,
     mark: AtomicI64,
@@ -26,11 +29,12 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
-    pub(crate) fn new(id: SlotId, topic: Arc<str>, partition: i32) -> Self {
+    pub(crate) fn new(id: SlotId, topic: Arc<str>, partition: i32, rung: Option<Rung>) -> Self {
         Self {
             id,
             topic,
             partition,
+            rung,
             stock: Stock::default(),
             mark: AtomicI64::new(NONE),
             over: AtomicBool::new(false),

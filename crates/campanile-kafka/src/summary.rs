@@ -2,7 +2,7 @@
 
 /// What became of the records, from the start of serving to its end.
 ///
-/// `received` is the sum of `processed`, `skipped`, `dead_lettered`, `revoked` and `left`.
+/// `received` is the sum of `processed`, `skipped`, `dead_lettered`, `deferred`, `revoked` and `left`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Summary {
@@ -16,6 +16,9 @@ pub struct Summary {
     pub skipped: u64,
     /// Given up and published to a topic for dead letters, and committed.
     pub dead_lettered: u64,
+    /// Published to a [retry topic](crate::RetryTopics), and committed. The copy is another record
+    /// when it is taken from there.
+    pub deferred: u64,
     /// Let go unfinished because their partition was revoked; its next owner has them.
     pub revoked: u64,
     /// Let go unfinished at the end; they come again.

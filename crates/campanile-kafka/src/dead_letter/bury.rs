@@ -82,7 +82,7 @@ impl DeadLetters {
             return Err(Unburied::Stuck { burials });
         }
         let unpublished = |topic, error| Err(Unburied::Unpublished { topic, error });
-        let topic = match self.topic_of(dead.record.topic()) {
+        let topic = match self.topic_of(&dead.record.origin().topic) {
             Ok(topic) => topic,
             Err(error) => return unpublished("none".into(), error),
         };

@@ -5,6 +5,7 @@ use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use campanile_core::{BoxError, BoxableError, Record};
 use pin_project_lite::pin_project;
@@ -29,6 +30,10 @@ pub(super) enum Ended {
     Buried(Passage),
     /// Its dead letter is not.
     Unburied(Unburied),
+    /// A copy of it is in a retry topic.
+    Deferred,
+    /// None is. Again after this time, or after the driver's own back-off.
+    NotDeferred(Option<Duration>),
     /// The consumer stops at it, and its lock is let go.
     Left,
     /// The consumer pauses at it, and its lock is let go.

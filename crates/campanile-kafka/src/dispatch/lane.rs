@@ -2,12 +2,14 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use campanile_core::Record;
 use campanile_idempotency::Settled;
 
 use super::waits::WaitId;
 use crate::budget::Amount;
+use crate::retry_topics::Rung;
 use crate::slot::Slot;
 use crate::task::Task;
 use crate::watermark::{Delivery, Watermark};
@@ -15,7 +17,8 @@ use crate::watermark::{Delivery, Watermark};
 /// The records of one slot.
 pub(super) struct Lane {
     slot: Arc<Slot>,
-    queue: VecDeque<(Delivery, Record)>,
+    /// Each with the time before which it is not due, if it is a copy that waits.
+    queue: VecDeque<(Delivery, Record, Option<SystemTime>)>,
     /// The oldest record that is not finished, once it was begun with.
     head: Option<Head>,
     watermark: Watermark,
@@ -60,13 +63,13 @@ impl Lane {
         }
     }
 
-    pub(super) fn push(&mut self, record: Record) {
+    pub(super) fn push(&mut self, record: Record, due: Option<SystemTime>) {
         let delivery = self.watermark.deliver(record.offset());
         if self.watermark.mark().is_none() {
             // The position was reset: a mark from before would skip what comes again.
             self.slot.clear_mark();
         }
-        self.queue.push_back((delivery, record));
+        self.queue.push_back((delivery, record, due));
     }
 
     /// Whether it has a record that may be dispatched now.
@@ -76,6 +79,18 @@ impl Lane {
                 Some(head) => matches!(head.state, HeadState::Due),
                 None => !self.queue.is_empty(),
             }
+    }
+
+    /// How long the next record has to wait, if it is a copy whose delay is not over. One that was
+    /// begun with has waited.
+    pub(super) fn early(&self) -> Option<Duration> {
+        let (rung, (_, _, due)) = (self.slot.rung.as_ref()?, self.queue.front()?);
+        self.head.is_none().then(|| rung.left((*due)?)).flatten()
+    }
+
+    /// The retry topic that it is of.
+    pub(super) fn rung(&self) -> Option<&Rung> {
+        self.slot.rung.as_ref()
     }
 
     /// Whether a task has a record of it.
@@ -91,7 +106,7 @@ impl Lane {
     /// The record that is due, of a lane that has one.
     pub(super) fn due(&mut self) -> &mut Head {
         if self.head.is_none() {
-            self.head = self.queue.pop_front().map(|(delivery, record)| Head {
+            self.head = self.queue.pop_front().map(|(delivery, record, _)| Head {
                 delivery,
                 record,
                 tries: 0,
@@ -146,7 +161,7 @@ impl Lane {
     pub(super) fn drain(&mut self) -> Amount {
         self.draining = true;
         let mut left = Amount::default();
-        for (_, record) in std::mem::take(&mut self.queue) {
+        for (_, record, _) in std::mem::take(&mut self.queue) {
             left += self.let_go(&record);
         }
         if !self.is_busy() {

@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use rdkafka::TopicPartitionList;
 
+use crate::retry_topics::Rungs;
 use crate::slot::{Slot, SlotId};
 
 /// The partitions of this consumer, each with its present slot.
-#[derive(Default)]
 pub(super) struct Assignment {
     topics: HashMap<Arc<str>, HashMap<i32, Held>>,
+    rungs: Rungs,
     next: u64,
     /// Whether there ever was one.
     pub(super) started: bool,
@@ -27,12 +28,17 @@ pub(super) struct Held {
 }
 
 impl Assignment {
+    pub(super) fn new(rungs: Rungs) -> Self {
+        Self { topics: HashMap::new(), rungs, next: 0, started: false }
+    }
+
     /// New slots for these partitions.
     pub(super) fn assign(&mut self, partitions: &TopicPartitionList) -> Vec<Arc<Slot>> {
         self.started = true;
         let assign = |(topic, partition): (String, i32)| {
             let topic: Arc<str> = topic.into();
-            let slot = Arc::new(Slot::new(SlotId(self.next), topic.clone(), partition));
+            let rung = self.rungs.of(&topic).cloned();
+            let slot = Arc::new(Slot::new(SlotId(self.next), topic.clone(), partition, rung));
             self.next += 1;
             let held = Held { slot: slot.clone(), paused: false, sent: None, acknowledged: None };
             self.topics.entry(topic).or_default().insert(partition, held);
@@ -61,6 +67,12 @@ impl Assignment {
 
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Held> {
         self.topics.values_mut().flat_map(HashMap::values_mut)
+    }
+
+    /// How many are of retry topics.
+    pub(super) fn retries(&self) -> usize {
+        let held = self.topics.values().flat_map(HashMap::values);
+        held.filter(|held| held.slot.rung.is_some()).count()
     }
 
     pub(super) fn len(&self) -> usize {

@@ -15,6 +15,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use super::Event;
 use super::assignment::{self, Assignment, Held};
 use super::commit::{self, Failure};
+use crate::retry_topics::Rungs;
 use crate::slot::Slot;
 
 pub(super) struct IntakeContext {
@@ -29,9 +30,13 @@ pub(super) struct IntakeContext {
 }
 
 impl IntakeContext {
-    pub(super) fn new(events: UnboundedSender<Event>, revoke_timeout: Duration) -> Self {
+    pub(super) fn new(
+        events: UnboundedSender<Event>,
+        revoke_timeout: Duration,
+        rungs: Rungs,
+    ) -> Self {
         Self {
-            assignment: Mutex::default(),
+            assignment: Mutex::new(Assignment::new(rungs)),
             events,
             revoke_timeout,
             reason: Mutex::default(),

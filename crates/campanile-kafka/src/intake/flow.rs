@@ -15,8 +15,12 @@ use super::control::LOW_WATER;
 /// For how long reading may just stop: meanwhile nobody serves the callbacks of a rebalance.
 const STALL: Duration = Duration::from_millis(50);
 
-/// The part of the budget that one of several partitions may hold.
+/// The part of the budget that one of several partitions may hold. Below it nobody is paused.
 pub(super) const HOG: f64 = 0.5;
+
+/// The part of the budget that the partitions of retry topics may hold together: their records wait
+/// for minutes, and others need not wait with them.
+const RETRIES: f64 = 0.25;
 
 /// The part of the budget that partitions share beyond it while others fill it. They may exceed it by
 /// as much, since a partition is paused only after it was read from.
@@ -45,19 +49,27 @@ impl Flow {
         }
     }
 
-    /// Whether a partition that reads and holds this part of the budget is to be paused.
-    pub(super) fn pauses(self, held: f64, partitions: usize) -> bool {
-        let hog = partitions > 1 && held > HOG;
+    /// Whether a partition that reads and holds this part of the budget, of which it may hold the
+    /// most, is to be paused.
+    pub(super) fn pauses(self, held: f64, most: f64, partitions: usize) -> bool {
+        let hog = partitions > 1 && held > most;
         hog || (self == Self::Stalled && held > ALLOWANCE / partitions as f64)
     }
 
-    /// Whether a partition that is paused and holds this part of the budget is to read again.
-    pub(super) fn resumes(self, held: f64, partitions: usize) -> bool {
+    /// Whether a partition that is paused and holds this part of the budget, of which it may hold
+    /// the most, is to read again.
+    pub(super) fn resumes(self, held: f64, most: f64, partitions: usize) -> bool {
         match self {
             Self::Stalled => held <= ALLOWANCE / 2.0 / partitions as f64,
-            _ => partitions == 1 || held <= HOG / 2.0,
+            _ => partitions == 1 || held <= most / 2.0,
         }
     }
+}
+
+/// The most of the budget that one of several partitions may hold: one of a retry topic, if so many
+/// of them are assigned.
+pub(super) fn most(of_retries: Option<usize>) -> f64 {
+    of_retries.map_or(HOG, |retries| RETRIES / retries as f64)
 }
 
 #[cfg(test)]
@@ -70,7 +82,7 @@ mod tests {
     fn a_budget_that_is_full_for_a_moment_pauses_nothing() {
         let full = Flow::Open.next(1.0, NOW);
         assert_eq!(full, Flow::Full { since: NOW });
-        assert!(!full.pauses(1.0, 1) && !full.pauses(0.4, 4));
+        assert!(!full.pauses(1.0, HOG, 1) && !full.pauses(0.4, HOG, 4));
         let still = full.next(0.8, NOW + STALL / 2);
         assert_eq!(still, full);
         assert_eq!(still.next(0.7, NOW + STALL / 2), Flow::Open);
@@ -78,33 +90,44 @@ mod tests {
 
     #[test]
     fn one_of_several_partitions_is_paused_at_half_of_the_budget_until_it_has_gone_down() {
-        assert!(Flow::Open.pauses(0.51, 2));
-        assert!(!Flow::Open.resumes(0.3, 2));
-        assert!(Flow::Open.resumes(0.25, 2));
+        assert!(Flow::Open.pauses(0.51, HOG, 2));
+        assert!(!Flow::Open.resumes(0.3, HOG, 2));
+        assert!(Flow::Open.resumes(0.25, HOG, 2));
+    }
+
+    #[test]
+    fn partitions_of_retry_topics_hold_a_quarter_together_so_that_others_read_on() {
+        let each = most(Some(5));
+        assert!((each * 5.0 - RETRIES).abs() < 1e-9);
+        assert!(Flow::Open.pauses(0.06, each, 10));
+        assert!(!Flow::Open.pauses(0.04, each, 10));
+        assert!(!Flow::Open.resumes(0.04, each, 10));
+        assert!(Flow::Open.resumes(0.02, each, 10));
+        assert!(!Flow::Open.pauses(0.06, most(None), 10));
     }
 
     #[test]
     fn in_a_stall_who_holds_more_than_the_allowance_is_paused_and_the_others_read_on() {
         let stalled = Flow::Full { since: NOW }.next(1.0, NOW + STALL);
         assert_eq!(stalled, Flow::Stalled);
-        assert!(stalled.pauses(0.4, 4));
-        assert!(!stalled.pauses(0.03, 4));
-        assert!(!stalled.resumes(0.03, 4));
-        assert!(stalled.resumes(0.015, 4));
+        assert!(stalled.pauses(0.4, HOG, 4));
+        assert!(!stalled.pauses(0.03, HOG, 4));
+        assert!(!stalled.resumes(0.03, HOG, 4));
+        assert!(stalled.resumes(0.015, HOG, 4));
     }
 
     #[test]
     fn after_a_stall_all_but_a_hog_read_again() {
         let open = Flow::Stalled.next(0.7, NOW);
         assert_eq!(open, Flow::Open);
-        assert!(open.resumes(0.2, 4));
-        assert!(!open.resumes(0.4, 4));
+        assert!(open.resumes(0.2, HOG, 4));
+        assert!(!open.resumes(0.4, HOG, 4));
     }
 
     #[test]
     fn a_lone_partition_reads_again_at_low_water() {
-        assert!(!Flow::Open.pauses(0.9, 1));
-        assert!(Flow::Stalled.pauses(1.0, 1));
-        assert!(Flow::Stalled.next(0.74, NOW).resumes(0.74, 1));
+        assert!(!Flow::Open.pauses(0.9, HOG, 1));
+        assert!(Flow::Stalled.pauses(1.0, HOG, 1));
+        assert!(Flow::Stalled.next(0.74, NOW).resumes(0.74, HOG, 1));
     }
 }

@@ -1,20 +1,20 @@
 //! From librdkafka's message to a record of our own.
 
-use std::time::{Duration, SystemTime};
-
 use bytes::Bytes;
 use campanile_core::{Record, Timestamp};
 use rdkafka::Message;
 use rdkafka::message::BorrowedMessage;
 
-use super::native;
+use super::{Received, native};
+use crate::millis;
+use crate::retry_topics::{self, Origin};
 use crate::slot::Slot;
 
-/// Copies the message once.
+/// Copies the message once. One of a retry topic is the record that it is a copy of.
 ///
 /// A header's name that is not UTF-8 gets U+FFFD in the place of what is not: it is kept, it panics
 /// nowhere, and it is no name that anybody asks for.
-pub(super) fn record(slot: &Slot, message: &BorrowedMessage<'_>) -> Record {
+pub(super) fn received(slot: &Slot, message: &BorrowedMessage<'_>) -> Received {
     let mut record = Record::builder(slot.topic.clone(), slot.partition, message.offset());
     if let Some(key) = message.key() {
         record = record.key(Bytes::copy_from_slice(key));
@@ -22,38 +22,48 @@ pub(super) fn record(slot: &Slot, message: &BorrowedMessage<'_>) -> Record {
     if let Some(payload) = message.payload() {
         record = record.payload(Bytes::copy_from_slice(payload));
     }
-    if let Some(timestamp) = timestamp(message.timestamp()) {
-        record = record.timestamp(timestamp);
-    }
+    let mut origin = slot.rung.as_ref().map(|_| Origin::default());
     for (name, value) in native::headers(message) {
+        if origin.as_mut().is_some_and(|origin| origin.take(name, value)) {
+            continue;
+        }
         let name = String::from_utf8_lossy(name);
         record = match value {
             Some(value) => record.header(name, Bytes::copy_from_slice(value)),
             None => record.null_header(name),
         };
     }
-    record.build()
+    let told = origin.and_then(Origin::told);
+    let time = match &told {
+        Some((_, time)) => *time,
+        None => timestamp(message.timestamp()),
+    };
+    if let Some((origin, _)) = told {
+        record = record.origin(origin);
+    }
+    if let Some(time) = time {
+        record = record.timestamp(time);
+    }
+    let due = slot.rung.as_ref().and_then(|rung| {
+        let published = message.timestamp().to_millis().and_then(millis::time);
+        rung.due(published.unwrap_or_else(retry_topics::now))
+    });
+    Received { slot: slot.id, record: record.build(), due }
 }
 
 /// A time that the platform can tell; a producer can send any.
 fn timestamp(timestamp: rdkafka::Timestamp) -> Option<Timestamp> {
-    let at = |millis: i64| {
-        let distance = Duration::from_millis(millis.unsigned_abs());
-        if millis < 0 {
-            SystemTime::UNIX_EPOCH.checked_sub(distance)
-        } else {
-            SystemTime::UNIX_EPOCH.checked_add(distance)
-        }
-    };
     match timestamp {
         rdkafka::Timestamp::NotAvailable => None,
-        rdkafka::Timestamp::CreateTime(millis) => at(millis).map(Timestamp::CreateTime),
-        rdkafka::Timestamp::LogAppendTime(millis) => at(millis).map(Timestamp::LogAppendTime),
+        rdkafka::Timestamp::CreateTime(at) => millis::time(at).map(Timestamp::CreateTime),
+        rdkafka::Timestamp::LogAppendTime(at) => millis::time(at).map(Timestamp::LogAppendTime),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, SystemTime};
+
     use super::*;
 
     #[test]
@@ -63,8 +73,5 @@ mod tests {
         assert_eq!(create(1500), Some(Timestamp::CreateTime(epoch + Duration::from_millis(1500))));
         assert_eq!(create(-1500), Some(Timestamp::CreateTime(epoch - Duration::from_millis(1500))));
         assert_eq!(timestamp(rdkafka::Timestamp::NotAvailable), None);
-        // It depends on the platform whether these can be told; neither panics.
-        create(i64::MAX);
-        create(i64::MIN);
     }
 }

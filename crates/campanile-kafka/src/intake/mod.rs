@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::task::{Context, Poll};
 use std::thread::Thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use campanile_core::Record;
 use rdkafka::ClientConfig;
@@ -30,6 +30,7 @@ use tokio::sync::mpsc::{self, UnboundedReceiver};
 
 use crate::budget::Amount;
 use crate::error::ConsumerError;
+use crate::retry_topics::Rungs;
 use crate::slot::{Slot, SlotId};
 
 use self::control::{Control, Stage};
@@ -39,6 +40,8 @@ pub(crate) struct Settings {
     pub(crate) client: ClientConfig,
     pub(crate) brokers: String,
     pub(crate) topics: Vec<String>,
+    /// Retry topics; they are among the topics.
+    pub(crate) rungs: Rungs,
     /// Must be there as well.
     pub(crate) dead_letter_topics: Vec<Arc<str>>,
     pub(crate) budget: Amount,
@@ -52,11 +55,19 @@ pub(crate) enum Event {
     /// A partition is ours from now on.
     Assigned(Arc<Slot>),
     /// Records, in order within each partition.
-    Records(Vec<(SlotId, Record)>),
+    Records(Vec<Received>),
     /// Partitions are taken away. The thread waits until `done` is dropped.
     Revoked { slots: Vec<SlotId>, lost: bool, done: Done },
     /// Nothing comes any more.
     Failed(ConsumerError),
+}
+
+/// A record, and whose it is.
+pub(crate) struct Received {
+    pub(crate) slot: SlotId,
+    pub(crate) record: Record,
+    /// When it is due, in a retry topic.
+    pub(crate) due: Option<SystemTime>,
 }
 
 /// Held by the dispatcher while it deals with a revoke.

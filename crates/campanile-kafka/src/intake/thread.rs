@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use campanile_core::{Clock, Record};
+use campanile_core::Clock;
 use rdkafka::Message;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
@@ -15,11 +15,11 @@ use super::assignment;
 use super::commit;
 use super::context::IntakeContext;
 use super::control::{Control, Stage};
-use super::flow::{ALLOWANCE, Flow, HOG};
-use super::{Event, Settings, message, native, start};
+use super::flow::{self, ALLOWANCE, Flow, HOG};
+use super::{Event, Received, Settings, message, native, start};
 use crate::budget::Amount;
 use crate::error::ConsumerError;
-use crate::slot::{Slot, SlotId};
+use crate::slot::Slot;
 
 /// The most records of one hand-over.
 const BATCH: usize = 512;
@@ -56,7 +56,7 @@ impl Worker {
         control: Arc<Control>,
         events: UnboundedSender<Event>,
     ) -> Result<Self, ConsumerError> {
-        let context = IntakeContext::new(events, settings.revoke_timeout);
+        let context = IntakeContext::new(events, settings.revoke_timeout, settings.rungs.clone());
         let mut consumer: BaseConsumer<IntakeContext> =
             settings.client.create_with_context(context).map_err(|error| match error {
                 KafkaError::ClientCreation(text) => {
@@ -103,7 +103,7 @@ impl Worker {
         let _span = tracing::trace_span!("receive").entered();
         let context = self.consumer.context().clone();
         let room = self.room();
-        let mut records: Vec<(SlotId, Record)> = Vec::new();
+        let mut records: Vec<Received> = Vec::new();
         let mut amount = Amount::default();
         // One `None` may stand for an event that was served; two in a row are taken for the end.
         let mut nothing = 0;
@@ -119,11 +119,11 @@ impl Worker {
                     let Some(slot) = slot_of(&mut self.run, &context, &message) else {
                         continue;
                     };
-                    let record = message::record(slot, &message);
-                    let one = Amount::of(&record);
+                    let received = message::received(slot, &message);
+                    let one = Amount::of(&received.record);
                     slot.stock.receive(one);
                     amount += one;
-                    records.push((slot.id, record));
+                    records.push(received);
                 }
             }
         }
@@ -179,15 +179,17 @@ impl Worker {
         }
         let context = self.consumer.context();
         let mut assignment = context.assignment();
-        let (partitions, budget) = (assignment.len(), self.control.budget());
+        let (partitions, retries) = (assignment.len(), assignment.retries());
+        let budget = self.control.budget();
         let (mut pause, mut resume) = (Vec::new(), Vec::new());
         self.paused = 0;
         for held in assignment.iter_mut() {
             let level = held.slot.stock.held().level(budget);
-            if !held.paused && (draining || self.flow.pauses(level, partitions)) {
+            let most = flow::most(held.slot.rung.as_ref().map(|_| retries));
+            if !held.paused && (draining || self.flow.pauses(level, most, partitions)) {
                 held.paused = true;
                 pause.push(held.slot.clone());
-            } else if held.paused && !draining && self.flow.resumes(level, partitions) {
+            } else if held.paused && !draining && self.flow.resumes(level, most, partitions) {
                 held.paused = false;
                 resume.push(held.slot.clone());
             }

@@ -4,12 +4,11 @@
 //! `org.springframework.kafka.listener.DeadLetterPublishingRecoverer` writes them: texts in UTF-8,
 //! numbers big-endian as `ByteBuffer.putInt` and `putLong` do.
 
-use std::time::SystemTime;
-
 use bytes::Bytes;
 use campanile_core::Timestamp;
 
 use super::{Header, Letter, put};
+use crate::millis;
 
 /// Of all that a dead letter has, those for its key's deserialization included.
 pub(super) const PREFIX: &str = "kafka_dlt-";
@@ -47,16 +46,7 @@ fn number(bytes: &[u8]) -> Bytes {
 /// Milliseconds since the epoch, and the name of `org.apache.kafka.common.record.TimestampType`.
 fn timestamp(timestamp: Timestamp) -> (i64, &'static str) {
     match timestamp {
-        Timestamp::CreateTime(at) => (millis(at), "CreateTime"),
-        Timestamp::LogAppendTime(at) => (millis(at), "LogAppendTime"),
-    }
-}
-
-fn millis(at: SystemTime) -> i64 {
-    // A record's time was made of an `i64` of milliseconds.
-    let number = |millis: u128| i64::try_from(millis).unwrap_or(i64::MAX);
-    match at.duration_since(SystemTime::UNIX_EPOCH) {
-        Ok(after) => number(after.as_millis()),
-        Err(before) => -number(before.duration().as_millis()),
+        Timestamp::CreateTime(at) => (millis::of(at), "CreateTime"),
+        Timestamp::LogAppendTime(at) => (millis::of(at), "LogAppendTime"),
     }
 }

@@ -44,6 +44,13 @@ impl Board {
                 self.finish(slot);
             }
             Ended::Unburied(why) => return self.unburied(slot, why),
+            // It comes again as another record: that it failed says nothing of a flood of dead
+            // letters, for or against.
+            Ended::Deferred => {
+                self.summary.deferred += 1;
+                self.finish(slot);
+            }
+            Ended::NotDeferred(after) => self.wait(slot, after, None),
             Ended::Held => self.due_again(slot),
             Ended::Left => self.leave(slot),
             Ended::Panicked(text) => self.panicked(slot, &text),
@@ -56,8 +63,7 @@ impl Board {
     pub(in crate::dispatch) fn panicked(&mut self, slot: SlotId, text: &str) {
         tracing::warn!(record = %self.at(slot), panic = text, "panicked, to be tried again");
         self.store.not_asked(slot);
-        self.summary.retried += 1;
-        self.wait(slot, None, None);
+        self.retry(slot, None);
     }
 
     pub(super) fn failed(&mut self, slot: SlotId, error: BoxError) -> Option<ConsumerError> {
@@ -74,8 +80,7 @@ impl Board {
         match verdict {
             Verdict::Retry { after } => {
                 tracing::warn!(record = %at, error = text(), "failed, to be tried again");
-                self.summary.retried += 1;
-                self.wait(slot, after, None);
+                self.retry(slot, after);
             }
             Verdict::Wait { after, settled } => {
                 tracing::debug!(record = %at, error = text(), "waits");

@@ -2,6 +2,7 @@
 
 mod ended;
 mod given_up;
+mod retry;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -21,7 +22,7 @@ use crate::consumer::Policies;
 use crate::flood::Flood;
 use crate::given_up::Fate;
 use crate::handle::Gate;
-use crate::intake::Done;
+use crate::intake::{Done, Received};
 use crate::slot::{Slot, SlotId};
 use crate::summary::Summary;
 use crate::task::Task;
@@ -66,7 +67,10 @@ impl Board {
 
     /// An error is of a partition that may not be consumed.
     pub(super) fn assigned(&mut self, slot: Arc<Slot>) -> Result<(), ConfigError> {
-        if let Fate::DeadLetter(letters) = &self.policies.given_up {
+        // A copy's dead letter goes by its origin.
+        if let Fate::DeadLetter(letters) = &self.policies.given_up
+            && slot.rung.is_none()
+        {
             self.policies.targets.add(letters, &slot.topic)?;
         }
         // One that comes while we stop is not begun with.
@@ -76,12 +80,12 @@ impl Board {
         Ok(())
     }
 
-    pub(super) fn received(&mut self, records: Vec<(SlotId, Record)>) {
-        for (slot, record) in records {
+    pub(super) fn received(&mut self, records: Vec<Received>) {
+        for Received { slot, record, due } in records {
             match self.lanes.get_mut(&slot) {
                 Some(lane) if !lane.is_draining() => {
                     self.summary.received += 1;
-                    lane.push(record);
+                    lane.push(record, due);
                     self.list(slot);
                 }
                 // Revoked while it was on its way.
@@ -115,7 +119,10 @@ impl Board {
         }
         while let Some(&slot) = self.turns.front() {
             match self.lanes.get_mut(&slot) {
-                Some(lane) if lane.is_due() => return Some(slot),
+                Some(lane) if lane.is_due() => match lane.early() {
+                    None => return Some(slot),
+                    Some(left) => self.wait_for_its_time(slot, left),
+                },
                 Some(lane) => lane.listed = false,
                 None => {}
             }

@@ -1,0 +1,167 @@
+//! What a copy tells of the record that it is of.
+//!
+//! Its headers tell, all in text, where the record stood first and the time it had there. The copy's
+//! own time is that of its publication, for the delay counts from it and topics are deleted by it.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use campanile_core::{Coordinates, Record, Timestamp};
+
+use crate::millis;
+use crate::publish::Message;
+
+/// Of all of them. In a record that is no copy they mean nothing, and a copy does not take them over.
+const PREFIX: &str = "campanile-origin-";
+const TOPIC: &str = "campanile-origin-topic";
+const PARTITION: &str = "campanile-origin-partition";
+const OFFSET: &str = "campanile-origin-offset";
+/// In milliseconds, if the record's producer had set its time.
+const CREATE_TIME: &str = "campanile-origin-create-time";
+/// In milliseconds, if the broker had.
+const LOG_APPEND_TIME: &str = "campanile-origin-log-append-time";
+
+/// A copy of this record, for this topic.
+pub(super) fn message(record: &Record, topic: Arc<str>) -> Message {
+    let own = record.headers().iter().filter(|(name, _)| !name.starts_with(PREFIX));
+    let mut headers: Vec<(String, Option<Bytes>)> =
+        own.map(|(name, value)| (name.to_owned(), value.cloned())).collect();
+    let mut tell = |name: &str, value: String| headers.push((name.to_owned(), Some(value.into())));
+    let origin = record.origin();
+    tell(TOPIC, origin.topic.to_string());
+    tell(PARTITION, origin.partition.to_string());
+    tell(OFFSET, origin.offset.to_string());
+    match record.timestamp() {
+        Some(Timestamp::CreateTime(at)) => tell(CREATE_TIME, millis::of(at).to_string()),
+        Some(Timestamp::LogAppendTime(at)) => tell(LOG_APPEND_TIME, millis::of(at).to_string()),
+        None => {}
+    }
+    Message {
+        topic,
+        key: record.key().cloned(),
+        payload: record.payload().cloned(),
+        timestamp: None,
+        headers,
+    }
+}
+
+/// What the headers of a copy say.
+#[derive(Debug, Default)]
+pub(crate) struct Origin {
+    topic: Option<Arc<str>>,
+    partition: Option<i32>,
+    offset: Option<i64>,
+    timestamp: Option<Timestamp>,
+}
+
+impl Origin {
+    /// Takes a header, if it is one that only the copy has. The last of its name counts.
+    pub(crate) fn take(&mut self, name: &[u8], value: Option<&[u8]>) -> bool {
+        if !name.starts_with(PREFIX.as_bytes()) {
+            return false;
+        }
+        let text = value.and_then(|value| std::str::from_utf8(value).ok());
+        let time = || text?.parse().ok().and_then(millis::time);
+        match name {
+            name if name == TOPIC.as_bytes() => self.topic = text.map(Arc::from),
+            name if name == PARTITION.as_bytes() => {
+                self.partition = text.and_then(|t| t.parse().ok())
+            }
+            name if name == OFFSET.as_bytes() => self.offset = text.and_then(|t| t.parse().ok()),
+            name if name == CREATE_TIME.as_bytes() => {
+                self.timestamp = time().map(Timestamp::CreateTime);
+            }
+            name if name == LOG_APPEND_TIME.as_bytes() => {
+                self.timestamp = time().map(Timestamp::LogAppendTime);
+            }
+            _ => {}
+        }
+        true
+    }
+
+    /// Where the record stood, and its time; `None` if the headers do not say, or not all: then it is
+    /// no copy of ours.
+    pub(crate) fn told(self) -> Option<(Coordinates, Option<Timestamp>)> {
+        let Self { topic, partition, offset, timestamp } = self;
+        let coordinates = Coordinates { topic: topic?, partition: partition?, offset: offset? };
+        Some((coordinates, timestamp))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, SystemTime};
+
+    use campanile_core::RecordBuilder;
+
+    use super::*;
+
+    fn record() -> RecordBuilder {
+        Record::builder("payments", 3, 42)
+            .key("k")
+            .header("b", "1")
+            .null_header("a")
+            .header("b", "")
+    }
+
+    /// What a consumer of the retry topic makes of it.
+    fn read(message: &Message) -> (Origin, Vec<&str>) {
+        let mut origin = Origin::default();
+        let rest = message
+            .headers
+            .iter()
+            .filter(|(name, value)| !origin.take(name.as_bytes(), value.as_deref()));
+        let rest = rest.map(|(name, _)| &**name).collect();
+        (origin, rest)
+    }
+
+    #[test]
+    fn a_copy_has_all_that_its_record_has_and_tells_where_that_stood() {
+        let at = SystemTime::UNIX_EPOCH + Duration::from_millis(1500);
+        let times = [
+            None,
+            Some(Timestamp::CreateTime(at)),
+            Some(Timestamp::LogAppendTime(SystemTime::UNIX_EPOCH - Duration::from_millis(1500))),
+        ];
+        for time in times {
+            let record = match time {
+                Some(time) => record().timestamp(time).build(),
+                None => record().build(),
+            };
+            let copy = message(&record, "retry".into());
+            assert_eq!((&*copy.topic, copy.key.as_deref()), ("retry", Some(&b"k"[..])));
+            assert_eq!((copy.payload.as_deref(), copy.timestamp), (None, None), "a tombstone");
+            let (origin, names) = read(&copy);
+            assert_eq!(names, ["b", "a", "b"]);
+            assert_eq!(copy.headers[1].1, None);
+            assert_eq!(origin.told(), Some((record.coordinates().clone(), time)));
+        }
+    }
+
+    #[test]
+    fn a_copy_of_a_copy_tells_where_the_record_stood_first_and_believes_no_header_of_it() {
+        let first = record().build().coordinates().clone();
+        let copy = Record::builder("retry", 0, 7).origin(first.clone()).header(TOPIC, "forged");
+        let copy = copy.header("campanile-origin-create-time", "1").build();
+        let later = message(&copy, "later".into());
+        let (origin, names) = read(&later);
+        assert!(names.is_empty());
+        assert_eq!(origin.told(), Some((first, None)));
+    }
+
+    #[test]
+    fn what_does_not_say_where_it_stood_is_no_copy() {
+        let all = [(TOPIC, "t"), (PARTITION, "0"), (OFFSET, "0")];
+        for (name, bad) in
+            [(TOPIC, None), (PARTITION, Some("x")), (OFFSET, Some("-")), (OFFSET, None)]
+        {
+            let mut origin = Origin::default();
+            for (name, value) in all {
+                origin.take(name.as_bytes(), Some(value.as_bytes()));
+            }
+            assert!(origin.take(name.as_bytes(), bad.map(str::as_bytes)));
+            assert_eq!(origin.told(), None, "{name}: {bad:?}");
+        }
+        assert!(!Origin::default().take(b"campanile-key", None));
+    }
+}

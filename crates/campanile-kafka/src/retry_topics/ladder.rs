@@ -1,0 +1,182 @@
+//! Which topic a record goes to next.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use campanile_core::{ConfigError, Record, limits};
+use rdkafka::ClientConfig;
+
+use super::{RetryTopics, copy};
+use crate::publish::{Publisher, Refused};
+
+/// One retry topic.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Rung {
+    pub(crate) topic: Arc<str>,
+    pub(crate) delay: Duration,
+    /// Which of them: the first is 0.
+    step: usize,
+}
+
+impl Rung {
+    /// When a copy is due that was published then. `None` is never: nothing waits for it.
+    pub(crate) fn due(&self, published: SystemTime) -> Option<SystemTime> {
+        published.checked_add(self.delay)
+    }
+
+    /// How long a copy that is due then has to wait yet; at most the whole delay, whatever the clocks
+    /// say.
+    pub(crate) fn left(&self, due: SystemTime) -> Option<Duration> {
+        let left = due.duration_since(now()).ok()?.min(self.delay);
+        (!left.is_zero()).then_some(left)
+    }
+}
+
+/// The time by which copies wait: the machine's, since their timestamps come from others.
+pub(crate) fn now() -> SystemTime {
+    #[expect(clippy::disallowed_methods, reason = "timestamps of Kafka tell no other time")]
+    SystemTime::now()
+}
+
+/// All of them, with rising delays; none, if the consumer has no retry topics.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Rungs(Arc<[Rung]>);
+
+impl Rungs {
+    fn new(rungs: Vec<(String, Duration)>) -> Result<Self, ConfigError> {
+        let refused = |text: String| Err(ConfigError::new(text));
+        let mut shorter = Duration::ZERO;
+        let mut all: Vec<Rung> = Vec::with_capacity(rungs.len());
+        for (step, (topic, delay)) in rungs.into_iter().enumerate() {
+            if topic.is_empty() || topic.starts_with('^') {
+                return refused(format!(
+                    "`{topic}` cannot be a retry topic: it is no topic's name"
+                ));
+            }
+            if all.iter().any(|rung| *rung.topic == *topic) {
+                return refused(format!("`{topic}` is a retry topic twice"));
+            }
+            if delay < Duration::from_millis(1) || delay > limits::MAX_BACKOFF {
+                return refused(format!("the delay of `{topic}` is {delay:?}: from 1 ms to a day"));
+            }
+            if delay <= shorter {
+                return refused(format!(
+                    "the delay of `{topic}` is {delay:?}: it must be longer than the one before"
+                ));
+            }
+            shorter = delay;
+            all.push(Rung { topic: topic.into(), delay, step });
+        }
+        if all.is_empty() {
+            return refused("no retry topic: add one by `RetryTopics::then`".into());
+        }
+        Ok(Self(all.into()))
+    }
+
+    /// The one of this topic.
+    pub(crate) fn of(&self, topic: &str) -> Option<&Rung> {
+        self.0.iter().find(|rung| *rung.topic == *topic)
+    }
+
+    pub(crate) fn topics(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.0.iter().map(|rung| &rung.topic)
+    }
+
+    /// The first that is long enough, or else the last. Without a time, the one after `from`.
+    fn next(&self, after: Option<Duration>, from: Option<&Rung>) -> &Rung {
+        let step = match (after, from) {
+            (Some(after), _) => self.0.partition_point(|rung| rung.delay < after),
+            (None, Some(from)) => from.step + 1,
+            (None, None) => 0,
+        };
+        &self.0[step.min(self.0.len() - 1)]
+    }
+}
+
+/// Retry topics, with what publishes to them.
+pub(crate) struct Ladder {
+    rungs: Rungs,
+    publisher: Publisher,
+}
+
+impl Ladder {
+    /// Settings that the producer does not take are refused, and topics that make no ladder.
+    pub(crate) fn new(topics: RetryTopics, consumer: &ClientConfig) -> Result<Self, ConfigError> {
+        let rungs = Rungs::new(topics.rungs)?;
+        let publisher = Publisher::new(consumer, &topics.settings, topics.timeout)?;
+        Ok(Self { rungs, publisher })
+    }
+
+    pub(crate) fn rungs(&self) -> &Rungs {
+        &self.rungs
+    }
+
+    /// Publishes a copy of a record that is to be tried again after this time, and that came from this
+    /// rung, if from any. Gives the topic. Only after this is `Ok` may the record's offset be
+    /// committed.
+    ///
+    /// # Cancellation
+    /// Dropped, the copy may be published all the same.
+    pub(crate) async fn publish(
+        &self,
+        record: &Record,
+        after: Option<Duration>,
+        from: Option<&Rung>,
+    ) -> (Arc<str>, Result<(), Refused>) {
+        let topic = self.rungs.next(after, from).topic.clone();
+        let published = self.publisher.publish(&copy::message(record, topic.clone())).await;
+        (topic, published)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn rungs() -> Rungs {
+        Rungs::new(vec![("5s".into(), 5 * SECOND), ("1m".into(), 60 * SECOND)]).unwrap()
+    }
+
+    fn next(after: Option<Duration>, from: Option<&str>) -> Arc<str> {
+        let rungs = rungs();
+        rungs.next(after, from.map(|topic| rungs.of(topic).unwrap())).topic.clone()
+    }
+
+    #[test]
+    fn a_record_goes_to_the_first_topic_that_is_not_too_early_or_to_the_last() {
+        for from in [None, Some("5s"), Some("1m")] {
+            assert_eq!(&*next(Some(Duration::ZERO), from), "5s");
+            assert_eq!(&*next(Some(5 * SECOND), from), "5s");
+            assert_eq!(&*next(Some(5 * SECOND + Duration::from_nanos(1)), from), "1m");
+            assert_eq!(&*next(Some(100 * SECOND), from), "1m");
+        }
+    }
+
+    #[test]
+    fn without_a_time_it_goes_one_topic_further_and_stays_in_the_last() {
+        assert_eq!(&*next(None, None), "5s");
+        assert_eq!(&*next(None, Some("5s")), "1m");
+        assert_eq!(&*next(None, Some("1m")), "1m");
+    }
+
+    #[test]
+    fn topics_that_make_no_ladder_are_refused() {
+        let day = 86_400 * SECOND;
+        for (rungs, why) in [
+            (vec![], "no retry topic"),
+            (vec![("", SECOND)], "no topic's name"),
+            (vec![("^a", SECOND)], "no topic's name"),
+            (vec![("a", SECOND), ("a", 2 * SECOND)], "twice"),
+            (vec![("a", SECOND), ("b", SECOND)], "`b` is 1s: it must be longer"),
+            (vec![("a", Duration::ZERO)], "from 1 ms"),
+            (vec![("a", day + SECOND)], "a day"),
+        ] {
+            let owned = rungs.into_iter().map(|(topic, delay)| (topic.to_owned(), delay));
+            let error = Rungs::new(owned.collect()).unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
+        }
+        assert!(Rungs::new(vec![("a".into(), day)]).is_ok());
+    }
+}

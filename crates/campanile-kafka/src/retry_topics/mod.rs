@@ -1,0 +1,108 @@
+//! Retries that hold nobody up: what failed waits in topics of its own.
+//!
+//! A copy of the record is published, then the record's offset is committed: a crash in between
+//! leaves both, and they have one key.
+
+mod copy;
+mod ladder;
+
+use std::time::Duration;
+
+pub(crate) use self::copy::Origin;
+pub(crate) use self::ladder::{Ladder, Rung, Rungs, now};
+
+/// Records that are to be tried again wait in topics of their own, and those behind them go on.
+///
+/// Without it, a record that is to be tried again holds up its partition until its back-off is over.
+/// With it, a copy is published to the first of these topics whose delay is not shorter than the
+/// back-off (to the last, if all are shorter), and the record's offset is committed. The consumer
+/// reads these topics as well, and processes a copy when its delay is over.
+///
+/// ```
+/// use campanile_kafka::{Consumer, ConsumerConfig, RetryTopics};
+/// use std::time::Duration;
+///
+/// # fn main() -> Result<(), campanile_core::ConfigError> {
+/// let retries = RetryTopics::new()
+///     .then("billing.retry.5s", Duration::from_secs(5))
+///     .then("billing.retry.5m", Duration::from_secs(5 * 60));
+/// let consumer = Consumer::new(ConsumerConfig::new("localhost:9092", "billing"))?
+///     .subscribe(["payments"])
+///     .with_retry_topics(retries);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// **This gives up the order of a key.** Records behind the one that failed are processed before it.
+/// Where a later event must not overtake an earlier one of its account, do without.
+///
+/// # What holds
+/// * A copy is the record as it came: key, payload, headers and timestamp. Its coordinates are the
+///   copy's own, and its [origin](campanile_core::Record::origin) tells where the record stood first;
+///   [`key::coordinates`](campanile_core::key::coordinates) and dead letters go by that. So it keeps
+///   its key, its attempts and its back-off: the store knows them by the key.
+/// * The offset is committed after the brokers have acknowledged the copy. A crash in between leaves
+///   the record and its copy; who comes second is answered as a duplicate.
+/// * What cannot be published within [a time](Self::with_timeout) is tried again where it stands, as
+///   without retry topics.
+/// * Only failed attempts, panics among them, make copies. A key that is locked or backing off and a
+///   store that is down say nothing about the record, which waits where it stands. What is given up
+///   goes where [`GivenUp`](crate::GivenUp) says.
+/// * Copies that wait fill at most a quarter of the consumer's budget, so that they hold up no others.
+///
+/// Attempts are counted by the idempotency layer alone: in a stack without it, nothing ends the
+/// retries. There, each failure goes one topic further, and the last goes to itself, unless the error
+/// tells [when](campanile_core::error::retry_after).
+///
+/// # The topics
+/// They must exist when serving begins, belong to this group alone, and be deleted by time, not
+/// compacted. A longer retention than the consumer's longest outage loses nothing. Headers that say
+/// where a record stood first are believed in these topics and in no others, so nobody else should
+/// write to them. Let the last delay be as long as the layer's longest back-off (5 min by default):
+/// a copy whose back-off outlasts its delay waits in its place, and holds up those behind it.
+#[derive(Clone, Debug)]
+pub struct RetryTopics {
+    rungs: Vec<(String, Duration)>,
+    settings: Vec<(String, String)>,
+    timeout: Duration,
+}
+
+impl RetryTopics {
+    /// None yet.
+    pub fn new() -> Self {
+        Self { rungs: Vec::new(), settings: Vec::new(), timeout: Duration::from_secs(10) }
+    }
+
+    /// Adds a topic, whose records are processed this long after they were published to it. Each
+    /// delay must be longer than the one before; from 1 ms to a day, the longest back-off.
+    ///
+    /// It is measured by this machine's clock from the copy's timestamp, and never longer than the
+    /// delay from when it became the first in its partition. Clocks that differ shorten it; then the
+    /// store, which has the last word, has the copy wait in its place.
+    pub fn then(mut self, topic: impl Into<String>, delay: Duration) -> Self {
+        self.rungs.push((topic.into(), delay));
+        self
+    }
+
+    /// Sets one of librdkafka's settings for the producer of copies; as
+    /// [`DeadLetter::set`](crate::DeadLetter::set).
+    pub fn set(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.settings.push((name.into(), value.into()));
+        self
+    }
+
+    /// How long one publication may take; what is refused is tried again meanwhile. At least 1 s.
+    /// Then the record is tried again where it stands.
+    ///
+    /// Default: 10 s, because until then its partition waits, as it would for a longer back-off.
+    pub fn with_timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout.max(Duration::from_secs(1));
+        self
+    }
+}
+
+impl Default for RetryTopics {
+    fn default() -> Self {
+        Self::new()
+    }
+}
