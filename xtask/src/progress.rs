@@ -41,18 +41,23 @@ impl Progress {
             .stdout(Stdio::piped())
             .spawn()
             .map_err(|error| format!("`{shown}` cannot be run: {error}"))?;
-        let mut output = BufReader::new(child.stdout.take().expect("it is piped"));
-        let (mut lines, mut line) = (Vec::new(), Vec::new());
-        while output.read_until(b'\n', &mut line)? > 0 {
-            let mut ours = io::stdout().lock();
-            ours.write_all(&line)?;
-            ours.flush()?;
-            lines.push(String::from_utf8_lossy(&line).trim_end().to_owned());
-            line.clear();
-        }
+        let output = BufReader::new(child.stdout.take().expect("it is piped"));
+        let lines = listen(output, &mut io::stdout())?;
         succeeded(&shown, child.wait()?)?;
         Ok(lines)
     }
+}
+
+/// Shows each line when it comes, and gives all of them.
+fn listen(mut output: impl BufRead, shown: &mut impl Write) -> io::Result<Vec<String>> {
+    let (mut lines, mut line) = (Vec::new(), Vec::new());
+    while output.read_until(b'\n', &mut line)? > 0 {
+        shown.write_all(&line)?;
+        shown.flush()?;
+        lines.push(String::from_utf8_lossy(&line).trim_end().to_owned());
+        line.clear();
+    }
+    Ok(lines)
 }
 
 fn succeeded(shown: &str, status: ExitStatus) -> Result {
@@ -94,19 +99,19 @@ fn show(command: &Command) -> String {
 mod tests {
     use super::*;
 
-    fn shell(script: &str) -> Result<Vec<String>> {
-        Progress::start().run_and_listen(Command::new("sh").args(["-c", script]))
-    }
-
     #[test]
-    fn what_is_listened_to_comes_line_by_line_whatever_its_bytes() {
-        let lines = shell(r"printf 'one\r\n\377two\n\nlast'").expect("it succeeds");
+    fn what_is_listened_to_is_shown_as_it_is_and_given_line_by_line() {
+        let output: &[u8] = b"one\r\n\xfftwo\n\nlast";
+        let mut shown = Vec::new();
+        let lines = listen(output, &mut shown).expect("nothing fails");
+        assert_eq!(shown, output);
         assert_eq!(lines, ["one", "\u{fffd}two", "", "last"]);
     }
 
     #[test]
-    fn a_command_that_fails_fails_after_its_output_was_shown() {
-        let error = shell("echo one; exit 3").expect_err("it fails").to_string();
-        assert!(error.ends_with("ended with exit status: 3"), "{error}");
+    fn a_command_that_fails_says_how_although_it_was_listened_to() {
+        let failed = Progress::start().run_and_listen(&mut Command::new("false"));
+        let error = failed.expect_err("it fails").to_string();
+        assert_eq!(error, "`false` ended with exit status: 1");
     }
 }
