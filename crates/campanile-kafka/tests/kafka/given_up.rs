@@ -18,7 +18,7 @@ use crate::support::{committed, consumer, serve, until, until_committed};
 pub(crate) struct Order {
     pub(crate) id: String,
     #[serde(default)]
-    fails: bool,
+    pub(crate) fails: bool,
     #[serde(default)]
     permanent: bool,
 }

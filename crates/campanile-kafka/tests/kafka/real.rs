@@ -1,16 +1,20 @@
 //! What the mock cluster does not do: transactions, compaction, a broker that dies, the newer
-//! consumer protocol.
+//! consumer protocol, the largest size of a topic's messages, a topic that is deleted.
 
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use campanile_core::{BoxError, Record};
+use campanile_core::{BoxError, Record, error};
+use campanile_kafka::DeadLetter;
 use campanile_test::{KafkaServer, Message, eventually};
+use rdkafka::admin::{AdminClient, AdminOptions};
+use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use rdkafka::{ClientConfig, Message as _};
 use tower::{Service, service_fn};
 
+use crate::dead_letter::{header, letters_in};
 use crate::rebalance::share;
 use crate::support::{BOUND, Log, committed, consumer, messages, serve, until, until_committed};
 
@@ -208,5 +212,77 @@ async fn a_broker_that_hangs_holds_up_no_shutdown() {
     serving.stop().await.unwrap();
     assert!(start.elapsed() < Duration::from_secs(15), "{:?}", start.elapsed());
     kafka.resume().unwrap();
+    blocking(move || drop(kafka)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_too_large_for_the_topic_of_dead_letters_goes_there_without_its_payload() {
+    let kafka = topic("large", 1, &[]).await;
+    topic("large.dead", 1, &[("max.message.bytes", "20000")]).await;
+    let payloads = [10, 100_000, 10, 15_000, 500_000].map(|size| vec![b'x'; size]);
+    let produced = payloads.clone();
+    blocking(move || {
+        let message = |payload| Message::to("large").key("k").header("h", "v").payload(payload);
+        kafka.producer().produce_all(produced.into_iter().map(message)).unwrap();
+    })
+    .await;
+    let config = kafka.consumer_config("large");
+    // Compressed, they would fit.
+    let letters_to = DeadLetter::topic("large.dead").set("compression.type", "none");
+    let consumer = consumer(config.clone(), "large").with_given_up(letters_to);
+    let refuses =
+        service_fn(async |_: Record| Err::<(), _>(BoxError::from(error::permanent("no"))));
+    let serving = serve(consumer, refuses);
+    until_committed(&config, "large", &[5]).await;
+    assert_eq!(serving.stop().await.unwrap().dead_lettered, 5);
+    let letters = blocking(move || letters_in(&config, "large.dead")).await;
+    let sizes: Vec<_> = letters.iter().map(|l| l.payload().map(<[u8]>::len)).collect();
+    assert_eq!(sizes, [Some(10), None, Some(10), Some(15_000), None]);
+    for (letter, payload) in letters.iter().zip(&payloads) {
+        assert_eq!((letter.key(), header(letter, "h")), (Some(&b"k"[..]), "v".to_owned()));
+        if letter.payload().is_none() {
+            let bytes = header(letter, "campanile-truncated-payload-bytes");
+            assert_eq!(bytes, payload.len().to_string());
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_topic_of_dead_letters_that_is_deleted_holds_the_offset_until_it_is_there_again() {
+    let (kafka, config) = blocking(|| {
+        let kafka = KafkaServer::start().unwrap();
+        kafka.create_topic("orders", 1, &[]).unwrap();
+        kafka.create_topic("orders.dead", 1, &[]).unwrap();
+        kafka.producer().produce_all(messages("orders", 1, 1)).unwrap();
+        let config = kafka.consumer_config("g");
+        (kafka, config)
+    })
+    .await;
+    let letters_to = DeadLetter::topic("orders.dead").with_timeout(Duration::from_secs(2));
+    let consumer = consumer(config.clone(), "orders").with_given_up(letters_to);
+    let refuses =
+        service_fn(async |_: Record| Err::<(), _>(BoxError::from(error::permanent("no"))));
+    let serving = serve(consumer, refuses);
+    until_committed(&config, "orders", &[1]).await;
+    let admin: AdminClient<DefaultClientContext> =
+        ClientConfig::new().set("bootstrap.servers", kafka.bootstrap()).create().unwrap();
+    admin.delete_topics(&["orders.dead"], &AdminOptions::new()).await.unwrap()[0].clone().unwrap();
+    let kafka = blocking(move || {
+        kafka.producer().produce_all(messages("orders", 1, 1)).unwrap();
+        kafka
+    })
+    .await;
+    // Longer than a budget.
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    assert_eq!(committed(&config, "orders", 1), [Some(1)]);
+    let kafka = blocking(move || {
+        kafka.create_topic("orders.dead", 1, &[]).unwrap();
+        kafka
+    })
+    .await;
+    until_committed(&config, "orders", &[2]).await;
+    assert_eq!(serving.stop().await.unwrap().dead_lettered, 2);
+    let letters = blocking(move || letters_in(&config, "orders.dead")).await;
+    assert!(!letters.is_empty());
     blocking(move || drop(kafka)).await;
 }

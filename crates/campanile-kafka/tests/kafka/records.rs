@@ -110,7 +110,11 @@ async fn a_header_whose_name_is_not_utf_8_comes_with_a_replaced_name() {
 }
 
 /// rdkafka's own producer takes names in UTF-8 only.
-fn produce_header(producer: &BaseProducer, name: &[u8], value: &[u8]) -> Result<(), KafkaError> {
+pub(crate) fn produce_header(
+    producer: &BaseProducer,
+    name: &[u8],
+    value: &[u8],
+) -> Result<(), KafkaError> {
     let (topic, name) = (CString::new("orders").unwrap(), CString::new(name).unwrap());
     // SAFETY: the producer is alive, each type is followed by the arguments that librdkafka
     // documents for it, and all of them are copied before the call returns.

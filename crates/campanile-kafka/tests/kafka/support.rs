@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
 
 use campanile_core::{BoxError, Coordinates, Record};
-use campanile_kafka::{Consumer, ConsumerError, Summary};
+use campanile_kafka::{Consumer, ConsumerError, Handle, Summary};
 use campanile_test::{Message, MockKafka};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
@@ -60,6 +60,7 @@ pub(crate) struct Serving {
     task: JoinHandle<Result<Summary, ConsumerError>>,
     stop: Option<oneshot::Sender<()>>,
     stopping: Arc<AtomicBool>,
+    handle: Handle,
 }
 
 pub(crate) fn serve<S, E>(consumer: Consumer, service: S) -> Serving
@@ -72,17 +73,23 @@ where
     let (stop, stopped) = oneshot::channel();
     let stopping = Arc::new(AtomicBool::new(false));
     let told = stopping.clone();
-    let serve = consumer.serve(service).with_graceful_shutdown(async move {
+    let serve = consumer.serve(service);
+    let handle = serve.handle();
+    let serve = serve.with_graceful_shutdown(async move {
         // Only `stop` says so; a `Serving` that is dropped drops the future.
         if stopped.await.is_err() {
             std::future::pending::<()>().await;
         }
         told.store(true, Ordering::SeqCst);
     });
-    Serving { task: tokio::spawn(serve.into_future()), stop: Some(stop), stopping }
+    Serving { task: tokio::spawn(serve.into_future()), stop: Some(stop), stopping, handle }
 }
 
 impl Serving {
+    pub(crate) fn handle(&self) -> Handle {
+        self.handle.clone()
+    }
+
     /// Begins a graceful shutdown, and waits until the driver knows.
     pub(crate) async fn begin_to_stop(&mut self) {
         self.stop.take().unwrap().send(()).expect("it serves");

@@ -1,17 +1,28 @@
 //! Records that are given up and kept in a topic for dead letters.
 
+mod buried;
+mod flood;
 mod published;
+mod refused;
+mod unpublished;
 
 use std::time::Duration;
 
+use campanile_core::{
+    BoxError, Command, DecodeLayer, FencingToken, IdempotencyKey, Namespace, Operation, Owner,
+    Record, Reply, Request, Retention, StoreKey, key,
+};
+use campanile_idempotency::{Backoff, IdempotencyLayer, LockKeeper, Store};
 use campanile_kafka::{Consumer, DeadLetter};
 use campanile_test::{Message, MockKafka};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::message::{Headers, OwnedMessage};
 use rdkafka::types::RDKafkaRespErr;
 use rdkafka::{ClientConfig, Message as _, Offset, TopicPartitionList};
+use tower::{Service, ServiceBuilder};
 
-use crate::support::{BOUND, consumer};
+use crate::given_up::Order;
+use crate::support::{BOUND, consumer, within};
 
 const DEAD: &str = "orders.dead";
 
@@ -46,7 +57,7 @@ fn unknown(kafka: &MockKafka, topic: &str, unknown: bool) {
 }
 
 /// What is in the only partition of this topic.
-fn letters_in(config: &ClientConfig, topic: &str) -> Vec<OwnedMessage> {
+pub(crate) fn letters_in(config: &ClientConfig, topic: &str) -> Vec<OwnedMessage> {
     let consumer: BaseConsumer = config.create().unwrap();
     let (_, end) = consumer.fetch_watermarks(topic, 0, BOUND).unwrap();
     let mut list = TopicPartitionList::new();
@@ -61,7 +72,7 @@ fn letters(config: &ClientConfig) -> Vec<OwnedMessage> {
 }
 
 /// The only header of this name, as text.
-fn header(letter: &OwnedMessage, name: &str) -> String {
+pub(crate) fn header(letter: &OwnedMessage, name: &str) -> String {
     let bytes = bytes(letter, name).unwrap_or_else(|| panic!("no header {name}"));
     String::from_utf8(bytes).unwrap()
 }
@@ -76,4 +87,52 @@ fn bytes(letter: &OwnedMessage, name: &str) -> Option<Vec<u8>> {
 
 fn payloads(letters: &[OwnedMessage]) -> Vec<Option<&str>> {
     letters.iter().map(|l| l.payload().map(|p| std::str::from_utf8(p).unwrap())).collect()
+}
+
+/// What a process does that takes a key's lock and dies, so many times.
+async fn crash(store: &impl Store, key: &str, times: usize) {
+    let namespace = Namespace::try_from("orders").unwrap();
+    let key = StoreKey::new(namespace, IdempotencyKey::new(key.to_owned()).unwrap());
+    for owner in 1..=times {
+        let operation = Operation::Acquire {
+            owner: Owner::new(owner as u64).unwrap(),
+            ttl: Duration::from_millis(1),
+            max_attempts: 1,
+            fingerprint: None,
+            floor: FencingToken::ZERO,
+        };
+        let command = Command { key: key.clone(), operation, retention: Retention::default() };
+        let granted = async {
+            loop {
+                match store.apply(command.clone()).await.unwrap().reply {
+                    Reply::Acquired { .. } | Reply::Exhausted { .. } => break,
+                    _ => tokio::time::sleep(Duration::from_millis(1)).await,
+                }
+            }
+        };
+        within("the lock of who died expires", granted).await;
+    }
+    // The last one's lock expires as well.
+    tokio::time::sleep(Duration::from_millis(2)).await;
+}
+
+/// One attempt for each order, under a lock of so long.
+fn once(
+    keeper: &LockKeeper,
+    ttl: Duration,
+) -> impl Service<Record, Error = BoxError, Future: Send> + Send + use<> {
+    let backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(5)).unwrap();
+    let layer = IdempotencyLayer::new(keeper, "orders", key::field(|o: &Order| &o.id))
+        .unwrap()
+        .with_max_attempts(1)
+        .unwrap()
+        .with_lock_ttl(ttl)
+        .unwrap()
+        .with_backoff(backoff);
+    ServiceBuilder::new().layer(DecodeLayer::json()).layer(layer).service_fn(
+        async |request: Request<Order>| match request.body() {
+            Order { fails: true, .. } => Err(BoxError::from("gateway is busy")),
+            _ => Ok(()),
+        },
+    )
 }

@@ -1,13 +1,20 @@
 //! A dead letter is its record, with where it came from and why it died, and it is there before
 //! anything is committed.
 
-use campanile_core::Operation;
-use campanile_idempotency::{LockKeeper, MemoryStore};
+use campanile_core::{BoxError, DecodeLayer, Record, Request, error, key};
+use campanile_idempotency::{IdempotencyLayer, LockKeeper, MemoryStore};
+use campanile_kafka::{DeadLetter, HeaderStyle};
 use campanile_test::faults::{Fault, FaultyStore};
+use campanile_test::{Message, MockKafka};
+use rdkafka::message::{Header, Headers, OwnedHeaders};
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
+use rdkafka::{ClientConfig, Message as _};
+use tower::{ServiceBuilder, service_fn};
 
-use super::{burying, header, kafka, letters, payloads, produce, unknown};
-use crate::given_up::{FAILS, GOOD, LAST, Outcomes, PERMANENT, service};
-use crate::support::{committed, serve, until, until_committed};
+use super::{DEAD, burying, bytes, header, kafka, letters, payloads, produce, unknown};
+use crate::given_up::{FAILS, GOOD, LAST, Order, Outcomes, PERMANENT, keeper, service};
+use crate::records::produce_header;
+use crate::support::{BOUND, committed, consumer, serve, until, until_committed};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dead_letter_is_published_then_its_key_is_failed_then_its_offset_is_committed() {
@@ -19,14 +26,14 @@ async fn a_dead_letter_is_published_then_its_key_is_failed_then_its_offset_is_co
     let serving = serve(burying(config.clone()), service(&keeper, 1, &outcomes));
     until_committed(&config, "orders", &[1]).await;
 
-    unknown(&kafka, super::DEAD, true);
+    unknown(&kafka, DEAD, true);
     store.next_of("reject", Fault::Hang);
     produce(&kafka, &[FAILS, FAILS, LAST]);
     // Its attempt is recorded because its letter could not be published.
     until("its lock is let go", || store.count("fail") == 1).await;
     assert_eq!(store.count("reject"), 0, "before it is published");
 
-    unknown(&kafka, super::DEAD, false);
+    unknown(&kafka, DEAD, false);
     until("the entry is to be FAILED", || store.count("reject") == 1).await;
     assert_eq!(letters(&config).len(), 1);
     assert_eq!(committed(&config, "orders", 1), [Some(1)], "before its key is FAILED");
@@ -36,8 +43,7 @@ async fn a_dead_letter_is_published_then_its_key_is_failed_then_its_offset_is_co
     let summary = serving.stop().await.unwrap();
     assert_eq!(letters(&config).len(), 1);
     assert_eq!((summary.received, summary.processed, summary.dead_lettered), (4, 3, 1));
-    let rejected = |c: &campanile_core::Command| matches!(c.operation, Operation::Reject { .. });
-    assert_eq!(store.commands().iter().filter(|c| rejected(c)).count(), 1);
+    assert_eq!(store.count("reject"), 1);
     let told = outcomes.lock().unwrap().clone();
     assert_eq!(told, [(0, "processed"), (2, "parked"), (3, "processed")]);
 }
@@ -57,6 +63,129 @@ async fn records_that_cannot_be_tried_are_dead_lettered_without_a_lock() {
     assert_eq!(payloads(&letters), [Some(bad[0]), Some(bad[1]), Some(PERMANENT)]);
     let causes: Vec<_> = letters.iter().map(|letter| header(letter, "campanile-cause")).collect();
     assert_eq!(causes, ["undecodable", "missing-key", "failed"]);
+    let tokens: Vec<_> = letters.iter().map(|l| bytes(l, "campanile-token").is_some()).collect();
+    assert_eq!(tokens, [false, false, true]);
     assert_eq!(store.count("reject"), 1);
     assert_eq!(store.count("acquire"), 3, "of the good ones and of the one that failed");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_same_key_with_another_payload_is_dead_lettered_and_its_entry_stays() {
+    let kafka = kafka(&[GOOD, r#"{"id":"a","fails":true}"#, GOOD]);
+    let config = kafka.consumer_config("g");
+    let key = key::field(|o: &Order| &o.id).fingerprint_by(|r: &Request<Order>, hasher| {
+        hasher.update([r.body().fails.into()]);
+    });
+    let layer = IdempotencyLayer::new(MemoryStore::new(), "orders", key).unwrap();
+    let service = ServiceBuilder::new()
+        .layer(DecodeLayer::json())
+        .layer(layer)
+        .service_fn(async |_: Request<Order>| Ok::<_, BoxError>(()));
+    let serving = serve(burying(config.clone()), service);
+    until_committed(&config, "orders", &[3]).await;
+    let summary = serving.stop().await.unwrap();
+    assert_eq!((summary.processed, summary.dead_lettered), (2, 1));
+    let letters = letters(&config);
+    assert_eq!(header(&letters[0], "campanile-cause"), "mismatch");
+    assert_eq!(header(&letters[0], "campanile-key"), "a");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_letter_says_exactly_where_its_record_stands() {
+    let kafka = MockKafka::start(1).unwrap();
+    kafka.create_topic("orders", 4).unwrap();
+    kafka.create_topic(DEAD, 1).unwrap();
+    let config = kafka.consumer_config("billing");
+    // Partition 2, offset 5: no number stands twice.
+    let message = |payload: &str| Message::to("orders").partition(2).key("k").payload(payload);
+    let good = (0..5).map(|n| message(&format!(r#"{{"id":"good-{n}"}}"#)));
+    kafka.producer().produce_all(good.chain([message(FAILS)])).unwrap();
+    let letters_to = DeadLetter::topic(DEAD).with_headers(HeaderStyle::Both);
+    let consumer = consumer(config.clone(), "orders").with_given_up(letters_to);
+    let serving = serve(consumer, service(&keeper(), 3, &Outcomes::default()));
+    until("the letter", || letters(&config).len() == 1).await;
+    serving.stop().await.unwrap();
+    assert_eq!(committed(&config, "orders", 4)[2], Some(6));
+    let letter = &letters(&config)[0];
+    for (name, value) in [
+        ("kafka_dlt-original-topic", b"orders".to_vec()),
+        ("kafka_dlt-original-partition", 2_i32.to_be_bytes().to_vec()),
+        ("kafka_dlt-original-offset", 5_i64.to_be_bytes().to_vec()),
+        ("kafka_dlt-original-consumer-group", b"billing".to_vec()),
+        ("__connect.errors.topic", b"orders".to_vec()),
+        ("__connect.errors.partition", b"2".to_vec()),
+        ("__connect.errors.offset", b"5".to_vec()),
+        ("campanile-cause", b"failed".to_vec()),
+        ("campanile-key", b"b".to_vec()),
+        ("campanile-attempts", b"3".to_vec()),
+    ] {
+        assert_eq!(bytes(letter, name), Some(value), "{name}");
+    }
+    let message = header(letter, "kafka_dlt-exception-message");
+    assert!(message.contains("gateway is busy"), "{message}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn key_payload_timestamp_and_headers_are_the_records_whatever_they_are() {
+    let kafka = kafka(&[]);
+    let config = kafka.consumer_config("g");
+    let producer: BaseProducer =
+        ClientConfig::new().set("bootstrap.servers", kafka.bootstrap()).create().unwrap();
+    let long_ago = 1_234_567_890_123;
+    let headers = OwnedHeaders::new()
+        .insert(Header { key: "a", value: Some("1") })
+        .insert(Header::<&str> { key: "b", value: None })
+        .insert(Header { key: "a", value: Some("") })
+        .insert(Header { key: "", value: Some(&[0xff_u8, 0][..]) });
+    let record = BaseRecord::to("orders").partition(0).timestamp(long_ago);
+    producer.send(record.key(&[0_u8, 0xff][..]).payload(&[0xff_u8][..]).headers(headers)).unwrap();
+    // A tombstone, and a payload of no bytes, which is none.
+    producer.send(BaseRecord::<[u8], [u8]>::to("orders").partition(0).key(b"k")).unwrap();
+    producer.send(BaseRecord::<[u8], [u8]>::to("orders").partition(0).payload(b"")).unwrap();
+    produce_header(&producer, b"caf\xe9", b"latin").unwrap();
+    producer.flush(BOUND).unwrap();
+
+    let service = service_fn(async |_: Record| Err::<(), _>(BoxError::from(error::permanent("x"))));
+    let serving = serve(burying(config.clone()), service);
+    until_committed(&config, "orders", &[4]).await;
+    assert_eq!(serving.stop().await.unwrap().dead_lettered, 4);
+    let letters = letters(&config);
+    let parts: Vec<_> = letters.iter().map(|letter| (letter.key(), letter.payload())).collect();
+    let expected: [(Option<&[u8]>, Option<&[u8]>); 4] =
+        [(Some(&[0, 0xff]), Some(&[0xff])), (Some(b"k"), None), (None, Some(b"")), (None, None)];
+    assert_eq!(parts, expected);
+    assert_eq!(letters[0].timestamp().to_millis(), Some(long_ago));
+    let own = |n: usize| -> Vec<(String, Option<Vec<u8>>)> {
+        let headers = letters[n].headers().unwrap().iter();
+        let all = headers.map(|h| (h.key.to_owned(), h.value.map(<[u8]>::to_vec)));
+        all.filter(|(name, _)| !name.contains("kafka_dlt") && !name.contains("campanile")).collect()
+    };
+    let value = |value: &[u8]| Some(value.to_vec());
+    let expected = [
+        ("a".to_owned(), value(b"1")),
+        ("b".to_owned(), None),
+        ("a".to_owned(), value(b"")),
+        (String::new(), value(&[0xff, 0])),
+    ];
+    assert_eq!(own(0), expected);
+    assert_eq!(own(3), [("caf\u{fffd}".to_owned(), value(b"latin"))]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dead_letters_of_each_topic_go_where_the_choice_says() {
+    let kafka = kafka(&[PERMANENT]);
+    kafka.create_topic("payments", 1).unwrap();
+    kafka.create_topic("payments.dead", 1).unwrap();
+    let payment = Message::to("payments").partition(0).payload(FAILS);
+    kafka.producer().produce(payment).unwrap();
+    let config = kafka.consumer_config("g");
+    let consumer = consumer(config.clone(), "orders")
+        .subscribe(["payments"])
+        .with_given_up(DeadLetter::by_topic(|topic| format!("{topic}.dead")));
+    let serving = serve(consumer, service(&keeper(), 1, &Outcomes::default()));
+    until_committed(&config, "orders", &[1]).await;
+    until_committed(&config, "payments", &[1]).await;
+    assert_eq!(serving.stop().await.unwrap().dead_lettered, 2);
+    assert_eq!(payloads(&letters(&config)), [Some(PERMANENT)]);
+    assert_eq!(payloads(&super::letters_in(&config, "payments.dead")), [Some(FAILS)]);
 }

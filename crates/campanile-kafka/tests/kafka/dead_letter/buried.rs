@@ -1,0 +1,76 @@
+//! Keys whose attempts were used up by crashes, and whose burials were, too.
+
+use std::time::Duration;
+
+use campanile_core::{Command, Operation, Retention};
+use campanile_idempotency::{LockKeeper, MemoryStore, Store};
+use campanile_test::faults::FaultyStore;
+
+use super::{burying, bytes, crash, header, kafka, letters, once, payloads};
+use crate::given_up::{FAILS, GOOD};
+use crate::support::{committed, serve, until, until_committed};
+
+const TTL: Duration = Duration::from_secs(30);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_crashed_in_its_last_attempt_is_dead_lettered_and_not_tried_again() {
+    let kafka = kafka(&[FAILS]);
+    let config = kafka.consumer_config("g");
+    let store = MemoryStore::new();
+    crash(&store, "b", 1).await;
+    let keeper = LockKeeper::new(store).unwrap();
+    let serving = serve(burying(config.clone()), once(&keeper, TTL));
+    until_committed(&config, "orders", &[1]).await;
+    assert_eq!(serving.stop().await.unwrap().dead_lettered, 1);
+    let letters = letters(&config);
+    assert_eq!(payloads(&letters), [Some(FAILS)]);
+    assert_eq!(header(&letters[0], "campanile-cause"), "exhausted");
+    assert_eq!(header(&letters[0], "campanile-attempts"), "1");
+    assert_eq!(header(&letters[0], "campanile-burials"), "1");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_a_crash_while_it_was_buried_the_letter_has_no_payload() {
+    let kafka = kafka(&[FAILS]);
+    let config = kafka.consumer_config("g");
+    let store = MemoryStore::new();
+    crash(&store, "b", 2).await;
+    let keeper = LockKeeper::new(store).unwrap();
+    let serving = serve(burying(config.clone()), once(&keeper, TTL));
+    until_committed(&config, "orders", &[1]).await;
+    assert_eq!(serving.stop().await.unwrap().dead_lettered, 1);
+    let letters = letters(&config);
+    assert_eq!(payloads(&letters), [None]);
+    assert_eq!(header(&letters[0], "campanile-burials"), "2");
+    let length = header(&letters[0], "campanile-truncated-payload-bytes");
+    assert_eq!(length, FAILS.len().to_string());
+    assert_eq!(bytes(&letters[0], "kafka_dlt-original-offset"), Some(vec![0; 8]));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_five_burials_nothing_is_published_or_committed_until_the_key_is_reopened() {
+    let kafka = kafka(&[GOOD, FAILS, GOOD]);
+    let config = kafka.consumer_config("g");
+    let store = FaultyStore::new(MemoryStore::new());
+    crash(&store, "b", 5).await;
+    let keeper = LockKeeper::new(store.clone()).unwrap();
+    let serving = serve(burying(config.clone()), once(&keeper, TTL));
+    until("its lock is let go", || store.count("release") == 1).await;
+    let summary = serving.stop().await.unwrap();
+    assert_eq!((summary.processed, summary.left), (1, 2));
+    assert_eq!(letters(&config).len(), 0);
+    assert_eq!(committed(&config, "orders", 1), [Some(1)]);
+
+    let released = store.commands().into_iter().find_map(|command| match command.operation {
+        Operation::Release { grant, .. } => Some((command.key, grant.token)),
+        _ => None,
+    });
+    let (key, token) = released.unwrap();
+    let operation = Operation::Redrive { token, force: true };
+    let reopen = Command { key, operation, retention: Retention::default() };
+    store.apply(reopen).await.unwrap();
+    let serving = serve(burying(config.clone()), once(&keeper, TTL));
+    until_committed(&config, "orders", &[3]).await;
+    serving.stop().await.unwrap();
+    assert_eq!(payloads(&letters(&config)), [Some(FAILS)]);
+}

@@ -1,0 +1,163 @@
+//! A dependency that fails every record does not empty the topic into another.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use campanile_core::{BoxError, Record, error};
+use campanile_idempotency::{LockKeeper, MemoryStore};
+use campanile_kafka::{Consumer, DeadLetter, FloodGuard, Paused};
+use campanile_test::faults::FaultyStore;
+use campanile_test::{Message, MockKafka};
+use tower::{Service, service_fn};
+
+use super::{DEAD, letters, once};
+use crate::support::{Log, committed, consumer, fill, mock, serve, until, until_committed, within};
+
+/// Fails for good while it is broken.
+fn service(
+    broken: &Arc<AtomicBool>,
+) -> impl Service<Record, Response = (), Error = BoxError, Future: Send> + Send + use<> {
+    let broken = broken.clone();
+    service_fn(move |_: Record| {
+        let fails = broken.load(Ordering::SeqCst);
+        async move { if fails { Err(error::permanent("no route").into()) } else { Ok(()) } }
+    })
+}
+
+fn guarded(kafka: &MockKafka, guard: FloodGuard) -> Consumer {
+    let letters_to = DeadLetter::topic(DEAD).with_flood_guard(guard);
+    consumer(kafka.consumer_config("g"), "orders").with_given_up(letters_to)
+}
+
+fn broken(partitions: i32, records: usize) -> (MockKafka, Arc<AtomicBool>) {
+    let kafka = mock("orders", partitions, records);
+    kafka.create_topic(DEAD, 1).unwrap();
+    (kafka, Arc::new(AtomicBool::new(true)))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_handler_that_fails_all_records_pauses_the_consumer_until_it_is_told_to_go_on() {
+    let (kafka, broken) = broken(4, 1250);
+    let config = kafka.consumer_config("g");
+    let serving = serve(guarded(&kafka, FloodGuard::default()), service(&broken));
+    let handle = serving.handle();
+    let why = within("it pauses", handle.wait_paused()).await.unwrap();
+    assert!(matches!(why, Paused::Flood { most: 50, of_last: 100, .. }), "{why}");
+    until("what is under way ends", || letters(&config).len() == 50).await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!(letters(&config).len(), 50);
+    let sum = |offsets: Vec<Option<i64>>| offsets.into_iter().flatten().sum::<i64>();
+    until("50 are committed", || sum(committed(&config, "orders", 4)) == 50).await;
+
+    // Told to go on while it is still broken, it counts from the beginning.
+    handle.resume();
+    within("it pauses again", handle.wait_paused()).await.unwrap();
+    until("what is under way ends", || letters(&config).len() == 100).await;
+
+    broken.store(false, Ordering::SeqCst);
+    handle.resume();
+    assert_eq!(handle.paused(), None);
+    until_committed(&config, "orders", &[1250; 4]).await;
+    let summary = serving.stop().await.unwrap();
+    assert_eq!((summary.processed, summary.dead_lettered), (4900, 100));
+    assert_eq!(letters(&config).len(), 100);
+    assert_eq!(handle.wait_paused().await, None, "it has ended");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_it_is_paused_it_stays_in_the_group_and_can_be_stopped() {
+    let (kafka, broken) = broken(1, 10);
+    let config = kafka.consumer_config("g");
+    let serving = serve(guarded(&kafka, FloodGuard::new(2, 10)), service(&broken));
+    let handle = serving.handle();
+    within("it pauses", handle.wait_paused()).await.unwrap();
+    until_committed(&config, "orders", &[2]).await;
+    // Longer than the session of a member that has left.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let summary = serving.stop().await.unwrap();
+    assert_eq!((summary.dead_lettered, summary.left, summary.revoked), (2, 8, 0));
+    assert_eq!(committed(&config, "orders", 1), [Some(2)]);
+
+    // A new start counts from the beginning.
+    broken.store(false, Ordering::SeqCst);
+    let serving = serve(guarded(&kafka, FloodGuard::new(2, 10)), service(&broken));
+    until_committed(&config, "orders", &[10]).await;
+    serving.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_record_that_was_one_too_many_keeps_its_place_and_leaves_no_lock_behind() {
+    let kafka = MockKafka::start(1).unwrap();
+    kafka.create_topic("orders", 1).unwrap();
+    kafka.create_topic(DEAD, 1).unwrap();
+    for n in 0..4 {
+        let order = format!(r#"{{"id":"order-{n}","fails":true}}"#);
+        kafka.producer().produce(Message::to("orders").partition(0).payload(order)).unwrap();
+    }
+    let config = kafka.consumer_config("g");
+    let store = FaultyStore::new(MemoryStore::new());
+    let keeper = LockKeeper::new(store.clone()).unwrap();
+    let serving =
+        serve(guarded(&kafka, FloodGuard::new(2, 10)), once(&keeper, Duration::from_secs(3600)));
+    let handle = serving.handle();
+    within("it pauses", handle.wait_paused()).await.unwrap();
+    // As where the consumer stops: its attempt is recorded, and it is not doomed.
+    until("the lock is let go", || store.count("fail") == 1).await;
+    assert_eq!((store.count("reject"), store.count("acquire")), (2, 3));
+    until_committed(&config, "orders", &[2]).await;
+
+    handle.resume();
+    until_committed(&config, "orders", &[4]).await;
+    assert_eq!(serving.stop().await.unwrap().dead_lettered, 4);
+    assert_eq!(letters(&config).len(), 4);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn by_its_handle_a_consumer_pauses_and_goes_on_and_what_is_at_work_ends() {
+    let (kafka, broken) = broken(1, 0);
+    broken.store(false, Ordering::SeqCst);
+    let config = kafka.consumer_config("g");
+    let log = Log::default();
+    let seen = log.clone();
+    let gate = Arc::new(tokio::sync::Semaphore::new(0));
+    let g = gate.clone();
+    let service = service_fn(move |record: Record| {
+        seen.push(&record);
+        let gate = g.clone();
+        async move {
+            gate.acquire().await?.forget();
+            Ok::<_, BoxError>(())
+        }
+    });
+    let serving = serve(guarded(&kafka, FloodGuard::default()), service);
+    let handle = serving.handle();
+    fill(&kafka, "orders", 1, 3);
+    log.reaches(1).await;
+    handle.pause();
+    assert_eq!(handle.paused(), Some(Paused::ByHandle));
+    gate.add_permits(3);
+    until_committed(&config, "orders", &[1]).await;
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert_eq!(log.len(), 1, "nothing more is begun");
+    handle.resume();
+    until_committed(&config, "orders", &[3]).await;
+    serving.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_paused_consumer_gives_its_partitions_away_and_the_other_goes_on() {
+    let (kafka, broken) = broken(2, 10);
+    let config = kafka.consumer_config("g");
+    let one = serve(guarded(&kafka, FloodGuard::new(0, 1)), service(&broken));
+    let handle = one.handle();
+    within("it pauses", handle.wait_paused()).await.unwrap();
+    let mended = Arc::new(AtomicBool::new(false));
+    let other = serve(guarded(&kafka, FloodGuard::default()), service(&mended));
+    until("the other's partition", || committed(&config, "orders", 2).contains(&Some(10))).await;
+    assert!(handle.paused().is_some());
+    one.stop().await.unwrap();
+    until_committed(&config, "orders", &[10, 10]).await;
+    other.stop().await.unwrap();
+    assert_eq!(letters(&config).len(), 0);
+}

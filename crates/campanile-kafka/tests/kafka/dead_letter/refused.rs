@@ -1,0 +1,84 @@
+//! What cannot hold dead letters is refused when serving begins.
+
+use std::error::Error;
+
+use campanile_core::{BoxError, Record};
+use campanile_kafka::{Consumer, ConsumerError, DeadLetter};
+use tower::service_fn;
+
+use super::{DEAD, kafka, unknown};
+use crate::given_up::GOOD;
+use crate::support::{committed, consumer, serve};
+
+async fn ignore(_: Record) -> Result<(), BoxError> {
+    Ok(())
+}
+
+async fn refused(consumer: Consumer) -> ConsumerError {
+    serve(consumer, service_fn(ignore)).ended().await.unwrap_err()
+}
+
+fn text(error: &ConsumerError) -> String {
+    format!("{error:?}")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dead_letters_that_would_come_back_are_refused() {
+    let kafka = kafka(&[GOOD]);
+    let config = kafka.consumer_config("g");
+    let of = |topics: &[&str], letters_to: DeadLetter| {
+        let consumer = Consumer::new(config.clone()).unwrap();
+        consumer.subscribe(topics.iter().copied()).with_given_up(letters_to)
+    };
+    for consumer in [
+        of(&["orders"], DeadLetter::topic("orders")),
+        of(&["orders", DEAD], DeadLetter::topic(DEAD)),
+        of(&["orders", DEAD], DeadLetter::by_topic(|topic| format!("{topic}.dead"))),
+        // Seen when the topics that it stands for are assigned.
+        of(&["^orders.*"], DeadLetter::topic(DEAD)),
+        of(&["^orders.*"], DeadLetter::by_topic(|topic| format!("{topic}.dead"))),
+    ] {
+        let error = refused(consumer).await;
+        assert!(matches!(error, ConsumerError::Config(_)), "{error:?}");
+        assert!(text(&error).contains("orders"), "{error:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_topic_for_dead_letters_that_does_not_exist_is_named_before_anything_is_consumed() {
+    let kafka = kafka(&[GOOD]);
+    unknown(&kafka, DEAD, true);
+    let config = kafka.consumer_config("g");
+    let error = refused(consumer(config.clone(), "orders").with_given_up(DeadLetter::topic(DEAD)));
+    let error = error.await;
+    assert!(matches!(error, ConsumerError::Kafka { .. }), "{error:?}");
+    assert!(text(&error).contains("topic `orders.dead`, for dead letters"), "{error:?}");
+    assert!(text(&error).contains("create it"), "{error:?}");
+    assert_eq!(committed(&config, "orders", 1), [None]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn settings_that_a_publication_does_not_allow_are_refused() {
+    let kafka = kafka(&[GOOD]);
+    for (name, value) in [("acks", "1"), ("transactional.id", "t"), ("no.such.setting", "1")] {
+        let letters_to = DeadLetter::topic(DEAD).set(name, value);
+        let consumer = consumer(kafka.consumer_config("g"), "orders").with_given_up(letters_to);
+        let error = refused(consumer).await;
+        assert!(matches!(error, ConsumerError::Config(_)), "{error:?}");
+        assert!(error.source().unwrap().to_string().contains(name), "{error:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_choice_that_panics_or_gives_no_topic_is_told() {
+    let kafka = kafka(&[GOOD]);
+    for (letters_to, why) in [
+        (DeadLetter::by_topic(|_| panic!("a panic of this test")), "a panic of this test"),
+        (DeadLetter::by_topic(|topic| format!("dead letters of {topic}")), "no topic's name"),
+    ] {
+        let consumer = consumer(kafka.consumer_config("g"), "orders").with_given_up(letters_to);
+        let error = refused(consumer).await;
+        assert!(matches!(error, ConsumerError::Config(_)), "{error:?}");
+        assert!(text(&error).contains(why), "{error:?}");
+    }
+}

@@ -1,0 +1,222 @@
+//! While a dead letter cannot be published, nothing is lost.
+
+use std::time::Duration;
+
+use campanile_idempotency::{LockKeeper, MemoryStore};
+use campanile_kafka::DeadLetter;
+use campanile_test::faults::{Fault, FaultyStore};
+use campanile_test::{Message, MockKafka};
+use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
+
+use super::{
+    DEAD, burying, bytes, header, kafka, letters, once, payloads, produce, short, unknown,
+};
+use crate::given_up::{FAILS, GOOD, LAST, Outcomes, keeper, service};
+use crate::support::{committed, consumer, serve, until, until_committed};
+
+const TTL: Duration = Duration::from_secs(30);
+
+fn store() -> (FaultyStore<MemoryStore>, LockKeeper) {
+    let store = FaultyStore::new(MemoryStore::new());
+    let keeper = LockKeeper::new(store.clone()).unwrap();
+    (store, keeper)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_topic_that_cannot_be_reached_holds_the_offset_and_when_it_is_back_all_goes_on() {
+    let kafka = MockKafka::start(1).unwrap();
+    kafka.create_topic("orders", 2).unwrap();
+    kafka.create_topic(DEAD, 1).unwrap();
+    let to = |partition: i32, payload: &str| {
+        kafka
+            .producer()
+            .produce(Message::to("orders").partition(partition).payload(payload))
+            .unwrap()
+    };
+    to(0, GOOD);
+    let config = kafka.consumer_config("g");
+    let (store, keeper) = store();
+    let serving = serve(burying(config.clone()), service(&keeper, 1, &Outcomes::default()));
+    until("the first", || committed(&config, "orders", 2)[0] == Some(1)).await;
+    unknown(&kafka, DEAD, true);
+    for payload in [FAILS, "no json", LAST] {
+        to(0, payload);
+    }
+    for n in 0..20 {
+        to(1, &format!(r#"{{"id":"good-{n}"}}"#));
+    }
+    // The last attempt's, and then those of three burials, of which none was a crash.
+    until("four budgets are used up", || store.count("fail") == 4).await;
+    until_committed(&config, "orders", &[1, 20]).await;
+    assert_eq!(store.count("reject"), 0);
+
+    unknown(&kafka, DEAD, false);
+    until_committed(&config, "orders", &[4, 20]).await;
+    let summary = serving.stop().await.unwrap();
+    assert_eq!((summary.processed, summary.dead_lettered), (22, 2));
+    assert_eq!(payloads(&letters(&config)), [Some(FAILS), Some("no json")]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_record_without_a_lock_is_held_as_well() {
+    let kafka = kafka(&[GOOD]);
+    let config = kafka.consumer_config("g");
+    let serving = serve(burying(config.clone()), service(&keeper(), 1, &Outcomes::default()));
+    until_committed(&config, "orders", &[1]).await;
+    unknown(&kafka, DEAD, true);
+    produce(&kafka, &["no json", LAST]);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(committed(&config, "orders", 1), [Some(1)]);
+    unknown(&kafka, DEAD, false);
+    until_committed(&config, "orders", &[3]).await;
+    assert_eq!(serving.stop().await.unwrap().dead_lettered, 1);
+    assert_eq!(payloads(&letters(&config)), [Some("no json")]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_refused_is_tried_again_within_the_budget() {
+    let kafka = kafka(&[FAILS]);
+    let config = kafka.consumer_config("g");
+    let forbidden = RDKafkaRespErr::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED;
+    kafka.cluster().request_errors(RDKafkaApiKey::Produce, &[forbidden; 3]);
+    let (store, keeper) = store();
+    let consumer = consumer(config.clone(), "orders").with_given_up(DeadLetter::topic(DEAD));
+    let serving = serve(consumer, once(&keeper, TTL));
+    until_committed(&config, "orders", &[1]).await;
+    serving.stop().await.unwrap();
+    assert_eq!((letters(&config).len(), store.count("fail"), store.count("acquire")), (1, 0, 1));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_too_large_is_published_without_its_payload_at_once() {
+    for by_the_broker in [false, true] {
+        let large = format!(r#"{{"id":"b","fails":true,"note":"{}"}}"#, "x".repeat(10_000));
+        let kafka = kafka(&[&large, LAST]);
+        let config = kafka.consumer_config("g");
+        let too_large = RDKafkaRespErr::RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE;
+        let mut letters_to = DeadLetter::topic(DEAD);
+        if by_the_broker {
+            kafka.cluster().request_errors(RDKafkaApiKey::Produce, &[too_large]);
+        } else {
+            letters_to = letters_to.set("message.max.bytes", "9000");
+        }
+        let (store, keeper) = store();
+        let consumer = consumer(config.clone(), "orders").with_given_up(letters_to);
+        let serving = serve(consumer, once(&keeper, TTL));
+        until_committed(&config, "orders", &[2]).await;
+        serving.stop().await.unwrap();
+        let letters = letters(&config);
+        assert_eq!(payloads(&letters), [None]);
+        let length = header(&letters[0], "campanile-truncated-payload-bytes");
+        assert_eq!(length, large.len().to_string());
+        assert_eq!(header(&letters[0], "campanile-key"), "b");
+        assert_eq!(bytes(&letters[0], "kafka_dlt-original-offset"), Some(vec![0; 8]));
+        assert_eq!((store.count("fail"), store.count("reject")), (0, 1));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_time_that_the_topic_does_not_take_is_left_out() {
+    let kafka = kafka(&[FAILS]);
+    let config = kafka.consumer_config("g");
+    let refused = RDKafkaRespErr::RD_KAFKA_RESP_ERR_INVALID_TIMESTAMP;
+    kafka.cluster().request_errors(RDKafkaApiKey::Produce, &[refused]);
+    let consumer = consumer(config.clone(), "orders").with_given_up(DeadLetter::topic(DEAD));
+    let (store, keeper) = store();
+    let serving = serve(consumer, once(&keeper, TTL));
+    until_committed(&config, "orders", &[1]).await;
+    serving.stop().await.unwrap();
+    assert_eq!(payloads(&letters(&config)), [Some(FAILS)]);
+    assert_eq!(store.count("reject"), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shutdown_during_a_publication_loses_nothing() {
+    let kafka = kafka(&[GOOD]);
+    let config = kafka.consumer_config("g");
+    let (store, keeper) = store();
+    let outcomes = Outcomes::default();
+    let patient = consumer(config.clone(), "orders")
+        .with_given_up(DeadLetter::topic(DEAD))
+        .with_drain_timeout(Duration::from_millis(50));
+    let serving = serve(patient, service(&keeper, 1, &outcomes));
+    until_committed(&config, "orders", &[1]).await;
+    unknown(&kafka, DEAD, true);
+    produce(&kafka, &[FAILS, LAST]);
+    until("its attempt", || store.count("acquire") == 2).await;
+    let summary = serving.stop().await.unwrap();
+    assert_eq!((summary.dead_lettered, summary.left), (0, 2));
+    // The lock is not left to expire.
+    assert_eq!((store.count("fail"), store.count("reject")), (1, 0));
+    assert_eq!(committed(&config, "orders", 1), [Some(1)]);
+
+    unknown(&kafka, DEAD, false);
+    let serving = serve(burying(config.clone()), service(&keeper, 1, &outcomes));
+    until_committed(&config, "orders", &[3]).await;
+    assert_eq!(serving.stop().await.unwrap().dead_lettered, 1);
+    assert_eq!(payloads(&letters(&config)), [Some(FAILS)]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_revoke_during_a_publication_leaves_the_letter_to_the_next_owner() {
+    let kafka = kafka(&[GOOD]);
+    let mut config = kafka.consumer_config("g");
+    // With this one every rebalance takes the partition away.
+    config.set("partition.assignment.strategy", "range");
+    let (store, keeper) = store();
+    let outcomes = Outcomes::default();
+    // Each with a topic of its own, since one that cannot be reached is no start.
+    kafka.create_topic("others.dead", 1).unwrap();
+    let patient = |dead: &str| {
+        consumer(config.clone(), "orders")
+            .with_given_up(DeadLetter::topic(dead))
+            .with_drain_timeout(Duration::from_millis(50))
+    };
+    let one = serve(patient(DEAD), service(&keeper, 1, &outcomes));
+    until_committed(&config, "orders", &[1]).await;
+    unknown(&kafka, DEAD, true);
+    produce(&kafka, &[FAILS, LAST]);
+    until("its attempt", || store.count("acquire") == 2).await;
+    let other = serve(patient("others.dead"), service(&keeper, 1, &outcomes));
+    until("the revoke lets it go", || store.count("fail") == 1).await;
+    assert_eq!(committed(&config, "orders", 1), [Some(1)]);
+    unknown(&kafka, DEAD, false);
+    until_committed(&config, "orders", &[3]).await;
+    let (one, other) = (one.stop().await.unwrap(), other.stop().await.unwrap());
+    assert_eq!(one.dead_lettered + other.dead_lettered, 1);
+    assert!(one.revoked >= 1, "{one:?}");
+    // What was on its way when the first was interrupted may have come as well.
+    let mut all = letters(&config);
+    all.extend(super::letters_in(&config, "others.dead"));
+    assert!(!all.is_empty());
+    assert!(payloads(&all).iter().all(|payload| *payload == Some(FAILS)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_that_is_lost_during_a_publication_commits_nothing() {
+    let kafka = kafka(&[GOOD]);
+    let config = kafka.consumer_config("g");
+    let (store, keeper) = store();
+    let letters_to = short().with_timeout(Duration::from_secs(60));
+    let consumer = consumer(config.clone(), "orders").with_given_up(letters_to);
+    let serving = serve(consumer, once(&keeper, Duration::from_millis(500)));
+    until_committed(&config, "orders", &[1]).await;
+    unknown(&kafka, DEAD, true);
+    produce(&kafka, &[FAILS]);
+    until("its attempt", || store.count("acquire") == 2).await;
+    store.always_of("renew", Fault::Refuse);
+    until("it is tried again", || store.count("acquire") > 2).await;
+    assert_eq!(store.count("reject"), 0);
+    assert_eq!(committed(&config, "orders", 1), [Some(1)]);
+
+    store.heal();
+    unknown(&kafka, DEAD, false);
+    until_committed(&config, "orders", &[2]).await;
+    let summary = serving.stop().await.unwrap();
+    assert!(summary.waited >= 1, "{summary:?}");
+    assert_eq!(summary.dead_lettered, 1);
+    let letters = letters(&config);
+    // What was on its way when the lock was lost may have come as well.
+    assert!(!letters.is_empty());
+    assert!(payloads(&letters).iter().all(|payload| *payload == Some(FAILS)));
+}
