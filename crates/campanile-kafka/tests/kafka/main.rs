@@ -12,6 +12,7 @@ mod rebalance;
 mod records;
 mod refusals;
 mod retries;
+mod retry_topics;
 mod shutdown;
 mod store_down;
 mod support;

@@ -1,0 +1,137 @@
+//! A copy is the same event: one key, one count of attempts, one dead letter.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use campanile_core::{BoxError, DecodeLayer, Outcome, Record, Request, key};
+use campanile_idempotency::{Backoff, IdempotencyLayer, LockKeeper, MemoryStore};
+use campanile_kafka::{DeadLetter, RetryTopics};
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::message::{Headers as _, OwnedMessage};
+use rdkafka::{ClientConfig, Message as _};
+use tower::{Service, ServiceBuilder, service_fn};
+
+use super::{HOUR, LATER, SOON, kafka, retrying};
+use crate::support::{BOUND, committed, consumer, serve, until_committed};
+
+/// What the handler was called with: topic, attempt and key.
+type Attempts = Arc<Mutex<Vec<(String, u32, String)>>>;
+
+/// What the layer answered: topic, and whether it was a duplicate.
+type Answers = Arc<Mutex<Vec<(String, bool)>>>;
+
+/// A handler that fails as often as the payload says, under the key of the record's coordinates.
+fn service(
+    keeper: &LockKeeper,
+    max_attempts: u32,
+    attempts: &Attempts,
+    answers: &Answers,
+) -> impl Service<Record, Response = (), Error = BoxError, Future: Send> + Send + use<> {
+    let backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(5)).unwrap();
+    let layer = IdempotencyLayer::new(keeper, "orders", key::coordinates())
+        .unwrap()
+        .with_max_attempts(max_attempts)
+        .unwrap()
+        .with_backoff(backoff);
+    let attempts = attempts.clone();
+    let handler = service_fn(move |request: Request<bytes::Bytes>| {
+        let lock = request.lock().unwrap();
+        let (topic, key) = (request.record().topic().to_owned(), lock.key().to_string());
+        attempts.lock().unwrap().push((topic, lock.attempt(), key));
+        let fails: u32 = std::str::from_utf8(request.body()).unwrap().parse().unwrap();
+        let result = if lock.attempt() <= fails { Err(BoxError::from("busy")) } else { Ok(()) };
+        async { result }
+    });
+    let mut inner = ServiceBuilder::new().layer(DecodeLayer::bytes()).layer(layer).service(handler);
+    let answers = answers.clone();
+    service_fn(move |record: Record| {
+        let (call, answers) = (inner.call(record.clone()), answers.clone());
+        async move {
+            let answer: Outcome<()> = call.await?;
+            answers.lock().unwrap().push((record.topic().to_owned(), answer.is_duplicate()));
+            Ok(())
+        }
+    })
+}
+
+fn keeper() -> LockKeeper {
+    LockKeeper::new(MemoryStore::new()).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copy_keeps_its_key_and_its_attempts_also_with_coordinates_as_the_key() {
+    let kafka = kafka(&["0", "3"]);
+    let config = kafka.consumer_config("g");
+    let (attempts, answers) = (Attempts::default(), Answers::default());
+    let serving = serve(retrying(config.clone()), service(&keeper(), 8, &attempts, &answers));
+    until_committed(&config, SOON, &[3]).await;
+    let summary = serving.stop().await.unwrap();
+    let key = "orders/0@1";
+    let expected = [("orders", 1), (SOON, 2), (SOON, 3), (SOON, 4)];
+    let expected = expected.map(|(topic, attempt)| (topic.to_owned(), attempt, key.to_owned()));
+    assert_eq!(attempts.lock().unwrap()[1..], expected);
+    assert_eq!((summary.deferred, summary.processed, summary.waited), (3, 2, 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_a_crash_between_a_copy_and_its_commit_whoever_comes_second_is_a_duplicate() {
+    let kafka = kafka(&["1"]);
+    let keeper = keeper();
+    let (attempts, answers) = (Attempts::default(), Answers::default());
+    let config = kafka.consumer_config("g");
+    // The copy is not due before the crash.
+    let topics = RetryTopics::new().then(SOON, HOUR);
+    let consumer = consumer(config.clone(), "orders").with_retry_topics(topics);
+    let serving = serve(consumer, service(&keeper, 8, &attempts, &answers));
+    until_committed(&config, "orders", &[1]).await;
+    serving.stop().await.unwrap();
+
+    // To a group that has committed nothing, the copy is there, and the record comes again.
+    answers.lock().unwrap().clear();
+    attempts.lock().unwrap().clear();
+    let config = kafka.consumer_config("after-the-crash");
+    let serving = serve(retrying(config.clone()), service(&keeper, 8, &attempts, &answers));
+    until_committed(&config, "orders", &[1]).await;
+    until_committed(&config, SOON, &[1]).await;
+    serving.stop().await.unwrap();
+    let mut duplicates: Vec<_> = answers.lock().unwrap().iter().map(|(_, is)| *is).collect();
+    duplicates.sort_unstable();
+    assert_eq!(duplicates, [false, true]);
+    assert_eq!(attempts.lock().unwrap().len(), 1, "one run for both");
+    assert_eq!(committed(&config, LATER, 1), [None]);
+}
+
+/// The only message of this topic.
+fn only(config: &ClientConfig, topic: &str) -> OwnedMessage {
+    let consumer: BaseConsumer = config.create().unwrap();
+    let mut list = rdkafka::TopicPartitionList::new();
+    list.add_partition_offset(topic, 0, rdkafka::Offset::Beginning).unwrap();
+    consumer.assign(&list).unwrap();
+    let (_, end) = consumer.fetch_watermarks(topic, 0, BOUND).unwrap();
+    assert_eq!(end, 1);
+    consumer.poll(BOUND).expect("it is there").unwrap().detach()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_dies_in_a_retry_topic_is_dead_lettered_by_where_it_stood_first() {
+    let kafka = kafka(&["0", "1000"]);
+    kafka.create_topic("orders.dead", 1).unwrap();
+    let config = kafka.consumer_config("g");
+    let (attempts, answers) = (Attempts::default(), Answers::default());
+    let consumer = retrying(config.clone())
+        .with_given_up(DeadLetter::by_topic(|topic| format!("{topic}.dead")));
+    let serving = serve(consumer, service(&keeper(), 3, &attempts, &answers));
+    until_committed(&config, SOON, &[2]).await;
+    let summary = serving.stop().await.unwrap();
+    assert_eq!(attempts.lock().unwrap().len(), 4);
+    let (ended, received) = (summary.processed + summary.dead_lettered, summary.received);
+    assert_eq!((ended, summary.deferred, received), (2, 2, 4));
+    let letter = only(&config, "orders.dead");
+    let headers = letter.headers().unwrap();
+    let value = |name: &str| headers.iter().find(|h| h.key == name).unwrap().value.unwrap();
+    assert_eq!(value("kafka_dlt-original-topic"), b"orders");
+    assert_eq!(value("kafka_dlt-original-partition"), [0; 4]);
+    assert_eq!(value("kafka_dlt-original-offset"), 1_i64.to_be_bytes());
+    assert_eq!(value("campanile-attempts"), b"3");
+    assert!(headers.iter().all(|header| !header.key.starts_with("campanile-origin")));
+}

@@ -1,0 +1,193 @@
+//! Who waits, where and for how long.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use campanile_core::{BoxError, IntoKey, Record, error};
+use campanile_idempotency::{IdempotencyError, StoreError};
+use campanile_kafka::RetryTopics;
+use campanile_test::Message;
+use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
+use tokio::time::Instant;
+use tower::service_fn;
+
+use super::{AFTER, Calls, HOUR, LATER, SOON, busy, failing, kafka, retrying, told};
+use crate::support::{committed, consumer, serve, until, until_committed};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn records_behind_one_that_fails_go_on_and_are_committed_while_it_waits() {
+    let kafka = kafka(&["0", "1000", "0", "0"]);
+    let config = kafka.consumer_config("g");
+    let calls = Calls::default();
+    let topics = RetryTopics::new().then(SOON, HOUR);
+    let consumer = consumer(config.clone(), "orders").with_retry_topics(topics);
+    let serving = serve(consumer, failing(&calls, busy));
+    until_committed(&config, "orders", &[4]).await;
+    assert_eq!(calls.told(), told(&[("orders", 0), ("orders", 1), ("orders", 2), ("orders", 3)]));
+    // And a shutdown does not wait for it.
+    let start = Instant::now();
+    let summary = serving.stop().await.unwrap();
+    assert!(start.elapsed() < Duration::from_secs(10));
+    assert_eq!((summary.processed, summary.deferred, summary.retried), (3, 1, 1));
+    assert_eq!(committed(&config, SOON, 1), [None]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copy_is_processed_when_its_delay_is_over_and_not_before() {
+    let kafka = kafka(&["1", "1", "1"]);
+    let config = kafka.consumer_config("g");
+    let calls = Calls::default();
+    let serving = serve(retrying(config.clone()), failing(&calls, busy));
+    until_committed(&config, SOON, &[3]).await;
+    serving.stop().await.unwrap();
+    let all = calls.all();
+    for offset in 0..3 {
+        let of: Vec<_> =
+            all.iter().filter(|(record, _)| record.origin().offset == offset).collect();
+        let [(_, failed), (copy, again)] = of[..] else { panic!("{of:?}") };
+        assert_eq!((copy.topic(), copy.offset()), (SOON, offset), "in order");
+        // A timestamp has whole milliseconds.
+        let waited = again.duration_since(*failed);
+        assert!(waited >= AFTER - Duration::from_millis(1), "{waited:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_failure_goes_one_topic_further_and_the_last_topic_to_itself() {
+    let kafka = kafka(&["4"]);
+    let config = kafka.consumer_config("g");
+    let calls = Calls::default();
+    let serving = serve(retrying(config.clone()), failing(&calls, busy));
+    until_committed(&config, LATER, &[3]).await;
+    let summary = serving.stop().await.unwrap();
+    let each = [("orders", 0), (SOON, 0), (LATER, 0), (LATER, 0), (LATER, 0)];
+    assert_eq!(calls.told(), told(&each));
+    assert_eq!((summary.received, summary.deferred, summary.processed), (5, 4, 1));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_error_that_tells_when_chooses_the_topic() {
+    let kafka = kafka(&["2"]);
+    let config = kafka.consumer_config("g");
+    let calls = Calls::default();
+    let soon = || BoxError::from(error::retry_after("busy", AFTER));
+    let serving = serve(retrying(config.clone()), failing(&calls, soon));
+    until_committed(&config, SOON, &[2]).await;
+    serving.stop().await.unwrap();
+    assert_eq!(calls.told(), told(&[("orders", 0), (SOON, 0), (SOON, 0)]));
+    assert_eq!(committed(&config, LATER, 1), [None]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_panicked_waits_there_as_well() {
+    let kafka = kafka(&["1", "0"]);
+    let config = kafka.consumer_config("g");
+    let calls = Calls::default();
+    let panics = failing(&calls, || panic!("a panic of this test"));
+    let serving = serve(retrying(config.clone()), panics);
+    until_committed(&config, SOON, &[1]).await;
+    let summary = serving.stop().await.unwrap();
+    assert_eq!((summary.deferred, summary.processed), (1, 2));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_says_nothing_about_the_record_makes_no_copy() {
+    let kafka = kafka(&["0"]);
+    let config = kafka.consumer_config("g");
+    let calls = Arc::new(AtomicUsize::new(0));
+    let called = calls.clone();
+    let service = service_fn(move |_: Record| {
+        let key = || "k".into_key().unwrap().unwrap();
+        let retry_after = Duration::from_millis(10);
+        let error = match called.fetch_add(1, Ordering::SeqCst) {
+            0 => Some(IdempotencyError::Locked { key: key(), retry_after, settled: None }),
+            1 => Some(IdempotencyError::BackingOff { key: key(), retry_after, attempts: 3 }),
+            2 => Some(IdempotencyError::Store(StoreError::unavailable("refused"))),
+            _ => None,
+        };
+        async move { error.map_or(Ok(()), |error| Err(BoxError::from(error))) }
+    });
+    let serving = serve(retrying(config.clone()), service);
+    until_committed(&config, "orders", &[1]).await;
+    let summary = serving.stop().await.unwrap();
+    assert_eq!((summary.deferred, summary.retried, summary.waited), (0, 0, 3));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_retry_topic_does_not_take_is_tried_again_where_it_stands() {
+    let kafka = kafka(&["2", "0"]);
+    let config = kafka.consumer_config("g");
+    let calls = Calls::default();
+    // The first copy is refused, the second is not.
+    let refused = RDKafkaRespErr::RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE;
+    kafka.cluster().request_errors(RDKafkaApiKey::Produce, &[refused]);
+    let now = || BoxError::from(error::retry_after("busy", Duration::from_millis(1)));
+    let serving = serve(retrying(config.clone()), failing(&calls, now));
+    until_committed(&config, "orders", &[2]).await;
+    until_committed(&config, SOON, &[1]).await;
+    let summary = serving.stop().await.unwrap();
+    assert_eq!(calls.told()[..2], told(&[("orders", 0), ("orders", 0)]));
+    assert_eq!((summary.retried, summary.deferred, summary.processed), (2, 1, 2));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_retry_topics_cannot_be_reached_nothing_is_committed_that_has_no_copy() {
+    let kafka = kafka(&["0", "1000", "0"]);
+    let config = kafka.consumer_config("g");
+    let calls = Calls::default();
+    let errors = vec![RDKafkaRespErr::RD_KAFKA_RESP_ERR_NOT_ENOUGH_REPLICAS; 10_000];
+    kafka.cluster().request_errors(RDKafkaApiKey::Produce, &errors);
+    let serving = serve(retrying(config.clone()), failing(&calls, busy));
+    until("two more attempts where it stands", || calls.len() >= 4).await;
+    assert_eq!(calls.told()[1..4], told(&[("orders", 1), ("orders", 1), ("orders", 1)]));
+    assert_eq!(committed(&config, "orders", 1), [Some(1)]);
+    kafka.cluster().clear_request_errors(RDKafkaApiKey::Produce);
+    until_committed(&config, "orders", &[3]).await;
+    assert_eq!(serving.stop().await.unwrap().skipped, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn copies_that_wait_hold_up_no_others_however_many_they_are() {
+    let kafka = kafka(&["1000"; 300]);
+    let config = kafka.consumer_config("g");
+    let calls = Calls::default();
+    let topics = RetryTopics::new().then(SOON, HOUR);
+    // The copies are several times as many as the consumer keeps.
+    let consumer =
+        consumer(config.clone(), "orders").with_retry_topics(topics).with_budget(40, 1 << 20);
+    let serving = serve(consumer, failing(&calls, busy));
+    until_committed(&config, "orders", &[300]).await;
+    let more = (0..300).map(|_| Message::to("orders").partition(0).payload("0"));
+    kafka.producer().produce_all(more).unwrap();
+    until_committed(&config, "orders", &[600]).await;
+    let summary = serving.stop().await.unwrap();
+    assert_eq!((summary.deferred, summary.processed), (300, 300));
+    assert!(summary.left <= 40, "{summary:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_fails_while_its_partition_is_drained_makes_no_copy_and_comes_again() {
+    let kafka = kafka(&["1"]);
+    let config = kafka.consumer_config("g");
+    let (calls, go) = (Calls::default(), Arc::new(AtomicBool::new(false)));
+    let (seen, may) = (calls.clone(), go.clone());
+    let service = service_fn(move |record: Record| {
+        let fails = seen.push(&record) == 1;
+        let may = may.clone();
+        async move {
+            until("the test goes on", || may.load(Ordering::SeqCst)).await;
+            if fails { Err(busy()) } else { Ok(()) }
+        }
+    });
+    let mut serving = serve(retrying(config.clone()), service.clone());
+    until("the handler has it", || calls.len() == 1).await;
+    serving.begin_to_stop().await;
+    go.store(true, Ordering::SeqCst);
+    let summary = serving.ended().await.unwrap();
+    assert_eq!((summary.received, summary.deferred, summary.left), (1, 0, 1));
+    assert_eq!(committed(&config, "orders", 1), [None]);
+    let serving = serve(retrying(config.clone()), service);
+    until_committed(&config, "orders", &[1]).await;
+    serving.stop().await.unwrap();
+}
