@@ -11,6 +11,7 @@ mod completing;
 mod dropping;
 mod duplicates;
 mod giving_up;
+mod leaving;
 mod losing;
 mod orders;
 mod outcomes;
