@@ -91,6 +91,9 @@ pub enum LostCause {
     Expired,
     /// The handler ran longer than the ceiling for one lock.
     MaxHold,
+    /// The attempt that it was granted for has ended: completed, failed, or dropped as by a time-out.
+    /// Work that it has left running is without a lock from then on.
+    Ended,
 }
 
 impl fmt::Display for LockLost {
@@ -99,6 +102,7 @@ impl fmt::Display for LockLost {
             LostCause::Superseded => "the entry belongs to another grant or is gone",
             LostCause::Expired => "no renewal was confirmed before its deadline",
             LostCause::MaxHold => "the handler held it longer than `max_hold`",
+            LostCause::Ended => "the attempt that it was granted for has ended",
         };
         write!(f, "lock lost (token {}): {cause}", self.token)
     }

@@ -63,7 +63,7 @@ impl Lock {
     /// Whether the lock is still ours: for the line before a side effect.
     ///
     /// # Errors
-    /// [`LockLost`], for ever after.
+    /// [`LockLost`], for ever after; also once the attempt has ended that it was granted for.
     pub fn check(&self) -> Result<(), LockLost> {
         self.loss().map_or(Ok(()), Err)
     }
@@ -149,6 +149,7 @@ const fn encode(cause: LostCause) -> u8 {
         LostCause::Superseded => 1,
         LostCause::Expired => 2,
         LostCause::MaxHold => 3,
+        LostCause::Ended => 4,
     }
 }
 
@@ -157,6 +158,7 @@ const fn decode(code: u8) -> Option<LostCause> {
         1 => Some(LostCause::Superseded),
         2 => Some(LostCause::Expired),
         3 => Some(LostCause::MaxHold),
+        4 => Some(LostCause::Ended),
         _ => None,
     }
 }

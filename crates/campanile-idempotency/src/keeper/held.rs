@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use campanile_core::Lock;
+use campanile_core::{Lock, LostCause};
 use tokio::sync::{mpsc, oneshot};
 
 use super::message::{Message, NotSettled, Settle, SettleResult, Settlement};
@@ -95,6 +95,9 @@ impl HeldLock {
     }
 
     fn send(&self, settlement: Settlement, reply: Option<oneshot::Sender<SettleResult>>) {
+        // Whoever kept the handle, such as work that the handler has left running, must not take it
+        // for a lock any more.
+        self.lock.lose(LostCause::Ended);
         // If the keeper has stopped, the reply's sender is dropped with the message, and whoever
         // waits learns it from that.
         let _ = self.keeper.send(Message::Settle(Settle { slot: self.slot, settlement, reply }));

@@ -44,7 +44,10 @@ impl<S: Store> Task<S> {
             return;
         };
         if let Some(lost) = held.lock.loss() {
-            tracing::warn!(token = lost.token.get(), cause = ?lost.cause, "lock lost");
+            // One that has ended is about to be settled.
+            if lost.cause != LostCause::Ended {
+                tracing::warn!(token = lost.token.get(), cause = ?lost.cause, "lock lost");
+            }
         } else if now >= held.hold_until {
             tracing::warn!(token = held.grant.token.get(), "lock held too long, not renewed");
             held.lock.lose(LostCause::MaxHold);
