@@ -92,11 +92,16 @@ impl Error for Unfinished {
     }
 }
 
-/// An error with all its sources, for events: one line, and no record's content of ours.
+/// As much of an error's sources as anybody reads, for a chain may be endless.
+const LONGEST: usize = 4096;
+
+/// An error with its sources, for events: one line, and no record's content of ours.
 pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
     let mut text = shown(error);
     let mut next = error.source();
-    while let Some(error) = next {
+    while let Some(error) = next
+        && text.len() < LONGEST
+    {
         text.push_str(": ");
         text.push_str(&shown(error));
         next = error.source();

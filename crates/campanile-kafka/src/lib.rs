@@ -57,8 +57,12 @@
 //! * **Errors.** [`IdempotencyError`](campanile_idempotency::IdempotencyError) says what follows: a
 //!   key that is locked or backing off is tried again when its time has come, a store that is down
 //!   stops the dispatch until a probe succeeds. None of this counts as an attempt. What is given up
-//!   goes where [`GivenUp`] says. Other errors are classified; see
+//!   goes where [`GivenUp`] says: by default the consumer stops there. Other errors are classified; see
 //!   [`with_classifier`](Consumer::with_classifier).
+//! * **Dead letters.** With [`DeadLetter`], what is given up is published to a topic of its own; when
+//!   the brokers have acknowledged that, the key's entry becomes FAILED; then the offset is committed.
+//!   So a record is lost nowhere, and a letter may be there twice. While a letter cannot be published,
+//!   its partition waits. When too much dies, the consumer pauses: see [`FloodGuard`] and [`Handle`].
 //! * **Panics.** In a handler they are as an error that is retried. In `poll_ready` they end serving.
 //! * **Rebalances.** What is at work in a partition that is revoked may end, within
 //!   [a time](Consumer::with_drain_timeout), and is committed before the partition is given away. What
@@ -70,8 +74,10 @@
 //! # Events
 //!
 //! Each attempt has a span `process` with the fields of OpenTelemetry's messaging conventions; keys
-//! and payloads are in none. Rebalances, retries, skipped records, failing commits and a store that
-//! goes down are events. What librdkafka logs has the target `librdkafka`.
+//! and payloads are in none. Rebalances, retries, skipped records, dead letters, failing commits and
+//! a store that goes down are events; at level ERROR is what waits for somebody: a dead letter that
+//! cannot be published, and a pause because of a flood. What librdkafka logs has the target
+//! `librdkafka`.
 //!
 //! # Layout
 //!
@@ -79,6 +85,7 @@
 //!   [`ConsumerError`].
 //! * `intake` is the thread that owns librdkafka's consumer: records in, offsets out.
 //! * `dispatch` is the task between it and the service: lanes, retries, drains.
+//! * `dead_letter` publishes what is given up, through `publish`, which waits for acknowledgements.
 //! * `watermark` is the one place that knows which offset may be committed.
 
 mod budget;

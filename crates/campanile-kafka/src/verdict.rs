@@ -7,7 +7,7 @@ use std::time::Duration;
 use campanile_core::{BoxError, Classify, Disposition};
 use campanile_idempotency::{Defaults, Failed, IdempotencyError, Settled, StoreErrorKind};
 
-use crate::error::shown;
+use crate::error::chain;
 use crate::given_up::Burial;
 
 /// How long after a lost lock the key is tried again: somebody else may be at work on it.
@@ -72,7 +72,7 @@ fn idempotency(error: &IdempotencyError) -> Verdict {
 
 fn of_failed(failed: &Failed) -> Verdict {
     let burial = || failed.take_lock().map_or(Burial::None, Burial::LastAttempt);
-    let reason = || shown(&*failed.source);
+    let reason = || chain(&*failed.source);
     match failed.disposition {
         Disposition::DeadLetter => Verdict::GiveUp {
             burial: burial(),
@@ -101,7 +101,7 @@ fn other(error: &(dyn Error + 'static), classifier: &dyn Classify) -> Verdict {
     };
     match disposition {
         Some(Disposition::DeadLetter) => cannot_be_tried(error),
-        Some(Disposition::Skip) => Verdict::Skip { burial: Burial::None, reason: shown(error) },
+        Some(Disposition::Skip) => Verdict::Skip { burial: Burial::None, reason: chain(error) },
         Some(Disposition::Stop) => {
             Verdict::Stop { burial: Burial::None, help: "the service's error says so" }
         }
@@ -114,7 +114,7 @@ fn other(error: &(dyn Error + 'static), classifier: &dyn Classify) -> Verdict {
 fn cannot_be_tried(error: &(dyn Error + 'static)) -> Verdict {
     Verdict::GiveUp {
         burial: Burial::None,
-        reason: shown(error),
+        reason: chain(error),
         help: "no attempt would mend it: correct what produces the record, or how it is decoded \
                and keyed, or give `with_given_up` a `DeadLetter` topic, or `GivenUp::Skip`",
     }
@@ -167,6 +167,14 @@ mod tests {
         assert!(matches!(verdict(wrapped), Verdict::GiveUp { burial: Burial::None, .. }));
         let wrapped = error::permanent(IdempotencyError::ShuttingDown);
         assert!(matches!(verdict(wrapped), Verdict::Stop { .. }));
+    }
+
+    #[test]
+    fn the_reason_of_a_record_that_is_given_up_has_the_errors_sources() {
+        let Verdict::GiveUp { reason, .. } = verdict(error::permanent("card expired")) else {
+            panic!("a permanent error gives up");
+        };
+        assert_eq!(reason, "permanent error: card expired");
     }
 
     #[test]

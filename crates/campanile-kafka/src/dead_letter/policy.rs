@@ -1,5 +1,6 @@
 //! How dead letters are published.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,9 +38,12 @@ use crate::flood::FloodGuard;
 /// * If more than half of what is finished became dead letters, the consumer pauses instead of
 ///   emptying its topic into another: see [`FloodGuard`].
 ///
-/// The topic must exist when serving begins, with a retention that leaves time to look at it, and
-/// must not be one of those that are consumed.
-#[derive(Clone, Debug)]
+/// The topic must exist when serving begins, and must not be one of those that are consumed. Give it
+/// a retention that leaves time to look at it, and no compaction: that keeps one letter of each record
+/// key, and takes none without a key.
+///
+/// `Debug` prints no values of settings.
+#[derive(Clone)]
 pub struct DeadLetter {
     pub(super) topic: Topic,
     pub(super) headers: HeaderStyle,
@@ -104,5 +108,30 @@ impl DeadLetter {
     pub fn with_flood_guard(mut self, guard: FloodGuard) -> Self {
         self.flood_guard = guard;
         self
+    }
+}
+
+/// Values of settings may be secrets.
+impl fmt::Debug for DeadLetter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DeadLetter")
+            .field("topic", &self.topic)
+            .field("headers", &self.headers)
+            .field("timeout", &self.timeout)
+            .field("flood_guard", &self.flood_guard)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::GivenUp;
+
+    #[test]
+    fn its_debug_shows_no_secrets() {
+        let policy = DeadLetter::topic("orders.dead").set("sasl.password", "s3cret");
+        let text = format!("{:?}", GivenUp::from(policy));
+        assert!(text.contains("orders.dead") && !text.contains("s3cret"), "{text}");
     }
 }

@@ -11,11 +11,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use campanile_core::{BoxError, Record, error};
+use campanile_kafka::{DeadLetter, FloodGuard};
 use campanile_test::{Message, MockKafka};
+use rdkafka::types::RDKafkaRespErr;
 use tower::service_fn;
 use tracing_subscriber::fmt::format::FmtSpan;
 
-use support::{consumer, serve, until_committed};
+use support::{consumer, serve, until, until_committed, within};
 
 /// What was written.
 #[derive(Clone, Default)]
@@ -82,4 +84,57 @@ async fn each_attempt_has_a_span_that_names_the_record_and_shows_neither_key_nor
     let retried = text.lines().find(told).unwrap_or_else(|| panic!("no event in {text}"));
     assert!(retried.contains("no route"), "{retried}");
     assert!(!text.contains("s3cret"), "{text}");
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_letter_that_is_not_published_and_a_flood_are_told_with_what_to_do() {
+    let written = Written::default();
+    let writer = written.clone();
+    let subscriber =
+        tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+    let _guard = tracing::subscriber::set_default(subscriber);
+    let text = || String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
+    let errors = |about: &str| -> Vec<String> {
+        let text = text();
+        let lines = text.lines().filter(|line| line.contains("ERROR") && line.contains(about));
+        lines.map(str::to_owned).collect()
+    };
+
+    let kafka = MockKafka::start(1).unwrap();
+    kafka.create_topic("orders", 1).unwrap();
+    kafka.create_topic("orders.dead", 1).unwrap();
+    let config = kafka.consumer_config("billing");
+    let letters_to = DeadLetter::topic("orders.dead")
+        .with_timeout(Duration::from_secs(1))
+        .with_flood_guard(FloodGuard::new(1, 10));
+    let service = service_fn(async |record: Record| match record.offset() {
+        0 => Ok(()),
+        _ => Err(BoxError::from(error::permanent("card expired"))),
+    });
+    let produce = |_| {
+        kafka.producer().produce(Message::to("orders").partition(0).payload("s3cret")).unwrap();
+    };
+    produce(0);
+    let serving = serve(consumer(config.clone(), "orders").with_given_up(letters_to), service);
+    until_committed(&config, "orders", &[1]).await;
+    let unknown = |error| kafka.cluster().topic_error("orders.dead", error).unwrap();
+    unknown(RDKafkaRespErr::RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART);
+    (1..3).for_each(produce);
+    until("the event", || !errors("is not published").is_empty()).await;
+    let told = &errors("is not published")[0];
+    for part in ["orders/0@1", r#"topic="orders.dead""#, "error=", "create the topic"] {
+        assert!(told.contains(part), "{part} is not in {told}");
+    }
+
+    unknown(RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR);
+    let why = within("it pauses", serving.handle().wait_paused()).await.unwrap();
+    assert!(why.to_string().contains("more than 1 dead letters among the last 10"), "{why}");
+    until_committed(&config, "orders", &[2]).await;
+    serving.stop().await.unwrap();
+    let told = errors("paused");
+    assert_eq!(told.len(), 1, "{}", text());
+    for part in ["orders/0@2", "card expired", "most=1", "of_last=10", "resume by the handle"] {
+        assert!(told[0].contains(part), "{part} is not in {}", told[0]);
+    }
+    assert!(!text().contains("s3cret"), "{}", text());
 }

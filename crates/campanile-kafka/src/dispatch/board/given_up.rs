@@ -39,11 +39,10 @@ impl Board {
         cause: Cause,
         reason: String,
     ) {
-        let at_work = burial.number() > 0;
         let head = self.lane(slot).head();
         let dead = Dead { record: head.record.clone(), cause, reason, excused: head.excused };
-        // Whatever comes of it but a crash.
-        head.excused += u32::from(at_work);
+        // If there is another, then this one was no crash.
+        head.excused += u32::from(burial.number() > 0);
         let passage = match self.flood.admit() {
             Ok(passage) => passage,
             Err(flooded) => {

@@ -31,20 +31,23 @@ async fn what_crashed_in_its_last_attempt_is_dead_lettered_and_not_tried_again()
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_a_crash_while_it_was_buried_the_letter_has_no_payload() {
-    let kafka = kafka(&[FAILS]);
-    let config = kafka.consumer_config("g");
-    let store = MemoryStore::new();
-    crash(&store, "b", 2).await;
-    let keeper = LockKeeper::new(store).unwrap();
-    let serving = serve(burying(config.clone()), once(&keeper, TTL));
-    until_committed(&config, "orders", &[1]).await;
-    assert_eq!(serving.stop().await.unwrap().dead_lettered, 1);
-    let letters = letters(&config);
-    assert_eq!(payloads(&letters), [None]);
-    assert_eq!(header(&letters[0], "campanile-burials"), "2");
-    let length = header(&letters[0], "campanile-truncated-payload-bytes");
-    assert_eq!(length, FAILS.len().to_string());
-    assert_eq!(bytes(&letters[0], "kafka_dlt-original-offset"), Some(vec![0; 8]));
+    for burials in [2, 4] {
+        let kafka = kafka(&[FAILS]);
+        let config = kafka.consumer_config("g");
+        let store = MemoryStore::new();
+        // The attempt, and all burials but the last.
+        crash(&store, "b", burials).await;
+        let keeper = LockKeeper::new(store).unwrap();
+        let serving = serve(burying(config.clone()), once(&keeper, TTL));
+        until_committed(&config, "orders", &[1]).await;
+        assert_eq!(serving.stop().await.unwrap().dead_lettered, 1);
+        let letters = letters(&config);
+        assert_eq!(payloads(&letters), [None]);
+        assert_eq!(header(&letters[0], "campanile-burials"), burials.to_string());
+        let length = header(&letters[0], "campanile-truncated-payload-bytes");
+        assert_eq!(length, FAILS.len().to_string());
+        assert_eq!(bytes(&letters[0], "kafka_dlt-original-offset"), Some(vec![0; 8]));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
