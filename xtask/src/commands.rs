@@ -51,5 +51,6 @@ pub(crate) fn soak(progress: &Progress) -> Result {
         let length = env::var_os(variable).unwrap_or_else(|| length.into());
         command.env(variable, length);
     }
-    progress.run(&mut command)
+    // Seeds and counts are worth seeing although all is well.
+    progress.run(command.args(["--", "--show-output"]))
 }
