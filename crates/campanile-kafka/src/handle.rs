@@ -74,7 +74,8 @@ impl Handle {
     }
 
     /// Goes on, whatever the pause's reason. The flood guard counts from the beginning, and the
-    /// records that it has held are tried again at once.
+    /// records that it has held are dispatched again at once; a key that is backing off waits for
+    /// that.
     pub fn resume(&self) {
         self.0.change(|state| {
             state.paused = None;

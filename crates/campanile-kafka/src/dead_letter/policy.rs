@@ -38,6 +38,9 @@ use crate::flood::FloodGuard;
 /// * If more than half of what is finished became dead letters, the consumer pauses instead of
 ///   emptying its topic into another: see [`FloodGuard`].
 ///
+/// The idempotency layer must hand over what it gives up, as it does by default; what it
+/// [rejects](campanile_idempotency::policy::OnGivenUp::Reject) by itself never comes here.
+///
 /// The topic must exist when serving begins, and must not be one of those that are consumed. Give it
 /// a retention that leaves time to look at it, and no compaction: that keeps one letter of each record
 /// key, and takes none without a key.

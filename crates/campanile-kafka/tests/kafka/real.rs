@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use campanile_core::{BoxError, Record, error};
-use campanile_kafka::DeadLetter;
+use campanile_kafka::{DeadLetter, FloodGuard};
 use campanile_test::{KafkaServer, Message, eventually};
 use rdkafka::admin::{AdminClient, AdminOptions};
 use rdkafka::client::DefaultClientContext;
@@ -245,6 +245,30 @@ async fn what_is_too_large_for_the_topic_of_dead_letters_goes_there_without_its_
             assert_eq!(bytes, payload.len().to_string());
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dead_letters_that_fit_one_by_one_are_published_whole_however_many_there_are() {
+    let kafka = topic("many", 16, &[]).await;
+    topic("many.dead", 1, &[("max.message.bytes", "20000")]).await;
+    blocking(move || {
+        let message = |n| Message::to("many").partition(n % 16).payload(vec![b'x'; 15_000]);
+        kafka.producer().produce_all((0..160).map(message)).unwrap();
+    })
+    .await;
+    let config = kafka.consumer_config("many");
+    let letters_to = DeadLetter::topic("many.dead")
+        .set("compression.type", "none")
+        .with_flood_guard(FloodGuard::off());
+    let consumer = consumer(config.clone(), "many").with_given_up(letters_to);
+    let refuses =
+        service_fn(async |_: Record| Err::<(), _>(BoxError::from(error::permanent("no"))));
+    let serving = serve(consumer, refuses);
+    until_committed(&config, "many", &[10; 16]).await;
+    assert_eq!(serving.stop().await.unwrap().dead_lettered, 160);
+    let letters = blocking(move || letters_in(&config, "many.dead")).await;
+    assert_eq!(letters.len(), 160);
+    assert!(letters.iter().all(|letter| letter.payload().is_some()));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
