@@ -4,13 +4,14 @@ use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
+use campanile_core::Namespace;
 use campanile_core::error::ConfigError;
 use redis::io::tcp::TcpSettings;
 use redis::{ConnectionInfo, IntoConnectionInfo};
 
-use crate::ConnectError;
 use crate::bucket::Buckets;
 use crate::script::{Scripts, Verb};
+use crate::{ConnectError, Safety};
 
 /// The settings of a [`RedisStore`](crate::RedisStore). A URL alone converts into them.
 ///
@@ -30,15 +31,17 @@ use crate::script::{Scripts, Verb};
 ///
 /// # Permissions
 ///
-/// A user of Redis with a restrictive ACL needs `+eval +evalsha +get +mget +set +time +info` and
-/// the keys `~campanile:* ~{*`.
+/// A user of Redis with a restrictive ACL needs `+eval +evalsha +get +mget +set +time`, and the keys
+/// `~campanile:* ~{*`, or for each namespace `~campanile:{payments} ~{payments:*`. With
+/// `+info +config|get` the server can be looked at, too.
 #[derive(Clone)]
 pub struct RedisConfig {
     url: Box<str>,
     pub(crate) connect_timeout: Duration,
     pub(crate) command_timeout: Duration,
     pub(crate) buckets: Buckets,
-    pub(crate) lossy_eviction: bool,
+    pub(crate) safety: Safety,
+    pub(crate) namespaces: Vec<Namespace>,
     pub(crate) scripts: Scripts,
 }
 
@@ -51,7 +54,8 @@ impl RedisConfig {
             connect_timeout: Duration::from_secs(5),
             command_timeout: Duration::from_secs(1),
             buckets: Buckets::DEFAULT,
-            lossy_eviction: false,
+            safety: Safety::default(),
+            namespaces: Vec::new(),
             scripts: Scripts::default(),
         }
     }
@@ -95,12 +99,19 @@ impl RedisConfig {
         Ok(self)
     }
 
-    /// Whether a server is accepted that evicts keys when its memory is full (a `maxmemory` with a
-    /// `maxmemory-policy` other than `noeviction`). Default: no, because an evicted lock is held by
-    /// two, and an evicted completion runs again, without anybody noticing. Accepted, it is logged
-    /// as a warning.
-    pub fn with_lossy_eviction(mut self, accepted: bool) -> Self {
-        self.lossy_eviction = accepted;
+    /// How strictly [`RedisStore::connect`](crate::RedisStore::connect) takes what is wrong with the
+    /// server. Default: [`Safety::Refuse`], because an evicted lock is held by two and an evicted
+    /// completion runs again, without anybody noticing.
+    pub fn with_safety(mut self, safety: Safety) -> Self {
+        self.safety = safety;
+        self
+    }
+
+    /// The namespaces that the store is for, so that what the server's user may do with their keys is
+    /// looked at at the start, and not found out by the first record. Others can be used as well.
+    /// Default: none, and a user who may not use the keys of every namespace is warned of.
+    pub fn with_namespaces(mut self, namespaces: impl IntoIterator<Item = Namespace>) -> Self {
+        self.namespaces = namespaces.into_iter().collect();
         self
     }
 
@@ -146,7 +157,7 @@ impl fmt::Debug for RedisConfig {
             .field("connect_timeout", &self.connect_timeout)
             .field("command_timeout", &self.command_timeout)
             .field("buckets", &self.buckets.count())
-            .field("lossy_eviction", &self.lossy_eviction)
+            .field("safety", &self.safety)
             .finish_non_exhaustive()
     }
 }

@@ -7,6 +7,8 @@ use std::time::Duration;
 use campanile_core::BoxError;
 use redis::{ErrorKind, RedisError};
 
+use crate::Finding;
+
 /// Why [`RedisStore::connect`](crate::RedisStore::connect) failed. It shows the address that was
 /// tried, and never the credentials.
 ///
@@ -32,26 +34,19 @@ pub enum ConnectError {
         /// The time that it had.
         after: Duration,
     },
-    /// The server refused the user or the password, or forbids the user what is needed.
+    /// The server refused the user or the password.
     Denied {
         /// Where the server is.
         address: Box<str>,
         /// What it said.
         source: BoxError,
     },
-    /// The server is none that the scripts run on.
-    Unsupported {
+    /// The protocol would not hold on the server. [`Safety::Warn`](crate::Safety::Warn) accepts it.
+    Unsafe {
         /// Where the server is.
         address: Box<str>,
-        /// What it is, and what is needed.
-        reason: Box<str>,
-    },
-    /// The server evicts keys when its memory is full: locks and completions would vanish silently.
-    Evicts {
-        /// Where the server is.
-        address: Box<str>,
-        /// Its `maxmemory-policy`.
-        policy: Box<str>,
+        /// Why; at least one, each of which [breaks](crate::Severity::Breaks) the protocol.
+        findings: Box<[Finding]>,
     },
 }
 
@@ -94,13 +89,15 @@ impl fmt::Display for ConnectError {
                 write!(f, "Redis at {address} did not answer within {after:?}")
             }
             Self::Denied { address, .. } => write!(f, "Redis at {address} denies access"),
-            Self::Unsupported { address, reason } => write!(f, "Redis at {address}: {reason}"),
-            Self::Evicts { address, policy } => write!(
-                f,
-                "Redis at {address} evicts keys when its memory is full (maxmemory-policy \
-                 {policy}): locks and completions would vanish silently; set it to noeviction, or \
-                 accept that with `with_lossy_eviction`"
-            ),
+            Self::Unsafe { address, findings } => {
+                write!(f, "Redis at {address} is not safe to use")?;
+                let mut separator = ": ";
+                for finding in findings {
+                    write!(f, "{separator}{finding}")?;
+                    separator = ". Also, ";
+                }
+                Ok(())
+            }
         }
     }
 }
@@ -111,7 +108,7 @@ impl Error for ConnectError {
             Self::Url { source }
             | Self::Unreachable { source, .. }
             | Self::Denied { source, .. } => Some(&**source),
-            Self::TimedOut { .. } | Self::Unsupported { .. } | Self::Evicts { .. } => None,
+            Self::TimedOut { .. } | Self::Unsafe { .. } => None,
         }
     }
 }

@@ -41,7 +41,7 @@
 //! # Layout
 //!
 //! * [`RedisConfig`] → [`RedisStore::connect`] → a [`Store`](campanile_idempotency::Store);
-//!   [`ConnectError`] says why not.
+//!   [`ConnectError`] says why not. `check`: what is wrong with a server, and how bad it is.
 //! * `batch`: the way of a batch, from commands to answers: `call` (which commands travel in one
 //!   script call), `script` (the arguments of each), `reply` (what comes back).
 //! * `connection`: the one connection, and when it is replaced; `namespace`: the agreement on how a
@@ -52,17 +52,18 @@
 mod batch;
 mod bucket;
 mod call;
+mod check;
 mod config;
 mod connection;
 mod error;
 mod failure;
 mod key;
 mod namespace;
-mod probe;
 mod reply;
 mod script;
 mod store;
 
+pub use self::check::{Finding, FindingKind, Safety, Severity};
 pub use self::config::RedisConfig;
 pub use self::error::ConnectError;
 #[doc(hidden)]

@@ -9,10 +9,10 @@ use campanile_idempotency::{Store, StoreError};
 
 use crate::batch::Batch;
 use crate::bucket::Buckets;
+use crate::check::check;
 use crate::connection::Connections;
-use crate::probe::probe;
 use crate::script::Scripts;
-use crate::{ConnectError, RedisConfig};
+use crate::{ConnectError, Finding, RedisConfig};
 
 /// Keeps entries in one Redis server, version 7.0 or later. Clones share their connection.
 ///
@@ -44,24 +44,44 @@ pub(crate) struct Inner {
     pub(crate) scripts: Scripts,
     pub(crate) buckets: Buckets,
     command_timeout: Duration,
+    findings: Box<[Finding]>,
 }
 
 impl RedisStore {
     /// A store on this server; a URL is enough.
     ///
     /// # Errors
-    /// When the server is not there within the connect timeout, refuses the credentials, is older
-    /// than 7.0, is part of a cluster, or evicts keys. The error tells the address that was tried.
+    /// When the server is not there within the connect timeout, refuses the credentials, or is one
+    /// on which the protocol does not hold: [`RedisConfig::with_safety`]. The error tells the address
+    /// that was tried.
     pub async fn connect(config: impl Into<RedisConfig>) -> Result<Self, ConnectError> {
         let config = config.into();
         let info = config.connection_info()?;
-        probe(info.clone(), &config).await?;
+        let findings = check(info.clone(), &config).await?;
         Ok(Self(Arc::new(Inner {
             connections: Connections::new(info, config.connect_timeout)?,
             scripts: config.scripts,
             buckets: config.buckets,
             command_timeout: config.command_timeout,
+            findings,
         })))
+    }
+
+    /// What is wrong with the server and was accepted when the store was connected, the worst first:
+    /// what could be lost by it, and the setting that mends it. Each was told as an event, too.
+    ///
+    /// ```
+    /// # use campanile_redis::{RedisStore, Severity};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let redis = campanile_test::RedisServer::start()?; // keeps nothing on disk
+    /// let store = RedisStore::connect(redis.url()).await?;
+    /// assert!(store.findings().iter().any(|finding| finding.severity() == Severity::Loses));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn findings(&self) -> &[Finding] {
+        &self.0.findings
     }
 }
 

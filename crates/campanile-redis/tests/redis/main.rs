@@ -5,6 +5,9 @@
 mod batches;
 mod broken_entries;
 mod cancellation;
+mod check_permissions;
+mod check_settings;
+mod check_versions;
 mod connect;
 mod contract;
 mod differential;

@@ -1,0 +1,206 @@
+//! What is wrong with a server.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use super::finding::{Finding, FindingKind, Severity};
+use super::seen::{Info, Seen};
+use crate::RedisConfig;
+
+/// So far a server's clock may be from ours.
+const CLOCK_OFF: Duration = Duration::from_secs(1);
+
+/// Everything that is wrong, the worst first.
+pub(super) fn findings(seen: &Seen, address: &str, config: &RedisConfig) -> Vec<Finding> {
+    let mut findings = Findings { address, found: Vec::new() };
+    if let Some(info) = &seen.info {
+        findings.server(info);
+        findings.memory(info);
+        findings.persistence(info, seen);
+        findings.replication(info, seen);
+    }
+    findings.permissions(seen, config);
+    findings.clock(seen);
+    findings.unseen(seen);
+    let mut found = findings.found;
+    found.sort_by_key(|finding| std::cmp::Reverse(finding.severity()));
+    found
+}
+
+struct Findings<'a> {
+    address: &'a str,
+    found: Vec<Finding>,
+}
+
+impl Findings<'_> {
+    fn server(&mut self, info: &Info) {
+        if info.is_too_old() {
+            self.add(
+                (FindingKind::Version, Severity::Breaks),
+                format!("its version is {}", info.version()),
+                "the scripts do not run there, so no lock is granted",
+                "use Redis 7.0 or later, or Valkey",
+            );
+        }
+        if info.field("cluster_enabled") == Some("1") {
+            self.add(
+                (FindingKind::Cluster, Severity::Breaks),
+                "it is a node of a cluster (cluster-enabled yes), and this store is for one server",
+                "it has some of the keys only, and refuses the others",
+                "use a server of its own",
+            );
+        }
+    }
+
+    fn memory(&mut self, info: &Info) {
+        let policy = info.field("maxmemory_policy").unwrap_or("noeviction");
+        let is_limited = info.field("maxmemory").is_some_and(|bytes| bytes != "0");
+        if is_limited && policy != "noeviction" {
+            self.add(
+                (FindingKind::Eviction, Severity::Breaks),
+                format!("it evicts keys when its memory is full (maxmemory-policy {policy})"),
+                "an evicted lock is held by two, and an evicted completion runs again, without \
+                 anybody noticing",
+                "set maxmemory-policy noeviction",
+            );
+        }
+    }
+
+    fn persistence(&mut self, info: &Info, seen: &Seen) {
+        match info.field("aof_enabled") {
+            Some("0") => {
+                let seen = match seen.setting("save") {
+                    Some("") => "it keeps nothing on disk (appendonly no, save \"\")".into(),
+                    Some(save) => format!("it keeps snapshots only (appendonly no, save {save})"),
+                    None => "it has no append-only file (appendonly no)".into(),
+                };
+                self.add(
+                    (FindingKind::Persistence, Severity::Loses),
+                    seen,
+                    "a crash or restart loses all completions since the last snapshot, and what \
+                     they completed runs again when it comes again",
+                    "set appendonly yes",
+                );
+            }
+            Some(_) => self.fsync(seen),
+            None => {}
+        }
+    }
+
+    fn fsync(&mut self, seen: &Seen) {
+        const ALWAYS: &str = "set appendfsync always";
+        let is_left_out = seen.setting("no-appendfsync-on-rewrite") == Some("yes");
+        let (severity, setting, risk, remedy) = match seen.setting("appendfsync") {
+            Some("no") => (
+                Severity::Loses,
+                "appendfsync no",
+                "a crash of its machine loses the completions that the kernel had not written: \
+                 those of half a minute and more",
+                ALWAYS,
+            ),
+            Some("always" | "everysec") if is_left_out => (
+                Severity::Loses,
+                "no-appendfsync-on-rewrite yes",
+                "a crash of its machine while the append-only file is rewritten loses the \
+                 completions of that time",
+                "set no-appendfsync-on-rewrite no",
+            ),
+            Some("everysec") => (
+                Severity::Notice,
+                "appendfsync everysec",
+                "a crash of its machine loses the completions of the last second or two",
+                ALWAYS,
+            ),
+            _ => return,
+        };
+        self.add((FindingKind::Fsync, severity), setting, risk, remedy);
+    }
+
+    fn replication(&mut self, info: &Info, seen: &Seen) {
+        if info.field("role") == Some("slave") {
+            let primary = (info.field("master_host"), info.field("master_port"));
+            let (host, port) = (primary.0.unwrap_or("?"), primary.1.unwrap_or("?"));
+            return self.add(
+                (FindingKind::Replica, Severity::Breaks),
+                format!("it is a replica of {host}:{port}"),
+                "it takes no writes, so no lock is granted; written to, it would lose them",
+                "connect to the primary",
+            );
+        }
+        let replicas = info.field("connected_slaves").and_then(|n| n.parse::<u32>().ok());
+        if replicas == Some(0) {
+            self.add(
+                (FindingKind::Replicas, Severity::Loses),
+                "it has no replica",
+                "when its machine is lost, all locks and completions are",
+                "give it a replica (replicaof)",
+            );
+        } else if replicas.is_some() && seen.setting("min-replicas-to-write") == Some("0") {
+            self.add(
+                (FindingKind::MinReplicas, Severity::Loses),
+                "it takes writes that no replica receives (min-replicas-to-write 0)",
+                "cut off from its replicas it goes on acknowledging completions, all of which a \
+                 failover loses",
+                "set min-replicas-to-write 1",
+            );
+        }
+    }
+
+    fn permissions(&mut self, seen: &Seen, config: &RedisConfig) {
+        let denied = &seen.denied;
+        let what = [
+            (&denied.commands, "its user may not send"),
+            (&denied.keys, "its user may not read and write the keys"),
+        ];
+        for (names, what) in what.into_iter().filter(|(names, _)| !names.is_empty()) {
+            self.add(
+                (FindingKind::Permission, Severity::Breaks),
+                format!("{what} {}", names.join(", ")),
+                "the store's commands fail, so no lock is granted",
+                "allow it what `RedisConfig` names under Permissions (ACL SETUSER)",
+            );
+        }
+        if denied.is_limited && config.namespaces.is_empty() {
+            self.add(
+                (FindingKind::Keys, Severity::Loses),
+                "its user may not use the keys of every namespace (campanile:* and {*)",
+                "a namespace that is not allowed fails at its first record",
+                "name the namespaces with `with_namespaces`, so that theirs are looked at",
+            );
+        }
+    }
+
+    fn clock(&mut self, seen: &Seen) {
+        if let Some(off) = seen.clock_off.filter(|off| *off > CLOCK_OFF) {
+            self.add(
+                (FindingKind::Clock, Severity::Loses),
+                format!("its clock and ours are {:.1} s apart", off.as_secs_f64()),
+                "after a failover to a server whose clock is right, locks and back-offs end too \
+                 early or too late, and a fencing token may be less than one that was granted",
+                "synchronise both clocks (NTP)",
+            );
+        }
+    }
+
+    fn unseen(&mut self, seen: &Seen) {
+        let unseen = seen.unseen();
+        if !unseen.is_empty() {
+            self.add(
+                (FindingKind::Unseen, Severity::Notice),
+                format!("it does not answer {}", unseen.join(" and ")),
+                "what it evicts, keeps on disk and replicates was not looked at, or not wholly",
+                "allow the user +info and +config|get, or look yourself",
+            );
+        }
+    }
+
+    fn add(
+        &mut self,
+        kind: (FindingKind, Severity),
+        seen: impl Into<Cow<'static, str>>,
+        risk: &'static str,
+        remedy: &'static str,
+    ) {
+        self.found.push(Finding::new(kind, self.address, seen, risk, remedy));
+    }
+}

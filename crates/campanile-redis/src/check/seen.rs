@@ -1,0 +1,114 @@
+//! What a server tells of itself.
+
+use std::collections::HashMap;
+use std::time::{Duration, SystemTime};
+
+use redis::aio::MultiplexedConnection;
+use redis::{FromRedisValue, RedisError, RedisResult, ServerErrorKind, cmd};
+
+use super::permissions::{self, Denied};
+use crate::RedisConfig;
+
+/// The settings that `INFO` does not tell.
+const SETTINGS: [&str; 4] =
+    ["save", "appendfsync", "no-appendfsync-on-rewrite", "min-replicas-to-write"];
+
+/// What a server tells of itself. What it keeps to itself is `None`.
+pub(super) struct Seen {
+    pub(super) info: Option<Info>,
+    settings: Option<HashMap<String, String>>,
+    pub(super) denied: Denied,
+    /// How far the server's clock is from ours, at least.
+    pub(super) clock_off: Option<Duration>,
+}
+
+/// The reply to `INFO`.
+pub(super) struct Info(String);
+
+impl Seen {
+    /// Asks. What the server or its rules forbid to ask is no error.
+    pub(super) async fn ask(
+        connection: &mut MultiplexedConnection,
+        config: &RedisConfig,
+    ) -> RedisResult<Self> {
+        let info = allowed(cmd("INFO").query_async(connection).await)?.map(Info);
+        let settings = cmd("CONFIG").arg("GET").arg(&SETTINGS).query_async(connection).await;
+        let settings = allowed(settings)?;
+        // An older one has no way to ask, and is refused for its age.
+        let denied = match &info {
+            Some(info) if info.is_too_old() => Denied::default(),
+            _ => permissions::denied(connection, config).await?,
+        };
+        let clock_off = clock_off(connection).await?;
+        Ok(Self { info, settings, denied, clock_off })
+    }
+
+    /// A setting that `INFO` does not tell.
+    pub(super) fn setting(&self, name: &str) -> Option<&str> {
+        debug_assert!(SETTINGS.contains(&name), "{name} is not asked for");
+        self.settings.as_ref()?.get(name).map(String::as_str)
+    }
+
+    /// The commands that it does not answer.
+    pub(super) fn unseen(&self) -> Vec<&'static str> {
+        let asked = [(self.info.is_none(), "INFO"), (self.settings.is_none(), "CONFIG GET")];
+        asked.into_iter().filter_map(|(is_unseen, what)| is_unseen.then_some(what)).collect()
+    }
+}
+
+impl Info {
+    /// A line `name:value`.
+    pub(super) fn field(&self, name: &str) -> Option<&str> {
+        let mut lines = self.0.lines();
+        lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim_end)
+    }
+
+    pub(super) fn version(&self) -> &str {
+        self.field("redis_version").unwrap_or("unknown")
+    }
+
+    /// Whether the scripts do not run there: before 7.0 there was no `SET` with `NX` and `GET`.
+    /// Valkey tells the version of Redis that it began from.
+    pub(super) fn is_too_old(&self) -> bool {
+        let major = self.version().split('.').next().and_then(|major| major.parse::<u32>().ok());
+        major.is_none_or(|major| major < 7)
+    }
+}
+
+/// The answer; `None` where it is forbidden, or unknown to this server, which is how some providers
+/// forbid.
+fn allowed<T: FromRedisValue>(answer: RedisResult<T>) -> RedisResult<Option<T>> {
+    match answer {
+        Ok(answer) => Ok(Some(answer)),
+        Err(error) if is_forbidden(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether the server does not let this user, or anybody, send the command.
+pub(super) fn is_forbidden(error: &RedisError) -> bool {
+    match error.kind() {
+        redis::ErrorKind::Server(ServerErrorKind::NoPerm) => true,
+        _ => error.detail().is_some_and(|text| text.starts_with("unknown command")),
+    }
+}
+
+/// How far the server's clock is from ours at least: its reading lies between two of ours.
+async fn clock_off(connection: &mut MultiplexedConnection) -> RedisResult<Option<Duration>> {
+    let before = our_clock();
+    let time = cmd("TIME").query_async::<(u64, u64)>(connection).await;
+    let Some((seconds, micros)) = allowed(time)? else {
+        return Ok(None);
+    };
+    let after = our_clock();
+    let theirs = Duration::from_secs(seconds) + Duration::from_micros(micros);
+    Ok(Some(before.saturating_sub(theirs).max(theirs.saturating_sub(after))))
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "compared with the store's clock, to tell that one is wrong; decides nothing"
+)]
+fn our_clock() -> Duration {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
+}

@@ -1,0 +1,108 @@
+//! Servers that cannot be started here: older ones, others, one whose clock is wrong.
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+use campanile_redis::{ConnectError, FindingKind, RedisStore};
+
+use crate::support::patient;
+
+/// Says of itself what it is told to.
+struct Impostor {
+    address: SocketAddr,
+}
+
+impl Impostor {
+    /// With this `INFO`, and a clock that is ahead by so many seconds.
+    fn new(info: &str, ahead: i64) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let info = info.to_owned();
+        thread::spawn(move || {
+            for client in listener.incoming() {
+                let info = info.clone();
+                // Ends when the client goes.
+                thread::spawn(move || serve(client.unwrap(), &info, ahead));
+            }
+        });
+        Self { address }
+    }
+
+    async fn connect(&self) -> Result<RedisStore, ConnectError> {
+        RedisStore::connect(patient(format!("redis://{}", self.address))).await
+    }
+}
+
+fn serve(client: TcpStream, info: &str, ahead: i64) -> io::Result<()> {
+    let mut client = BufReader::new(client);
+    loop {
+        let words = request(&mut client)?;
+        let reply = match &*words[0] {
+            "INFO" => format!("${}\r\n{info}\r\n", info.len()),
+            "CONFIG" => "*0\r\n".to_owned(),
+            "EVAL" => ":1\r\n".to_owned(),
+            "TIME" => {
+                let seconds = now().checked_add_signed(ahead).unwrap().to_string();
+                format!("*2\r\n${}\r\n{seconds}\r\n$1\r\n0\r\n", seconds.len())
+            }
+            _ => "+OK\r\n".to_owned(),
+        };
+        client.get_mut().write_all(reply.as_bytes())?;
+    }
+}
+
+fn request(client: &mut impl BufRead) -> io::Result<Vec<String>> {
+    let number = |prefix: char, client: &mut dyn BufRead| -> io::Result<usize> {
+        let mut line = String::new();
+        client.read_line(&mut line)?;
+        let text = line.strip_prefix(prefix).ok_or(io::ErrorKind::UnexpectedEof)?;
+        text.trim_end().parse().map_err(io::Error::other)
+    };
+    let count = number('*', client)?;
+    let mut word = || {
+        let mut bytes = vec![0; number('$', client)? + 2];
+        client.read_exact(&mut bytes)?;
+        Ok(String::from_utf8_lossy(&bytes[..bytes.len() - 2]).into_owned())
+    };
+    (0..count).map(|_| word()).collect()
+}
+
+#[expect(clippy::disallowed_methods, reason = "the clock of a server that is made up")]
+fn now() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs()
+}
+
+#[tokio::test]
+async fn servers_on_which_the_scripts_do_not_run_are_refused() {
+    for version in ["6.2.14", "5.0.7", "unstable"] {
+        let old = Impostor::new(&format!("# Server\r\nredis_version:{version}\r\n"), 0);
+        let error = old.connect().await.unwrap_err();
+        let ConnectError::Unsafe { findings, .. } = &error else { panic!("{error:?}") };
+        assert_eq!(findings[0].kind(), FindingKind::Version);
+        assert!(error.to_string().contains(version), "{error}");
+        assert!(error.to_string().contains("7.0"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn later_servers_and_valkey_are_accepted() {
+    let valkey = "redis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:8.0.1\r\n";
+    for info in ["redis_version:7.0.0\r\n", "redis_version:10.2.0\r\n", valkey] {
+        let store = Impostor::new(info, 0).connect().await.unwrap();
+        assert!(store.findings().is_empty(), "{:?}", store.findings());
+    }
+}
+
+#[tokio::test]
+async fn a_clock_that_is_wrong_is_told() {
+    for ahead in [-3600, 3600] {
+        let server = Impostor::new("redis_version:7.2.0\r\n", ahead);
+        let store = server.connect().await.unwrap();
+        let [finding] = store.findings() else { panic!("{:?}", store.findings()) };
+        assert_eq!(finding.kind(), FindingKind::Clock);
+        let text = finding.to_string();
+        assert!(text.contains("NTP") && (text.contains("3599") || text.contains("3600")), "{text}");
+    }
+}
