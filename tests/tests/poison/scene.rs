@@ -1,0 +1,194 @@
+//! A topic with a record that nobody can process, and what becomes of it.
+
+use std::fs;
+use std::ops::Deref;
+use std::os::unix::process::ExitStatusExt;
+use std::process::Command;
+use std::time::Duration;
+
+use campanile::store::State;
+use campanile_test::{KafkaServer, Message, Process, RedisServer};
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::message::{Headers, OwnedMessage};
+use rdkafka::{Message as _, Offset, TopicPartitionList};
+use tempfile::TempDir;
+
+use crate::{group, store};
+
+const LONG: Duration = Duration::from_secs(30);
+const SIGABRT: i32 = 6;
+
+/// How many good records there are.
+const GOOD: usize = 8;
+
+/// The poison's offset: behind one that does not decode, and some of the good.
+const POISON: i64 = 4;
+
+pub(crate) struct Scene<K> {
+    pub(crate) kafka: K,
+    redis: RedisServer,
+    topic: &'static str,
+    attempts: u32,
+    pub(crate) folder: TempDir,
+    starts: usize,
+}
+
+/// A handler that has begun.
+#[derive(Debug)]
+pub(crate) struct Run {
+    id: String,
+    pub(crate) token: u64,
+    pub(crate) attempt: u32,
+}
+
+impl<K: Deref<Target = KafkaServer>> Scene<K> {
+    /// The topic is also the group.
+    pub(crate) fn new(kafka: K, topic: &'static str, attempts: u32) -> Self {
+        kafka.create_topic(topic, 1, &[]).unwrap();
+        kafka.create_topic(&dead(topic), 1, &[]).unwrap();
+        let mut payloads: Vec<_> = (0..GOOD).map(|number| payload(&good(number))).collect();
+        payloads.insert(0, b"?".to_vec());
+        payloads.insert(POISON as usize, payload("poison"));
+        let messages = payloads.into_iter().map(|p| Message::to(topic).partition(0).payload(p));
+        kafka.producer().produce_all(messages).unwrap();
+        let (redis, folder) = (RedisServer::start().unwrap(), TempDir::new().unwrap());
+        Self { kafka, redis, topic, attempts, folder, starts: 0 }
+    }
+
+    /// Starts a process that dies at this point.
+    pub(crate) fn start(&mut self, point: &str) -> Process {
+        self.starts += 1;
+        let mut command = Command::new(env!("CARGO_BIN_EXE_poison"));
+        command.args([&self.kafka.bootstrap(), self.topic, &self.redis.url()]);
+        command.arg(self.folder.path()).args([&self.attempts.to_string(), point]);
+        Process::spawn(&command, self.folder.path().join("log")).unwrap()
+    }
+
+    /// Starts a process, and waits until it has died at this point.
+    pub(crate) fn dies(&mut self, point: &str) {
+        let mut process = self.start(point);
+        let status = process.wait(LONG).unwrap();
+        let died = status.is_some_and(|status| status.signal() == Some(SIGABRT));
+        assert!(died, "{point}: {status:?}: {}", process.log().unwrap());
+        let committed = self.committed();
+        println!("{}: died, {point}; committed {committed:?}, poison at {POISON}", self.topic);
+    }
+
+    /// Starts a process that lives, and waits until all is committed.
+    ///
+    /// Then the poison is in the topic for dead letters, and FAILED, and all others were processed,
+    /// once. Gives the poison's letters.
+    pub(crate) fn comes_to_its_end(&mut self) -> Vec<OwnedMessage> {
+        let mut process = self.start("nowhere");
+        group::wait_for_end(&self.kafka, self.topic, self.topic, 1, LONG);
+        let status = process.terminate().unwrap();
+        assert!(status.success(), "{status}: {}", process.log().unwrap());
+
+        let entries = store::entries(&self.redis, "poison");
+        let poison = entries.get("poison").unwrap();
+        let seen = (poison.state(), u32::from(poison.attempt()));
+        assert_eq!(seen, (State::Failed, self.attempts));
+        for id in (0..GOOD).map(good) {
+            let entry = entries.get(&id).unwrap();
+            assert_eq!((entry.state(), entry.attempt()), (State::Completed, 1), "{id}");
+            assert_eq!(self.runs(&id).len(), 1, "{id}");
+        }
+        let (letters, others): (Vec<_>, Vec<_>) = self
+            .letters()
+            .into_iter()
+            .partition(|letter| header(letter, "campanile-cause") != b"undecodable");
+        assert!(!letters.is_empty() && !others.is_empty(), "{letters:?} {others:?}");
+        for letter in &letters {
+            assert_eq!(header(letter, "campanile-key"), b"poison");
+            assert_eq!(header(letter, "kafka_dlt-original-topic"), self.topic.as_bytes());
+            assert_eq!(header(letter, "kafka_dlt-original-offset"), POISON.to_be_bytes());
+        }
+        let copies: Vec<_> = letters.iter().map(Copy::of).collect();
+        let handled = self.runs("poison").len();
+        println!("{}: {} starts, handler begun {handled}, {copies:?}", self.topic, self.starts);
+        letters
+    }
+
+    /// Those of one record, in their order.
+    pub(crate) fn runs(&self, id: &str) -> Vec<Run> {
+        let text = fs::read_to_string(self.folder.path().join("runs")).unwrap_or_default();
+        let run = |line: &str| match *line.split(' ').collect::<Vec<_>>() {
+            [id, token, attempt] => Run {
+                id: id.to_owned(),
+                token: token.parse().unwrap(),
+                attempt: attempt.parse().unwrap(),
+            },
+            _ => panic!("no run: {line}"),
+        };
+        text.lines().map(run).filter(|run| run.id == id).collect()
+    }
+
+    fn letters(&self) -> Vec<OwnedMessage> {
+        let consumer: BaseConsumer = self.kafka.consumer_config("letters").create().unwrap();
+        let (_, end) = consumer.fetch_watermarks(&dead(self.topic), 0, LONG).unwrap();
+        let mut list = TopicPartitionList::new();
+        list.add_partition_offset(&dead(self.topic), 0, Offset::Beginning).unwrap();
+        consumer.assign(&list).unwrap();
+        let letter = |_| consumer.poll(LONG).expect("a letter in time").unwrap().detach();
+        (0..end).map(letter).collect()
+    }
+
+    fn committed(&self) -> Offset {
+        let consumer: BaseConsumer = self.kafka.consumer_config(self.topic).create().unwrap();
+        let mut list = TopicPartitionList::new();
+        list.add_partition(self.topic, 0);
+        let committed = consumer.committed_offsets(list, LONG).unwrap();
+        committed.find_partition(self.topic, 0).unwrap().offset()
+    }
+}
+
+/// What tells a copy of a letter from another.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Copy {
+    pub(crate) token: u64,
+    pub(crate) burials: u32,
+    pub(crate) truncated: bool,
+}
+
+impl Copy {
+    pub(crate) fn of(letter: &OwnedMessage) -> Self {
+        let text = |name| String::from_utf8(header(letter, name)).unwrap();
+        let poison = payload("poison");
+        let truncated = match letter.payload() {
+            Some(payload) => {
+                assert_eq!(payload, poison);
+                false
+            }
+            None => {
+                let length = text("campanile-truncated-payload-bytes");
+                assert_eq!(length, poison.len().to_string());
+                true
+            }
+        };
+        let burials = text("campanile-burials").parse().unwrap();
+        Self { token: text("campanile-token").parse().unwrap(), burials, truncated }
+    }
+}
+
+/// The only header of this name.
+pub(crate) fn header(letter: &OwnedMessage, name: &str) -> Vec<u8> {
+    let mut named = letter.headers().unwrap().iter().filter(|header| header.key == name);
+    let value = named.next().and_then(|header| header.value).unwrap_or_else(|| panic!("no {name}"));
+    assert!(named.next().is_none(), "{name} is there twice");
+    value.to_vec()
+}
+
+fn dead(topic: &str) -> String {
+    format!("{topic}.dead")
+}
+
+fn good(number: usize) -> String {
+    format!("p-{number}")
+}
+
+/// Large enough to be told from everything else that a client says to a broker, also compressed.
+fn payload(id: &str) -> Vec<u8> {
+    let mut rng = fastrand::Rng::with_seed(1);
+    let noise: String = (0..20_000).map(|_| rng.alphanumeric()).collect();
+    serde_json::json!({ "id": id, "noise": noise }).to_string().into_bytes()
+}
