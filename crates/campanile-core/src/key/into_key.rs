@@ -43,6 +43,7 @@ from_bytes! {
     String => Bytes::from,
     Box<str> => |s| Bytes::from(s.into_string()),
     &str => |s| Bytes::copy_from_slice(s.as_bytes()),
+    &String => |s| Bytes::copy_from_slice(s.as_bytes()),
     &[u8] => Bytes::copy_from_slice,
 }
 

@@ -93,6 +93,7 @@ fn a_fingerprint_is_taken_of_the_chosen_parts_and_tells_them_apart() {
 
 #[test]
 fn integers_are_keys_in_decimal_and_nothing_is_none() {
+    assert_eq!((&"p-1".to_owned()).into_key().unwrap().unwrap().as_bytes(), b"p-1");
     assert_eq!((-7_i64).into_key().unwrap().unwrap().as_bytes(), b"-7");
     assert_eq!(u128::MAX.into_key().unwrap().unwrap().as_bytes(), u128::MAX.to_string().as_bytes());
     assert!("".into_key().unwrap().is_none());
