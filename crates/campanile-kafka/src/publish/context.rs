@@ -30,7 +30,11 @@ impl ProducerContext for Acknowledgements {
 
     fn delivery(&self, result: &DeliveryResult<'_>, waiting: Box<Waiting>) {
         let result = match result {
-            Ok(_) => Ok(()),
+            Ok(_) => {
+                // What was met before is over.
+                self.take_reason();
+                Ok(())
+            }
             Err((error, _)) => Err(error.clone()),
         };
         // Dropped meanwhile: then nobody wants to know.

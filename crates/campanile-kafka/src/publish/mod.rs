@@ -129,8 +129,8 @@ impl Refused {
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::TooLarge => f.write_str("the message is too large"),
-            Self::Timestamp => f.write_str("the message's time is refused"),
+            Self::TooLarge => f.write_str("too large for the topic: raise its `max.message.bytes`"),
+            Self::Timestamp => f.write_str("the topic does not take messages of this time"),
             Self::Otherwise(text) => f.write_str(text),
         }
     }

@@ -173,6 +173,23 @@ async fn key_payload_timestamp_and_headers_are_the_records_whatever_they_are() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_thousand_headers_come_whole() {
+    let kafka = kafka(&[]);
+    let config = kafka.consumer_config("g");
+    let message = Message::to("orders").partition(0).payload("no json");
+    let message = (0..10_000_u32).fold(message, |m, n| m.header("n", n.to_be_bytes()));
+    kafka.producer().produce(message).unwrap();
+    let serving = serve(burying(config.clone()), service(&keeper(), 1, &Outcomes::default()));
+    until_committed(&config, "orders", &[1]).await;
+    serving.stop().await.unwrap();
+    let letters = letters(&config);
+    let headers = letters[0].headers().unwrap();
+    let own = (0..10_000).map(|n| headers.get(n));
+    assert!(own.enumerate().all(|(n, h)| h.value == Some(&(n as u32).to_be_bytes()[..])));
+    assert_eq!(header(&letters[0], "campanile-cause"), "undecodable");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn dead_letters_of_each_topic_go_where_the_choice_says() {
     let kafka = kafka(&[PERMANENT]);
     kafka.create_topic("payments", 1).unwrap();

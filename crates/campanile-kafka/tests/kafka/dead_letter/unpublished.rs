@@ -220,3 +220,22 @@ async fn a_lock_that_is_lost_during_a_publication_commits_nothing() {
     assert!(!letters.is_empty());
     assert!(payloads(&letters).iter().all(|payload| *payload == Some(FAILS)));
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_too_large_even_without_its_payload_holds_its_offset() {
+    let kafka = kafka(&[]);
+    let config = kafka.consumer_config("g");
+    let key = vec![b'k'; 1000];
+    let message = Message::to("orders").partition(0).key(key).payload(FAILS);
+    kafka.producer().produce(message).unwrap();
+    let (store, keeper) = store();
+    let letters_to = DeadLetter::topic(DEAD).set("message.max.bytes", "1000");
+    let consumer = consumer(config.clone(), "orders").with_given_up(letters_to);
+    let serving = serve(consumer, once(&keeper, TTL));
+    // The last attempt's lock, and that of a burial.
+    until("it is given up twice", || store.count("fail") == 2).await;
+    let summary = serving.stop().await.unwrap();
+    assert_eq!((summary.dead_lettered, summary.left), (0, 1));
+    assert_eq!((store.count("reject"), letters(&config).len()), (0, 0));
+    assert_eq!(committed(&config, "orders", 1), [None]);
+}
