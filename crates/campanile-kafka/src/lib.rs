@@ -50,10 +50,11 @@
 //! # What holds
 //!
 //! * **Order.** Records of a partition are processed in their order, one at a time; one that is to be
-//!   tried again holds up its partition, and only that. Partitions are processed side by side.
+//!   tried again holds up its partition, and only that. Partitions are processed side by side. With
+//!   [`RetryTopics`] it waits in a topic of its own and holds up nobody, which gives up that order.
 //! * **Commits.** The offset that is committed has only finished records below it: those that the
-//!   service answered with `Ok`, and those that were given up by an explicit policy. A completion that
-//!   comes after its partition was revoked commits nothing.
+//!   service answered with `Ok`, those that were given up by an explicit policy, and those whose copy is
+//!   in a retry topic. A completion that comes after its partition was revoked commits nothing.
 //! * **Errors.** [`IdempotencyError`](campanile_idempotency::IdempotencyError) says what follows: a
 //!   key that is locked or backing off is tried again when its time has come, a store that is down
 //!   stops the dispatch until a probe succeeds. None of this counts as an attempt. What is given up
@@ -85,7 +86,8 @@
 //!   [`ConsumerError`].
 //! * `intake` is the thread that owns librdkafka's consumer: records in, offsets out.
 //! * `dispatch` is the task between it and the service: lanes, retries, drains.
-//! * `dead_letter` publishes what is given up, through `publish`, which waits for acknowledgements.
+//! * `dead_letter` publishes what is given up, and `retry_topics` what waits; both through `publish`,
+//!   which waits for acknowledgements.
 //! * `watermark` is the one place that knows which offset may be committed.
 
 mod budget;

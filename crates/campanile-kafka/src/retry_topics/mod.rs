@@ -48,7 +48,8 @@ pub(crate) use self::ladder::{Ladder, Rung, Rungs, now};
 /// * Only failed attempts, panics among them, make copies. A key that is locked or backing off and a
 ///   store that is down say nothing about the record, which waits where it stands. What is given up
 ///   goes where [`GivenUp`](crate::GivenUp) says.
-/// * Copies that wait fill at most a quarter of the consumer's budget, so that they hold up no others.
+/// * Copies that wait leave most of the consumer's budget to others: once half of it is used, they keep
+///   about a quarter.
 ///
 /// Attempts are counted by the idempotency layer alone: in a stack without it, nothing ends the
 /// retries. There, each failure goes one topic further, and the last goes to itself, unless the error
@@ -58,8 +59,9 @@ pub(crate) use self::ladder::{Ladder, Rung, Rungs, now};
 /// They must exist when serving begins, belong to this group alone, and be deleted by time, not
 /// compacted. A longer retention than the consumer's longest outage loses nothing. Headers that say
 /// where a record stood first are believed in these topics and in no others, so nobody else should
-/// write to them. Let the last delay be as long as the layer's longest back-off (5 min by default):
-/// a copy whose back-off outlasts its delay waits in its place, and holds up those behind it.
+/// write to them. Let the last delay be as long as the layer's longest back-off (5 min by default),
+/// and as the longest time that an error tells: a copy whose back-off outlasts its delay waits in its
+/// place, and holds up those behind it.
 #[derive(Clone, Debug)]
 pub struct RetryTopics {
     rungs: Vec<(String, Duration)>,
