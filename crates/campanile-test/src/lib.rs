@@ -31,6 +31,7 @@
 //!   keeper and the store, which follows tokio's paused time.
 //! * [`RedisServer`], [`KafkaServer`]: the real servers; kill them, pause them, start them again
 //!   with their data.
+//! * [`RedisCluster`], [`RedisSentinel`]: several Redis servers; fail them over, move slots.
 //! * [`MockKafka`]: librdkafka's mock cluster, in the process and there at once. It does no
 //!   transactions and no admin calls.
 //! * [`Producer`], [`Message`]: what fills a topic, the same for both.
@@ -87,5 +88,8 @@ pub use self::{
     port::free_port,
     process::Process,
     proxy::Proxy,
-    redis::{RedisServer, RedisServerBuilder},
+    redis::{
+        RedisCluster, RedisClusterBuilder, RedisSentinel, RedisSentinelBuilder, RedisServer,
+        RedisServerBuilder,
+    },
 };

@@ -3,7 +3,7 @@ use crate::{ServerError, port, program};
 use std::fmt::Write as _;
 use std::path::Path;
 
-const INSTALL: &str = "install it with `apt-get install redis-server`, or `cargo xtask install` \
+pub(super) const INSTALL: &str = "install it with `apt-get install redis-server`, or `cargo xtask install` \
     in Campanile's checkout";
 
 /// How a [`RedisServer`] is started; made by [`RedisServer::builder`].

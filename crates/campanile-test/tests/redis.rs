@@ -1,0 +1,56 @@
+//! Several Redis servers: what a test can do to them.
+
+use campanile_test::{RedisCluster, RedisSentinel, eventually};
+use std::time::Duration;
+
+const SOON: Duration = Duration::from_secs(30);
+
+#[test]
+fn a_cluster_serves_all_slots_and_moves_one_with_its_keys() {
+    let mut cluster = RedisCluster::start().unwrap();
+    let slot = cluster.slot_of("bell").unwrap();
+    let owner = cluster.owner_of(slot).unwrap();
+    cluster.node(owner).cli(&["SET", "bell", "rung"]).unwrap();
+    let to = (owner + 1) % cluster.len();
+    let moved = cluster.node(to).cli(&["GET", "bell"]).unwrap_err();
+    assert!(moved.to_string().starts_with("MOVED"), "{moved}");
+
+    cluster.begin_move(slot, to).unwrap();
+    let ask = cluster.node(owner).cli(&["GET", &format!("{{bell}}{}", 2)]).unwrap_err();
+    assert!(ask.to_string().starts_with("ASK"), "{ask}");
+    cluster.end_move(slot, to).unwrap();
+    assert_eq!(cluster.owner_of(slot), Some(to));
+    assert_eq!(cluster.node(to).cli(&["GET", "bell"]).unwrap(), "rung");
+}
+
+#[test]
+fn a_replica_takes_over_from_a_master_that_is_killed_or_asked_to_stand_back() {
+    let mut cluster = RedisCluster::builder().replicas(1).password("sesame").start().unwrap();
+    let slot = cluster.slot_of("bell").unwrap();
+    let owner = cluster.owner_of(slot).unwrap();
+    assert_eq!(cluster.replicas_of(owner), [owner + 3]);
+
+    cluster.promote(owner + 3).unwrap();
+    let other = || cluster.owner_of(slot).filter(|&o| o == owner + 3);
+    eventually(SOON, other).expect("the others know it");
+    cluster.kill(owner + 3).unwrap();
+    eventually(SOON, || cluster.owner_of(slot).filter(|&o| o == owner)).expect("it takes over");
+}
+
+#[test]
+fn sentinels_promote_a_replica_when_the_primary_is_killed() {
+    let mut redis =
+        RedisSentinel::builder().password("sesame").sentinel_password("creak").start().unwrap();
+    assert_eq!(redis.primary(), Some(0));
+    assert_eq!(redis.urls().len(), 3);
+    redis.kill_sentinel(2).unwrap();
+    redis.kill(0).unwrap();
+    assert_eq!(redis.until_other_primary(0).unwrap(), 1);
+}
+
+#[test]
+fn sentinels_promote_a_replica_when_asked() {
+    let mut redis = RedisSentinel::start().unwrap();
+    assert_eq!(redis.failover().unwrap(), 1);
+    assert_eq!(redis.primary(), Some(1));
+}
