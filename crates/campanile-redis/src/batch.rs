@@ -2,22 +2,25 @@
 
 use std::collections::HashMap;
 
-use campanile_core::{Answer, Command, Namespace};
+use campanile_core::{Answer, Command, Namespace, Operation};
 use campanile_idempotency::StoreError;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use redis::RedisError;
 
 use crate::call::Plan;
-use crate::connection::Link;
+use crate::connection::{Connections, Link};
 use crate::failure::Failure;
+use crate::key::write_barrier_key;
 use crate::namespace::compare_buckets;
 use crate::reply;
 use crate::store::Inner;
+use crate::wait::{Wait, Waiting};
 
 /// A batch, and the answers so far. They stay when the batch is cut short.
 pub(crate) struct Batch<'a> {
     store: &'a Inner,
+    connections: &'a Connections,
     commands: &'a [Command],
     answers: Vec<Option<Result<Answer, StoreError>>>,
     /// The connection that was last tried.
@@ -31,8 +34,12 @@ struct Broken {
 }
 
 impl<'a> Batch<'a> {
-    pub(crate) fn new(store: &'a Inner, commands: &'a [Command]) -> Self {
-        Self { store, commands, answers: vec![None; commands.len()], link: None }
+    pub(crate) fn new(
+        store: &'a Inner,
+        connections: &'a Connections,
+        commands: &'a [Command],
+    ) -> Self {
+        Self { store, connections, commands, answers: vec![None; commands.len()], link: None }
     }
 
     /// Performs all commands: those on one key one after the other, all others together.
@@ -72,8 +79,8 @@ impl<'a> Batch<'a> {
     /// Performs commands over the connection as it is, and answers all but those that it gives
     /// back.
     async fn attempt(&mut self, indices: Vec<usize>) -> Option<Broken> {
-        let Inner { connections, scripts, buckets, .. } = self.store;
-        let commands = self.commands;
+        let Inner { scripts, buckets, .. } = self.store;
+        let Self { connections, commands, .. } = *self;
         let link = match connections.link().await {
             Ok(link) => link,
             Err(error) => {
@@ -90,6 +97,8 @@ impl<'a> Batch<'a> {
             let error = "this version of the store does not know the operation";
             self.refuse(plan.unknown.iter().copied(), &StoreError::unavailable(error));
         }
+        // Kept apart: a batch that is cut short is not to answer what was not waited for.
+        let mut unconfirmed = Vec::new();
         let run = async |call| (call, plan.run(call, scripts, *buckets, &link).await);
         let mut calls: FuturesUnordered<_> = plan.calls.iter().map(run).collect();
         while let Some((call, reply)) = calls.next().await {
@@ -97,12 +106,17 @@ impl<'a> Batch<'a> {
             match reply.and_then(|value| reply::answers(value, call.shared.verb, commands)) {
                 Ok(answers) => {
                     for (index, answer) in call.indices().zip(answers) {
-                        self.answers[index] = Some(answer);
+                        if self.store.waiting.is_some() && Wait::is_for(&answer) {
+                            unconfirmed.push((index, answer));
+                        } else {
+                            self.answers[index] = Some(answer);
+                        }
                     }
                 }
                 Err(failure) => self.fail(call.indices(), failure, &mut broken),
             }
         }
+        self.confirm(&link, unconfirmed, &mut broken).await;
         if let Some(Broken { error, .. }) = &broken {
             connections.discard(&link, error);
         }
@@ -130,6 +144,42 @@ impl<'a> Batch<'a> {
             kept.push(index);
         }
         kept
+    }
+
+    /// Answers locks and completions once they have come as far as they must. A lock that has not
+    /// is refused; a completion that has not is one all the same, for what it completes was done.
+    async fn confirm(
+        &mut self,
+        link: &Link,
+        unconfirmed: Vec<(usize, Result<Answer, StoreError>)>,
+        broken: &mut Option<Broken>,
+    ) {
+        let (Some(Waiting { wait, shortfalls, .. }), Some(&(first, _))) =
+            (&self.store.waiting, unconfirmed.first())
+        else {
+            return;
+        };
+        let mut key = Vec::new();
+        write_barrier_key(&mut key, &self.commands[first].key, self.store.buckets);
+        let short = match wait.confirm(link, &key).await {
+            Ok(short) => short,
+            Err(error) => {
+                let indices = unconfirmed.into_iter().map(|(index, _)| index);
+                return self.fail(indices, Failure::Connection(error), broken);
+            }
+        };
+        let refusal = short.clone().map(StoreError::unavailable);
+        let mut completed = 0;
+        for (index, answer) in unconfirmed {
+            let is_completion =
+                matches!(self.commands[index].operation, Operation::Complete { .. });
+            completed += usize::from(is_completion);
+            self.answers[index] = Some(match &refusal {
+                Some(refusal) if !is_completion => Err(refusal.clone()),
+                _ => answer,
+            });
+        }
+        shortfalls.note(self.connections.address(), completed, short.as_ref());
     }
 
     /// Notes what failed with its connection, and answers what failed for good.

@@ -11,6 +11,7 @@ use redis::{ConnectionInfo, IntoConnectionInfo};
 
 use crate::bucket::Buckets;
 use crate::script::{Scripts, Verb};
+use crate::wait::{Reach, Wait};
 use crate::{ConnectError, Safety};
 
 /// The settings of a [`RedisStore`](crate::RedisStore). A URL alone converts into them.
@@ -33,7 +34,8 @@ use crate::{ConnectError, Safety};
 ///
 /// A user of Redis with a restrictive ACL needs `+eval +evalsha +get +mget +set +time`, and the keys
 /// `~campanile:* ~{*`, or for each namespace `~campanile:{payments} ~{payments:*`. With
-/// `+info +config|get` the server can be looked at, too.
+/// `+info +config|get` the server can be looked at, too. [`with_wait`](RedisConfig::with_wait) needs
+/// `+wait`, and [`with_wait_aof`](RedisConfig::with_wait_aof) `+waitaof`.
 #[derive(Clone)]
 pub struct RedisConfig {
     url: Box<str>,
@@ -42,6 +44,7 @@ pub struct RedisConfig {
     pub(crate) buckets: Buckets,
     pub(crate) safety: Safety,
     pub(crate) namespaces: Vec<Namespace>,
+    pub(crate) wait: Option<Wait>,
     pub(crate) scripts: Scripts,
 }
 
@@ -56,6 +59,7 @@ impl RedisConfig {
             buckets: Buckets::DEFAULT,
             safety: Safety::default(),
             namespaces: Vec::new(),
+            wait: None,
             scripts: Scripts::default(),
         }
     }
@@ -113,6 +117,49 @@ impl RedisConfig {
     pub fn with_namespaces(mut self, namespaces: impl IntoIterator<Item = Namespace>) -> Self {
         self.namespaces = namespaces.into_iter().collect();
         self
+    }
+
+    /// Waits, before a lock or a completion is answered, until so many replicas have it in memory
+    /// (`WAIT`), so that a failover to one of them does not lose it. Default: no, because it costs a
+    /// round trip to the replicas, and what a failover loses runs again with the same key.
+    ///
+    /// Where fewer have it in time, the lock is refused as [unavailable], and its attempt handed back;
+    /// a completion counts all the same, in [`RedisStore::shortfalls`]. So a replica that is away stops
+    /// the consumer. The timeout comes on top of the command timeout, and the lock keeper waits for no
+    /// call longer than 5 s or a sixth of the lock's time to live.
+    ///
+    /// With fewer than all replicas it holds only if the failover chooses one that has it: Sentinel
+    /// and Cluster prefer the one that has most. It cannot be used with [`with_wait_aof`], which
+    /// replaces it.
+    ///
+    /// [unavailable]: campanile_idempotency::StoreErrorKind::Unavailable
+    /// [`RedisStore::shortfalls`]: crate::RedisStore::shortfalls
+    /// [`with_wait_aof`]: Self::with_wait_aof
+    ///
+    /// # Errors
+    /// When the number or the timeout is zero.
+    pub fn with_wait(mut self, replicas: u32, timeout: Duration) -> Result<Self, ConfigError> {
+        if replicas == 0 {
+            return Err(ConfigError::new("a wait for no replica waits for nothing"));
+        }
+        let timeout = not_zero("the wait's timeout", timeout)?;
+        self.wait = Some(Wait { reach: Reach::Memory, replicas, timeout });
+        Ok(self)
+    }
+
+    /// Waits, before a lock or a completion is answered, until it is on the primary's disk and on
+    /// those of so many replicas, which may be none (`WAITAOF`; Redis 7.2 or later, with `appendonly
+    /// yes`). Else as [`with_wait`](Self::with_wait), which it replaces. Default: no.
+    ///
+    /// With `appendfsync everysec` that takes up to a second for each call: it is for `always` on the
+    /// replicas, or where few records are worth much.
+    ///
+    /// # Errors
+    /// When the timeout is zero.
+    pub fn with_wait_aof(mut self, replicas: u32, timeout: Duration) -> Result<Self, ConfigError> {
+        let timeout = not_zero("the wait's timeout", timeout)?;
+        self.wait = Some(Wait { reach: Reach::Disk, replicas, timeout });
+        Ok(self)
     }
 
     /// Replaces the text of a script, so that a test can show that it would notice a broken one.

@@ -20,6 +20,8 @@ impl Failure {
     pub(crate) fn refused(error: ServerError) -> Self {
         match error.kind() {
             Some(ServerErrorKind::ReadOnly) => Self::Connection(error.into()),
+            // It was waiting for something while the server was demoted.
+            _ if error.code() == "UNBLOCKED" => Self::Connection(error.into()),
             _ if error.code() == "OOM" => Self::Final(out_of_memory()),
             _ => Self::Final(StoreError::unavailable(RedisError::from(error))),
         }

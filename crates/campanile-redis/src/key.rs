@@ -20,6 +20,13 @@ pub(crate) fn write_entry_key(out: &mut Vec<u8>, key: &StoreKey, buckets: Bucket
     out.extend_from_slice(key.digest());
 }
 
+/// Appends a key in the same slot as this entry, which is no entry's: theirs are longer.
+pub(crate) fn write_barrier_key(out: &mut Vec<u8>, key: &StoreKey, buckets: Buckets) {
+    write_entry_key(out, key, buckets);
+    out.truncate(out.len() - key.digest().len());
+    out.extend_from_slice(b"wait");
+}
+
 /// Where a namespace keeps how many buckets it has.
 pub(crate) fn buckets_key(namespace: &Namespace) -> String {
     format!("campanile:{{{namespace}}}")

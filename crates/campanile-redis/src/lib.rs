@@ -45,7 +45,8 @@
 //! * `batch`: the way of a batch, from commands to answers: `call` (which commands travel in one
 //!   script call), `script` (the arguments of each), `reply` (what comes back).
 //! * `connection`: the one connection, and when it is replaced; `namespace`: the agreement on how a
-//!   namespace's keys are spread; `key`: what an entry is called.
+//!   namespace's keys are spread; `key`: what an entry is called; `wait`: until replicas have what
+//!   was written, if that is wanted.
 //! * The scripts themselves are in the package `campanile-lua`, one file beside each file of
 //!   `script`.
 
@@ -62,6 +63,7 @@ mod namespace;
 mod reply;
 mod script;
 mod store;
+mod wait;
 
 pub use self::check::{Finding, FindingKind, Safety, Severity};
 pub use self::config::RedisConfig;

@@ -6,13 +6,19 @@ use std::time::Duration;
 
 use campanile_core::{Answer, Command};
 use campanile_idempotency::{Store, StoreError};
+use futures_util::future::OptionFuture;
+use tokio::time::{Instant, timeout_at};
 
 use crate::batch::Batch;
 use crate::bucket::Buckets;
 use crate::check::check;
 use crate::connection::Connections;
 use crate::script::Scripts;
+use crate::wait::{Lanes, Waiting};
 use crate::{ConnectError, Finding, RedisConfig};
+
+/// No call takes longer, so that its deadline can be counted.
+const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Keeps entries in one Redis server, version 7.0 or later. Clones share their connection.
 ///
@@ -43,6 +49,7 @@ pub(crate) struct Inner {
     pub(crate) connections: Connections,
     pub(crate) scripts: Scripts,
     pub(crate) buckets: Buckets,
+    pub(crate) waiting: Option<Waiting>,
     command_timeout: Duration,
     findings: Box<[Finding]>,
 }
@@ -58,8 +65,15 @@ impl RedisStore {
         let config = config.into();
         let info = config.connection_info()?;
         let findings = check(info.clone(), &config).await?;
+        let connections = || Connections::new(info.clone(), config.connect_timeout);
+        let lanes = || (0..Lanes::COUNT).map(|_| connections()).collect::<Result<_, _>>();
+        let waiting = match config.wait {
+            Some(wait) => Some(Waiting::new(wait, Lanes::new(lanes()?))),
+            None => None,
+        };
         Ok(Self(Arc::new(Inner {
-            connections: Connections::new(info, config.connect_timeout)?,
+            connections: connections()?,
+            waiting,
             scripts: config.scripts,
             buckets: config.buckets,
             command_timeout: config.command_timeout,
@@ -83,6 +97,13 @@ impl RedisStore {
     pub fn findings(&self) -> &[Finding] {
         &self.0.findings
     }
+
+    /// How many completions were acknowledged although fewer replicas, or disks, had them in time
+    /// than [`RedisConfig::with_wait`] or [`RedisConfig::with_wait_aof`] asks for: what they complete
+    /// was done, so nothing is gained by holding the record. 0 where nothing is waited for.
+    pub fn shortfalls(&self) -> u64 {
+        self.0.waiting.as_ref().map_or(0, |waiting| waiting.shortfalls.count())
+    }
 }
 
 impl Store for RedisStore {
@@ -91,13 +112,24 @@ impl Store for RedisStore {
     }
 
     async fn apply_batch(&self, commands: Vec<Command>) -> Vec<Result<Answer, StoreError>> {
-        let Inner { connections, command_timeout, .. } = &*self.0;
-        let mut call = Call { connections, batch: Batch::new(&self.0, &commands), answered: false };
-        call.answered = tokio::time::timeout(*command_timeout, call.batch.run()).await.is_ok();
-        call.batch.answers(&StoreError::timeout(format!(
-            "Redis at {} did not answer within {command_timeout:?}",
-            connections.address()
-        )))
+        let Inner { connections, waiting, command_timeout, .. } = &*self.0;
+        let waiting = waiting.as_ref().filter(|waiting| waiting.is_for(&commands));
+        let for_wait = waiting.map_or(Duration::ZERO, Waiting::timeout);
+        let limit = command_timeout.saturating_add(for_wait).min(LONGEST);
+        let deadline = Instant::now() + limit;
+        let late = || {
+            let address = connections.address();
+            StoreError::timeout(format!("Redis at {address} did not answer within {limit:?}"))
+        };
+        let Ok(lane) = timeout_at(deadline, OptionFuture::from(waiting.map(Waiting::lane))).await
+        else {
+            return vec![Err(late()); commands.len()];
+        };
+        let connections = lane.as_deref().unwrap_or(connections);
+        let batch = Batch::new(&self.0, connections, &commands);
+        let mut call = Call { connections, batch, answered: false };
+        call.answered = timeout_at(deadline, call.batch.run()).await.is_ok();
+        call.batch.answers(&late())
     }
 }
 

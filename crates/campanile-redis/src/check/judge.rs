@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::finding::{Finding, FindingKind, Severity};
 use super::seen::{Info, Seen};
 use crate::RedisConfig;
+use crate::wait::Reach;
 
 /// So far a server's clock may be from ours.
 const CLOCK_OFF: Duration = Duration::from_secs(1);
@@ -14,10 +15,10 @@ const CLOCK_OFF: Duration = Duration::from_secs(1);
 pub(super) fn findings(seen: &Seen, address: &str, config: &RedisConfig) -> Vec<Finding> {
     let mut findings = Findings { address, found: Vec::new() };
     if let Some(info) = &seen.info {
-        findings.server(info);
+        findings.server(info, config);
         findings.memory(info);
-        findings.persistence(info, seen);
-        findings.replication(info, seen);
+        findings.persistence(info, seen, config);
+        findings.replication(info, seen, config);
     }
     findings.permissions(seen, config);
     findings.clock(seen);
@@ -27,19 +28,31 @@ pub(super) fn findings(seen: &Seen, address: &str, config: &RedisConfig) -> Vec<
     found
 }
 
+/// Whether what is written is to be on disk before it is answered.
+fn is_on_disk(config: &RedisConfig) -> bool {
+    config.wait.is_some_and(|wait| wait.reach == Reach::Disk)
+}
+
 struct Findings<'a> {
     address: &'a str,
     found: Vec<Finding>,
 }
 
 impl Findings<'_> {
-    fn server(&mut self, info: &Info) {
+    fn server(&mut self, info: &Info, config: &RedisConfig) {
         if info.is_too_old() {
             self.add(
                 (FindingKind::Version, Severity::Breaks),
                 format!("its version is {}", info.version()),
                 "the scripts do not run there, so no lock is granted",
                 "use Redis 7.0 or later, or Valkey",
+            );
+        } else if is_on_disk(config) && info.is_before((7, 2)) {
+            self.add(
+                (FindingKind::Version, Severity::Breaks),
+                format!("its version is {}", info.version()),
+                "it does not know WAITAOF, which `with_wait_aof` asks for, so no lock is granted",
+                "use Redis 7.2 or later, or Valkey; or `with_wait`",
             );
         }
         if info.field("cluster_enabled") == Some("1") {
@@ -66,7 +79,7 @@ impl Findings<'_> {
         }
     }
 
-    fn persistence(&mut self, info: &Info, seen: &Seen) {
+    fn persistence(&mut self, info: &Info, seen: &Seen, config: &RedisConfig) {
         match info.field("aof_enabled") {
             Some("0") => {
                 let seen = match seen.setting("save") {
@@ -74,8 +87,10 @@ impl Findings<'_> {
                     Some(save) => format!("it keeps snapshots only (appendonly no, save {save})"),
                     None => "it has no append-only file (appendonly no)".into(),
                 };
+                // WAITAOF is refused without one.
+                let severity = if is_on_disk(config) { Severity::Breaks } else { Severity::Loses };
                 self.add(
-                    (FindingKind::Persistence, Severity::Loses),
+                    (FindingKind::Persistence, severity),
                     seen,
                     "a crash or restart loses all completions since the last snapshot, and what \
                      they completed runs again when it comes again",
@@ -116,7 +131,7 @@ impl Findings<'_> {
         self.add((FindingKind::Fsync, severity), setting, risk, remedy);
     }
 
-    fn replication(&mut self, info: &Info, seen: &Seen) {
+    fn replication(&mut self, info: &Info, seen: &Seen, config: &RedisConfig) {
         if info.field("role") == Some("slave") {
             let primary = (info.field("master_host"), info.field("master_port"));
             let (host, port) = (primary.0.unwrap_or("?"), primary.1.unwrap_or("?"));
@@ -128,7 +143,15 @@ impl Findings<'_> {
             );
         }
         let replicas = info.field("connected_slaves").and_then(|n| n.parse::<u32>().ok());
-        if replicas == Some(0) {
+        let wanted = config.wait.map_or(0, |wait| wait.replicas);
+        if let Some(replicas) = replicas.filter(|replicas| *replicas < wanted) {
+            self.add(
+                (FindingKind::Replicas, Severity::Loses),
+                format!("{replicas} replicas follow it, and {wanted} are waited for"),
+                "no lock is granted, and what is completed meanwhile a failover loses",
+                "give it more replicas (replicaof), or wait for fewer",
+            );
+        } else if replicas == Some(0) {
             self.add(
                 (FindingKind::Replicas, Severity::Loses),
                 "it has no replica",

@@ -7,9 +7,12 @@ use redis::{RedisResult, cmd, pipe};
 use super::seen::is_forbidden;
 use crate::RedisConfig;
 use crate::key::{buckets_key, write_entry_key};
+use crate::wait::Reach;
 
-/// Asks for one command. It must be whole: Redis 7.0 crashes on one that is cut short.
-const ASK: &str = "return redis.acl_check_cmd(unpack(ARGV)) and 1 or 0";
+/// Asks for one command; one that the server does not know is not allowed. It must be whole: Redis
+/// 7.0 crashes on one that is cut short.
+const ASK: &str = "local is_known, is_allowed = pcall(redis.acl_check_cmd, unpack(ARGV)) \
+     return is_known and is_allowed and 1 or 0";
 
 /// What the user may not do.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -37,7 +40,12 @@ pub(super) async fn denied(
         }
         Err(error) => return Err(error),
     }
-    refused(connection, &[command("TIME"), command("EVALSHA x 0")], &mut denied).await?;
+    let mut without_keys = vec![command("TIME"), command("EVALSHA x 0")];
+    without_keys.extend(config.wait.map(|wait| match wait.reach {
+        Reach::Memory => command("WAIT 0 0"),
+        Reach::Disk => command("WAITAOF 0 0 0"),
+    }));
+    refused(connection, &without_keys, &mut denied).await?;
 
     let sample = [Namespace::try_from("campanile-check").expect("of allowed characters")];
     let is_known = !config.namespaces.is_empty();

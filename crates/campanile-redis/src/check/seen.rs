@@ -67,11 +67,15 @@ impl Info {
         self.field("redis_version").unwrap_or("unknown")
     }
 
+    /// Whether it is older than this. Valkey tells the version of Redis that it began from.
+    pub(super) fn is_before(&self, oldest: (u32, u32)) -> bool {
+        let mut numbers = self.version().split('.').map_while(|number| number.parse::<u32>().ok());
+        numbers.next().zip(numbers.next()).is_none_or(|version| version < oldest)
+    }
+
     /// Whether the scripts do not run there: before 7.0 there was no `SET` with `NX` and `GET`.
-    /// Valkey tells the version of Redis that it began from.
     pub(super) fn is_too_old(&self) -> bool {
-        let major = self.version().split('.').next().and_then(|major| major.parse::<u32>().ok());
-        major.is_none_or(|major| major < 7)
+        self.is_before((7, 0))
     }
 }
 

@@ -1,11 +1,9 @@
 //! A server that is set up wrong is found out at the start: what could be lost, and what mends it.
 
-use std::time::Duration;
-
 use campanile_redis::{ConnectError, Finding, FindingKind, RedisStore, Safety, Severity};
-use campanile_test::{RedisServer, eventually};
+use campanile_test::RedisServer;
 
-use crate::support::{acquired, key, patient};
+use crate::support::{acquired, key, patient, replica_of};
 
 /// What is found at a server that is accepted whatever it is.
 async fn found(server: &RedisServer) -> Vec<Finding> {
@@ -39,18 +37,6 @@ fn kinds(found: &[Finding]) -> Vec<FindingKind> {
 
 fn on_disk() -> campanile_test::RedisServerBuilder {
     RedisServer::builder().append_only(true).config("appendfsync", "always")
-}
-
-/// A replica that is in step with its primary.
-fn replica_of(primary: &RedisServer) -> RedisServer {
-    let replica = RedisServer::start().unwrap();
-    replica.cli(&["REPLICAOF", "127.0.0.1", &primary.port().to_string()]).unwrap();
-    let is_up = || {
-        let info = replica.cli(&["INFO", "replication"]).unwrap();
-        info.contains("master_link_status:up").then_some(())
-    };
-    eventually(Duration::from_secs(20), is_up).expect("the replica catches up");
-    replica
 }
 
 #[tokio::test]

@@ -18,3 +18,6 @@ mod namespaces;
 mod outage;
 mod script_cache;
 mod support;
+mod wait_connections;
+mod wait_replicas;
+mod wait_settings;

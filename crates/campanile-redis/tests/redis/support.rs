@@ -8,7 +8,7 @@ use campanile_core::{
 };
 use campanile_idempotency::{Store, StoreError, StoreErrorKind};
 use campanile_redis::{RedisConfig, RedisStore};
-use campanile_test::RedisServer;
+use campanile_test::{RedisServer, eventually};
 
 pub(crate) const NAMESPACE: &str = "tests";
 
@@ -103,6 +103,18 @@ pub(crate) fn replies(answers: Vec<Result<Answer, StoreError>>) -> Vec<Reply> {
 /// A connection of the test's own, to look behind the store's back.
 pub(crate) fn raw(server: &RedisServer) -> redis::Connection {
     redis::Client::open(server.url()).unwrap().get_connection().unwrap()
+}
+
+/// A replica that is in step with its primary.
+pub(crate) fn replica_of(primary: &RedisServer) -> RedisServer {
+    let replica = RedisServer::start().unwrap();
+    primary.cli(&["CONFIG", "SET", "repl-diskless-sync-delay", "0"]).unwrap();
+    replica.cli(&["REPLICAOF", "127.0.0.1", &primary.port().to_string()]).unwrap();
+    let entry = format!("port={},state=online", replica.port());
+    let is_online =
+        || primary.cli(&["INFO", "replication"]).unwrap().contains(&entry).then_some(());
+    eventually(Duration::from_secs(20), is_online).expect("the replica catches up");
+    replica
 }
 
 /// An error and all its sources, in one line.

@@ -1,0 +1,117 @@
+//! The question whether everything that was written has come as far as it must.
+
+use std::error::Error;
+use std::fmt;
+
+use campanile_idempotency::StoreError;
+use redis::{Cmd, Pipeline, RedisError, Value, cmd};
+
+use super::{Reach, Wait};
+use crate::connection::Link;
+use crate::failure::{self, Failure};
+
+/// A write, so that everything before it is waited for. `WAIT` alone may wait only for what its own
+/// connection has written (Valkey 8 does), and a command that is repeated, because its answer was
+/// lost, writes nothing. The key is gone after a second.
+const BARRIER: &str = "#!lua flags=allow-oom\nredis.call('SET', KEYS[1], '', 'PX', 1000)";
+
+/// What was written may not have come as far as it must.
+#[derive(Clone, Debug)]
+pub(crate) enum Short {
+    /// It had not in time.
+    Late { wait: Wait, reached: Reached },
+    /// The server does not say.
+    Refused(StoreError),
+}
+
+/// How far it has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Reached {
+    /// To where it must come at the primary itself.
+    primary: bool,
+    replicas: u32,
+}
+
+impl Wait {
+    /// Waits until all that was written before has come as far as it must, or has not in time. The
+    /// connection is blocked meanwhile. The key is any one of the same server's.
+    ///
+    /// # Errors
+    /// When the connection broke, or the server is the primary no more.
+    pub(crate) async fn confirm(
+        self,
+        link: &Link,
+        key: &[u8],
+    ) -> Result<Option<Short>, RedisError> {
+        match self.ask(link, key).await {
+            Ok(reached) if reached.primary && reached.replicas >= self.replicas => Ok(None),
+            Ok(reached) => Ok(Some(Short::Late { wait: self, reached })),
+            Err(Failure::Final(error)) => Ok(Some(Short::Refused(error))),
+            Err(Failure::Connection(error)) => Err(error),
+        }
+    }
+
+    async fn ask(self, link: &Link, key: &[u8]) -> Result<Reached, Failure> {
+        let mut asked = Pipeline::with_capacity(2);
+        asked.add_command(cmd("EVAL").arg(BARRIER).arg(1).arg(key).take());
+        asked.add_command(self.question());
+        let answers = link.connection.clone().send_packed_commands(&asked, 0, 2).await;
+        let answers = answers.map_err(Failure::Connection)?;
+        let Ok([barrier, answer]) = <[Value; 2]>::try_from(answers) else {
+            return Err(Failure::unexpected("two commands have not two replies"));
+        };
+        failure::value(Ok(barrier))?;
+        let answer = failure::value(Ok(answer))?;
+        self.read(answer).ok_or_else(|| Failure::unexpected("WAIT did not tell how many"))
+    }
+
+    fn question(self) -> Cmd {
+        let mut question = cmd(self.command());
+        if self.reach == Reach::Disk {
+            question.arg(1);
+        }
+        let milliseconds = self.timeout.as_nanos().div_ceil(1_000_000);
+        question.arg(self.replicas).arg(u64::try_from(milliseconds).unwrap_or(u64::MAX));
+        question
+    }
+
+    fn read(self, answer: Value) -> Option<Reached> {
+        let number = |value: &Value| match value {
+            Value::Int(number) => u32::try_from(*number).ok(),
+            _ => None,
+        };
+        match (self.reach, answer) {
+            (Reach::Memory, answer) => Some(Reached { primary: true, replicas: number(&answer)? }),
+            (Reach::Disk, Value::Array(answer)) => {
+                let [local, replicas] = &*answer else { return None };
+                Some(Reached { primary: number(local)? > 0, replicas: number(replicas)? })
+            }
+            (Reach::Disk, _) => None,
+        }
+    }
+}
+
+impl fmt::Display for Short {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Late { wait: Wait { replicas, timeout, .. }, reached } => {
+                let local = if reached.primary { "" } else { "not the primary's disk, and " };
+                let Reached { replicas: reached, .. } = reached;
+                write!(
+                    f,
+                    "after {timeout:?} a write had reached {local}{reached} of {replicas} replicas"
+                )
+            }
+            Self::Refused(_) => f.write_str("Redis does not say how far a write has come"),
+        }
+    }
+}
+
+impl Error for Short {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Refused(error) => Some(error),
+            Self::Late { .. } => None,
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! Locks and completions that wait for replicas.
+
+use std::time::Duration;
+
+use campanile_core::{Operation, Reply};
+use campanile_idempotency::{Store, StoreErrorKind};
+use campanile_redis::RedisStore;
+use campanile_test::RedisServer;
+
+use crate::support::{
+    acquire, acquired, apply, chain, command, complete, key, patient, replica_of,
+};
+
+/// No test here takes as long.
+const LONG: Duration = Duration::from_secs(60);
+const SHORT: Duration = Duration::from_millis(50);
+
+pub(crate) async fn waiting(server: &RedisServer, replicas: u32, timeout: Duration) -> RedisStore {
+    let config = patient(server.url()).with_wait(replicas, timeout).unwrap();
+    RedisStore::connect(config).await.unwrap()
+}
+
+#[tokio::test]
+async fn what_was_answered_is_at_the_replica() {
+    let mut primary = RedisServer::start().unwrap();
+    let replica = replica_of(&primary);
+    let store = waiting(&primary, 1, LONG).await;
+    let grant = acquired(&store, &key("done"), 1).await;
+    assert_eq!(
+        apply(&store, &key("done"), complete(grant, "done")).await.unwrap(),
+        Reply::Completed
+    );
+    let held = acquired(&store, &key("held"), 1).await;
+    primary.kill().unwrap();
+    replica.cli(&["REPLICAOF", "NO", "ONE"]).unwrap();
+
+    let store = RedisStore::connect(patient(replica.url())).await.unwrap();
+    let reply = apply(&store, &key("done"), acquire(2)).await.unwrap();
+    assert!(matches!(reply, Reply::Duplicate { attempt: 1, .. }), "{reply:?}");
+    let renew = Operation::Renew { grant: held, ttl: LONG };
+    assert_eq!(apply(&store, &key("held"), renew).await.unwrap(), Reply::Renewed);
+    assert_eq!(store.shortfalls(), 0);
+}
+
+#[tokio::test]
+async fn a_lock_that_no_replica_has_is_refused_and_cancelling_it_hands_the_attempt_back() {
+    let server = RedisServer::start().unwrap();
+    let store = waiting(&server, 1, SHORT).await;
+    let key = key("key");
+    let error = apply(&store, &key, acquire(1)).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Unavailable);
+    assert!(chain(&error).contains("0 of 1 replicas"), "{}", chain(&error));
+    // As the lock keeper does when an acquire fails.
+    let cancel = Operation::Cancel { owner: crate::support::owner(1) };
+    assert_eq!(apply(&store, &key, cancel).await.unwrap(), Reply::Released);
+
+    let _replica = replica_of(&server);
+    let store = waiting(&server, 1, LONG).await;
+    let reply = apply(&store, &key, acquire(2)).await.unwrap();
+    assert!(matches!(reply, Reply::Acquired { attempt: 1, .. }), "{reply:?}");
+}
+
+#[tokio::test]
+async fn a_completion_that_no_replica_has_counts_all_the_same() {
+    let server = RedisServer::start().unwrap();
+    let (plain, store) = (
+        RedisStore::connect(patient(server.url())).await.unwrap(),
+        waiting(&server, 1, SHORT).await,
+    );
+    let keys = ["a", "b", "c"].map(key);
+    let mut batch = Vec::new();
+    for key in &keys {
+        batch.push(command(key, complete(acquired(&plain, key, 1).await, "done")));
+    }
+    for answer in store.apply_batch(batch.clone()).await {
+        assert_eq!(answer.unwrap().reply, Reply::Completed);
+    }
+    assert_eq!((store.shortfalls(), plain.shortfalls()), (3, 0));
+
+    let _replica = replica_of(&server);
+    let store = waiting(&server, 1, LONG).await;
+    store.apply_batch(batch).await;
+    assert_eq!(store.shortfalls(), 0, "the replica has them now");
+}
+
+#[tokio::test]
+async fn a_completion_that_is_repeated_is_waited_for_although_it_writes_nothing() {
+    let server = RedisServer::start().unwrap();
+    let mut replica = replica_of(&server);
+    let plain = RedisStore::connect(patient(server.url())).await.unwrap();
+    let store = waiting(&server, 1, SHORT).await;
+    let key = key("key");
+    let grant = acquired(&plain, &key, 1).await;
+    replica.pause().unwrap();
+    // Its answer could have been lost.
+    assert_eq!(apply(&plain, &key, complete(grant, "done")).await.unwrap(), Reply::Completed);
+    assert_eq!(apply(&store, &key, complete(grant, "done")).await.unwrap(), Reply::Completed);
+    assert_eq!(store.shortfalls(), 1);
+    replica.resume().unwrap();
+}
+
+#[tokio::test]
+async fn nothing_else_waits_for_replicas() {
+    let server = RedisServer::start().unwrap();
+    let plain = RedisStore::connect(patient(server.url())).await.unwrap();
+    let store = waiting(&server, 1, LONG).await;
+    let [held, done, failed] = ["held", "done", "failed"].map(key);
+    let grant = acquired(&plain, &held, 1).await;
+    let of_done = acquired(&plain, &done, 1).await;
+    apply(&plain, &done, complete(of_done, "done")).await.unwrap();
+    let of_failed = acquired(&plain, &failed, 1).await;
+    let fail =
+        Operation::Fail { grant: of_failed, delay: LONG, last: false, error: "error".into() };
+
+    let answers = async {
+        assert!(matches!(apply(&store, &held, acquire(2)).await.unwrap(), Reply::Locked { .. }));
+        assert!(matches!(apply(&store, &done, acquire(2)).await.unwrap(), Reply::Duplicate { .. }));
+        let renew = Operation::Renew { grant, ttl: LONG };
+        assert_eq!(apply(&store, &held, renew).await.unwrap(), Reply::Renewed);
+        assert_eq!(apply(&store, &failed, fail).await.unwrap(), Reply::Retrying);
+        let cancel = Operation::Cancel { owner: grant.owner };
+        assert_eq!(apply(&store, &held, cancel).await.unwrap(), Reply::Released);
+    };
+    tokio::time::timeout(LONG / 2, answers).await.expect("no replica is waited for");
+}
+
+#[tokio::test]
+async fn a_lock_in_a_batch_with_others_is_refused_alone() {
+    let server = RedisServer::start().unwrap();
+    let plain = RedisStore::connect(patient(server.url())).await.unwrap();
+    let store = waiting(&server, 1, SHORT).await;
+    let [held, free] = ["held", "free"].map(key);
+    let grant = acquired(&plain, &held, 1).await;
+    let batch = vec![
+        command(&held, acquire(2)),
+        command(&free, acquire(3)),
+        command(&held, complete(grant, "done")),
+    ];
+    let answers = store.apply_batch(batch).await;
+    assert!(matches!(answers[0].as_ref().unwrap().reply, Reply::Locked { .. }), "{answers:?}");
+    assert_eq!(answers[1].as_ref().unwrap_err().kind(), StoreErrorKind::Unavailable);
+    assert_eq!(answers[2].as_ref().unwrap().reply, Reply::Completed);
+    assert_eq!(store.shortfalls(), 1);
+}
