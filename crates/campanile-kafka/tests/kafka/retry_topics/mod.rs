@@ -1,6 +1,7 @@
 //! Records that are to be tried again wait in topics of their own.
 
 mod copies;
+mod every_record;
 mod keys;
 mod refused;
 mod waiting;
