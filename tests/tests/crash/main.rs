@@ -50,7 +50,7 @@ fn of_three_consumers_one_is_stopped_and_one_killed_and_every_key_is_processed_a
     // Nobody takes a lock over before it has expired, so this is how the kill has left the entries.
     let at_kill = store::entries(&redis, "payments");
 
-    group::wait_for_end(&kafka, GROUP, TOPIC, PARTITIONS, LONG);
+    group::wait_for_end(&kafka.consumer_config(GROUP), TOPIC, PARTITIONS, LONG);
     let status = survivor.terminate().unwrap();
     assert!(status.success(), "{status}: {}", survivor.log().unwrap());
 

@@ -79,7 +79,7 @@ fn an_outage_of_the_store_counts_no_attempt_loses_no_record_and_moves_no_partiti
     let took = began_after(&ledger, over).map(|began| began.saturating_sub(restarted));
     println!("away for {:?}, the first record {took:?} after the restart", over - begun);
     let keys = load.end() + SPECIAL.len();
-    group::wait_for_end(&KAFKA, TOPIC, TOPIC, PARTITIONS, LONG);
+    group::wait_for_end(&KAFKA.consumer_config(TOPIC), TOPIC, PARTITIONS, LONG);
 
     // The driver knew of the outage, and the group did not: nobody joined, left, or joined again.
     assert_eq!(events.count(&["the store is down"]), 1);
@@ -156,7 +156,7 @@ fn a_store_that_is_slow_but_in_time_is_not_down() {
     let start = now();
     let ttl = Duration::from_secs(30);
     let serving = Serving::start(&KAFKA, TOPIC, ttl, connect, &ledger, &stopped);
-    group::wait_for_end(&KAFKA, TOPIC, TOPIC, PARTITIONS, LONG);
+    group::wait_for_end(&KAFKA.consumer_config(TOPIC), TOPIC, PARTITIONS, LONG);
     let took = now() - start;
     let summary = serving.stop();
 

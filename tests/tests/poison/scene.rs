@@ -80,7 +80,7 @@ impl<K: Deref<Target = KafkaServer>> Scene<K> {
     /// once. Gives the poison's letters.
     pub(crate) fn comes_to_its_end(&mut self) -> Vec<OwnedMessage> {
         let mut process = self.start("nowhere");
-        group::wait_for_end(&self.kafka, self.topic, self.topic, 1, LONG);
+        group::wait_for_end(&self.kafka.consumer_config(self.topic), self.topic, 1, LONG);
         let status = process.terminate().unwrap();
         assert!(status.success(), "{status}: {}", process.log().unwrap());
 

@@ -3,7 +3,10 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod decode;
+#[path = "../support/group.rs"]
+mod group;
 mod layers;
+mod leaving;
 mod service;
 
 use std::time::Duration;

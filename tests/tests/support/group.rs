@@ -3,21 +3,15 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use campanile_test::{KafkaServer, eventually};
+use campanile_test::eventually;
 use rdkafka::consumer::{BaseConsumer, Consumer};
-use rdkafka::{Offset, TopicPartitionList};
+use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
 const ANSWER: Duration = Duration::from_secs(10);
 
-/// Waits until the group has committed all that was produced.
-pub(crate) fn wait_for_end(
-    kafka: &KafkaServer,
-    group: &str,
-    topic: &str,
-    partitions: i32,
-    within: Duration,
-) {
-    let consumer: BaseConsumer = kafka.consumer_config(group).create().unwrap();
+/// Waits until the group of these settings has committed all that was produced.
+pub(crate) fn wait_for_end(config: &ClientConfig, topic: &str, partitions: i32, within: Duration) {
+    let consumer: BaseConsumer = config.create().unwrap();
     let mut list = TopicPartitionList::new();
     let mut ends = BTreeMap::new();
     for partition in 0..partitions {

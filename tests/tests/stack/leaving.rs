@@ -1,0 +1,225 @@
+//! The future of a consumer, dropped wherever it stands.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use campanile::prelude::*;
+use campanile::store::{Entry, State, StoreKey};
+use campanile::{
+    ConsumerError, GivenUp, IdempotencyKey, LockKeeper, Namespace, Serve, Summary, error,
+};
+use campanile_test::faults::{Fault, FaultyStore};
+use campanile_test::{Message, MockKafka};
+use tokio::time::{sleep, timeout};
+use tower::ServiceBuilder;
+
+use super::{Payment, group};
+
+const LONG: Duration = Duration::from_secs(30);
+
+/// What the consumer is at, with its first record, when it is dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum At {
+    /// Nothing: it was never polled.
+    Nothing,
+    /// No broker answers yet.
+    Joining,
+    Acquiring(Fault),
+    Handling,
+    BackingOff,
+    Completing(Fault),
+    Rejecting(Fault),
+    ProbingTheStore,
+}
+
+/// Not applied before the drop, or applied and not answered.
+const UNANSWERED: [Fault; 2] = [Fault::Hang, Fault::HangReply];
+
+/// A process with its keeper, over a store that outlives it.
+struct Process {
+    store: FaultyStore<MemoryStore>,
+    keeper: LockKeeper,
+    config: ConsumerConfig,
+}
+
+/// The handlers that have begun, and those that came to their end.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<(Vec<String>, Vec<String>)>>);
+
+impl Log {
+    fn begun(&self, id: &str) -> usize {
+        self.0.lock().unwrap().0.iter().filter(|begun| *begun == id).count()
+    }
+
+    /// Waits until no service and no handler has it any more.
+    async fn is_let_go(&self) {
+        while Arc::strong_count(&self.0) > 1 {
+            sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    fn ended(&self, id: &str) -> usize {
+        self.0.lock().unwrap().1.iter().filter(|ended| *ended == id).count()
+    }
+}
+
+impl Process {
+    fn new(store: &MemoryStore, kafka: &MockKafka) -> Self {
+        let store = FaultyStore::new(store.clone());
+        let keeper = LockKeeper::new(store.clone()).unwrap();
+        Self { store, keeper, config: kafka.consumer_config("leaving").into() }
+    }
+
+    /// A consumer whose handler does with the first record what is told.
+    fn serve(&self, at: At, log: Log) -> Serve {
+        let by_id = key::field(|payment: &Payment| &payment.id);
+        let service = ServiceBuilder::new()
+            .layer(DecodeLayer::json())
+            .layer(IdempotencyLayer::new(&self.keeper, "leaving", by_id).unwrap())
+            .service_fn(move |request: Request<Payment>| {
+                let log = log.clone();
+                async move {
+                    let id = request.body().id.clone();
+                    log.0.lock().unwrap().0.push(id.clone());
+                    match at {
+                        At::Handling if id == "first" => std::future::pending().await,
+                        At::BackingOff if id == "first" => {
+                            return Err(error::retry_after("busy", Duration::from_secs(1)).into());
+                        }
+                        At::Rejecting(_) if id == "first" => {
+                            return Err(BoxError::from(error::permanent("no such account")));
+                        }
+                        _ => {}
+                    }
+                    log.0.lock().unwrap().1.push(id);
+                    Ok(())
+                }
+            });
+        let consumer = Consumer::new(self.config.clone()).unwrap().subscribe(["payments"]);
+        consumer.with_given_up(GivenUp::Skip).serve(service)
+    }
+}
+
+impl At {
+    fn prepare(self, store: &FaultyStore<MemoryStore>) {
+        match self {
+            Self::Acquiring(fault) => store.next_of("acquire", fault),
+            Self::Completing(fault) => store.next_of("complete", fault),
+            Self::Rejecting(fault) => store.next_of("reject", fault),
+            Self::ProbingTheStore => store.always(Fault::Refuse),
+            _ => {}
+        }
+    }
+
+    fn is_reached(self, store: &FaultyStore<MemoryStore>, log: &Log) -> bool {
+        match self {
+            Self::Nothing | Self::Joining => true,
+            Self::Acquiring(_) => store.count("acquire") == 1,
+            Self::Handling => log.begun("first") == 1,
+            Self::BackingOff => state(entry(store, "first").as_ref()) == Some(State::Retrying),
+            Self::Completing(_) => store.count("complete") == 1,
+            Self::Rejecting(_) => store.count("reject") == 1,
+            // Each is asked of the store in the place of an acquire, as long as one is in doubt.
+            Self::ProbingTheStore => store.count("cancel") >= 3,
+        }
+    }
+
+    /// The entry's state, attempts and interrupts once the store was told all; and the attempts in
+    /// the end.
+    fn leaves(self) -> (Option<(State, u16, u8)>, u16) {
+        match self {
+            Self::Nothing | Self::Joining => (None, 1),
+            // Or none, if it never came to the store.
+            Self::Acquiring(_) | Self::ProbingTheStore => (Some((State::Retrying, 0, 0)), 1),
+            // A shutdown, which hands the attempt back.
+            Self::Handling => (Some((State::Retrying, 0, 1)), 1),
+            Self::BackingOff => (Some((State::Retrying, 1, 0)), 2),
+            Self::Completing(_) => (Some((State::Completed, 1, 0)), 1),
+            Self::Rejecting(_) => (Some((State::Failed, 1, 0)), 1),
+        }
+    }
+
+    async fn reach(
+        self,
+        serving: &mut (impl Future<Output = Result<Summary, ConsumerError>> + Unpin),
+        store: &FaultyStore<MemoryStore>,
+        log: &Log,
+    ) {
+        loop {
+            let polled = timeout(Duration::from_millis(5), &mut *serving).await;
+            assert!(polled.is_err(), "{self:?}: it has ended: {polled:?}");
+            if self.is_reached(store, log) {
+                return;
+            }
+        }
+    }
+
+    async fn run(self) {
+        let kafka = MockKafka::start(1).unwrap();
+        kafka.create_topic("payments", 1).unwrap();
+        for payload in [r#"{"id":"first"}"#, r#"{"id":"second"}"#] {
+            let message = Message::to("payments").partition(0).payload(payload);
+            kafka.producer().produce(message).unwrap();
+        }
+        let (memory, log) = (MemoryStore::new(), Log::default());
+
+        let process = Process::new(&memory, &kafka);
+        self.prepare(&process.store);
+        if self == Self::Joining {
+            kafka.cluster().broker_down(1).unwrap();
+        }
+        let mut serving = process.serve(self, log.clone()).into_future();
+        if self != Self::Nothing {
+            let reached = self.reach(&mut serving, &process.store, &log);
+            timeout(LONG, reached).await.unwrap_or_else(|_| panic!("{self:?}: not reached"));
+        }
+        drop(serving);
+        if self == Self::Joining {
+            kafka.cluster().broker_up(1).unwrap();
+        }
+        // What was asked of the store comes out only after that.
+        timeout(LONG, log.is_let_go()).await.unwrap_or_else(|_| panic!("{self:?}: it lives on"));
+        process.store.heal();
+        assert!(process.keeper.shutdown(LONG).await.settled, "{self:?}: something is held");
+        let (left, attempts) = self.leaves();
+        let found = entry(&process.store, "first");
+        let found = found.map(|entry| (entry.state(), entry.attempt(), entry.interrupts()));
+        let untouched =
+            matches!(self, Self::Acquiring(_) | Self::ProbingTheStore) && found.is_none();
+        assert!(found == left || untouched, "{self:?}: {found:?}, and not {left:?}");
+
+        let next = Process::new(&memory, &kafka);
+        let serving = tokio::spawn(next.serve(Self::Nothing, log.clone()).into_future());
+        let config = kafka.consumer_config("leaving");
+        let wait = move || group::wait_for_end(&config, "payments", 1, LONG);
+        tokio::task::spawn_blocking(wait).await.unwrap_or_else(|_| panic!("{self:?}"));
+        serving.abort();
+        let ended = usize::from(!matches!(self, Self::Rejecting(_)));
+        assert_eq!((log.ended("first"), log.ended("second")), (ended, 1), "{self:?}");
+        let first = entry(&next.store, "first").unwrap();
+        let end = if ended == 1 { State::Completed } else { State::Failed };
+        assert_eq!((first.state(), first.attempt()), (end, attempts), "{self:?}");
+    }
+}
+
+fn entry(store: &FaultyStore<MemoryStore>, id: &str) -> Option<Entry> {
+    let key = IdempotencyKey::new(id.to_owned()).unwrap();
+    store.inner().entry(&StoreKey::new(Namespace::try_from("leaving").unwrap(), key))
+}
+
+fn state(entry: Option<&Entry>) -> Option<State> {
+    entry.map(Entry::state)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_consumer_can_be_dropped_wherever_it_stands_and_the_next_goes_on() {
+    let mut all = vec![At::Nothing, At::Joining, At::Handling, At::BackingOff, At::ProbingTheStore];
+    all.extend(UNANSWERED.map(At::Acquiring));
+    all.extend(UNANSWERED.map(At::Completing));
+    all.extend(UNANSWERED.map(At::Rejecting));
+    println!("{} runs", all.len());
+    let runs: Vec<_> = all.into_iter().map(|at| tokio::spawn(at.run())).collect();
+    for run in runs {
+        run.await.unwrap();
+    }
+}
