@@ -1,8 +1,10 @@
 //! Requests.
 
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use campanile_core::{BoxError, Entry, Outcome, Request, State, error};
@@ -15,7 +17,7 @@ use tower::load_shed::error::Overloaded;
 use tower::timeout::error::Elapsed;
 use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
 
-use super::{FATES, Fate, LEAVES};
+use super::{ENDED, FATES, Fate, LEAVES};
 use crate::world::{Called, Guarding, HOUR, TestLayer, World, failing, lock, refusal, request};
 
 /// What the request waits for when it is left.
@@ -229,6 +231,56 @@ async fn a_request_that_is_left_while_its_command_is_on_its_way_leaves_no_lock_a
             for who in [Who::Caller, Who::Timeout, Who::GuardsCaller] {
                 Run { command, fate, who }.run().await;
                 runs += 1;
+            }
+        }
+    }
+    println!("{runs} runs");
+}
+
+/// Polls so often, or until it is woken once more; says whether it ended before.
+async fn cut<F: Future + Unpin>(mut future: F, polls: usize, woken: bool) -> bool {
+    let mut polled = 0;
+    poll_fn(|cx| {
+        if polled < polls {
+            polled += 1;
+            if Pin::new(&mut future).poll(cx).is_ready() {
+                return Poll::Ready(true);
+            }
+            if polled < polls || woken {
+                return Poll::Pending;
+            }
+        }
+        Poll::Ready(false)
+    })
+    .await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_gives_its_permits_back_and_counts_once_wherever_it_is_dropped() {
+    let mut runs = 0;
+    // Whole requests, from their acquire on.
+    for command in COMMANDS.into_iter().filter(|command| command.name() != "acquire") {
+        for woken in [false, true] {
+            for polls in 0.. {
+                let (world, permits) = (World::new(), Permits::new());
+                let layer = command.layer(&world);
+                let run = Run { command, fate: Fate::AnsweredLater, who: Who::Caller };
+                let ended = cut(run.call(layer, &permits, Arc::default()), polls, woken).await;
+                let what = format!("{command:?} after {polls} polls, woken {woken}");
+                assert_eq!(permits.free(), [1, 1], "{what}");
+                sleep(ENDED).await;
+                let entry = world.entry("p-1").map(|entry| (entry.state(), entry.attempt()));
+                let (state, attempt, _) = command.leaves();
+                let untried = [None, Some((State::Retrying, 0))];
+                assert!(
+                    entry == Some((state, attempt)) || (untried.contains(&entry) && !ended),
+                    "{what}: {entry:?}"
+                );
+                world.assert_quiet().await;
+                runs += 1;
+                if ended {
+                    break;
+                }
             }
         }
     }
