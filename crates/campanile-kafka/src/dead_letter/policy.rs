@@ -32,11 +32,13 @@ use crate::flood::FloodGuard;
 /// * While a letter cannot be published, its record's offset stays where it is, its partition waits,
 ///   and the others go on. An event at level ERROR says what is wrong.
 /// * A letter that is too large for the topic is published without its payload: its headers say
-///   where the record stands. So is one whose earlier publications all were interrupted, since that
-///   may be its fault. After five of those nothing is published or committed any more: the partition
-///   stands still until the key is reopened.
-/// * If more than half of what is finished became dead letters, the consumer pauses instead of
+///   where the record stands. So is one during whose publication a process died before, since that
+///   may be its fault. The fifth time, nothing is published or committed any more: an event at level
+///   ERROR says so, and the partition stands still until the key is reopened.
+/// * If more than half of what is finished becomes dead letters, the consumer pauses instead of
 ///   emptying its topic into another: see [`FloodGuard`].
+/// * A publication that is interrupted by a shutdown or a revoke is a failed attempt; whoever has the
+///   record next publishes its letter.
 ///
 /// The idempotency layer must hand over what it gives up, as it does by default; what it
 /// [rejects](campanile_idempotency::policy::OnGivenUp::Reject) by itself never comes here.

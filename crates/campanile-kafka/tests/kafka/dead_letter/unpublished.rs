@@ -1,5 +1,7 @@
 //! While a dead letter cannot be published, nothing is lost.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use campanile_idempotency::{LockKeeper, MemoryStore};
@@ -8,11 +10,24 @@ use campanile_test::faults::{Fault, FaultyStore};
 use campanile_test::{Message, MockKafka};
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 
-use super::{
-    DEAD, burying, bytes, header, kafka, letters, once, payloads, produce, short, unknown,
-};
+use super::{DEAD, burying, bytes, header, kafka, letters, once, payloads, produce, unknown};
 use crate::given_up::{FAILS, GOOD, LAST, Outcomes, keeper, service};
 use crate::support::{committed, consumer, serve, until, until_committed};
+
+/// With the default budget, and how many publications were begun since the start.
+fn watched(topic: &'static str) -> (DeadLetter, Arc<AtomicUsize>) {
+    let begun = Arc::new(AtomicUsize::new(0));
+    let count = begun.clone();
+    let started = AtomicBool::new(false);
+    let letters_to = DeadLetter::by_topic(move |_| {
+        // The first time it is asked at the start.
+        if started.swap(true, Ordering::SeqCst) {
+            count.fetch_add(1, Ordering::SeqCst);
+        }
+        topic.to_owned()
+    });
+    (letters_to, begun)
+}
 
 const TTL: Duration = Duration::from_secs(30);
 
@@ -127,7 +142,7 @@ async fn a_time_that_the_topic_does_not_take_is_left_out() {
     until_committed(&config, "orders", &[1]).await;
     serving.stop().await.unwrap();
     assert_eq!(payloads(&letters(&config)), [Some(FAILS)]);
-    assert_eq!(store.count("reject"), 1);
+    assert_eq!((store.count("fail"), store.count("reject")), (0, 1), "at once");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -136,16 +151,17 @@ async fn a_shutdown_during_a_publication_loses_nothing() {
     let config = kafka.consumer_config("g");
     let (store, keeper) = store();
     let outcomes = Outcomes::default();
+    let (letters_to, begun) = watched(DEAD);
     let patient = consumer(config.clone(), "orders")
-        .with_given_up(DeadLetter::topic(DEAD))
+        .with_given_up(letters_to)
         .with_drain_timeout(Duration::from_millis(50));
     let serving = serve(patient, service(&keeper, 1, &outcomes));
     until_committed(&config, "orders", &[1]).await;
     unknown(&kafka, DEAD, true);
     produce(&kafka, &[FAILS, LAST]);
-    until("its attempt", || store.count("acquire") == 2).await;
+    until("its letter is to be published", || begun.load(Ordering::SeqCst) == 1).await;
     let summary = serving.stop().await.unwrap();
-    assert_eq!((summary.dead_lettered, summary.left), (0, 2));
+    assert!(summary.dead_lettered == 0 && summary.left >= 1, "{summary:?}");
     // The lock is not left to expire.
     assert_eq!((store.count("fail"), store.count("reject")), (1, 0));
     assert_eq!(committed(&config, "orders", 1), [Some(1)]);
@@ -154,7 +170,10 @@ async fn a_shutdown_during_a_publication_loses_nothing() {
     let serving = serve(burying(config.clone()), service(&keeper, 1, &outcomes));
     until_committed(&config, "orders", &[3]).await;
     assert_eq!(serving.stop().await.unwrap().dead_lettered, 1);
-    assert_eq!(payloads(&letters(&config)), [Some(FAILS)]);
+    // What was on its way at the shutdown may have come as well.
+    let letters = letters(&config);
+    assert!(!letters.is_empty());
+    assert!(payloads(&letters).iter().all(|payload| *payload == Some(FAILS)));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -167,17 +186,18 @@ async fn a_revoke_during_a_publication_leaves_the_letter_to_the_next_owner() {
     let outcomes = Outcomes::default();
     // Each with a topic of its own, since one that cannot be reached is no start.
     kafka.create_topic("others.dead", 1).unwrap();
-    let patient = |dead: &str| {
+    let patient = |letters_to: DeadLetter| {
         consumer(config.clone(), "orders")
-            .with_given_up(DeadLetter::topic(dead))
+            .with_given_up(letters_to)
             .with_drain_timeout(Duration::from_millis(50))
     };
-    let one = serve(patient(DEAD), service(&keeper, 1, &outcomes));
+    let (letters_to, begun) = watched(DEAD);
+    let one = serve(patient(letters_to), service(&keeper, 1, &outcomes));
     until_committed(&config, "orders", &[1]).await;
     unknown(&kafka, DEAD, true);
     produce(&kafka, &[FAILS, LAST]);
-    until("its attempt", || store.count("acquire") == 2).await;
-    let other = serve(patient("others.dead"), service(&keeper, 1, &outcomes));
+    until("its letter is to be published", || begun.load(Ordering::SeqCst) == 1).await;
+    let other = serve(patient(DeadLetter::topic("others.dead")), service(&keeper, 1, &outcomes));
     until("the revoke lets it go", || store.count("fail") == 1).await;
     assert_eq!(committed(&config, "orders", 1), [Some(1)]);
     unknown(&kafka, DEAD, false);
@@ -197,13 +217,13 @@ async fn a_lock_that_is_lost_during_a_publication_commits_nothing() {
     let kafka = kafka(&[GOOD]);
     let config = kafka.consumer_config("g");
     let (store, keeper) = store();
-    let letters_to = short().with_timeout(Duration::from_secs(60));
+    let (letters_to, begun) = watched(DEAD);
     let consumer = consumer(config.clone(), "orders").with_given_up(letters_to);
     let serving = serve(consumer, once(&keeper, Duration::from_millis(500)));
     until_committed(&config, "orders", &[1]).await;
     unknown(&kafka, DEAD, true);
     produce(&kafka, &[FAILS]);
-    until("its attempt", || store.count("acquire") == 2).await;
+    until("its letter is to be published", || begun.load(Ordering::SeqCst) == 1).await;
     store.always_of("renew", Fault::Refuse);
     until("it is tried again", || store.count("acquire") > 2).await;
     assert_eq!(store.count("reject"), 0);
