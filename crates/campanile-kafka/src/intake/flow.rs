@@ -15,8 +15,8 @@ use super::control::LOW_WATER;
 /// For how long reading may just stop: meanwhile nobody serves the callbacks of a rebalance.
 const STALL: Duration = Duration::from_millis(50);
 
-/// The part of the budget that one of several partitions may hold. Below it nobody is paused.
-pub(super) const HOG: f64 = 0.5;
+/// The part of the budget that one of several partitions may hold.
+const HOG: f64 = 0.5;
 
 /// The part of the budget that the partitions of retry topics may hold together: their records wait
 /// for minutes, and others need not wait with them.
@@ -64,6 +64,11 @@ impl Flow {
             _ => partitions == 1 || held <= most / 2.0,
         }
     }
+}
+
+/// Below this level of the budget nobody is paused, with retry topics or without.
+pub(super) fn calm(retries: bool) -> f64 {
+    if retries { RETRIES } else { HOG }
 }
 
 /// The most of the budget that one of several partitions may hold: one of a retry topic, if so many

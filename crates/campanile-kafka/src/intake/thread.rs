@@ -15,7 +15,7 @@ use super::assignment;
 use super::commit;
 use super::context::IntakeContext;
 use super::control::{Control, Stage};
-use super::flow::{self, ALLOWANCE, Flow, HOG};
+use super::flow::{self, ALLOWANCE, Flow};
 use super::{Event, Received, Settings, message, native, start};
 use crate::budget::Amount;
 use crate::error::ConsumerError;
@@ -42,6 +42,8 @@ struct Worker {
     control: Arc<Control>,
     clock: Clock,
     flow: Flow,
+    /// Whether there are retry topics.
+    retries: bool,
     /// Where the last record came from: librdkafka hands over long runs of one partition.
     run: Option<Arc<Slot>>,
     /// How many partitions are paused.
@@ -74,7 +76,8 @@ impl Worker {
         let clock = Clock::boot();
         let committed = clock.now();
         let (flow, run, paused) = (Flow::Open, None, 0);
-        Ok(Self { consumer, control, clock, flow, run, paused, committed })
+        let retries = !settings.rungs.is_empty();
+        Ok(Self { consumer, control, clock, flow, retries, run, paused, committed })
     }
 
     fn work(mut self) {
@@ -174,7 +177,8 @@ impl Worker {
     fn pause_and_resume(&mut self, stage: Stage) {
         let draining = stage != Stage::Reading;
         // Else there is nobody to pause or to resume.
-        if !draining && self.control.level() <= HOG && self.paused == 0 {
+        let calm = flow::calm(self.retries);
+        if !draining && self.control.level() <= calm && self.paused == 0 {
             return;
         }
         let context = self.consumer.context();

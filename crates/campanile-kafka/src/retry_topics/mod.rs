@@ -48,8 +48,7 @@ pub(crate) use self::ladder::{Ladder, Rung, Rungs, now};
 /// * Only failed attempts, panics among them, make copies. A key that is locked or backing off and a
 ///   store that is down say nothing about the record, which waits where it stands. What is given up
 ///   goes where [`GivenUp`](crate::GivenUp) says.
-/// * Copies that wait leave most of the consumer's budget to others: once half of it is used, they keep
-///   about a quarter.
+/// * Copies that wait take about a quarter of the consumer's budget, and leave the others theirs.
 ///
 /// Attempts are counted by the idempotency layer alone: in a stack without it, nothing ends the
 /// retries. There, each failure goes one topic further, and the last goes to itself, unless the error

@@ -7,7 +7,7 @@ use std::time::Duration;
 use campanile_core::{BoxError, IntoKey, Record, error};
 use campanile_idempotency::{IdempotencyError, StoreError};
 use campanile_kafka::RetryTopics;
-use campanile_test::Message;
+use campanile_test::{Message, MockKafka};
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 use tokio::time::Instant;
 use tower::service_fn;
@@ -151,21 +151,30 @@ async fn while_retry_topics_cannot_be_reached_nothing_is_committed_that_has_no_c
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn copies_that_wait_hold_up_no_others_however_many_they_are() {
-    let kafka = kafka(&["1000"; 300]);
+    let kafka = MockKafka::start(1).unwrap();
+    kafka.create_topic("orders", 1).unwrap();
+    kafka.create_topic(SOON, 4).unwrap();
+    let produce = |payload: &'static str| {
+        let message = |n: i64| Message::to("orders").partition(0).key(n.to_string());
+        kafka.producer().produce_all((0..COPIES).map(|n| message(n).payload(payload))).unwrap();
+    };
+    const COPIES: i64 = 600;
+    const BUDGET: u64 = 400;
+    produce("1000");
     let config = kafka.consumer_config("g");
     let calls = Calls::default();
     let topics = RetryTopics::new().then(SOON, HOUR);
-    // The copies are several times as many as the consumer keeps.
-    let consumer =
-        consumer(config.clone(), "orders").with_retry_topics(topics).with_budget(40, 1 << 20);
+    let consumer = consumer(config.clone(), "orders")
+        .with_retry_topics(topics)
+        .with_budget(BUDGET as usize, 1 << 20);
     let serving = serve(consumer, failing(&calls, busy));
-    until_committed(&config, "orders", &[300]).await;
-    let more = (0..300).map(|_| Message::to("orders").partition(0).payload("0"));
-    kafka.producer().produce_all(more).unwrap();
-    until_committed(&config, "orders", &[600]).await;
+    until_committed(&config, "orders", &[COPIES]).await;
+    produce("0");
+    until_committed(&config, "orders", &[COPIES * 2]).await;
     let summary = serving.stop().await.unwrap();
-    assert_eq!((summary.deferred, summary.processed), (300, 300));
-    assert!(summary.left <= 40, "{summary:?}");
+    assert_eq!((summary.deferred, summary.processed), (COPIES as u64, COPIES as u64));
+    // A quarter, and what was read until they were paused.
+    assert!(summary.left <= BUDGET / 2, "{summary:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
