@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use campanile_core::{BoxError, Record, error};
-use campanile_idempotency::{LockKeeper, MemoryStore};
+use campanile_core::{BoxError, DecodeLayer, Record, Request, error, key};
+use campanile_idempotency::{IdempotencyLayer, LockKeeper, MemoryStore};
 use campanile_kafka::{Consumer, DeadLetter, FloodGuard, Paused};
 use campanile_test::faults::FaultyStore;
 use campanile_test::{Message, MockKafka};
-use tower::{Service, service_fn};
+use tower::{Service, ServiceBuilder, service_fn};
 
 use super::{DEAD, letters, once};
 use crate::support::{Log, committed, consumer, fill, mock, serve, until, until_committed, within};
@@ -111,6 +111,33 @@ async fn the_record_that_was_one_too_many_keeps_its_place_and_leaves_no_lock_beh
     until_committed(&config, "orders", &[4]).await;
     assert_eq!(serving.stop().await.unwrap().dead_lettered, 4);
     assert_eq!(letters(&config).len(), 4);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_record_that_was_one_too_many_is_tried_by_the_mended_handler() {
+    let (kafka, broken) = broken(1, 2);
+    let config = kafka.consumer_config("g");
+    let layer = IdempotencyLayer::new(MemoryStore::new(), "orders", key::coordinates()).unwrap();
+    let fails = broken.clone();
+    let service = ServiceBuilder::new().layer(DecodeLayer::raw()).layer(layer).service_fn(
+        move |_: Request| {
+            let fails = fails.load(Ordering::SeqCst);
+            async move {
+                match fails {
+                    true => Err(BoxError::from(error::permanent("no route"))),
+                    false => Ok(()),
+                }
+            }
+        },
+    );
+    let serving = serve(guarded(&kafka, FloodGuard::new(1, 10)), service);
+    let handle = serving.handle();
+    within("it pauses", handle.wait_paused()).await.unwrap();
+    broken.store(false, Ordering::SeqCst);
+    handle.resume();
+    until_committed(&config, "orders", &[2]).await;
+    let summary = serving.stop().await.unwrap();
+    assert_eq!((summary.processed, summary.dead_lettered), (1, 1));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
