@@ -2,49 +2,45 @@
 
 use std::collections::HashMap;
 
-use campanile_core::{Answer, Command, Namespace, Operation};
+use campanile_core::{Answer, Command, Operation};
 use campanile_idempotency::StoreError;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use redis::RedisError;
 
 use crate::call::Plan;
-use crate::connection::{Connections, Link};
-use crate::failure::Failure;
+use crate::connection::Link;
+use crate::delivery::{Delivered, Delivery, Way};
 use crate::key::write_barrier_key;
-use crate::namespace::compare_buckets;
-use crate::reply;
 use crate::store::Inner;
-use crate::wait::{Wait, Waiting};
+use crate::wait::{Short, Wait, Waiting};
 
 /// A batch, and the answers so far. They stay when the batch is cut short.
 pub(crate) struct Batch<'a> {
-    store: &'a Inner,
-    connections: &'a Connections,
-    commands: &'a [Command],
+    delivery: Delivery<'a>,
     answers: Vec<Option<Result<Answer, StoreError>>>,
-    /// The connection that was last tried.
-    link: Option<Link>,
 }
 
-/// Commands whose connection broke before they were answered. They may have been applied.
+/// Answers over one connection that are to be confirmed.
+struct Unconfirmed {
+    link: Link,
+    answers: Vec<(usize, Result<Answer, StoreError>)>,
+}
+
+/// Commands whose connection broke before their answers were confirmed.
 struct Broken {
     indices: Vec<usize>,
     error: RedisError,
 }
 
 impl<'a> Batch<'a> {
-    pub(crate) fn new(
-        store: &'a Inner,
-        connections: &'a Connections,
-        commands: &'a [Command],
-    ) -> Self {
-        Self { store, connections, commands, answers: vec![None; commands.len()], link: None }
+    pub(crate) fn new(delivery: Delivery<'a>) -> Self {
+        Self { delivery, answers: vec![None; delivery.commands.len()] }
     }
 
     /// Performs all commands: those on one key one after the other, all others together.
     pub(crate) async fn run(&mut self) {
-        for wave in waves(self.commands) {
+        for wave in waves(self.delivery.commands) {
             self.perform(wave).await;
         }
     }
@@ -58,14 +54,7 @@ impl<'a> Batch<'a> {
             .collect()
     }
 
-    /// The connection that was last tried, if there was one.
-    pub(crate) fn link(&self) -> Option<&Link> {
-        self.link.as_ref()
-    }
-
-    /// Performs commands on distinct keys. A connection that turns out to be broken (the server was
-    /// restarted, a firewall forgot it) or read-only (there was a failover) is replaced, and what
-    /// it did not answer goes once more, over the new one: every command can be repeated.
+    /// Performs commands on distinct keys; what could not be confirmed, once more.
     async fn perform(&mut self, indices: Vec<usize>) {
         let Some(broken) = self.attempt(indices).await else {
             return;
@@ -76,132 +65,114 @@ impl<'a> Batch<'a> {
         self.refuse(broken.indices, &StoreError::unavailable(broken.error));
     }
 
-    /// Performs commands over the connection as it is, and answers all but those that it gives
-    /// back.
+    /// Answers all commands but those that it gives back.
     async fn attempt(&mut self, indices: Vec<usize>) -> Option<Broken> {
-        let Inner { scripts, buckets, .. } = self.store;
-        let Self { connections, commands, .. } = *self;
-        let link = match connections.link().await {
-            Ok(link) => link,
-            Err(error) => {
-                self.refuse(indices, &error);
-                return None;
-            }
-        };
-        self.link = Some(link.clone());
-
-        let mut broken = None;
-        let indices = self.in_agreed_namespaces(&link, indices, &mut broken).await;
-        let plan = Plan::new(commands, &indices);
+        let delivery = self.delivery;
+        let Inner { buckets, waiting, .. } = delivery.store;
+        let spread = delivery.topology.cluster().map(|_| *buckets);
+        let plan = Plan::new(delivery.commands, &indices, spread);
         if !plan.unknown.is_empty() {
             let error = "this version of the store does not know the operation";
             self.refuse(plan.unknown.iter().copied(), &StoreError::unavailable(error));
         }
         // Kept apart: a batch that is cut short is not to answer what was not waited for.
-        let mut unconfirmed = Vec::new();
-        let run = async |call| (call, plan.run(call, scripts, *buckets, &link).await);
-        let mut calls: FuturesUnordered<_> = plan.calls.iter().map(run).collect();
-        while let Some((call, reply)) = calls.next().await {
-            let commands = call.indices().map(|index| &commands[index]);
-            match reply.and_then(|value| reply::answers(value, call.shared.verb, commands)) {
-                Ok(answers) => {
-                    for (index, answer) in call.indices().zip(answers) {
-                        if self.store.waiting.is_some() && Wait::is_for(&answer) {
-                            unconfirmed.push((index, answer));
-                        } else {
-                            self.answers[index] = Some(answer);
+        let mut unconfirmed: Vec<Unconfirmed> = Vec::new();
+        let deliver = |call| delivery.deliver(&plan, call);
+        let mut calls: FuturesUnordered<_> = plan.calls.iter().map(deliver).collect();
+        while let Some(delivered) = calls.next().await {
+            for Delivered { indices, outcome } in delivered {
+                let (answers, link) = match outcome {
+                    Ok(answered) => answered,
+                    Err(error) => {
+                        self.refuse(indices, &error);
+                        continue;
+                    }
+                };
+                for (index, answer) in indices.into_iter().zip(answers) {
+                    if waiting.is_some() && Wait::is_for(&answer) {
+                        match unconfirmed.iter_mut().find(|other| other.link.is(&link)) {
+                            Some(other) => other.answers.push((index, answer)),
+                            None => unconfirmed.push(Unconfirmed {
+                                link: link.clone(),
+                                answers: vec![(index, answer)],
+                            }),
                         }
+                    } else {
+                        self.answers[index] = Some(answer);
                     }
                 }
-                Err(failure) => self.fail(call.indices(), failure, &mut broken),
             }
         }
-        self.confirm(&link, unconfirmed, &mut broken).await;
-        if let Some(Broken { error, .. }) = &broken {
-            connections.discard(&link, error);
+        self.confirm_all(unconfirmed).await
+    }
+
+    /// Confirms what came from each server; gives back what could not be.
+    async fn confirm_all(&mut self, unconfirmed: Vec<Unconfirmed>) -> Option<Broken> {
+        let delivery = self.delivery;
+        let Waiting { wait, shortfalls, .. } = delivery.store.waiting.as_ref()?;
+        let mut broken: Option<Broken> = None;
+        let confirm = |unconfirmed| delivery.confirm(*wait, unconfirmed);
+        let mut confirmed: FuturesUnordered<_> = unconfirmed.into_iter().map(confirm).collect();
+        while let Some((Unconfirmed { link, answers }, short)) = confirmed.next().await {
+            match short {
+                Ok(short) => {
+                    let completed = self.confirmed(answers, short.as_ref());
+                    shortfalls.note(link.address(), completed, short.as_ref());
+                }
+                Err(error) => {
+                    link.discard(&error);
+                    let broken = broken.get_or_insert(Broken { indices: Vec::new(), error });
+                    broken.indices.extend(answers.into_iter().map(|(index, _)| index));
+                }
+            }
         }
         broken
     }
 
-    /// The commands whose namespace is known to have as many buckets as this store believes.
-    async fn in_agreed_namespaces(
+    /// Answers locks and completions that have come as far as they must, or have not. A lock that
+    /// has not is refused; a completion that has not is one all the same, for what it completes was
+    /// done. Gives the number of completions.
+    fn confirmed(
         &mut self,
-        link: &Link,
-        indices: Vec<usize>,
-        broken: &mut Option<Broken>,
-    ) -> Vec<usize> {
-        let mut agreed: Option<&Namespace> = None;
-        let mut kept = Vec::with_capacity(indices.len());
-        for index in indices {
-            let namespace = self.commands[index].key.namespace();
-            if agreed != Some(namespace) {
-                if let Err(failure) = compare_buckets(link, namespace, self.store.buckets).await {
-                    self.fail([index].into_iter(), failure, broken);
-                    continue;
-                }
-                agreed = Some(namespace);
-            }
-            kept.push(index);
-        }
-        kept
-    }
-
-    /// Answers locks and completions once they have come as far as they must. A lock that has not
-    /// is refused; a completion that has not is one all the same, for what it completes was done.
-    async fn confirm(
-        &mut self,
-        link: &Link,
-        unconfirmed: Vec<(usize, Result<Answer, StoreError>)>,
-        broken: &mut Option<Broken>,
-    ) {
-        let (Some(Waiting { wait, shortfalls, .. }), Some(&(first, _))) =
-            (&self.store.waiting, unconfirmed.first())
-        else {
-            return;
-        };
-        let mut key = Vec::new();
-        write_barrier_key(&mut key, &self.commands[first].key, self.store.buckets);
-        let short = match wait.confirm(link, &key).await {
-            Ok(short) => short,
-            Err(error) => {
-                let indices = unconfirmed.into_iter().map(|(index, _)| index);
-                return self.fail(indices, Failure::Connection(error), broken);
-            }
-        };
-        let refusal = short.clone().map(StoreError::unavailable);
+        answers: Vec<(usize, Result<Answer, StoreError>)>,
+        short: Option<&Short>,
+    ) -> usize {
+        let refusal = short.cloned().map(StoreError::unavailable);
         let mut completed = 0;
-        for (index, answer) in unconfirmed {
-            let is_completion =
-                matches!(self.commands[index].operation, Operation::Complete { .. });
+        for (index, answer) in answers {
+            let operation = &self.delivery.commands[index].operation;
+            let is_completion = matches!(operation, Operation::Complete { .. });
             completed += usize::from(is_completion);
             self.answers[index] = Some(match &refusal {
                 Some(refusal) if !is_completion => Err(refusal.clone()),
                 _ => answer,
             });
         }
-        shortfalls.note(self.connections.address(), completed, short.as_ref());
-    }
-
-    /// Notes what failed with its connection, and answers what failed for good.
-    fn fail(
-        &mut self,
-        indices: impl Iterator<Item = usize>,
-        failure: Failure,
-        broken: &mut Option<Broken>,
-    ) {
-        match failure {
-            Failure::Connection(error) => {
-                let broken = broken.get_or_insert(Broken { indices: Vec::new(), error });
-                broken.indices.extend(indices);
-            }
-            Failure::Final(error) => self.refuse(indices, &error),
-        }
+        completed
     }
 
     fn refuse(&mut self, indices: impl IntoIterator<Item = usize>, error: &StoreError) {
         for index in indices {
             self.answers[index] = Some(Err(error.clone()));
         }
+    }
+}
+
+impl Delivery<'_> {
+    async fn confirm(
+        &self,
+        wait: Wait,
+        unconfirmed: Unconfirmed,
+    ) -> (Unconfirmed, Result<Option<Short>, RedisError>) {
+        let Unconfirmed { link, answers } = &unconfirmed;
+        let mut key = Vec::new();
+        if let Some(&(first, _)) = answers.first() {
+            write_barrier_key(&mut key, &self.commands[first].key, self.store.buckets);
+        }
+        let mut way = Way::over(link);
+        let short = wait.confirm(link, &key).await;
+        way.end();
+        (unconfirmed, short)
     }
 }
 
@@ -227,7 +198,7 @@ fn waves(commands: &[Command]) -> Vec<Vec<usize>> {
 
 #[cfg(test)]
 mod tests {
-    use campanile_core::{IdempotencyKey, Operation, Owner, Retention, StoreKey};
+    use campanile_core::{IdempotencyKey, Namespace, Owner, Retention, StoreKey};
 
     use super::*;
 

@@ -1,8 +1,9 @@
 //! One call of a script, for several keys.
 
+use std::num::NonZeroUsize;
 use std::ops::Range;
 
-use campanile_core::Command;
+use campanile_core::{Command, Namespace, StoreKey};
 use redis::{Cmd, RedisWrite, ServerErrorKind, Value};
 
 use crate::bucket::Buckets;
@@ -12,17 +13,19 @@ use crate::key::write_entry_key;
 use crate::script::{Script, Scripts, Shared};
 
 /// The most keys of one call: a longer script would hold up everybody else, and is hardly cheaper.
-pub(crate) const MAX_KEYS: usize = 64;
+pub(crate) const MAX_KEYS: NonZeroUsize = NonZeroUsize::new(64).expect("not zero");
 
 /// Commands of a batch that one run of a script performs.
 #[derive(Debug)]
 pub(crate) struct Call {
     pub(crate) shared: Shared,
+    /// Of all its keys, where they must be of one: in a cluster.
+    bucket: Option<u8>,
     members: Vec<Member>,
 }
 
 /// A command of the call.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Member {
     /// In the batch.
     index: usize,
@@ -42,8 +45,9 @@ pub(crate) struct Plan<'a> {
 }
 
 impl<'a> Plan<'a> {
-    /// Groups these commands of the batch by what they can share.
-    pub(crate) fn new(batch: &'a [Command], indices: &[usize]) -> Self {
+    /// Groups these commands of the batch by what they can share, and by their buckets if they are
+    /// spread over a cluster by these.
+    pub(crate) fn new(batch: &'a [Command], indices: &[usize], spread: Option<Buckets>) -> Self {
         let mut plan = Self { batch, calls: Vec::new(), items: Vec::new(), unknown: Vec::new() };
         for &index in indices {
             let start = plan.items.len();
@@ -52,14 +56,20 @@ impl<'a> Plan<'a> {
                 continue;
             };
             let member = Member { index, item: start..plan.items.len() };
-            let has_room =
-                |call: &&mut Call| call.shared == shared && call.members.len() < MAX_KEYS;
+            let key = &batch[index].key;
+            let bucket = spread.map(|buckets| buckets.of(key.digest()));
+            let has_room = |call: &&mut Call| {
+                call.bucket == bucket
+                    && call.shared == shared
+                    && call.members.len() < MAX_KEYS.get()
+                    && call.namespace(batch) == key.namespace()
+            };
             match plan.calls.iter_mut().find(has_room) {
                 Some(call) => call.members.push(member),
                 None => {
-                    let mut members = Vec::with_capacity(indices.len().min(MAX_KEYS));
+                    let mut members = Vec::with_capacity(indices.len().min(MAX_KEYS.get()));
                     members.push(member);
-                    plan.calls.push(Call { shared, members });
+                    plan.calls.push(Call { shared, bucket, members });
                 }
             }
         }
@@ -74,16 +84,16 @@ impl<'a> Plan<'a> {
         scripts: &Scripts,
         buckets: Buckets,
         link: &Link,
+        asking: bool,
     ) -> Result<Value, Failure> {
-        let mut connection = link.connection.clone();
         let Script { text, hash } = scripts.get(call.shared.verb);
         let by_hash = self.encode(call, buckets, "EVALSHA", hash);
-        let mut reply = connection.send_packed_command(&by_hash).await;
+        let mut reply = link.send(&by_hash, asking).await;
         if matches!(&reply, Ok(Value::ServerError(e)) if e.kind() == Some(ServerErrorKind::NoScript))
         {
             tracing::debug!(script = ?call.shared.verb, "the server does not know the script");
             let by_text = self.encode(call, buckets, "EVAL", text);
-            reply = connection.send_packed_command(&by_text).await;
+            reply = link.send(&by_text, asking).await;
         }
         failure::value(reply)
     }
@@ -109,6 +119,28 @@ impl<'a> Plan<'a> {
 }
 
 impl Call {
+    /// The namespace of all its keys.
+    pub(crate) fn namespace<'a>(&self, batch: &'a [Command]) -> &'a Namespace {
+        self.first(batch).namespace()
+    }
+
+    /// The first of its keys.
+    pub(crate) fn first<'a>(&self, batch: &'a [Command]) -> &'a StoreKey {
+        &batch[self.members[0].index].key
+    }
+
+    /// Whether it has more than one key.
+    pub(crate) fn is_several(&self) -> bool {
+        self.members.len() > 1
+    }
+
+    /// The same for each of its keys alone.
+    pub(crate) fn singles(&self) -> Vec<Self> {
+        let Self { shared, bucket, ref members } = *self;
+        let single = |member: &Member| Self { shared, bucket, members: vec![member.clone()] };
+        members.iter().map(single).collect()
+    }
+
     /// Where the call's commands are in the batch.
     pub(crate) fn indices(&self) -> impl Iterator<Item = usize> {
         self.members.iter().map(|member| member.index)

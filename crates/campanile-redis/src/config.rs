@@ -7,10 +7,13 @@ use std::time::Duration;
 use campanile_core::Namespace;
 use campanile_core::error::ConfigError;
 use redis::io::tcp::TcpSettings;
-use redis::{ConnectionInfo, IntoConnectionInfo};
+use redis::{ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo};
 
+use crate::access::Access;
 use crate::bucket::Buckets;
+use crate::connection::Connections;
 use crate::script::{Scripts, Verb};
+use crate::topology::{Address, Cluster, Sentinel, Topology};
 use crate::wait::{Reach, Wait};
 use crate::{ConnectError, Safety};
 
@@ -38,7 +41,9 @@ use crate::{ConnectError, Safety};
 /// `+wait`, and [`with_wait_aof`](RedisConfig::with_wait_aof) `+waitaof`.
 #[derive(Clone)]
 pub struct RedisConfig {
-    url: Box<str>,
+    servers: Servers,
+    /// Of the servers, where the URLs do not say.
+    credentials: Option<(Box<str>, Box<str>)>,
     pub(crate) connect_timeout: Duration,
     pub(crate) command_timeout: Duration,
     pub(crate) buckets: Buckets,
@@ -52,8 +57,48 @@ impl RedisConfig {
     /// The server at this URL: `redis://[user][:password@]host[:port][/database]`, or
     /// `redis+unix:///path/to/socket`.
     pub fn new(url: impl Into<String>) -> Self {
+        Self::of(Servers::Standalone(url.into().into()))
+    }
+
+    /// The primary that the sentinels at these URLs know by this name; after a failover the one that
+    /// they name then. A sentinel that is dead, hangs or tells what was is passed over; one that
+    /// answers is enough.
+    ///
+    /// User and password of a URL are the sentinel's own; those of the servers are set by
+    /// [`with_credentials`](Self::with_credentials). The first URL's database is the servers'.
+    ///
+    /// ```
+    /// # use campanile_redis::RedisConfig;
+    /// let config = RedisConfig::sentinel("tower", ["redis://s1:26379", "redis://s2:26379"])
+    ///     .with_credentials("app", "secret");
+    /// ```
+    pub fn sentinel<U: Into<String>>(
+        name: impl Into<String>,
+        urls: impl IntoIterator<Item = U>,
+    ) -> Self {
+        Self::of(Servers::Sentinel { name: name.into().into(), urls: boxed(urls) })
+    }
+
+    /// The cluster that some of its nodes at these URLs belong to; one that answers is enough. All
+    /// other addresses are those that the nodes announce. User and password of the first URL are
+    /// those of all nodes.
+    ///
+    /// A master that is away holds up its own keys and no others: what is for them is refused at
+    /// once until it is back, or a replica has taken over. Slots may be moved at any time. Each
+    /// bucket of a batch is a call, so throughput comes with many records in flight.
+    ///
+    /// ```
+    /// # use campanile_redis::RedisConfig;
+    /// let config = RedisConfig::cluster(["redis://app:secret@n1:6379", "redis://n2:6379"]);
+    /// ```
+    pub fn cluster<U: Into<String>>(urls: impl IntoIterator<Item = U>) -> Self {
+        Self::of(Servers::Cluster(boxed(urls)))
+    }
+
+    fn of(servers: Servers) -> Self {
         Self {
-            url: url.into().into_boxed_str(),
+            servers,
+            credentials: None,
             connect_timeout: Duration::from_secs(5),
             command_timeout: Duration::from_secs(1),
             buckets: Buckets::DEFAULT,
@@ -62,6 +107,16 @@ impl RedisConfig {
             wait: None,
             scripts: Scripts::default(),
         }
+    }
+
+    /// The user of the servers and the password. Default: those of the URL; behind sentinels, none.
+    pub fn with_credentials(
+        mut self,
+        user: impl Into<String>,
+        password: impl Into<String>,
+    ) -> Self {
+        self.credentials = Some((user.into().into(), password.into().into()));
+        self
     }
 
     /// How long [`RedisStore::connect`](crate::RedisStore::connect) may take as a whole, and how
@@ -169,11 +224,83 @@ impl RedisConfig {
         self
     }
 
-    /// What the URL says.
-    pub(crate) fn connection_info(&self) -> Result<ConnectionInfo, ConnectError> {
-        let info = (&*self.url).into_connection_info().map_err(ConnectError::url)?;
-        // A batch is one write and waits for its answer: nothing is gained by holding it back.
-        Ok(info.set_tcp_settings(TcpSettings::default().set_nodelay(true)))
+    /// The servers, to which nothing is connected yet.
+    pub(crate) fn topology(&self) -> Result<Topology, ConnectError> {
+        let access = |info| Access::like(info, self.connect_timeout);
+        match &self.servers {
+            Servers::Standalone(url) => {
+                let info = self.authenticated(connection_info(url)?);
+                Ok(Topology::Standalone(Connections::new(info, self.connect_timeout)))
+            }
+            Servers::Sentinel { name, urls } => {
+                let (first, sentinels) = connection_infos(urls)?;
+                let db = first.redis_settings().db();
+                // Neither the sentinels' user nor their lack of databases is the servers'.
+                let settings = |db| RedisConnectionInfo::default().set_db(db);
+                let server = self.authenticated(first.set_redis_settings(settings(db)));
+                let without_database = |info: ConnectionInfo| {
+                    let settings = info.redis_settings().clone().set_db(0);
+                    info.set_redis_settings(settings)
+                };
+                let sentinels = sentinels.into_iter().map(without_database).collect();
+                let access = access(server);
+                let sentinel = Sentinel::new(name.clone(), sentinels, access, self.command_timeout);
+                Ok(Topology::Sentinel(Box::new(sentinel)))
+            }
+            Servers::Cluster(urls) => {
+                let (first, nodes) = connection_infos(urls)?;
+                let seeds: Option<_> = nodes.iter().map(|node| Address::of(node.addr())).collect();
+                let seeds = seeds.ok_or_else(|| ConnectError::Url {
+                    source: "the nodes of a cluster are reached over the network".into(),
+                })?;
+                let access = access(self.authenticated(first));
+                Ok(Topology::Cluster(Cluster::new(access, seeds, self.command_timeout)))
+            }
+        }
+    }
+
+    /// Whether the servers are to be nodes of a cluster.
+    pub(crate) fn is_cluster(&self) -> bool {
+        matches!(self.servers, Servers::Cluster(_))
+    }
+
+    fn authenticated(&self, info: ConnectionInfo) -> ConnectionInfo {
+        let Some((user, password)) = &self.credentials else {
+            return info;
+        };
+        let settings = info.redis_settings().clone().set_username(user).set_password(password);
+        info.set_redis_settings(settings)
+    }
+}
+
+/// Where the servers are told.
+#[derive(Clone)]
+enum Servers {
+    Standalone(Box<str>),
+    Sentinel { name: Box<str>, urls: Box<[Box<str>]> },
+    Cluster(Box<[Box<str>]>),
+}
+
+fn boxed<U: Into<String>>(urls: impl IntoIterator<Item = U>) -> Box<[Box<str>]> {
+    urls.into_iter().map(|url| url.into().into_boxed_str()).collect()
+}
+
+/// What the URL says.
+fn connection_info(url: &str) -> Result<ConnectionInfo, ConnectError> {
+    let info = url.into_connection_info().map_err(ConnectError::url)?;
+    // A batch is one write and waits for its answer: nothing is gained by holding it back.
+    Ok(info.set_tcp_settings(TcpSettings::default().set_nodelay(true)))
+}
+
+/// What several say, the first once more.
+fn connection_infos(
+    urls: &[Box<str>],
+) -> Result<(ConnectionInfo, Vec<ConnectionInfo>), ConnectError> {
+    let infos: Result<Vec<_>, _> = urls.iter().map(|url| connection_info(url)).collect();
+    let infos = infos?;
+    match infos.first().cloned() {
+        Some(first) => Ok((first, infos)),
+        None => Err(ConnectError::Url { source: "there is none".into() }),
     }
 }
 
@@ -198,7 +325,7 @@ impl From<String> for RedisConfig {
 
 impl fmt::Debug for RedisConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let address = self.connection_info().map(|info| info.addr().to_string());
+        let address = self.topology().map(|topology| topology.to_string());
         f.debug_struct("RedisConfig")
             .field("address", &address.as_deref().unwrap_or("not a URL of Redis"))
             .field("connect_timeout", &self.connect_timeout)
@@ -223,7 +350,7 @@ mod tests {
             "redis+unix:///tmp/socket?user=alice&pass=s3cret",
         ] {
             let config = RedisConfig::from(url);
-            let shown = format!("{config:?} {config:#?} {:?}", config.connection_info().err());
+            let shown = format!("{config:?} {config:#?} {:?}", config.topology().err());
             assert!(!shown.contains("s3cret") && !shown.contains("alice"), "{shown}");
         }
     }

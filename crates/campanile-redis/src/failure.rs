@@ -11,6 +11,14 @@ use redis::{RedisError, ServerError, ServerErrorKind, Value};
 pub(crate) enum Failure {
     /// The connection broke, or leads to a server that was demoted to a replica.
     Connection(RedisError),
+    /// The node of a cluster serves the slot no more: another does.
+    Moved(ServerError),
+    /// The slot is on its way to another node, which has the key or will have it.
+    Ask(ServerError),
+    /// As [`Ask`](Self::Ask), with some of the keys at either node: each is to go its own way.
+    Split(ServerError),
+    /// The cluster serves nothing, or not this slot.
+    Down(ServerError),
     /// Every connection would answer the same.
     Final(StoreError),
 }
@@ -20,6 +28,10 @@ impl Failure {
     pub(crate) fn refused(error: ServerError) -> Self {
         match error.kind() {
             Some(ServerErrorKind::ReadOnly) => Self::Connection(error.into()),
+            Some(ServerErrorKind::Moved) => Self::Moved(error),
+            Some(ServerErrorKind::Ask) => Self::Ask(error),
+            Some(ServerErrorKind::TryAgain) => Self::Split(error),
+            Some(ServerErrorKind::ClusterDown) => Self::Down(error),
             // It was waiting for something while the server was demoted.
             _ if error.code() == "UNBLOCKED" => Self::Connection(error.into()),
             _ if error.code() == "OOM" => Self::Final(out_of_memory()),
@@ -37,6 +49,10 @@ impl From<Failure> for StoreError {
     fn from(failure: Failure) -> Self {
         match failure {
             Failure::Connection(error) => Self::unavailable(error),
+            Failure::Moved(error)
+            | Failure::Ask(error)
+            | Failure::Split(error)
+            | Failure::Down(error) => Self::unavailable(RedisError::from(error)),
             Failure::Final(error) => error,
         }
     }

@@ -3,21 +3,34 @@
 use campanile_core::{Namespace, StoreKey};
 
 use crate::bucket::Buckets;
+use crate::topology::slot_of;
 
 /// Appends `{namespace:bucket}` and the raw hash of the user's key.
 ///
 /// The braces make Redis Cluster place all keys of a bucket together. Nothing of the user's key is
 /// left in it, so no byte in that key can move it to another slot.
 pub(crate) fn write_entry_key(out: &mut Vec<u8>, key: &StoreKey, buckets: Buckets) {
+    out.push(b'{');
+    write_tag(out, key, buckets);
+    out.push(b'}');
+    out.extend_from_slice(key.digest());
+}
+
+/// The slot of an entry.
+pub(crate) fn slot(key: &StoreKey, buckets: Buckets) -> u16 {
+    let mut tag = Vec::with_capacity(32);
+    write_tag(&mut tag, key, buckets);
+    slot_of(&tag)
+}
+
+/// What is between the braces.
+fn write_tag(out: &mut Vec<u8>, key: &StoreKey, buckets: Buckets) {
     const HEX: &[u8; 16] = b"0123456789abcdef";
     let bucket = buckets.of(key.digest());
-    out.push(b'{');
     out.extend_from_slice(key.namespace().as_str().as_bytes());
     out.push(b':');
     out.push(HEX[usize::from(bucket >> 4)]);
     out.push(HEX[usize::from(bucket & 15)]);
-    out.push(b'}');
-    out.extend_from_slice(key.digest());
 }
 
 /// Appends a key in the same slot as this entry, which is no entry's: theirs are longer.
@@ -30,6 +43,11 @@ pub(crate) fn write_barrier_key(out: &mut Vec<u8>, key: &StoreKey, buckets: Buck
 /// Where a namespace keeps how many buckets it has.
 pub(crate) fn buckets_key(namespace: &Namespace) -> String {
     format!("campanile:{{{namespace}}}")
+}
+
+/// The slot of that.
+pub(crate) fn buckets_slot(namespace: &Namespace) -> u16 {
+    slot_of(namespace.as_str().as_bytes())
 }
 
 #[cfg(test)]

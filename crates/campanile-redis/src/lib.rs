@@ -50,12 +50,14 @@
 //! * The scripts themselves are in the package `campanile-lua`, one file beside each file of
 //!   `script`.
 
+mod access;
 mod batch;
 mod bucket;
 mod call;
 mod check;
 mod config;
 mod connection;
+mod delivery;
 mod error;
 mod failure;
 mod key;
@@ -63,6 +65,7 @@ mod namespace;
 mod reply;
 mod script;
 mod store;
+mod topology;
 mod wait;
 
 pub use self::check::{Finding, FindingKind, Safety, Severity};

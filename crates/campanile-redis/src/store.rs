@@ -1,6 +1,7 @@
 //! The store.
 
 use std::fmt;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,9 +12,11 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::batch::Batch;
 use crate::bucket::Buckets;
-use crate::check::check;
-use crate::connection::Connections;
+use crate::call::MAX_KEYS;
+use crate::check::check_all;
+use crate::delivery::Delivery;
 use crate::script::Scripts;
+use crate::topology::Topology;
 use crate::wait::{Lanes, Waiting};
 use crate::{ConnectError, Finding, RedisConfig};
 
@@ -46,11 +49,12 @@ const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 pub struct RedisStore(Arc<Inner>);
 
 pub(crate) struct Inner {
-    pub(crate) connections: Connections,
+    topology: Topology,
     pub(crate) scripts: Scripts,
     pub(crate) buckets: Buckets,
     pub(crate) waiting: Option<Waiting>,
     command_timeout: Duration,
+    max_batch: NonZeroUsize,
     findings: Box<[Finding]>,
 }
 
@@ -63,20 +67,17 @@ impl RedisStore {
     /// that was tried.
     pub async fn connect(config: impl Into<RedisConfig>) -> Result<Self, ConnectError> {
         let config = config.into();
-        let info = config.connection_info()?;
-        let findings = check(info.clone(), &config).await?;
-        let connections = || Connections::new(info.clone(), config.connect_timeout);
-        let lanes = || (0..Lanes::COUNT).map(|_| connections()).collect::<Result<_, _>>();
-        let waiting = match config.wait {
-            Some(wait) => Some(Waiting::new(wait, Lanes::new(lanes()?))),
-            None => None,
-        };
+        let topology = config.topology()?;
+        let (findings, primaries) = check_all(&topology, &config).await?;
+        let lanes = || (0..Lanes::COUNT).map(|_| topology.another()).collect();
+        let waiting = config.wait.map(|wait| Waiting::new(wait, Lanes::new(lanes())));
         Ok(Self(Arc::new(Inner {
-            connections: connections()?,
+            topology,
             waiting,
             scripts: config.scripts,
             buckets: config.buckets,
             command_timeout: config.command_timeout,
+            max_batch: primaries.saturating_mul(MAX_KEYS),
             findings,
         })))
     }
@@ -112,50 +113,34 @@ impl Store for RedisStore {
     }
 
     async fn apply_batch(&self, commands: Vec<Command>) -> Vec<Result<Answer, StoreError>> {
-        let Inner { connections, waiting, command_timeout, .. } = &*self.0;
+        let Inner { topology, waiting, command_timeout, .. } = &*self.0;
         let waiting = waiting.as_ref().filter(|waiting| waiting.is_for(&commands));
         let for_wait = waiting.map_or(Duration::ZERO, Waiting::timeout);
         let limit = command_timeout.saturating_add(for_wait).min(LONGEST);
         let deadline = Instant::now() + limit;
-        let late = || {
-            let address = connections.address();
-            StoreError::timeout(format!("Redis at {address} did not answer within {limit:?}"))
-        };
+        let late =
+            || StoreError::timeout(format!("Redis at {topology} did not answer within {limit:?}"));
         let Ok(lane) = timeout_at(deadline, OptionFuture::from(waiting.map(Waiting::lane))).await
         else {
             return vec![Err(late()); commands.len()];
         };
-        let connections = lane.as_deref().unwrap_or(connections);
-        let batch = Batch::new(&self.0, connections, &commands);
-        let mut call = Call { connections, batch, answered: false };
-        call.answered = timeout_at(deadline, call.batch.run()).await.is_ok();
-        call.batch.answers(&late())
+        let topology = lane.as_deref().unwrap_or(topology);
+        let delivery = Delivery { store: &self.0, topology, commands: &commands };
+        let mut batch = Batch::new(delivery);
+        // What is not answered by then stays without an answer.
+        let _ = timeout_at(deadline, batch.run()).await;
+        batch.answers(&late())
     }
-}
 
-/// A batch on its way. What ends without an answer gives its connection up, whether its time was over
-/// here or the caller's was: it may lead nowhere, and a peer that vanished says nothing for many
-/// minutes.
-struct Call<'a> {
-    connections: &'a Connections,
-    batch: Batch<'a>,
-    answered: bool,
-}
-
-impl Drop for Call<'_> {
-    fn drop(&mut self) {
-        if !self.answered
-            && let Some(link) = self.batch.link()
-        {
-            self.connections.discard(link, &"no answer in time");
-        }
+    fn max_batch(&self) -> NonZeroUsize {
+        self.0.max_batch
     }
 }
 
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisStore")
-            .field("address", &self.0.connections.address())
+            .field("address", &self.0.topology.to_string())
             .field("buckets", &self.0.buckets.count())
             .finish_non_exhaustive()
     }

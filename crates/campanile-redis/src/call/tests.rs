@@ -128,7 +128,7 @@ fn a_head_names_each_argument_that_is_sent() {
 
         for count in [1, 3] {
             let batch = batch(&operation, count);
-            let plan = Plan::new(&batch, &(0..count).collect::<Vec<_>>());
+            let plan = Plan::new(&batch, &(0..count).collect::<Vec<_>>(), None);
             let [call] = &*plan.calls else { panic!("one call: {:?}", plan.calls) };
             let cmd = plan.encode(call, Buckets::DEFAULT, "EVALSHA", "hash");
             let args: Vec<&[u8]> = cmd

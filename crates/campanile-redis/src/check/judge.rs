@@ -55,12 +55,12 @@ impl Findings<'_> {
                 "use Redis 7.2 or later, or Valkey; or `with_wait`",
             );
         }
-        if info.field("cluster_enabled") == Some("1") {
+        if info.field("cluster_enabled") == Some("1") && !config.is_cluster() {
             self.add(
                 (FindingKind::Cluster, Severity::Breaks),
-                "it is a node of a cluster (cluster-enabled yes), and this store is for one server",
+                "it is a node of a cluster (cluster-enabled yes)",
                 "it has some of the keys only, and refuses the others",
-                "use a server of its own",
+                "use `RedisConfig::cluster`",
             );
         }
     }

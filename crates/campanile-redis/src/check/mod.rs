@@ -8,21 +8,61 @@ mod judge;
 mod permissions;
 mod seen;
 
+use std::num::NonZeroUsize;
+
+use futures_util::future::join_all;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, ConnectionInfo};
 
 pub use self::finding::{Finding, FindingKind, Safety, Severity};
 use self::seen::Seen;
+use crate::topology::Topology;
 use crate::{ConnectError, RedisConfig};
+
+/// Looks at each server that takes writes; gives what was found and is accepted, and their number.
+///
+/// A master of a cluster that is away is passed over, as it is later, if another one is there.
+pub(crate) async fn check_all(
+    topology: &Topology,
+    config: &RedisConfig,
+) -> Result<(Box<[Finding]>, NonZeroUsize), ConnectError> {
+    let after = config.connect_timeout;
+    let late = || ConnectError::TimedOut { address: topology.to_string().into(), after };
+    let primaries = tokio::time::timeout(after, topology.primaries()).await.map_err(|_| late())?;
+    let unreachable =
+        |source| ConnectError::Unreachable { address: topology.to_string().into(), source };
+    let primaries = primaries.map_err(unreachable)?;
+    let count = NonZeroUsize::new(primaries.len()).expect("there is none only by an error");
+
+    let checks = primaries.into_iter().map(|info| check(info, config));
+    let (mut all, mut away) = (Vec::new(), Vec::new());
+    for checked in join_all(checks).await {
+        match checked {
+            Ok(findings) => all.extend(findings),
+            Err(error @ (ConnectError::Unreachable { .. } | ConnectError::TimedOut { .. })) => {
+                away.push(error);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    if away.len() == count.get() {
+        return Err(away.swap_remove(0));
+    }
+    for error in &away {
+        tracing::warn!(
+            error = error as &dyn std::error::Error,
+            "a node of the Redis cluster is away"
+        );
+    }
+    all.sort_by_key(|finding| std::cmp::Reverse(finding.severity()));
+    Ok((all.into(), count))
+}
 
 /// Connects, looks, and closes the connection again: it lives on the caller's runtime, which need
 /// not be the one that will use the store.
 ///
 /// Gives what was found and is accepted, and tells it as events.
-pub(crate) async fn check(
-    info: ConnectionInfo,
-    config: &RedisConfig,
-) -> Result<Box<[Finding]>, ConnectError> {
+async fn check(info: ConnectionInfo, config: &RedisConfig) -> Result<Box<[Finding]>, ConnectError> {
     let address = info.addr().to_string().into_boxed_str();
     let after = config.connect_timeout;
     let findings = match tokio::time::timeout(after, look(info, &address, config)).await {

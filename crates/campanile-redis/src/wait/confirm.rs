@@ -37,7 +37,7 @@ impl Wait {
     /// connection is blocked meanwhile. The key is any one of the same server's.
     ///
     /// # Errors
-    /// When the connection broke, or the server is the primary no more.
+    /// When the connection broke, or the server is the primary no more, or not of this key.
     pub(crate) async fn confirm(
         self,
         link: &Link,
@@ -46,8 +46,10 @@ impl Wait {
         match self.ask(link, key).await {
             Ok(reached) if reached.primary && reached.replicas >= self.replicas => Ok(None),
             Ok(reached) => Ok(Some(Short::Late { wait: self, reached })),
-            Err(Failure::Final(error)) => Ok(Some(Short::Refused(error))),
             Err(Failure::Connection(error)) => Err(error),
+            // Its keys have gone to another node, with what was written.
+            Err(Failure::Moved(error)) => Err(error.into()),
+            Err(failure) => Ok(Some(Short::Refused(failure.into()))),
         }
     }
 

@@ -5,11 +5,11 @@ use std::sync::{Mutex, PoisonError};
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use crate::connection::Connections;
+use crate::topology::Topology;
 
 /// Connections that one batch at a time has for itself, since it blocks them.
 pub(crate) struct Lanes {
-    free: Mutex<Vec<Connections>>,
+    free: Mutex<Vec<Topology>>,
     permits: Semaphore,
 }
 
@@ -17,7 +17,7 @@ pub(crate) struct Lanes {
 pub(crate) struct Lane<'a> {
     lanes: &'a Lanes,
     /// There until it is dropped.
-    connections: Option<Connections>,
+    connections: Option<Topology>,
     _permit: SemaphorePermit<'a>,
 }
 
@@ -25,7 +25,7 @@ impl Lanes {
     /// A lock keeper has this many batches on their way, and some more.
     pub(crate) const COUNT: usize = 8;
 
-    pub(crate) fn new(connections: Vec<Connections>) -> Self {
+    pub(crate) fn new(connections: Vec<Topology>) -> Self {
         Self { permits: Semaphore::new(connections.len()), free: Mutex::new(connections) }
     }
 
@@ -39,9 +39,9 @@ impl Lanes {
 }
 
 impl Deref for Lane<'_> {
-    type Target = Connections;
+    type Target = Topology;
 
-    fn deref(&self) -> &Connections {
+    fn deref(&self) -> &Topology {
         self.connections.as_ref().expect("as many are free as there are permits")
     }
 }

@@ -1,0 +1,40 @@
+//! What all servers of a store have in common.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::{ConnectionAddr, ConnectionInfo};
+
+use crate::connection::Connections;
+use crate::topology::Address;
+
+/// How a server is reached, whatever its address: user, database, TLS and time-out.
+#[derive(Clone)]
+pub(crate) struct Access {
+    template: ConnectionInfo,
+    connect_timeout: Duration,
+}
+
+impl Access {
+    /// As this server is reached.
+    pub(crate) fn like(template: ConnectionInfo, connect_timeout: Duration) -> Self {
+        Self { template, connect_timeout }
+    }
+
+    /// The server at this address.
+    pub(crate) fn info(&self, address: &Address) -> ConnectionInfo {
+        let Address { host, port } = address.clone();
+        let host = host.into();
+        let addr = match self.template.addr().clone() {
+            ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
+                ConnectionAddr::TcpTls { host, port, insecure, tls_params }
+            }
+            _ => ConnectionAddr::Tcp(host, port),
+        };
+        self.template.clone().set_addr(addr)
+    }
+
+    pub(crate) fn connections(&self, address: &Address) -> Arc<Connections> {
+        Connections::new(self.info(address), self.connect_timeout)
+    }
+}

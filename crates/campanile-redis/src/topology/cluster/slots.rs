@@ -1,0 +1,196 @@
+//! The slots of a cluster, and who serves them.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use redis::{ConnectionAddr, Value};
+
+/// The slot of a key with this hash tag.
+pub(crate) fn slot_of(tag: &[u8]) -> u16 {
+    const SLOTS: u16 = 16_384;
+    let crc = tag.iter().fold(0u16, |crc, &byte| {
+        let [high, _] = crc.to_be_bytes();
+        (crc << 8) ^ CRC16[usize::from(high ^ byte)]
+    });
+    crc % SLOTS
+}
+
+/// CRC-16/XMODEM, by which Redis Cluster spreads keys.
+const CRC16: [u16; 256] = {
+    const POLYNOMIAL: u16 = 0x1021;
+    let mut table = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        let mut crc = (byte as u16) << 8;
+        let mut bit = 0;
+        while bit < 8 {
+            crc = if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ POLYNOMIAL };
+            bit += 1;
+        }
+        table[byte] = crc;
+        byte += 1;
+    }
+    table
+};
+
+/// Where a node says that it can be reached.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(crate) struct Address {
+    pub(crate) host: Box<str>,
+    pub(crate) port: u16,
+}
+
+impl Address {
+    /// The address that a URL names; a socket of the machine is none.
+    pub(crate) fn of(addr: &ConnectionAddr) -> Option<Self> {
+        let (host, port) = match addr {
+            ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
+                (host, *port)
+            }
+            _ => return None,
+        };
+        Some(Self { host: host.as_str().into(), port })
+    }
+
+    /// The target of a redirection: `slot host:port`. A node that does not know its own host leaves
+    /// it out; then it is the host of whoever told.
+    pub(crate) fn redirected(text: &str, told_by: &str) -> Option<(u16, Self)> {
+        let (slot, address) = text.trim().split_once(' ')?;
+        let (host, port) = address.rsplit_once(':')?;
+        let host = if host.is_empty() { told_by } else { host };
+        Some((slot.parse().ok()?, Self { host: host.into(), port: port.parse().ok()? }))
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.host, self.port)
+    }
+}
+
+/// Which master serves which slots, as one node tells it.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct SlotMap {
+    /// By rising slots.
+    ranges: Vec<Range>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Range {
+    first: u16,
+    last: u16,
+    owner: Address,
+}
+
+impl SlotMap {
+    /// Reads the reply to `CLUSTER SLOTS`: for each range its first and last slot, its master, and
+    /// its replicas. `None` for what is none, and for a node that knows of no slot.
+    pub(super) fn read(reply: &Value, told_by: &str) -> Option<Self> {
+        let Value::Array(ranges) = reply else {
+            return None;
+        };
+        let ranges: Option<Vec<_>> =
+            ranges.iter().map(|range| Range::read(range, told_by)).collect();
+        let mut ranges = ranges.filter(|ranges| !ranges.is_empty())?;
+        ranges.sort_by_key(|range| range.first);
+        Some(Self { ranges })
+    }
+
+    pub(super) fn owner(&self, slot: u16) -> Option<&Address> {
+        let place = self.ranges.partition_point(|range| range.last < slot);
+        let range = self.ranges.get(place)?;
+        (range.first <= slot).then_some(&range.owner)
+    }
+
+    /// The masters that serve slots.
+    pub(super) fn owners(&self) -> BTreeSet<&Address> {
+        self.ranges.iter().map(|range| &range.owner).collect()
+    }
+}
+
+impl Range {
+    fn read(range: &Value, told_by: &str) -> Option<Self> {
+        let Value::Array(range) = range else {
+            return None;
+        };
+        let [Value::Int(first), Value::Int(last), Value::Array(master), ..] = &range[..] else {
+            return None;
+        };
+        let [host, Value::Int(port), ..] = &master[..] else {
+            return None;
+        };
+        let host = match host {
+            Value::BulkString(host) => std::str::from_utf8(host).ok()?,
+            Value::SimpleString(host) => host,
+            Value::Nil => "",
+            _ => return None,
+        };
+        // A node that does not know what it is called.
+        let host = if host.is_empty() || host == "?" { told_by } else { host };
+        let owner = Address { host: host.into(), port: u16::try_from(*port).ok()? };
+        Some(Self { first: u16::try_from(*first).ok()?, last: u16::try_from(*last).ok()?, owner })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn master(host: Value, port: i64) -> Value {
+        Value::Array(vec![host, Value::Int(port), Value::BulkString(b"id".into())])
+    }
+
+    fn range(first: i64, last: i64, master: Value) -> Value {
+        Value::Array(vec![Value::Int(first), Value::Int(last), master])
+    }
+
+    fn host(name: &str) -> Value {
+        Value::BulkString(name.into())
+    }
+
+    #[test]
+    fn a_slot_is_the_one_that_redis_computes() {
+        // By `CLUSTER KEYSLOT`.
+        for (tag, slot) in [("foo", 12182), ("123456789", 12739), ("payments:07", 13425)] {
+            assert_eq!(slot_of(tag.as_bytes()), slot, "{tag}");
+        }
+    }
+
+    #[test]
+    fn a_slot_belongs_to_the_range_that_has_it_and_else_to_nobody() {
+        let reply = Value::Array(vec![
+            range(100, 200, master(host("b"), 2)),
+            range(0, 50, master(host("a"), 1)),
+        ]);
+        let map = SlotMap::read(&reply, "x").unwrap();
+        let owner = |slot| map.owner(slot).map(Address::to_string);
+        assert_eq!([0, 50, 100, 200].map(owner).map(Option::unwrap), ["a:1", "a:1", "b:2", "b:2"]);
+        assert_eq!([51, 99, 201].map(owner), [None, None, None]);
+        assert_eq!(map.owners().len(), 2);
+    }
+
+    #[test]
+    fn a_node_without_a_name_is_where_it_was_asked() {
+        for unknown in [Value::Nil, host(""), host("?")] {
+            let reply = Value::Array(vec![range(0, 9, master(unknown, 7))]);
+            let map = SlotMap::read(&reply, "10.0.0.1").unwrap();
+            assert_eq!(map.owner(3).unwrap().to_string(), "10.0.0.1:7");
+        }
+        let redirected = |text| Address::redirected(text, "10.0.0.1").unwrap().1.to_string();
+        assert_eq!(redirected("3999 :7"), "10.0.0.1:7");
+        assert_eq!(redirected("3999 ::1:7"), "::1:7");
+    }
+
+    #[test]
+    fn what_is_no_map_is_none() {
+        for reply in [
+            Value::Nil,
+            Value::Array(vec![]),
+            Value::Array(vec![Value::Int(1)]),
+            Value::Array(vec![range(0, 70_000, master(host("a"), 1))]),
+            Value::Array(vec![range(0, 1, Value::Nil)]),
+        ] {
+            assert_eq!(SlotMap::read(&reply, "x"), None, "{reply:?}");
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! A cluster of which a shard is away.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use campanile_core::{Operation, Reply, StoreKey};
+use campanile_idempotency::{Store, StoreErrorKind};
+use campanile_redis::{RedisConfig, RedisStore};
+use campanile_test::RedisCluster;
+
+use super::{keys_of, owner};
+use crate::support::{acquire, acquired, apply, chain, command, complete, key, timed};
+
+/// Below any time-out of a library, and far above what is expected.
+const IN_TIME: Duration = Duration::from_secs(3);
+
+async fn impatient(cluster: &RedisCluster) -> RedisStore {
+    let config = RedisConfig::cluster(cluster.urls());
+    let config = config.with_command_timeout(Duration::from_millis(300)).unwrap();
+    RedisStore::connect(config).await.unwrap()
+}
+
+/// Repeats the command, whatever fails, as a lock keeper does.
+pub(super) async fn until_answered(
+    store: &RedisStore,
+    key: &StoreKey,
+    operation: Operation,
+) -> Reply {
+    for _ in 0..600 {
+        match apply(store, key, operation.clone()).await {
+            Ok(reply) => return reply,
+            Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+        }
+    }
+    panic!("no answer to {operation:?}");
+}
+
+#[tokio::test]
+async fn keys_of_a_killed_master_are_refused_at_once_and_found_when_it_is_back() {
+    let mut cluster = RedisCluster::builder().config("appendonly", "yes").start().unwrap();
+    let store = impatient(&cluster).await;
+    let lost = keys_of(&cluster, 2).next().unwrap();
+    let grant = acquired(&store, &lost, 1).await;
+    let kept: Vec<_> = keys_of(&cluster, 0).take(20).collect();
+    // Answers once it is on the disk.
+    cluster.node(2).cli(&["CONFIG", "SET", "appendfsync", "always"]).unwrap();
+    cluster.kill(2).unwrap();
+    for key in &kept {
+        let batch = vec![command(&lost, complete(grant, "done")), command(key, acquire(1))];
+        let (took, answers) = timed(store.apply_batch(batch)).await;
+        assert!(took < IN_TIME, "{took:?}");
+        let error = answers[0].as_ref().unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::Unavailable);
+        let address = cluster.node(2).addr().to_string();
+        assert!(chain(error).contains(&address), "{}", chain(error));
+        let reply = &answers[1].as_ref().unwrap().reply;
+        assert!(matches!(reply, Reply::Acquired { attempt: 1, .. }), "{reply:?}");
+    }
+    cluster.restart(2).unwrap();
+    let (took, reply) = timed(until_answered(&store, &lost, complete(grant, "done"))).await;
+    println!("answered {took:?} after the master was back");
+    assert_eq!(reply, Reply::Completed);
+}
+
+#[tokio::test]
+async fn a_process_that_starts_while_a_master_is_away_uses_the_others() {
+    let mut cluster = RedisCluster::start().unwrap();
+    let marker = cluster.slot_of("campanile:{tests}").unwrap();
+    // The namespace's number of buckets is known to one of them.
+    let away = (cluster.owner_of(marker).unwrap() + 1) % 3;
+    let store = impatient(&cluster).await;
+    acquired(&store, &key("first"), 1).await;
+    let other = (0..3).find(|&node| node != away).unwrap();
+    let kept = keys_of(&cluster, other).next().unwrap();
+    cluster.pause(away).unwrap();
+    let config = RedisConfig::cluster(cluster.urls());
+    let config = config.with_connect_timeout(Duration::from_millis(500)).unwrap();
+    let (took, started) = timed(RedisStore::connect(config)).await;
+    assert!(took < IN_TIME, "{took:?}");
+    acquired(&started.unwrap(), &kept, 1).await;
+}
+
+/// What the keys of each master get done, in calls of keys of all.
+struct Load {
+    done: Arc<[AtomicU64; 3]>,
+    stop: Arc<AtomicBool>,
+    workers: Vec<tokio::task::JoinHandle<()>>,
+}
+
+impl Load {
+    /// As a lock keeper: some calls at a time, with what is for any of the masters.
+    fn begin(cluster: &RedisCluster, store: &RedisStore) -> Self {
+        let (done, stop) = (Arc::<[AtomicU64; 3]>::default(), Arc::new(AtomicBool::new(false)));
+        let owners: Vec<_> = (0..600).map(|n| owner(cluster, &key(format!("load {n}")))).collect();
+        let owners = Arc::new(owners);
+        let workers = (0..4).map(|worker| {
+            let (store, owners) = (store.clone(), Arc::clone(&owners));
+            let (done, stop) = (Arc::clone(&done), Arc::clone(&stop));
+            tokio::spawn(async move {
+                let mut at = worker * 150;
+                while !stop.load(Ordering::Relaxed) {
+                    let names: Vec<usize> = (0..96).map(|n| (at + n) % owners.len()).collect();
+                    at += names.len();
+                    let acquire = |n: &usize| command(&key(format!("load {n}")), acquire(7));
+                    let answers = store.apply_batch(names.iter().map(acquire).collect()).await;
+                    for (name, answer) in names.iter().zip(answers) {
+                        if answer.is_ok() {
+                            done[owners[*name]].fetch_add(1, Ordering::Relaxed);
+                        }
+                    }
+                }
+            })
+        });
+        let workers = workers.collect();
+        Self { done, stop, workers }
+    }
+
+    /// What is done in this time, by master.
+    async fn over(&self, time: Duration) -> [u64; 3] {
+        self.done.iter().for_each(|done| done.store(0, Ordering::Relaxed));
+        tokio::time::sleep(time).await;
+        [0, 1, 2].map(|master| self.done[master].load(Ordering::Relaxed))
+    }
+
+    async fn end(self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for worker in self.workers {
+            worker.await.unwrap();
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_master_that_hangs_or_is_gone_does_not_hold_up_the_keys_of_the_others() {
+    let mut cluster = RedisCluster::start().unwrap();
+    let store = impatient(&cluster).await;
+    let load = Load::begin(&cluster, &store);
+    let second = Duration::from_secs(1);
+    load.over(second / 2).await;
+    for hangs in [true, false] {
+        let before = load.over(second).await;
+        if hangs {
+            cluster.pause(2).unwrap()
+        } else {
+            cluster.kill(2).unwrap()
+        }
+        let at_first = load.over(second).await;
+        let then = load.over(second).await;
+        println!("{before:?} a second; when master 2 is away {at_first:?}, then {then:?}");
+        let of_others = |done: [u64; 3]| (done[0] + done[1]) as f64;
+        assert!(of_others(then) >= 0.8 * of_others(before), "{before:?} {then:?}");
+        // The call in which it is noticed waits for its end.
+        assert!(of_others(at_first) >= 0.3 * of_others(before), "{before:?} {at_first:?}");
+        assert_eq!(then[2], 0);
+        if hangs {
+            cluster.resume(2).unwrap()
+        } else {
+            cluster.restart(2).unwrap()
+        }
+        let back = load.over(second).await;
+        println!("and when it is back {back:?}");
+        let seen = campanile_test::eventually(Duration::from_secs(20), || {
+            (load.done[2].load(Ordering::Relaxed) > 0).then_some(())
+        });
+        seen.expect("its keys are served again");
+    }
+    load.end().await;
+}

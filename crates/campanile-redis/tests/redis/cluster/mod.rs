@@ -1,0 +1,43 @@
+//! A store on a cluster.
+
+mod away;
+mod moves;
+mod whole;
+
+use std::time::Duration;
+
+use campanile_core::StoreKey;
+use campanile_redis::{RedisConfig, RedisStore};
+use campanile_test::RedisCluster;
+
+use crate::support::{key, redis_key};
+
+/// For tests in which nothing times out, however busy the machine is.
+pub(crate) fn patient(cluster: &RedisCluster) -> RedisConfig {
+    let config = RedisConfig::cluster(cluster.urls());
+    let config = config.with_connect_timeout(Duration::from_secs(60)).unwrap();
+    config.with_command_timeout(Duration::from_secs(60)).unwrap()
+}
+
+async fn started() -> (RedisCluster, RedisStore) {
+    let cluster = RedisCluster::start().unwrap();
+    let store = RedisStore::connect(patient(&cluster)).await.unwrap();
+    (cluster, store)
+}
+
+/// The slot of an entry, as the cluster computes it.
+fn slot(cluster: &RedisCluster, key: &StoreKey) -> u16 {
+    let name = redis_key(key);
+    let end = name.iter().position(|byte| *byte == b'}').unwrap();
+    cluster.slot_of(std::str::from_utf8(&name[..=end]).unwrap()).unwrap()
+}
+
+/// The node that has a key.
+fn owner(cluster: &RedisCluster, key: &StoreKey) -> usize {
+    cluster.owner_of(slot(cluster, key)).unwrap()
+}
+
+/// Keys that this node has.
+fn keys_of(cluster: &RedisCluster, node: usize) -> impl Iterator<Item = StoreKey> {
+    (0..).map(|n| key(format!("key {n}"))).filter(move |key| owner(cluster, key) == node)
+}

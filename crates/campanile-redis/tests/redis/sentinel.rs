@@ -1,0 +1,139 @@
+//! A store on a primary that sentinels name.
+
+use std::time::Duration;
+
+use campanile_core::Reply;
+use campanile_redis::{ConnectError, RedisConfig, RedisStore};
+use campanile_test::contract::{self, RealTime};
+use campanile_test::{RedisSentinel, RedisServer, eventually, free_port};
+
+use crate::support::{acquire, acquired, apply, chain, complete, key, timed};
+
+const SOON: Duration = Duration::from_secs(30);
+
+fn config(redis: &RedisSentinel) -> RedisConfig {
+    RedisConfig::sentinel(redis.name(), redis.urls())
+}
+
+/// Until the replica has what the primary has.
+fn until_replicated(redis: &RedisSentinel, primary: usize, replica: usize) {
+    let keys = |server: usize| redis.server(server).cli(&["DBSIZE"]).unwrap();
+    eventually(SOON, || (keys(primary) == keys(replica)).then_some(())).expect("it follows");
+}
+
+async fn until_completed(
+    store: &RedisStore,
+    key: &campanile_core::StoreKey,
+    grant: campanile_core::Grant,
+) {
+    for _ in 0..600 {
+        match apply(store, key, complete(grant, "done")).await {
+            Ok(reply) => return assert_eq!(reply, Reply::Completed),
+            Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+        }
+    }
+    panic!("never completed");
+}
+
+#[tokio::test]
+async fn the_store_keeps_the_contract_of_all_stores_behind_sentinels() {
+    let redis = RedisSentinel::start().unwrap();
+    let store = RedisStore::connect(config(&redis)).await.unwrap();
+    contract::run(&store, &RealTime).await;
+}
+
+#[tokio::test]
+async fn a_primary_that_is_killed_is_followed_by_the_one_that_is_promoted() {
+    let mut redis = RedisSentinel::builder().password("sesame").start().unwrap();
+    let config = config(&redis).with_credentials("default", "sesame");
+    let store = RedisStore::connect(config).await.unwrap();
+    let key = key("key");
+    let grant = acquired(&store, &key, 1).await;
+    until_replicated(&redis, 0, 1);
+    redis.kill(0).unwrap();
+    let error = apply(&store, &key, complete(grant, "done")).await.unwrap_err();
+    assert!(!chain(&error).contains("sesame"), "{}", chain(&error));
+    redis.until_other_primary(0).unwrap();
+    let (took, ()) = timed(until_completed(&store, &key, grant)).await;
+    println!("answered {took:?} after the promotion");
+    let reply = apply(&store, &key, acquire(2)).await.unwrap();
+    assert!(matches!(reply, Reply::Duplicate { attempt: 1, .. }), "{reply:?}");
+}
+
+#[tokio::test]
+async fn a_primary_that_hangs_is_followed_by_the_one_that_is_promoted() {
+    let mut redis = RedisSentinel::start().unwrap();
+    let timeout = Duration::from_millis(300);
+    let config = config(&redis).with_command_timeout(timeout).unwrap();
+    let store = RedisStore::connect(config).await.unwrap();
+    let key = key("key");
+    let grant = acquired(&store, &key, 1).await;
+    until_replicated(&redis, 0, 1);
+    redis.pause(0).unwrap();
+    redis.until_other_primary(0).unwrap();
+    let (took, ()) = timed(until_completed(&store, &key, grant)).await;
+    println!("answered {took:?} after the promotion, with a time-out of {timeout:?}");
+}
+
+#[tokio::test]
+async fn a_primary_that_stands_back_is_left_for_the_new_one() {
+    let mut redis = RedisSentinel::start().unwrap();
+    let store = RedisStore::connect(config(&redis)).await.unwrap();
+    let key = key("key");
+    let grant = acquired(&store, &key, 1).await;
+    until_replicated(&redis, 0, 1);
+    assert_eq!(redis.failover().unwrap(), 1);
+    // The old one stays up for a while as it was, and is made a replica then: its connection stays
+    // open, and what is written to it until then is lost.
+    let follows = || redis.server(0).cli(&["ROLE"]).ok().filter(|role| role.starts_with("slave"));
+    redis.server(0).cli(&["REPLICAOF", "127.0.0.1", &redis.server(1).port().to_string()]).unwrap();
+    eventually(SOON, follows).unwrap();
+    assert_eq!(apply(&store, &key, complete(grant, "done")).await.unwrap(), Reply::Completed);
+}
+
+#[tokio::test]
+async fn sentinels_that_are_dead_or_hang_or_tell_what_was_are_passed_over() {
+    let mut redis = RedisSentinel::start().unwrap();
+    // One that knows another primary, which has become a replica since, and one that is not there.
+    let stale = RedisServer::start().unwrap();
+    redis.pause_sentinel(0).unwrap();
+    redis.kill_sentinel(1).unwrap();
+    let mut urls = redis.urls();
+    urls.push(format!("redis://127.0.0.1:{}", free_port().unwrap()));
+    // No sentinel at all: it refuses the question.
+    urls.insert(0, stale.url());
+    let config = RedisConfig::sentinel(redis.name(), urls);
+    let (took, store) = timed(RedisStore::connect(config)).await;
+    acquired(&store.unwrap(), &key("key"), 1).await;
+    assert!(took < Duration::from_secs(3), "{took:?}");
+}
+
+#[tokio::test]
+async fn a_sentinel_that_names_a_replica_is_not_believed() {
+    let redis = RedisSentinel::builder().sentinels(1).start().unwrap();
+    let replica = redis.server(1).port().to_string();
+    let sentinel = redis.sentinel(0);
+    sentinel.cli(&["SENTINEL", "MONITOR", "stale", "127.0.0.1", &replica, "1"]).unwrap();
+    let config = RedisConfig::sentinel("stale", redis.urls());
+    let error = RedisStore::connect(config).await.unwrap_err();
+    assert!(matches!(error, ConnectError::Unreachable { .. }), "{error:?}");
+    assert!(chain(&error).contains("is no primary"), "{}", chain(&error));
+}
+
+#[tokio::test]
+async fn a_name_that_no_sentinel_knows_is_told_with_their_addresses() {
+    let redis = RedisSentinel::builder().replicas(0).sentinel_password("creak").start().unwrap();
+    let config = RedisConfig::sentinel("belfry", redis.urls());
+    assert!(!format!("{config:?}").contains("creak"), "{config:?}");
+    let error = RedisStore::connect(config).await.unwrap_err();
+    let text = chain(&error);
+    assert!(text.contains("belfry") && text.contains("knows no such name"), "{text}");
+    assert!(text.contains(&redis.sentinel(0).addr().to_string()), "{text}");
+    assert!(!text.contains("creak"), "{text}");
+
+    let wrong = redis.urls().into_iter().map(|url| url.replace("creak", "Squeak"));
+    let config = RedisConfig::sentinel(redis.name(), wrong);
+    let text = chain(&RedisStore::connect(config).await.unwrap_err());
+    assert!(text.contains("WRONGPASS") || text.contains("authentication"), "{text}");
+    assert!(!text.contains("Squeak"), "{text}");
+}
