@@ -12,6 +12,7 @@ mod cluster;
 mod connect;
 mod contract;
 mod differential;
+mod durability;
 mod failover;
 mod lost_replies;
 mod memory;

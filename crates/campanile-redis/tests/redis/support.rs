@@ -100,6 +100,12 @@ pub(crate) fn replies(answers: Vec<Result<Answer, StoreError>>) -> Vec<Reply> {
     answers.into_iter().map(|answer| answer.unwrap().reply).collect()
 }
 
+/// A number in the environment, for longer runs.
+pub(crate) fn setting(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{name} is no number: {text}")))
+}
+
 /// A connection of the test's own, to look behind the store's back.
 pub(crate) fn raw(server: &RedisServer) -> redis::Connection {
     redis::Client::open(server.url()).unwrap().get_connection().unwrap()
@@ -107,9 +113,14 @@ pub(crate) fn raw(server: &RedisServer) -> redis::Connection {
 
 /// A replica that is in step with its primary.
 pub(crate) fn replica_of(primary: &RedisServer) -> RedisServer {
+    replica_through(primary, primary.port())
+}
+
+/// The same, which reaches its primary at another port, a proxy's.
+pub(crate) fn replica_through(primary: &RedisServer, port: u16) -> RedisServer {
     let replica = RedisServer::start().unwrap();
     primary.cli(&["CONFIG", "SET", "repl-diskless-sync-delay", "0"]).unwrap();
-    replica.cli(&["REPLICAOF", "127.0.0.1", &primary.port().to_string()]).unwrap();
+    replica.cli(&["REPLICAOF", "127.0.0.1", &port.to_string()]).unwrap();
     let entry = format!("port={},state=online", replica.port());
     let is_online =
         || primary.cli(&["INFO", "replication"]).unwrap().contains(&entry).then_some(());

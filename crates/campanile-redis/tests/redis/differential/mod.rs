@@ -9,18 +9,13 @@ use campanile_redis::{RedisStore, Verb};
 use campanile_test::RedisServer;
 
 use self::runner::{Difference, Runner};
-use crate::support::patient;
+use crate::support::{patient, setting};
 
 /// In a normal run; `CAMPANILE_DIFFERENTIAL_OPS` for more.
 const OPERATIONS: usize = 30_000;
 
 /// A broken script must be found within these.
 const OPERATIONS_TO_FIND: usize = 20_000;
-
-fn setting(name: &str) -> Option<u64> {
-    let text = std::env::var(name).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{name} is no number: {text}")))
-}
 
 fn seed() -> u64 {
     let seed = setting("CAMPANILE_SEED").unwrap_or_else(|| fastrand::u64(..));

@@ -1,0 +1,197 @@
+//! What Redis loses of what it has acknowledged, when it is killed and when its primary is lost.
+//!
+//! The counts are printed. What each setting promises is asserted; what it only usually does is not.
+//! A kill (SIGKILL) is not a loss of power: what was written and not synced survives it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use campanile_core::{Reply, StoreKey};
+use campanile_idempotency::Store;
+use campanile_redis::RedisStore;
+use campanile_test::{Proxy, RedisServer};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use crate::support::{
+    acquire, acquired, command, complete, grant, key, patient, replica_through, setting,
+};
+
+/// In a normal run; `CAMPANILE_DURABILITY_ROUNDS` for more.
+const ROUNDS: u64 = 1;
+
+/// So many completions are acknowledged, at least, before the server is killed.
+const COMPLETIONS: usize = 3_000;
+
+/// As a lock keeper's: batches of so many commands, and so many of them on their way.
+const BATCH: u64 = 32;
+const IN_FLIGHT: u64 = 4;
+
+/// How far the replica is behind when its primary is lost.
+const BEHIND: Duration = Duration::from_millis(50);
+
+fn rounds() -> u64 {
+    setting("CAMPANILE_DURABILITY_ROUNDS").unwrap_or(ROUNDS)
+}
+
+/// Acquires and completes one new key after the other until the store fails, and takes down which
+/// completions were acknowledged.
+struct Load {
+    workers: JoinSet<()>,
+    acknowledged: Arc<Mutex<Vec<Acknowledged>>>,
+}
+
+/// A completion, and when it was acknowledged.
+type Acknowledged = (StoreKey, Instant);
+
+impl Load {
+    fn on(store: &RedisStore) -> Self {
+        let (mut workers, acknowledged) = (JoinSet::new(), Arc::<Mutex<Vec<_>>>::default());
+        let next = Arc::new(AtomicU64::new(0));
+        for _ in 0..IN_FLIGHT {
+            let (store, next) = (store.clone(), Arc::clone(&next));
+            let acknowledged = Arc::clone(&acknowledged);
+            workers.spawn(async move {
+                loop {
+                    let first = next.fetch_add(BATCH, Ordering::Relaxed);
+                    let keys = (first..first + BATCH).map(|n| key(n.to_string())).collect();
+                    match completed(&store, keys).await {
+                        Some(keys) => {
+                            let now = Instant::now();
+                            let keys = keys.into_iter().map(|key| (key, now));
+                            acknowledged.lock().unwrap().extend(keys);
+                        }
+                        None => return,
+                    }
+                }
+            });
+        }
+        Self { workers, acknowledged }
+    }
+
+    /// Lets it run for a while.
+    async fn warm_up(&self) {
+        while self.acknowledged.lock().unwrap().len() < COMPLETIONS {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    /// What was acknowledged until the server was gone.
+    async fn end(mut self) -> Vec<Acknowledged> {
+        while let Some(worker) = self.workers.join_next().await {
+            worker.unwrap();
+        }
+        std::mem::take(&mut self.acknowledged.lock().unwrap())
+    }
+}
+
+/// The keys, once all of them are completed; `None` when the store has failed.
+async fn completed(store: &RedisStore, keys: Vec<StoreKey>) -> Option<Vec<StoreKey>> {
+    let acquires = keys.iter().map(|key| command(key, acquire(1))).collect();
+    let mut completions = Vec::new();
+    for (key, answer) in keys.iter().zip(store.apply_batch(acquires).await) {
+        let Reply::Acquired { token, .. } = answer.ok()?.reply else { panic!("{key:?} is new") };
+        completions.push(command(key, complete(grant(token, 1), "done")));
+    }
+    for answer in store.apply_batch(completions).await {
+        assert_eq!(answer.ok()?.reply, Reply::Completed);
+    }
+    Some(keys)
+}
+
+/// How many of these completions this server does not know; printed, with the age of the oldest when
+/// the first server was killed.
+async fn lost(
+    what: &str,
+    server: &RedisServer,
+    acknowledged: &[Acknowledged],
+    killed: Instant,
+) -> u64 {
+    let store = RedisStore::connect(patient(server.url())).await.unwrap();
+    let (mut lost, mut oldest) = (0, Duration::ZERO);
+    for some in acknowledged.chunks(64) {
+        let acquires = some.iter().map(|(key, _)| command(key, acquire(2))).collect();
+        for ((_, when), answer) in some.iter().zip(store.apply_batch(acquires).await) {
+            if !matches!(answer.unwrap().reply, Reply::Duplicate { .. }) {
+                lost += 1;
+                oldest = oldest.max(killed - *when);
+            }
+        }
+    }
+    let count = acknowledged.len();
+    println!("{what}: {lost} of {count} acknowledged completions lost, the oldest {oldest:?} old");
+    lost
+}
+
+/// Kills a server with this `appendfsync` under load, and starts it again. Gives how many
+/// acknowledged completions are lost.
+async fn killed(appendfsync: Option<&str>) -> u64 {
+    let mut builder = RedisServer::builder().append_only(appendfsync.is_some());
+    if let Some(appendfsync) = appendfsync {
+        builder = builder.config("appendfsync", appendfsync);
+    }
+    let mut server = builder.start().unwrap();
+    let store = RedisStore::connect(patient(server.url())).await.unwrap();
+    let load = Load::on(&store);
+    load.warm_up().await;
+    server.kill().unwrap();
+    let at = Instant::now();
+    let acknowledged = load.end().await;
+    server.restart().unwrap();
+    let setting =
+        appendfsync.map_or("appendonly no".into(), |value| format!("appendfsync {value}"));
+    lost(&format!("killed, {setting}"), &server, &acknowledged, at).await
+}
+
+/// Loses a primary's machine under load, and promotes its replica, which hears nothing from it any
+/// more since a moment before. Gives how many acknowledged completions are, and how many the store said it
+/// could not wait for.
+async fn failed_over(replicas: u32) -> (u64, u64) {
+    let mut primary = RedisServer::start().unwrap();
+    let line = Proxy::to(primary.addr()).unwrap();
+    let replica = replica_through(&primary, line.addr().port());
+    let waiting = patient(primary.url()).with_wait(1, Duration::from_secs(60)).unwrap();
+    let mut store = RedisStore::connect(waiting).await.unwrap();
+    // Says that the stream flows.
+    acquired(&store, &key("first"), 1).await;
+    if replicas == 0 {
+        store = RedisStore::connect(patient(primary.url())).await.unwrap();
+    }
+    let load = Load::on(&store);
+    load.warm_up().await;
+    line.swallow_replies();
+    tokio::time::sleep(BEHIND).await;
+    line.cut();
+    primary.kill().unwrap();
+    let at = Instant::now();
+    let acknowledged = load.end().await;
+    replica.cli(&["REPLICAOF", "NO", "ONE"]).unwrap();
+    let what = format!("failed over, a replica {BEHIND:?} behind, {replicas} waited for");
+    (lost(&what, &replica, &acknowledged, at).await, store.shortfalls())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kill_loses_nothing_that_is_synced_before_it_is_acknowledged() {
+    for _ in 0..rounds() {
+        assert_eq!(killed(Some("always")).await, 0);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kill_loses_what_is_not_kept_on_disk() {
+    for _ in 0..rounds() {
+        killed(Some("everysec")).await;
+        killed(Some("no")).await;
+        assert!(killed(None).await >= COMPLETIONS as u64);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failover_loses_nothing_that_a_replica_was_waited_for() {
+    for _ in 0..rounds() {
+        failed_over(0).await;
+        let (lost, shortfalls) = failed_over(1).await;
+        assert_eq!((lost, shortfalls), (0, 0));
+    }
+}
