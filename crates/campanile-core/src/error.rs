@@ -21,14 +21,15 @@ pub type BoxError = Box<dyn Error + Send + Sync>;
 /// assert!(error::find::<ParseIntError>(&wrapped).is_some());
 /// ```
 pub fn find<'a, E: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a E> {
-    let mut next = Some(error);
-    while let Some(error) = next {
-        if let Some(found) = error.downcast_ref() {
-            return Some(found);
-        }
-        next = error.source();
-    }
-    None
+    sources(error).find_map(|error| error.downcast_ref())
+}
+
+/// The error and its sources, outermost first; at most 256, for an error may be among its own.
+pub fn sources<'a>(
+    error: &'a (dyn Error + 'static),
+) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
+    const MOST: usize = 256;
+    std::iter::successors(Some(error), |&error| error.source()).take(MOST)
 }
 
 /// Whatever becomes a [`BoxError`]: implemented for all that does, and there for its message.

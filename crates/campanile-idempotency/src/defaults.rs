@@ -3,7 +3,7 @@
 use std::error::Error;
 
 use campanile_core::error::{Permanent, RetryAfter, Skip, Stop};
-use campanile_core::{Classify, DecodeError, Disposition};
+use campanile_core::{Classify, DecodeError, Disposition, error};
 use tower::load_shed::error::Overloaded;
 
 use crate::error::ReplyTooLarge;
@@ -20,8 +20,7 @@ pub struct Defaults;
 impl Classify for Defaults {
     fn classify(&self, error: &(dyn Error + 'static)) -> Option<Disposition> {
         // The outermost marker counts, as the last who had a say.
-        let mut next = Some(error);
-        while let Some(error) = next {
+        for error in error::sources(error) {
             if error.is::<Permanent>() || error.is::<DecodeError>() || error.is::<ReplyTooLarge>() {
                 return Some(Disposition::DeadLetter);
             } else if error.is::<Skip>() {
@@ -33,7 +32,6 @@ impl Classify for Defaults {
             } else if let Some(marker) = error.downcast_ref::<RetryAfter>() {
                 return Some(Disposition::Retry { after: Some(marker.after()) });
             }
-            next = error.source();
         }
         Some(Disposition::Retry { after: None })
     }

@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::fmt::{self, Write};
 
-use campanile_core::{BoxError, ConfigError, Coordinates};
+use campanile_core::{BoxError, ConfigError, Coordinates, error};
 use rdkafka::error::KafkaError;
 
 /// Why [`Serve`](crate::Serve) ended otherwise than by its signal.
@@ -92,21 +92,9 @@ impl Error for Unfinished {
     }
 }
 
-/// As much of an error's sources as anybody reads, for a chain may be endless.
-const LONGEST: usize = 4096;
-
 /// An error with its sources, for events: one line, and no record's content of ours.
 pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
-    let mut text = shown(error);
-    let mut next = error.source();
-    while let Some(error) = next
-        && text.len() < LONGEST
-    {
-        text.push_str(": ");
-        text.push_str(&shown(error));
-        next = error.source();
-    }
-    text
+    error::sources(error).map(shown).collect::<Vec<_>>().join(": ")
 }
 
 /// An error's text. `to_string` panics on a `Display` that fails, and errors come from users.

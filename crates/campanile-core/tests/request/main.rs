@@ -3,5 +3,6 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod decoding;
+mod errors;
 mod keys;
 mod records;

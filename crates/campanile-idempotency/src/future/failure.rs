@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use campanile_core::limits::{MAX_BACKOFF, MAX_ERROR_BYTES};
-use campanile_core::{BoxError, Classify, Disposition, Lock, Outcome, Parked};
+use campanile_core::{BoxError, Classify, Disposition, Lock, Outcome, Parked, error};
 use tower_service::Service;
 
 use super::running::Running;
@@ -121,13 +121,11 @@ fn classify(guard: &Policies, error: &(dyn Error + 'static)) -> Disposition {
 /// The error with its sources, as far as an entry keeps it.
 fn text(error: &(dyn Error + 'static)) -> Box<str> {
     let mut text = Bounded(String::new());
-    let mut next = Some(error);
-    while let Some(error) = next {
+    for error in error::sources(error) {
         let separator = if text.0.is_empty() { "" } else { ": " };
         if write!(text, "{separator}{error}").is_err() {
             break;
         }
-        next = error.source();
     }
     text.0.into()
 }

@@ -110,16 +110,12 @@ impl Kind {
 /// writes beyond is not kept anywhere.
 fn joined(error: &(dyn Error + 'static), limit: usize, between: &str) -> String {
     let mut text = Bounded { text: String::new(), limit, is_full: false };
-    let mut next = Some(error);
     let mut before = "";
-    while let Some(error) = next
-        && !text.is_full
-    {
+    for error in error::sources(error) {
         // A `Display` that fails has written what it could.
         let _ = text.write_str(before);
         let _ = write!(text, "{error}");
         before = between;
-        next = error.source();
     }
     text.text
 }
