@@ -1,0 +1,86 @@
+//! What waiting for a replica costs: records a second, with and without.
+//!
+//! ```text
+//! cargo run --release -p campanile-redis --example wait_cost
+//! ```
+//!
+//! Both servers and this program share the machine, so a network's round trip, which each wait adds,
+//! is not in it. Three rounds, all in turn; the middle one is printed.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use campanile_core::BoxError;
+use campanile_idempotency::{Guard, LockKeeper};
+use campanile_redis::{RedisConfig, RedisStore};
+use campanile_test::{RedisServer, eventually};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+const ROUNDS: usize = 3;
+const WAIT: Duration = Duration::from_secs(5);
+
+type Way = (&'static str, fn(RedisConfig) -> RedisConfig);
+
+const WAYS: [Way; 2] = [
+    ("a replica that is not waited for", |config| config),
+    ("waiting for the replica", |config| config.with_wait(1, WAIT).expect("neither is zero")),
+];
+
+/// How many at once, and how many in all.
+const LOADS: [(u64, u64); 2] = [(1, 3_000), (256, 60_000)];
+
+#[tokio::main]
+async fn main() -> Result<(), BoxError> {
+    let primary = RedisServer::start()?;
+    let replica = RedisServer::start()?;
+    replica.cli(&["REPLICAOF", "127.0.0.1", &primary.port().to_string()])?;
+    let info = || primary.cli(&["INFO", "replication"]).ok();
+    let is_online = || info()?.contains("state=online").then_some(());
+    eventually(Duration::from_secs(20), is_online).ok_or("the replica does not catch up")?;
+
+    for (at_once, records) in LOADS {
+        let mut rates = [const { Vec::new() }; WAYS.len()];
+        // A round that is not counted warms everything up.
+        for round in 0..=ROUNDS {
+            for ((_, config), rates) in WAYS.iter().zip(&mut rates) {
+                primary.cli(&["FLUSHALL"])?;
+                let store = RedisStore::connect(config(RedisConfig::new(primary.url()))).await?;
+                let took = guarded(store, at_once, records).await?;
+                if round > 0 {
+                    rates.push(records as f64 / took.as_secs_f64());
+                }
+            }
+        }
+        for ((name, _), rates) in WAYS.iter().zip(&mut rates) {
+            rates.sort_by(f64::total_cmp);
+            println!("{at_once} at once, {name}: {:.0} records/s", rates[ROUNDS / 2]);
+        }
+    }
+    Ok(())
+}
+
+/// How long so many new keys take.
+async fn guarded(store: RedisStore, at_once: u64, records: u64) -> Result<Duration, BoxError> {
+    let guard = Guard::new(LockKeeper::new(store)?, "cost")?;
+    let next = Arc::new(AtomicU64::new(0));
+    let mut workers = JoinSet::new();
+    let start = Instant::now();
+    for _ in 0..at_once {
+        let (guard, next) = (guard.clone(), Arc::clone(&next));
+        workers.spawn(async move {
+            loop {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                if number >= records {
+                    return Ok::<_, BoxError>(());
+                }
+                guard.run(number.to_string(), async |_| Ok::<_, BoxError>(())).await?;
+            }
+        });
+    }
+    while let Some(worker) = workers.join_next().await {
+        worker??;
+    }
+    Ok(start.elapsed())
+}
