@@ -10,7 +10,7 @@ use campanile_idempotency::StoreError;
 use deadpool_redis::{Connection, Manager, Pool, PoolConfig, PoolError, Runtime, Timeouts};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Cmd, ConnectionInfo, Pipeline, RedisResult, Value, cmd};
-use tokio::sync::Mutex as AsyncMutex;
+use tokio::sync::{Mutex as AsyncMutex, OnceCell};
 
 /// Makes the connection when it is first needed, on the runtime that needs it, and anew when it has
 /// been discarded.
@@ -36,6 +36,7 @@ struct Held {
     /// The namespaces whose buckets were compared over this connection. Another one may lead to a
     /// server that has lost its data, so there they are compared anew.
     compared: Arc<Mutex<BTreeSet<Namespace>>>,
+    met: Arc<OnceCell<()>>,
 }
 
 /// A clone of the connection, for one call.
@@ -45,6 +46,8 @@ pub(crate) struct Link {
     number: u64,
     pub(crate) connection: MultiplexedConnection,
     compared: Arc<Mutex<BTreeSet<Namespace>>>,
+    /// Set when the server at its end was looked at.
+    pub(crate) met: Arc<OnceCell<()>>,
 }
 
 impl Connections {
@@ -104,7 +107,8 @@ impl Connections {
         let checked_out = self.pool.get().await.map_err(|error| self.unreachable(error))?;
         *made += 1;
         tracing::debug!(address = %self.address, number = *made, "connected to Redis");
-        let held = Held { checked_out, number: *made, compared: Arc::default() };
+        let (compared, met) = Default::default();
+        let held = Held { checked_out, number: *made, compared, met };
         let link = self.link_of(&held);
         *self.held() = Some(held);
         Ok(link)
@@ -121,6 +125,7 @@ impl Connections {
             number: held.number,
             connection: (*held.checked_out).clone(),
             compared: Arc::clone(&held.compared),
+            met: Arc::clone(&held.met),
         }
     }
 

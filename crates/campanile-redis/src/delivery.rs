@@ -60,9 +60,11 @@ impl Delivery<'_> {
     }
 
     fn delivered(&self, call: &Call, outcome: Result<(Value, Link), Failure>) -> Delivered {
-        let commands = call.indices().map(|index| &self.commands[index]);
+        let commands = || call.indices().map(|index| &self.commands[index]);
         let outcome = outcome.and_then(|(value, link)| {
-            Ok((reply::answers(value, call.shared.verb, commands)?, link))
+            let answers = reply::answers(value, call.shared.verb, commands())?;
+            self.store.witness.answered(&link, commands(), &answers);
+            Ok((answers, link))
         });
         Delivered { indices: call.indices().collect(), outcome: outcome.map_err(StoreError::from) }
     }
@@ -140,6 +142,8 @@ impl Delivery<'_> {
     }
 
     async fn over(&self, link: &Link, errand: &Errand<'_>, asking: bool) -> Result<Value, Failure> {
+        let witness = &self.store.witness;
+        link.met.get_or_try_init(|| witness.meet(link)).await.map_err(Failure::Connection)?;
         match errand {
             Errand::Script(plan, call) => {
                 let Inner { scripts, buckets, .. } = self.store;
@@ -159,10 +163,12 @@ impl Delivery<'_> {
         }
         let marker = Marker::new(namespace, self.store.buckets);
         let mut first_used = failure::value(link.send(&marker.get(), false).await)?;
-        if first_used == Value::Nil {
+        let is_new = first_used == Value::Nil;
+        if is_new {
             first_used = failure::value(link.send(&marker.set(), false).await)?;
         }
         marker.compare(&first_used).map_err(Failure::Final)?;
+        self.store.witness.used(namespace, is_new, link.address());
         link.note_compared(namespace);
         Ok(())
     }
@@ -176,10 +182,13 @@ impl Delivery<'_> {
         let marker = Marker::new(namespace, self.store.buckets);
         let slot = buckets_slot(namespace);
         let asked = async {
-            let (first_used, _) = self.send(slot, &Errand::Command(marker.get())).await?;
-            if first_used == Value::Nil {
-                return Ok(self.send(slot, &Errand::Command(marker.set())).await?.0);
-            }
+            let (first_used, link) = self.send(slot, &Errand::Command(marker.get())).await?;
+            let is_new = first_used == Value::Nil;
+            let first_used = match is_new {
+                true => self.send(slot, &Errand::Command(marker.set())).await?.0,
+                false => first_used,
+            };
+            self.store.witness.used(namespace, is_new, link.address());
             Ok(first_used)
         };
         match asked.await {

@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::batch::Batch;
 use crate::bucket::Buckets;
 use crate::call::MAX_KEYS;
-use crate::check::check_all;
+use crate::check::{Witness, check_all};
 use crate::delivery::Delivery;
 use crate::script::Scripts;
 use crate::topology::Topology;
@@ -53,6 +53,7 @@ pub(crate) struct Inner {
     pub(crate) scripts: Scripts,
     pub(crate) buckets: Buckets,
     pub(crate) waiting: Option<Waiting>,
+    pub(crate) witness: Witness,
     command_timeout: Duration,
     max_batch: NonZeroUsize,
     findings: Box<[Finding]>,
@@ -71,9 +72,11 @@ impl RedisStore {
         let (findings, primaries) = check_all(&topology, &config).await?;
         let lanes = || (0..Lanes::COUNT).map(|_| topology.another()).collect();
         let waiting = config.wait.map(|wait| Waiting::new(wait, Lanes::new(lanes())));
+        let witness = Witness::new(topology.cluster().is_some(), config.buckets);
         Ok(Self(Arc::new(Inner {
             topology,
             waiting,
+            witness,
             scripts: config.scripts,
             buckets: config.buckets,
             command_timeout: config.command_timeout,

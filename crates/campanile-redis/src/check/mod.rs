@@ -1,12 +1,14 @@
 //! The look at a server before it is relied on.
 //!
 //! `seen` asks it, `permissions` asks what its user may do, `judge` makes findings of that; which of
-//! them refuse the server is decided here.
+//! them refuse the server is decided here. `witness` looks again over each new connection: whether
+//! the server still has what it acknowledged.
 
 mod finding;
 mod judge;
 mod permissions;
 mod seen;
+mod witness;
 
 use std::num::NonZeroUsize;
 
@@ -16,6 +18,7 @@ use redis::{AsyncConnectionConfig, Client, ConnectionInfo};
 
 pub use self::finding::{Finding, FindingKind, Safety, Severity};
 use self::seen::Seen;
+pub(crate) use self::witness::Witness;
 use crate::topology::Topology;
 use crate::{ConnectError, RedisConfig};
 

@@ -31,7 +31,7 @@ impl Seen {
         connection: &mut MultiplexedConnection,
         config: &RedisConfig,
     ) -> RedisResult<Self> {
-        let info = allowed(cmd("INFO").query_async(connection).await)?.map(Info);
+        let info = allowed(cmd("INFO").query_async(connection).await)?.map(Info::new);
         let settings = cmd("CONFIG").arg("GET").arg(&SETTINGS).query_async(connection).await;
         let settings = allowed(settings)?;
         // An older one has no way to ask, and is refused for its age.
@@ -57,6 +57,10 @@ impl Seen {
 }
 
 impl Info {
+    pub(super) fn new(text: String) -> Self {
+        Self(text)
+    }
+
     /// A line `name:value`.
     pub(super) fn field(&self, name: &str) -> Option<&str> {
         let mut lines = self.0.lines();

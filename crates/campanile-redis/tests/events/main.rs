@@ -1,0 +1,146 @@
+//! What the store tells as events. A binary of its own: whether a place is of interest is cached for
+//! the whole process, and other tests would be there first, without a subscriber.
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+mod lines;
+#[allow(dead_code, reason = "shared with the other binary, which needs all of it")]
+#[path = "../redis/support.rs"]
+mod support;
+
+use std::time::Duration;
+
+use campanile_core::Reply;
+use campanile_redis::{RedisConfig, RedisStore, Safety};
+use campanile_test::RedisServer;
+
+use lines::Lines;
+use support::{acquire, acquired, apply, complete, key, patient, replica_of};
+
+async fn store(server: &RedisServer) -> RedisStore {
+    RedisStore::connect(patient(server.url())).await.unwrap()
+}
+
+async fn completed(store: &RedisStore, name: &'static str) {
+    let key = key(name);
+    let grant = acquired(store, &key, 1).await;
+    assert_eq!(apply(store, &key, complete(grant, "done")).await.unwrap(), Reply::Completed);
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_a_server_is_told_once() {
+    let mut server = RedisServer::builder()
+        .config("maxmemory", "100mb")
+        .config("maxmemory-policy", "allkeys-lru")
+        .start()
+        .unwrap();
+    let lines = Lines::default();
+    let _guard = lines.listen();
+    let config = patient(server.url()).with_safety(Safety::Warn);
+    let store = RedisStore::connect(config).await.unwrap();
+    completed(&store, "a").await;
+    server.restart().unwrap();
+    completed(&store, "b").await;
+    let address = server.addr().to_string();
+    for setting in ["allkeys-lru", "appendonly no", "no replica"] {
+        assert_eq!(lines.count(&["WARN", setting, &address]), 1, "{setting}: {lines:?}");
+    }
+
+    let quiet = Lines::default();
+    let _guard = quiet.listen();
+    RedisStore::connect(RedisConfig::new(server.url()).with_safety(Safety::Off)).await.unwrap();
+    assert_eq!(quiet.count(&["WARN"]), 0, "{quiet:?}");
+}
+
+#[tokio::test]
+async fn a_restart_that_loses_everything_is_told() {
+    let mut server = RedisServer::start().unwrap();
+    let store = store(&server).await;
+    completed(&store, "a").await;
+    let lines = Lines::default();
+    let _guard = lines.listen();
+    completed(&store, "b").await;
+    server.restart().unwrap();
+    completed(&store, "c").await;
+    completed(&store, "d").await;
+    assert_eq!(lines.count(&["ERROR", "lost its data", support::NAMESPACE]), 1, "{lines:?}");
+    assert_eq!(lines.count(&["ERROR", "lost completions"]), 1, "{lines:?}");
+}
+
+#[tokio::test]
+async fn a_restart_that_loses_the_last_completion_is_told() {
+    let mut server = RedisServer::start().unwrap();
+    let store = store(&server).await;
+    completed(&store, "a").await;
+    server.cli(&["SAVE"]).unwrap();
+    completed(&store, "b").await;
+    let lines = Lines::default();
+    let _guard = lines.listen();
+    server.restart().unwrap();
+    completed(&store, "c").await;
+    assert_eq!(lines.count(&["ERROR", "lost completions", &server.addr().to_string()]), 1);
+    assert_eq!(lines.count(&["ERROR"]), 1, "the namespace is still there: {lines:?}");
+}
+
+#[tokio::test]
+async fn a_restart_that_keeps_the_last_completion_says_so() {
+    let mut server =
+        RedisServer::builder().append_only(true).config("appendfsync", "always").start().unwrap();
+    let store = store(&server).await;
+    completed(&store, "a").await;
+    let lines = Lines::default();
+    let _guard = lines.listen();
+    for name in ["b", "c"] {
+        server.restart().unwrap();
+        completed(&store, name).await;
+    }
+    assert_eq!(lines.count(&["WARN", "restarted", "still there"]), 2, "{lines:?}");
+    assert_eq!(lines.count(&["ERROR"]), 0, "{lines:?}");
+}
+
+#[tokio::test]
+async fn a_connection_that_is_made_anew_to_the_same_server_is_no_loss() {
+    let server = RedisServer::start().unwrap();
+    let store = store(&server).await;
+    completed(&store, "a").await;
+    let lines = Lines::default();
+    let _guard = lines.listen();
+    server.cli(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).unwrap();
+    completed(&store, "b").await;
+    assert_eq!(lines.count(&["gave up a connection"]), 1, "{lines:?}");
+    assert_eq!(lines.count(&["restarted"]) + lines.count(&["ERROR"]), 0, "{lines:?}");
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_tell_its_history_still_shows_that_its_data_is_gone() {
+    let rules = "app on >pw ~campanile:* ~{* -@all +eval +evalsha +get +mget +set +time";
+    let mut server = RedisServer::builder().config("user", rules).start().unwrap();
+    let url = format!("redis://app:pw@{}", server.addr());
+    let store = RedisStore::connect(patient(url)).await.unwrap();
+    completed(&store, "a").await;
+    let lines = Lines::default();
+    let _guard = lines.listen();
+    server.restart().unwrap();
+    completed(&store, "b").await;
+    assert_eq!(lines.count(&["ERROR", "lost its data"]), 1, "{lines:?}");
+}
+
+#[tokio::test]
+async fn a_want_of_replicas_is_told_when_it_begins_and_when_it_ends() {
+    let server = RedisServer::start().unwrap();
+    let config = patient(server.url()).with_wait(1, Duration::from_millis(50)).unwrap();
+    let store = RedisStore::connect(config).await.unwrap();
+    let lines = Lines::default();
+    let _guard = lines.listen();
+    for name in ["a", "b", "c"] {
+        apply(&store, &key(name), acquire(1)).await.unwrap_err();
+    }
+    assert_eq!(lines.count(&["WARN", "a failover of Redis would lose", "0 of 1"]), 1, "{lines:?}");
+
+    let _replica = replica_of(&server);
+    let mut tries = 0;
+    while apply(&store, &key("d"), acquire(1)).await.is_err() {
+        tries += 1;
+        assert!(tries < 200, "the replica is there: {lines:?}");
+    }
+    assert_eq!(lines.count(&["INFO", "replicated again"]), 1, "{lines:?}");
+}
