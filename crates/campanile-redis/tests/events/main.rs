@@ -9,12 +9,12 @@ mod support;
 
 use std::time::Duration;
 
-use campanile_core::Reply;
+use campanile_core::{FencingToken, Operation, Reply};
 use campanile_redis::{RedisConfig, RedisStore, Safety};
-use campanile_test::RedisServer;
+use campanile_test::{RedisSentinel, RedisServer};
 
 use lines::Lines;
-use support::{acquire, acquired, apply, complete, key, patient, replica_of};
+use support::{acquire, acquired, apply, complete, grant, key, patient, replica_of};
 
 async fn store(server: &RedisServer) -> RedisStore {
     RedisStore::connect(patient(server.url())).await.unwrap()
@@ -143,4 +143,29 @@ async fn a_want_of_replicas_is_told_when_it_begins_and_when_it_ends() {
         assert!(tries < 200, "the replica is there: {lines:?}");
     }
     assert_eq!(lines.count(&["INFO", "replicated again"]), 1, "{lines:?}");
+}
+
+#[tokio::test]
+async fn a_failover_says_whether_the_last_completion_is_still_there() {
+    let mut redis = RedisSentinel::start().unwrap();
+    let config = RedisConfig::sentinel(redis.name(), redis.urls());
+    let waiting = config.clone().with_wait(1, Duration::from_secs(60)).unwrap();
+    let store = RedisStore::connect(waiting).await.unwrap();
+    completed(&store, "a").await;
+    let lines = Lines::default();
+    let _guard = lines.listen();
+    redis.kill(0).unwrap();
+    redis.until_other_primary(0).unwrap();
+    // The replica that was waited for has been promoted, and has none itself.
+    let ttl = Duration::from_secs(60);
+    let renew = Operation::Renew { grant: grant(FencingToken::ZERO, 1), ttl };
+    let answered = async || apply(&store, &key("other"), renew.clone()).await.is_ok();
+    for _ in 0..200 {
+        if answered().await {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(lines.count(&["WARN", "failed over", "still there"]), 1, "{lines:?}");
+    assert_eq!(lines.count(&["ERROR"]), 0, "{lines:?}");
 }
