@@ -9,6 +9,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("cc", "build-essential"),
     ("c++", "build-essential"),
     ("make", "build-essential"),
+    ("openssl", "openssl"),
     ("redis-server", "redis-server"),
     ("java", "default-jre-headless"),
 ];

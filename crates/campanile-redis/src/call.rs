@@ -1,6 +1,5 @@
 //! One call of a script, for several keys.
 
-use std::num::NonZeroUsize;
 use std::ops::Range;
 
 use campanile_core::{Command, Namespace, StoreKey};
@@ -13,7 +12,7 @@ use crate::key::write_entry_key;
 use crate::script::{Script, Scripts, Shared};
 
 /// The most keys of one call: a longer script would hold up everybody else, and is hardly cheaper.
-pub(crate) const MAX_KEYS: NonZeroUsize = NonZeroUsize::new(64).expect("not zero");
+pub(crate) const MAX_KEYS: usize = 64;
 
 /// Commands of a batch that one run of a script performs.
 #[derive(Debug)]
@@ -61,13 +60,13 @@ impl<'a> Plan<'a> {
             let has_room = |call: &&mut Call| {
                 call.bucket == bucket
                     && call.shared == shared
-                    && call.members.len() < MAX_KEYS.get()
+                    && call.members.len() < MAX_KEYS
                     && call.namespace(batch) == key.namespace()
             };
             match plan.calls.iter_mut().find(has_room) {
                 Some(call) => call.members.push(member),
                 None => {
-                    let mut members = Vec::with_capacity(indices.len().min(MAX_KEYS.get()));
+                    let mut members = Vec::with_capacity(indices.len().min(MAX_KEYS));
                     members.push(member);
                     plan.calls.push(Call { shared, bucket, members });
                 }

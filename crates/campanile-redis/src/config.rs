@@ -13,6 +13,8 @@ use crate::access::Access;
 use crate::bucket::Buckets;
 use crate::connection::Connections;
 use crate::script::{Scripts, Verb};
+#[cfg(feature = "tls")]
+use crate::tls::Certificates;
 use crate::topology::{Address, Cluster, Sentinel, Topology};
 use crate::wait::{Reach, Wait};
 use crate::{ConnectError, Safety};
@@ -35,15 +37,27 @@ use crate::{ConnectError, Safety};
 ///
 /// # Permissions
 ///
-/// A user of Redis with a restrictive ACL needs `+eval +evalsha +get +mget +set +time`, and the keys
-/// `~campanile:* ~{*`, or for each namespace `~campanile:{payments} ~{payments:*`. With
-/// `+info +config|get` the server can be looked at, too. [`with_wait`](RedisConfig::with_wait) needs
-/// `+wait`, and [`with_wait_aof`](RedisConfig::with_wait_aof) `+waitaof`.
+/// What a user of Redis with a restrictive ACL needs, of whom it is asked: one server, the primary
+/// behind sentinels and the sentinels themselves, or each node of a cluster.
+///
+/// ```text
+/// server    ~campanile:* ~{* +eval +evalsha +get +mget +set +time +info +config|get
+/// primary   ~campanile:* ~{* +eval +evalsha +get +mget +set +time +info +config|get +role
+/// sentinel  +sentinel|get-master-addr-by-name
+/// node      ~campanile:* ~{* +eval +evalsha +get +mget +set +time +info +config|get +cluster|slots +asking
+/// ```
+///
+/// For one namespace, `~campanile:{payments} ~{payments:*` are keys enough. Without
+/// `+info +config|get` the server is not looked at wholly at the start.
+/// [`with_wait`](RedisConfig::with_wait) needs `+wait`, and
+/// [`with_wait_aof`](RedisConfig::with_wait_aof) `+waitaof`.
 #[derive(Clone)]
 pub struct RedisConfig {
     servers: Servers,
     /// Of the servers, where the URLs do not say.
     credentials: Option<(Box<str>, Box<str>)>,
+    #[cfg(feature = "tls")]
+    pub(crate) certificates: Certificates,
     pub(crate) connect_timeout: Duration,
     pub(crate) command_timeout: Duration,
     pub(crate) buckets: Buckets,
@@ -55,7 +69,7 @@ pub struct RedisConfig {
 
 impl RedisConfig {
     /// The server at this URL: `redis://[user][:password@]host[:port][/database]`, or
-    /// `redis+unix:///path/to/socket`.
+    /// `redis+unix:///path/to/socket`; with the feature `tls`, also `rediss://` and the same.
     pub fn new(url: impl Into<String>) -> Self {
         Self::of(Servers::Standalone(url.into().into()))
     }
@@ -99,6 +113,8 @@ impl RedisConfig {
         Self {
             servers,
             credentials: None,
+            #[cfg(feature = "tls")]
+            certificates: Certificates::default(),
             connect_timeout: Duration::from_secs(5),
             command_timeout: Duration::from_secs(1),
             buckets: Buckets::DEFAULT,
@@ -229,11 +245,11 @@ impl RedisConfig {
         let access = |info| Access::like(info, self.connect_timeout);
         match &self.servers {
             Servers::Standalone(url) => {
-                let info = self.authenticated(connection_info(url)?);
+                let info = self.authenticated(self.connection_info(url)?);
                 Ok(Topology::Standalone(Connections::new(info, self.connect_timeout)))
             }
             Servers::Sentinel { name, urls } => {
-                let (first, sentinels) = connection_infos(urls)?;
+                let (first, sentinels) = self.connection_infos(urls)?;
                 let db = first.redis_settings().db();
                 // Neither the sentinels' user nor their lack of databases is the servers'.
                 let settings = |db| RedisConnectionInfo::default().set_db(db);
@@ -248,7 +264,7 @@ impl RedisConfig {
                 Ok(Topology::Sentinel(Box::new(sentinel)))
             }
             Servers::Cluster(urls) => {
-                let (first, nodes) = connection_infos(urls)?;
+                let (first, nodes) = self.connection_infos(urls)?;
                 let seeds: Option<_> = nodes.iter().map(|node| Address::of(node.addr())).collect();
                 let seeds = seeds.ok_or_else(|| ConnectError::Url {
                     source: "the nodes of a cluster are reached over the network".into(),
@@ -262,6 +278,28 @@ impl RedisConfig {
     /// Whether the servers are to be nodes of a cluster.
     pub(crate) fn is_cluster(&self) -> bool {
         matches!(self.servers, Servers::Cluster(_))
+    }
+
+    /// What the URL says.
+    fn connection_info(&self, url: &str) -> Result<ConnectionInfo, ConnectError> {
+        let info = url.into_connection_info().map_err(ConnectError::url)?;
+        #[cfg(feature = "tls")]
+        let info = self.certificates.apply(info)?;
+        // A batch is one write and waits for its answer: nothing is gained by holding it back.
+        Ok(info.set_tcp_settings(TcpSettings::default().set_nodelay(true)))
+    }
+
+    /// What several say, the first once more.
+    fn connection_infos(
+        &self,
+        urls: &[Box<str>],
+    ) -> Result<(ConnectionInfo, Vec<ConnectionInfo>), ConnectError> {
+        let infos: Result<Vec<_>, _> = urls.iter().map(|url| self.connection_info(url)).collect();
+        let infos = infos?;
+        match infos.first().cloned() {
+            Some(first) => Ok((first, infos)),
+            None => Err(ConnectError::Url { source: "there is none".into() }),
+        }
     }
 
     fn authenticated(&self, info: ConnectionInfo) -> ConnectionInfo {
@@ -283,25 +321,6 @@ enum Servers {
 
 fn boxed<U: Into<String>>(urls: impl IntoIterator<Item = U>) -> Box<[Box<str>]> {
     urls.into_iter().map(|url| url.into().into_boxed_str()).collect()
-}
-
-/// What the URL says.
-fn connection_info(url: &str) -> Result<ConnectionInfo, ConnectError> {
-    let info = url.into_connection_info().map_err(ConnectError::url)?;
-    // A batch is one write and waits for its answer: nothing is gained by holding it back.
-    Ok(info.set_tcp_settings(TcpSettings::default().set_nodelay(true)))
-}
-
-/// What several say, the first once more.
-fn connection_infos(
-    urls: &[Box<str>],
-) -> Result<(ConnectionInfo, Vec<ConnectionInfo>), ConnectError> {
-    let infos: Result<Vec<_>, _> = urls.iter().map(|url| connection_info(url)).collect();
-    let infos = infos?;
-    match infos.first().cloned() {
-        Some(first) => Ok((first, infos)),
-        None => Err(ConnectError::Url { source: "there is none".into() }),
-    }
 }
 
 fn not_zero(name: &str, timeout: Duration) -> Result<Duration, ConfigError> {

@@ -27,6 +27,14 @@ pub enum ConnectError {
         /// What the operating system or the server said.
         source: BoxError,
     },
+    /// The server, or we to it, could not be shown to be who it should be: another authority has
+    /// signed its certificate, it has another name, or it wants a certificate of ours.
+    Untrusted {
+        /// Where the server is.
+        address: Box<str>,
+        /// What is wrong with the certificate.
+        source: BoxError,
+    },
     /// The server was not there, or did not answer, in time.
     TimedOut {
         /// Where it was looked for.
@@ -59,9 +67,12 @@ impl ConnectError {
         let address = address.into();
         let is_denied = source.kind() == ErrorKind::AuthenticationFailed
             || matches!(source.code(), Some("NOAUTH" | "WRONGPASS" | "NOPERM"));
+        let is_untrusted = crate::tls::is_refusal(&source);
         let source = source.into();
         if is_denied {
             Self::Denied { address, source }
+        } else if is_untrusted {
+            Self::Untrusted { address, source }
         } else {
             Self::Unreachable { address, source }
         }
@@ -82,9 +93,12 @@ impl fmt::Display for ConnectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Url { .. } => f.write_str(
-                "the URL of Redis is not of the form redis://[user:password@]host[:port][/db]",
+                "the URL of Redis is not of the form redis[s]://[user:password@]host[:port][/db]",
             ),
             Self::Unreachable { address, .. } => write!(f, "Redis at {address} cannot be reached"),
+            Self::Untrusted { address, .. } => {
+                write!(f, "Redis at {address} cannot be trusted, or does not trust us")
+            }
             Self::TimedOut { address, after } => {
                 write!(f, "Redis at {address} did not answer within {after:?}")
             }
@@ -107,6 +121,7 @@ impl Error for ConnectError {
         match self {
             Self::Url { source }
             | Self::Unreachable { source, .. }
+            | Self::Untrusted { source, .. }
             | Self::Denied { source, .. } => Some(&**source),
             Self::TimedOut { .. } | Self::Unsafe { .. } => None,
         }

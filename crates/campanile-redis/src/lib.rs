@@ -65,6 +65,7 @@ mod namespace;
 mod reply;
 mod script;
 mod store;
+mod tls;
 mod topology;
 mod wait;
 

@@ -55,7 +55,6 @@ pub(crate) struct Inner {
     pub(crate) waiting: Option<Waiting>,
     pub(crate) witness: Witness,
     command_timeout: Duration,
-    max_batch: NonZeroUsize,
     findings: Box<[Finding]>,
 }
 
@@ -69,7 +68,7 @@ impl RedisStore {
     pub async fn connect(config: impl Into<RedisConfig>) -> Result<Self, ConnectError> {
         let config = config.into();
         let topology = config.topology()?;
-        let (findings, primaries) = check_all(&topology, &config).await?;
+        let findings = check_all(&topology, &config).await?;
         let lanes = || (0..Lanes::COUNT).map(|_| topology.another()).collect();
         let waiting = config.wait.map(|wait| Waiting::new(wait, Lanes::new(lanes())));
         let witness = Witness::new(topology.cluster().is_some(), config.buckets);
@@ -80,7 +79,6 @@ impl RedisStore {
             scripts: config.scripts,
             buckets: config.buckets,
             command_timeout: config.command_timeout,
-            max_batch: primaries.saturating_mul(MAX_KEYS),
             findings,
         })))
     }
@@ -135,8 +133,12 @@ impl Store for RedisStore {
         batch.answers(&late())
     }
 
+    /// 64, the most keys of one script call; for a cluster, so many for each bucket, because each is a
+    /// call of its own there, and small calls are slow.
     fn max_batch(&self) -> NonZeroUsize {
-        self.0.max_batch
+        let Inner { topology, buckets, .. } = &*self.0;
+        let calls = if topology.cluster().is_some() { usize::from(buckets.count()) } else { 1 };
+        NonZeroUsize::new(calls * MAX_KEYS).expect("a namespace has a bucket")
     }
 }
 

@@ -10,8 +10,6 @@ mod permissions;
 mod seen;
 mod witness;
 
-use std::num::NonZeroUsize;
-
 use futures_util::future::join_all;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, ConnectionInfo};
@@ -22,20 +20,20 @@ pub(crate) use self::witness::Witness;
 use crate::topology::Topology;
 use crate::{ConnectError, RedisConfig};
 
-/// Looks at each server that takes writes; gives what was found and is accepted, and their number.
+/// Looks at each server that takes writes; gives what was found and is accepted.
 ///
 /// A master of a cluster that is away is passed over, as it is later, if another one is there.
 pub(crate) async fn check_all(
     topology: &Topology,
     config: &RedisConfig,
-) -> Result<(Box<[Finding]>, NonZeroUsize), ConnectError> {
+) -> Result<Box<[Finding]>, ConnectError> {
     let after = config.connect_timeout;
     let late = || ConnectError::TimedOut { address: topology.to_string().into(), after };
     let primaries = tokio::time::timeout(after, topology.primaries()).await.map_err(|_| late())?;
     let unreachable =
         |source| ConnectError::Unreachable { address: topology.to_string().into(), source };
     let primaries = primaries.map_err(unreachable)?;
-    let count = NonZeroUsize::new(primaries.len()).expect("there is none only by an error");
+    let count = primaries.len();
 
     let checks = primaries.into_iter().map(|info| check(info, config));
     let (mut all, mut away) = (Vec::new(), Vec::new());
@@ -48,8 +46,10 @@ pub(crate) async fn check_all(
             Err(error) => return Err(error),
         }
     }
-    if away.len() == count.get() {
-        return Err(away.swap_remove(0));
+    if away.len() == count
+        && let Some(error) = away.pop()
+    {
+        return Err(error);
     }
     for error in &away {
         tracing::warn!(
@@ -58,7 +58,7 @@ pub(crate) async fn check_all(
         );
     }
     all.sort_by_key(|finding| std::cmp::Reverse(finding.severity()));
-    Ok((all.into(), count))
+    Ok(all.into())
 }
 
 /// Connects, looks, and closes the connection again: it lives on the caller's runtime, which need

@@ -92,6 +92,12 @@ impl RedisSentinelBuilder {
         self
     }
 
+    /// One line of each sentinel's configuration, as [`RedisServerBuilder::config`].
+    pub fn sentinel_config(mut self, name: &str, value: &str) -> Self {
+        self.sentinel = self.sentinel.config(name, value);
+        self
+    }
+
     /// Starts the servers and the sentinels, and waits until the replicas have synchronised and the
     /// sentinels know them and each other.
     ///

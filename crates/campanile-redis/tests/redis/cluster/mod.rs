@@ -26,7 +26,7 @@ async fn started() -> (RedisCluster, RedisStore) {
 }
 
 /// The slot of an entry, as the cluster computes it.
-fn slot(cluster: &RedisCluster, key: &StoreKey) -> u16 {
+pub(crate) fn slot(cluster: &RedisCluster, key: &StoreKey) -> u16 {
     let name = redis_key(key);
     let end = name.iter().position(|byte| *byte == b'}').unwrap();
     cluster.slot_of(std::str::from_utf8(&name[..=end]).unwrap()).unwrap()

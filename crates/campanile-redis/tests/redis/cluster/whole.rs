@@ -18,7 +18,7 @@ async fn the_store_keeps_the_contract_of_all_stores_on_a_cluster() {
 #[tokio::test]
 async fn a_batch_over_all_masters_is_answered_in_order() {
     let (cluster, store) = started().await;
-    assert_eq!(store.max_batch().get(), 3 * 64);
+    assert_eq!(store.max_batch().get(), 16 * 64);
     let keys: Vec<_> = (0..300).map(|n| key(n.to_string())).collect();
     let masters: std::collections::BTreeSet<_> =
         keys[..50].iter().map(|key| owner(&cluster, key)).collect();

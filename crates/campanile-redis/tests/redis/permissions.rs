@@ -1,0 +1,68 @@
+//! The permissions that are documented are enough for all that is promised.
+
+use std::time::Duration;
+
+use campanile_core::Reply;
+use campanile_redis::{RedisConfig, RedisStore};
+use campanile_test::contract::{self, RealTime};
+use campanile_test::{RedisCluster, RedisSentinel, RedisServer};
+
+use crate::support::{acquire, acquired, apply, key};
+
+/// What the documentation says that the user needs.
+fn documented(whose: &str) -> String {
+    let docs = include_str!("../../src/config.rs").lines();
+    let mut lines = docs.filter_map(|line| line.trim().strip_prefix("/// "));
+    let line = lines.find_map(|line| line.strip_prefix(whose)?.strip_prefix(' '));
+    line.expect("a line of the documentation").trim().to_owned()
+}
+
+fn user(rules: &str) -> String {
+    format!("app on >Wr1ghtW0rd {rules}")
+}
+
+#[tokio::test]
+async fn the_contract_is_kept_under_the_permissions_documented_for_a_server() {
+    let server =
+        RedisServer::builder().config("user", &user(&documented("server"))).start().unwrap();
+    let config = RedisConfig::new(format!("redis://{}", server.addr()));
+    let config = config.with_credentials("app", "Wr1ghtW0rd");
+    let store = RedisStore::connect(config).await.unwrap();
+    contract::run(&store, &RealTime).await;
+}
+
+#[tokio::test]
+async fn the_contract_is_kept_under_the_permissions_documented_for_sentinels() {
+    let redis = RedisSentinel::builder()
+        .config("user", &user(&documented("primary")))
+        .sentinel_config("user", &user(&documented("sentinel")))
+        .start()
+        .unwrap();
+    let urls = redis.urls().into_iter();
+    let urls = urls.map(|url| url.replace("redis://", "redis://app:Wr1ghtW0rd@"));
+    let config = RedisConfig::sentinel(redis.name(), urls).with_credentials("app", "Wr1ghtW0rd");
+    let store = RedisStore::connect(config).await.unwrap();
+    contract::run(&store, &RealTime).await;
+}
+
+#[tokio::test]
+async fn the_contract_is_kept_under_the_permissions_documented_for_a_cluster() {
+    let mut cluster =
+        RedisCluster::builder().config("user", &user(&documented("node"))).start().unwrap();
+    let config = || {
+        let config = RedisConfig::cluster(cluster.urls()).with_credentials("app", "Wr1ghtW0rd");
+        config.with_command_timeout(Duration::from_secs(60)).unwrap()
+    };
+    let store = RedisStore::connect(config()).await.unwrap();
+    contract::run(&store, &RealTime).await;
+
+    // A slot that is on its way.
+    let moving = key("key 0");
+    let slot = crate::cluster::slot(&cluster, &moving);
+    let to = (cluster.owner_of(slot).unwrap() + 1) % 3;
+    cluster.begin_move(slot, to).unwrap();
+    acquired(&store, &moving, 1).await;
+    cluster.end_move(slot, to).unwrap();
+    let reply = apply(&store, &moving, acquire(2)).await.unwrap();
+    assert!(matches!(reply, Reply::Locked { .. }), "{reply:?}");
+}

@@ -1,0 +1,162 @@
+//! Servers that are reached by TLS.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{fs, io};
+
+use campanile_redis::{ConnectError, RedisConfig, RedisStore};
+use campanile_test::{RedisServer, RedisServerBuilder, free_port};
+use tempfile::TempDir;
+
+use crate::support::{acquired, chain, key, patient};
+
+/// An authority, and what it has signed.
+struct Authority {
+    folder: TempDir,
+}
+
+impl Authority {
+    fn new() -> Self {
+        let authority = Self { folder: tempfile::tempdir().unwrap() };
+        let name = fastrand::u64(..);
+        authority.openssl(&format!(
+            "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN={name} -keyout ca.key -out ca.crt"
+        ));
+        authority
+    }
+
+    /// Makes a key and a certificate with this alternative name.
+    fn sign(&self, name: &str, alternative: &str) {
+        let extensions = format!("subjectAltName={alternative}\n");
+        fs::write(self.path(&format!("{name}.ext")), extensions).unwrap();
+        self.openssl(&format!(
+            "req -newkey rsa:2048 -nodes -subj /CN={name} -keyout {name}.key -out {name}.csr"
+        ));
+        self.openssl(&format!(
+            "x509 -req -in {name}.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 2 \
+             -extfile {name}.ext -out {name}.crt"
+        ));
+    }
+
+    fn openssl(&self, arguments: &str) {
+        let mut command = Command::new("openssl");
+        command.args(arguments.split_whitespace()).current_dir(self.folder.path());
+        let output = command.output().unwrap_or_else(|error| match error.kind() {
+            io::ErrorKind::NotFound => panic!("install it with `apt-get install openssl`"),
+            _ => panic!("{error}"),
+        });
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn read(&self, name: &str) -> Vec<u8> {
+        fs::read(self.path(name)).unwrap()
+    }
+
+    fn server(&self) -> RedisServerBuilder {
+        let show = |path: PathBuf| Path::display(&path).to_string();
+        RedisServer::builder()
+            .config("tls-ca-cert-file", &show(self.path("ca.crt")))
+            .config("tls-cert-file", &show(self.path("server.crt")))
+            .config("tls-key-file", &show(self.path("server.key")))
+    }
+}
+
+/// A server with a certificate for its address, and its URL.
+fn started(authority: &Authority, clients: &str) -> (RedisServer, String) {
+    authority.sign("server", "IP:127.0.0.1");
+    let port = free_port().unwrap();
+    let server = authority
+        .server()
+        .password("Wr1ghtW0rd")
+        .config("tls-port", &port.to_string())
+        .config("tls-auth-clients", clients)
+        .start()
+        .unwrap();
+    (server, format!("rediss://:Wr1ghtW0rd@127.0.0.1:{port}"))
+}
+
+#[tokio::test]
+async fn a_server_is_believed_by_its_authority_alone() {
+    let authority = Authority::new();
+    let (_server, url) = started(&authority, "no");
+    let config = patient(&*url).with_ca(authority.read("ca.crt"));
+    let store = RedisStore::connect(config).await.unwrap();
+    acquired(&store, &key("key"), 1).await;
+
+    let another = Authority::new().read("ca.crt");
+    for config in [patient(&*url).with_ca(another), patient(&*url)] {
+        let shown = format!("{config:?}");
+        let error = RedisStore::connect(config).await.unwrap_err();
+        assert!(matches!(error, ConnectError::Untrusted { .. }), "{error:?}");
+        let text = format!("{} {error:?} {shown} {store:?}", chain(&error));
+        assert!(text.contains("UnknownIssuer"), "{text}");
+        assert!(!text.contains("Wr1ghtW0rd"), "{text}");
+    }
+    // The certificate is for the address, and not for this name.
+    let other_name = url.replace("127.0.0.1", "localhost");
+    let config = patient(other_name).with_ca(authority.read("ca.crt"));
+    let error = RedisStore::connect(config).await.unwrap_err();
+    assert!(matches!(error, ConnectError::Untrusted { .. }), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_server_that_asks_for_a_certificate_is_shown_ours() {
+    let authority = Authority::new();
+    authority.sign("client", "DNS:client");
+    let (server, url) = started(&authority, "yes");
+    let config = || patient(&*url).with_ca(authority.read("ca.crt"));
+    let error = RedisStore::connect(config()).await.unwrap_err();
+    assert!(matches!(error, ConnectError::Untrusted { .. }), "{error:?}");
+
+    let own = config()
+        .with_client_certificate(authority.read("client.crt"), authority.read("client.key"));
+    assert!(!format!("{own:?}").contains("PRIVATE"), "{own:?}");
+    let store = RedisStore::connect(own).await.unwrap();
+    acquired(&store, &key("key"), 1).await;
+    // And again over the next connection.
+    server.cli(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).unwrap();
+    acquired(&store, &key("other"), 1).await;
+}
+
+#[tokio::test]
+async fn the_nodes_of_a_cluster_are_reached_by_tls_too() {
+    let authority = Authority::new();
+    authority.sign("server", "IP:127.0.0.1");
+    let [port, bus] = [free_port().unwrap(), free_port().unwrap()].map(|port| port.to_string());
+    let server = authority
+        .server()
+        .config("tls-port", &port)
+        .config("tls-cluster", "yes")
+        .config("tls-auth-clients", "no")
+        .config("cluster-enabled", "yes")
+        .config("cluster-port", &bus)
+        .start()
+        .unwrap();
+    server.cli(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]).unwrap();
+    let is_up = || server.cli(&["CLUSTER", "INFO"]).unwrap().contains("state:ok").then_some(());
+    campanile_test::eventually(std::time::Duration::from_secs(20), is_up).unwrap();
+
+    let url = format!("rediss://127.0.0.1:{port}");
+    let config = RedisConfig::cluster([url]).with_ca(authority.read("ca.crt"));
+    let store = RedisStore::connect(config).await.unwrap();
+    for n in 0..20 {
+        acquired(&store, &key(n.to_string()), 1).await;
+    }
+}
+
+#[tokio::test]
+async fn certificates_that_cannot_be_used_are_told() {
+    for config in [
+        // Nothing would be encrypted.
+        RedisConfig::new("redis://127.0.0.1").with_ca(Authority::new().read("ca.crt")),
+        RedisConfig::new("rediss://127.0.0.1").with_client_certificate("none", "n0ne"),
+    ] {
+        let error = RedisStore::connect(config).await.unwrap_err();
+        assert!(matches!(error, ConnectError::Url { .. }), "{error:?}");
+        assert!(!chain(&error).contains("n0ne"), "{error:?}");
+    }
+}
