@@ -44,7 +44,7 @@ pub enum FindingKind {
     Replica,
     /// The server is too old for the scripts, or for `WAITAOF` where that is asked for. Breaks.
     Version,
-    /// The server is part of a cluster, and is not used as one; or the reverse. Breaks.
+    /// The server is part of a cluster, and is not used as one. Breaks.
     Cluster,
     /// The user may not do what the store needs. Breaks.
     Permission,
