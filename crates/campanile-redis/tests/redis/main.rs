@@ -26,3 +26,4 @@ mod tls;
 mod wait_connections;
 mod wait_replicas;
 mod wait_settings;
+mod wait_topologies;
