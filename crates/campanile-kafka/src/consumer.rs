@@ -19,6 +19,7 @@ use crate::given_up::{Fate, GivenUp};
 use crate::handle::Gate;
 use crate::intake::{Intake, Settings};
 use crate::retry_topics::{Ladder, RetryTopics};
+use crate::routes::{Routes, Single, Target};
 use crate::serve::Serve;
 use crate::summary::Summary;
 use crate::task::Task;
@@ -149,27 +150,39 @@ impl Consumer {
         S::Error: BoxableError,
         S::Future: Send + 'static,
     {
+        self.start(Ok(Single(service)))
+    }
+
+    /// Serves the records of several topics, each to the service of its route, and subscribes to
+    /// these topics beside those of [`subscribe`](Self::subscribe). Await what it gives.
+    ///
+    /// Each service is as [`serve`](Self::serve)'s. All share this consumer's settings, its budget and
+    /// [`with_max_in_flight`](Self::with_max_in_flight) among them.
+    pub fn serve_routes(self, routes: Routes) -> Serve {
+        let consumer = self.subscribe(routes.topics());
+        consumer.start(routes.checked())
+    }
+
+    fn start(self, target: Result<impl Target, ConfigError>) -> Serve {
         let consumer = format!("{self:?}");
         let gate = Gate::new();
         Serve::new(consumer, gate.handle(), |signal| {
             // A task of its own: on a worker of the runtime it is next to the tasks that it starts,
             // and whoever awaits it may be busy with other things in between.
-            Box::pin(async move { Task::spawn(self.run(service, signal, gate)).join().await })
+            Box::pin(async move {
+                let target = target.map_err(ConsumerError::Config)?;
+                Task::spawn(self.run(target, signal, gate)).join().await
+            })
         })
     }
 
     /// Runs until it is told to end.
-    pub(crate) async fn run<S>(
+    pub(crate) async fn run(
         self,
-        service: S,
+        service: impl Target,
         signal: BoxFuture<'static, ()>,
         gate: Gate,
-    ) -> Result<Summary, ConsumerError>
-    where
-        S: Service<Record> + Send + 'static,
-        S::Error: BoxableError,
-        S::Future: Send + 'static,
-    {
+    ) -> Result<Summary, ConsumerError> {
         if self.topics.is_empty() {
             let error = ConfigError::new("no topic: call `subscribe` before `serve`");
             return Err(ConsumerError::Config(error));

@@ -1,8 +1,8 @@
 //! One task between the intake and the service.
 //!
 //! Each partition has a lane: its records in order, of which one at a time is at work. The lanes take
-//! turns. A record is chosen first; only then the service is polled ready and called, and the future
-//! runs as a task of its own.
+//! turns. A record is chosen first; only then the service that it needs is polled ready and called,
+//! and the future runs as a task of its own.
 
 mod attempt;
 mod board;
@@ -10,6 +10,7 @@ mod drain;
 mod lane;
 mod span;
 mod store;
+mod turns;
 mod waits;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,11 +19,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use campanile_core::{BoxableError, Record};
 use futures_util::future::BoxFuture;
 use tokio::sync::mpsc::{self, UnboundedReceiver};
 use tokio::time::Sleep;
-use tower_service::Service;
 
 use self::attempt::{Attempt, Reported};
 use self::board::Board;
@@ -31,6 +30,7 @@ use crate::consumer::Policies;
 use crate::error::{ConsumerError, panic_text};
 use crate::handle::Gate;
 use crate::intake::{Event, Intake};
+use crate::routes::Target;
 use crate::summary::Summary;
 use crate::task::Task;
 
@@ -72,12 +72,7 @@ pub(crate) struct Timeouts {
     pub(crate) revoke: Duration,
 }
 
-impl<S> Dispatcher<S>
-where
-    S: Service<Record>,
-    S::Error: BoxableError,
-    S::Future: Send + 'static,
-{
+impl<S: Target> Dispatcher<S> {
     pub(crate) fn new(
         service: S,
         signal: BoxFuture<'static, ()>,
@@ -183,16 +178,26 @@ where
         any
     }
 
-    /// Calls the service with one record after the other, as long as it is ready and one is due.
+    /// Calls the services with one record after the other, as long as one is due whose service is
+    /// ready.
     fn dispatch(&mut self, cx: &mut Context<'_>) -> bool {
         let mut any = false;
+        self.board.turns().again();
         while let Some(slot) = self.board.next() {
-            let ready = catch_unwind(AssertUnwindSafe(|| self.service.poll_ready(cx)));
+            let route = self.service.route(self.board.due(slot));
+            if self.board.turns().is_full(route) {
+                self.board.turns().pass(route);
+                continue;
+            }
+            let ready = catch_unwind(AssertUnwindSafe(|| self.service.poll_ready(route, cx)));
             match ready {
-                Ok(Poll::Pending) => break,
+                Ok(Poll::Pending) => {
+                    self.board.turns().pass(route);
+                    continue;
+                }
                 Ok(Poll::Ready(Ok(()))) => {}
                 Ok(Poll::Ready(Err(error))) => {
-                    self.stop(Some(ConsumerError::Service(error.into())));
+                    self.stop(Some(ConsumerError::Service(error)));
                     return true;
                 }
                 Err(panic) => {
@@ -204,8 +209,8 @@ where
             any = true;
             let (record, report) = self.board.begin(slot);
             let span = span::record(&record, &self.group);
-            let called = span
-                .in_scope(|| catch_unwind(AssertUnwindSafe(|| self.service.call(record.clone()))));
+            let call = || self.service.call(route, record.clone());
+            let called = span.in_scope(|| catch_unwind(AssertUnwindSafe(call)));
             match called {
                 Ok(future) => {
                     let task = Task::spawn(Attempt::new(future, record, report, span));

@@ -4,7 +4,7 @@ mod ended;
 mod given_up;
 mod retry;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -16,6 +16,7 @@ use super::attempt::{Report, Reported};
 use super::drain::Drain;
 use super::lane::{HeadState, Lane};
 use super::store::StoreHealth;
+use super::turns::Turns;
 use super::waits::Waits;
 use crate::budget::Amount;
 use crate::consumer::Policies;
@@ -30,7 +31,7 @@ use crate::task::Task;
 pub(super) struct Board {
     lanes: HashMap<SlotId, Lane>,
     /// Whose turn comes, in this order. Who has nothing due by then is passed over.
-    turns: VecDeque<SlotId>,
+    turns: Turns,
     /// How many lanes have a record at work.
     busy: usize,
     waits: Waits,
@@ -50,7 +51,7 @@ impl Board {
     pub(super) fn new(policies: Policies, gate: Gate, reports: UnboundedSender<Reported>) -> Self {
         Self {
             lanes: HashMap::new(),
-            turns: VecDeque::new(),
+            turns: Turns::default(),
             busy: 0,
             waits: Waits::default(),
             store: StoreHealth::default(),
@@ -117,7 +118,7 @@ impl Board {
         if full || !self.gate.is_open() || !self.store.allows() {
             return None;
         }
-        while let Some(&slot) = self.turns.front() {
+        while let Some(slot) = self.turns.front() {
             match self.lanes.get_mut(&slot) {
                 Some(lane) if lane.is_due() => match lane.early() {
                     None => return Some(slot),
@@ -126,14 +127,23 @@ impl Board {
                 Some(lane) => lane.listed = false,
                 None => {}
             }
-            self.turns.pop_front();
+            self.turns.pop();
         }
         None
     }
 
+    /// The record of this lane, whose turn it is.
+    pub(super) fn due(&mut self, slot: SlotId) -> &Record {
+        &self.lane(slot).due().record
+    }
+
+    pub(super) fn turns(&mut self) -> &mut Turns {
+        &mut self.turns
+    }
+
     /// Takes this turn: its record, and how to tell of its end.
     pub(super) fn begin(&mut self, slot: SlotId) -> (Record, Report) {
-        self.turns.pop_front();
+        self.turns.pop();
         let lane = self.lane(slot);
         lane.listed = false;
         let record = lane.due().record.clone();
@@ -189,7 +199,7 @@ impl Board {
         let lane = self.lane(slot);
         if !lane.listed {
             lane.listed = true;
-            self.turns.push_back(slot);
+            self.turns.push(slot);
         }
     }
 
