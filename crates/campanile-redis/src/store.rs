@@ -47,8 +47,8 @@ const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 /// What can be lost is said at the start ([`findings`](Self::findings)). What was lost is told by an
 /// event, over each new connection: a warning after a restart or a failover, an error when the last
 /// completion that was acknowledged here, or a whole namespace, is gone. Nothing has to be done then:
-/// handlers that are running are recorded when they end, and what is gone runs again when it comes
-/// again.
+/// results that are on their way are recorded all the same, locks that are gone are lost and their
+/// records tried again, and a completion that is gone runs again when its key comes again.
 ///
 /// # Cancellation
 /// A dropped call may have been applied or not, as if it had failed; no other call gets its answer.
