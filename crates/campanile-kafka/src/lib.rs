@@ -85,7 +85,8 @@
 //! * [`Consumer`] and [`ConsumerConfig`] say how, [`Serve`] does it, and ends with a [`Summary`] or a
 //!   [`ConsumerError`].
 //! * `intake` is the thread that owns librdkafka's consumer: records in, offsets out.
-//! * `dispatch` is the task between it and the service: lanes, retries, drains.
+//! * `dispatch` is the task between it and the service: lanes, retries, drains. [`Routes`] are several
+//!   services.
 //! * `dead_letter` publishes what is given up, and `retry_topics` what waits; both through `publish`,
 //!   which waits for acknowledgements.
 //! * `watermark` is the one place that knows which offset may be committed.

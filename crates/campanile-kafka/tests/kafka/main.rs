@@ -13,6 +13,7 @@ mod records;
 mod refusals;
 mod retries;
 mod retry_topics;
+mod routes;
 mod shutdown;
 mod store_down;
 mod support;

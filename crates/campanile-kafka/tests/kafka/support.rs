@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
 
 use campanile_core::{BoxError, Coordinates, Record};
-use campanile_kafka::{Consumer, ConsumerError, Handle, Summary};
+use campanile_kafka::{Consumer, ConsumerError, Handle, Serve, Summary};
 use campanile_test::{Message, MockKafka};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
@@ -69,11 +69,14 @@ where
     E: Into<BoxError>,
     S::Future: Send + 'static,
 {
+    start(consumer.serve(service))
+}
+
+pub(crate) fn start(serve: Serve) -> Serving {
     show_events();
     let (stop, stopped) = oneshot::channel();
     let stopping = Arc::new(AtomicBool::new(false));
     let told = stopping.clone();
-    let serve = consumer.serve(service);
     let handle = serve.handle();
     let serve = serve.with_graceful_shutdown(async move {
         // Only `stop` says so; a `Serving` that is dropped drops the future.
