@@ -8,9 +8,11 @@ use std::sync::Arc;
 ///
 /// What is counted is the last so many records that were finished, in whatever time: processed,
 /// skipped or dead-lettered. Before the publication that would exceed the limit, the consumer pauses:
-/// nothing is dispatched, the record keeps its place, and an event at level ERROR says why. The
-/// consumer stays in its group. [`Handle::resume`](crate::Handle::resume) goes on, and counts from
-/// the beginning.
+/// nothing is dispatched, the record keeps its place, and an event at level ERROR says why. So does
+/// each record that is at work meanwhile and would become a dead letter. What is held so gets its last
+/// attempt back (a bounded number of times, so that what ends the process still comes to an end), and
+/// the consumer stays in its group. [`Handle::resume`](crate::Handle::resume) goes on: what was held
+/// is tried again, and the guard counts from the beginning.
 ///
 /// Default: at most 50 of the last 100. Half of what comes is more than a topic has of bad records,
 /// and 50 letters can be looked through.

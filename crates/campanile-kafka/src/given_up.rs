@@ -78,12 +78,22 @@ pub(crate) async fn skip(burial: Burial, reason: String) -> Result<(), Idempoten
     }
 }
 
-/// Leaves everything as it is, because the consumer stops or pauses here.
+/// Leaves everything as it is, because the consumer stops here.
 pub(crate) async fn leave(burial: Burial) -> Result<(), IdempotencyError> {
     match burial {
         Burial::None => Ok(()),
         // It counts as the failed attempt that it was; a mended handler may try what is left.
         Burial::LastAttempt(lock) => lock.fail().await,
         Burial::Exhausted { lock, .. } => lock.release().await,
+    }
+}
+
+/// Lets it go as if it had not been tried, because the consumer pauses here: what fails is not the
+/// record's fault, and who resumes wants it tried by what was mended. An attempt of which nothing is
+/// left would have it buried instead.
+pub(crate) async fn hold(burial: Burial) -> Result<(), IdempotencyError> {
+    match burial {
+        Burial::None => Ok(()),
+        Burial::LastAttempt(lock) | Burial::Exhausted { lock, .. } => lock.release().await,
     }
 }

@@ -10,7 +10,8 @@ use tokio::sync::watch;
 /// Pauses and resumes a consumer that serves. Made by [`Serve::handle`](crate::Serve::handle); clones
 /// are the same.
 ///
-/// While it is paused, the consumer dispatches nothing. What is at work ends and is committed, the
+/// While it is paused, the consumer dispatches nothing. What is at work ends and is committed, but
+/// for what would become a dead letter: that keeps its place and gets its last attempt back. The
 /// consumer stays in its group, and shutdowns and rebalances go as ever.
 ///
 /// ```
@@ -74,8 +75,8 @@ impl Handle {
     }
 
     /// Goes on, whatever the pause's reason. The flood guard counts from the beginning, and the
-    /// records that it has held are dispatched again at once; a key that is backing off waits for
-    /// that.
+    /// records that it has held are tried again at once, with the attempt that failed as if it had not
+    /// been made. One whose attempts were used up before (by crashes, say) is not tried but buried.
     pub fn resume(&self) {
         self.0.change(|state| {
             state.paused = None;
@@ -187,12 +188,10 @@ impl Gate {
         resumed
     }
 
-    /// Pauses because of a flood. Whether that is news.
-    pub(crate) fn flooded(&mut self, why: Paused) -> bool {
-        let known = self.switch.state.borrow().paused.as_ref() == Some(&why);
+    /// Pauses because of a flood.
+    pub(crate) fn flooded(&mut self, why: Paused) {
         self.switch.pause(why);
         self.open = false;
-        !known
     }
 }
 

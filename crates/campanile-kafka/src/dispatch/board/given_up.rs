@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use campanile_core::BoxError;
+use campanile_idempotency::IdempotencyError;
 
 use super::Board;
 use crate::dead_letter::{Cause, Dead, DeadLetters, Unburied};
 use crate::dispatch::attempt::Ended;
 use crate::error::{ConsumerError, chain};
 use crate::flood::Flooded;
-use crate::given_up::{Burial, leave, skip};
+use crate::given_up::{Burial, hold, leave, skip};
 use crate::handle::Paused;
 use crate::slot::SlotId;
 use crate::task::Task;
@@ -30,7 +31,8 @@ impl Board {
         self.at_work(slot, task);
     }
 
-    /// Publishes the record's dead letter, unless that would be one too many.
+    /// Publishes the record's dead letter, unless that would be one too many. While the consumer is
+    /// paused it publishes none: somebody mends what fails, and the record is tried by that.
     pub(super) fn bury(
         &mut self,
         slot: SlotId,
@@ -43,11 +45,14 @@ impl Board {
         let dead = Dead { record: head.record.clone(), cause, reason, excused: head.excused };
         // If there is another, then this one was no crash.
         head.excused += u32::from(burial.number() > 0);
+        if !self.gate.is_open() {
+            return self.let_go(slot, hold(burial), Ended::Held);
+        }
         let passage = match self.flood.admit() {
             Ok(passage) => passage,
             Err(flooded) => {
                 self.flooded(slot, flooded, &dead.reason);
-                return self.let_go(slot, burial, Ended::Held);
+                return self.let_go(slot, hold(burial), Ended::Held);
             }
         };
         let report = self.report(slot);
@@ -92,17 +97,15 @@ impl Board {
     }
 
     fn flooded(&mut self, slot: SlotId, Flooded { most, of_last }: Flooded, error: &str) {
-        let record = self.at(slot);
-        if self.gate.flooded(Paused::Flood { most, of_last }) {
-            tracing::error!(
-                %record,
-                error,
-                most,
-                of_last,
-                "paused, since too much of what is finished became dead letters: mend what fails \
-                 them all, then resume by the handle, or start again"
-            );
-        }
+        self.gate.flooded(Paused::Flood { most, of_last });
+        tracing::error!(
+            record = %self.at(slot),
+            error,
+            most,
+            of_last,
+            "paused, since too much of what is finished became dead letters: mend what fails them \
+             all, then resume by the handle, or start again"
+        );
     }
 
     /// The consumer stops at this record, whose lock is let go first.
@@ -113,16 +116,21 @@ impl Board {
         help: &'static str,
         error: BoxError,
     ) -> ConsumerError {
-        self.let_go(slot, burial, Ended::Left);
+        self.let_go(slot, leave(burial), Ended::Left);
         ConsumerError::stopped(&self.at(slot), help, error)
     }
 
-    /// Lets the lock go, with everything as it was.
-    fn let_go(&mut self, slot: SlotId, burial: Burial, ended: Ended) {
+    /// Lets the lock go.
+    fn let_go(
+        &mut self,
+        slot: SlotId,
+        settled: impl Future<Output = Result<(), IdempotencyError>> + Send + 'static,
+        ended: Ended,
+    ) {
         let report = self.report(slot);
         let record = self.lane(slot).head().record.clone();
         let task = Task::spawn(async move {
-            if let Err(error) = leave(burial).await {
+            if let Err(error) = settled.await {
                 tracing::warn!(error = chain(&error), "the lock expires by itself");
             }
             record.let_go().await;

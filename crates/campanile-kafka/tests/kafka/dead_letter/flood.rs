@@ -1,14 +1,15 @@
 //! A dependency that fails every record does not empty the topic into another.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use campanile_core::{BoxError, DecodeLayer, Record, Request, error, key};
-use campanile_idempotency::{IdempotencyLayer, LockKeeper, MemoryStore};
+use campanile_idempotency::{Backoff, IdempotencyLayer, LockKeeper, MemoryStore};
 use campanile_kafka::{Consumer, DeadLetter, FloodGuard, Paused};
 use campanile_test::faults::FaultyStore;
 use campanile_test::{Message, MockKafka};
+use tokio::sync::Semaphore;
 use tower::{Service, ServiceBuilder, service_fn};
 
 use super::{DEAD, letters, once};
@@ -102,9 +103,9 @@ async fn the_record_that_was_one_too_many_keeps_its_place_and_leaves_no_lock_beh
         serve(guarded(&kafka, FloodGuard::new(2, 10)), once(&keeper, Duration::from_secs(3600)));
     let handle = serving.handle();
     within("it pauses", handle.wait_paused()).await.unwrap();
-    // As where the consumer stops: its attempt is recorded, and it is not doomed.
-    until("the lock is let go", || store.count("fail") == 1).await;
-    assert_eq!((store.count("reject"), store.count("acquire")), (2, 3));
+    until("the lock is let go", || store.count("release") == 1).await;
+    let counts = ["reject", "acquire", "fail"].map(|operation| store.count(operation));
+    assert_eq!(counts, [2, 3, 0]);
     until_committed(&config, "orders", &[2]).await;
 
     handle.resume();
@@ -113,31 +114,86 @@ async fn the_record_that_was_one_too_many_keeps_its_place_and_leaves_no_lock_beh
     assert_eq!(letters(&config).len(), 4);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_record_that_was_one_too_many_is_tried_by_the_mended_handler() {
-    let (kafka, broken) = broken(1, 2);
-    let config = kafka.consumer_config("g");
-    let layer = IdempotencyLayer::new(MemoryStore::new(), "orders", key::coordinates()).unwrap();
-    let fails = broken.clone();
-    let service = ServiceBuilder::new().layer(DecodeLayer::raw()).layer(layer).service_fn(
-        move |_: Request| {
-            let fails = fails.load(Ordering::SeqCst);
+/// A handler that fails while it is broken, by errors of which each costs an attempt, and tells which
+/// attempts they were. It goes on only with a permit.
+fn attempts(
+    store: &FaultyStore<MemoryStore>,
+    broken: &Arc<AtomicBool>,
+    max_attempts: u32,
+    permits: &Arc<Semaphore>,
+    seen: &Arc<Mutex<Vec<u32>>>,
+) -> impl Service<Record, Error = BoxError, Future: Send> + Send + use<> {
+    let backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(5)).unwrap();
+    let layer = IdempotencyLayer::new(store.clone(), "orders", key::coordinates())
+        .unwrap()
+        .with_max_attempts(max_attempts)
+        .unwrap()
+        .with_backoff(backoff);
+    let (broken, permits, seen) = (broken.clone(), permits.clone(), seen.clone());
+    ServiceBuilder::new().layer(DecodeLayer::raw()).layer(layer).service_fn(
+        move |request: Request| {
+            seen.lock().unwrap().push(request.lock().unwrap().attempt());
+            let (broken, permits) = (broken.clone(), permits.clone());
             async move {
-                match fails {
-                    true => Err(BoxError::from(error::permanent("no route"))),
+                permits.acquire().await?.forget();
+                match broken.load(Ordering::SeqCst) {
+                    true => Err(BoxError::from("no route")),
                     false => Ok(()),
                 }
             }
         },
-    );
-    let serving = serve(guarded(&kafka, FloodGuard::new(1, 10)), service);
+    )
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_record_that_a_flood_holds_is_tried_by_the_mended_handler_in_its_last_attempt() {
+    for max_attempts in [1, 2] {
+        // All four are at work when the first is one too many.
+        let (kafka, broken) = broken(4, 1);
+        let config = kafka.consumer_config("g");
+        let (permits, seen) = (Arc::new(Semaphore::new(0)), Arc::default());
+        let store = FaultyStore::new(MemoryStore::new());
+        let service = attempts(&store, &broken, max_attempts, &permits, &seen);
+        let serving = serve(guarded(&kafka, FloodGuard::new(0, 10)), service);
+        let handle = serving.handle();
+        let last = || seen.lock().unwrap().iter().filter(|of| **of == max_attempts).count();
+        let before = 4 * (max_attempts as usize - 1);
+        permits.add_permits(before);
+        until("the last attempts of all are at work", || last() == 4).await;
+        permits.add_permits(4);
+        within("it pauses", handle.wait_paused()).await.unwrap();
+        until("all are held", || store.count("release") == 4).await;
+
+        broken.store(false, Ordering::SeqCst);
+        permits.add_permits(4);
+        handle.resume();
+        until_committed(&config, "orders", &[1; 4]).await;
+        let summary = serving.stop().await.unwrap();
+        assert_eq!((summary.processed, summary.dead_lettered), (4, 0));
+        assert_eq!(last(), 8, "each was in its last attempt twice: {seen:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_dies_while_the_consumer_is_paused_by_its_handle_is_held_as_well() {
+    let (kafka, broken) = broken(1, 1);
+    let config = kafka.consumer_config("g");
+    let (permits, seen) = (Arc::new(Semaphore::new(0)), Arc::default());
+    let store = FaultyStore::new(MemoryStore::new());
+    let service = attempts(&store, &broken, 1, &permits, &seen);
+    let serving = serve(guarded(&kafka, FloodGuard::off()), service);
     let handle = serving.handle();
-    within("it pauses", handle.wait_paused()).await.unwrap();
+    until("it is at work", || seen.lock().unwrap().len() == 1).await;
+    handle.pause();
+    permits.add_permits(1);
+    until("it is held", || store.count("release") == 1).await;
     broken.store(false, Ordering::SeqCst);
+    permits.add_permits(1);
     handle.resume();
-    until_committed(&config, "orders", &[2]).await;
+    until_committed(&config, "orders", &[1]).await;
     let summary = serving.stop().await.unwrap();
-    assert_eq!((summary.processed, summary.dead_lettered), (1, 1));
+    assert_eq!((summary.processed, summary.dead_lettered), (1, 0));
+    assert_eq!(*seen.lock().unwrap(), [1, 1]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -147,7 +203,7 @@ async fn by_its_handle_a_consumer_pauses_and_goes_on_and_what_is_at_work_ends() 
     let config = kafka.consumer_config("g");
     let log = Log::default();
     let seen = log.clone();
-    let gate = Arc::new(tokio::sync::Semaphore::new(0));
+    let gate = Arc::new(Semaphore::new(0));
     let g = gate.clone();
     let service = service_fn(move |record: Record| {
         seen.push(&record);
