@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Context;
 
 use futures_util::task::AtomicWaker;
@@ -24,19 +25,27 @@ use tokio::sync::watch;
 ///     .with_given_up(DeadLetter::topic("payments.dead"))
 ///     .serve(service);
 /// let handle = serve.handle();
+/// // for a route such as `/resume`, which calls its `resume`
+/// let admin = handle.clone();
 /// tokio::spawn(async move {
-///     // Ends with serving.
+///     // ends with serving
 ///     while let Some(why) = handle.wait_paused().await {
-///         println!("page somebody: {why}");
-///         // ... wait until somebody says that it is mended
-///         handle.resume();
+///         println!("page somebody, once: {why}");
+///         handle.wait_resumed().await;
 ///     }
 /// });
+/// # drop(admin);
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone)]
-pub struct Handle(Arc<Switch>);
+pub struct Handle {
+    switch: Arc<Switch>,
+    /// The pause that `wait_paused` told last, by how often it was resumed before; or `NONE`.
+    told: AtomicU64,
+}
+
+/// No pause.
+const NONE: u64 = u64::MAX;
 
 /// Why a consumer is paused.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,14 +80,14 @@ impl fmt::Display for Paused {
 impl Handle {
     /// Dispatches nothing until it is resumed. Before it serves, too.
     pub fn pause(&self) {
-        self.0.pause(Paused::ByHandle);
+        self.switch.pause(Paused::ByHandle);
     }
 
     /// Goes on, whatever the pause's reason. The flood guard counts from the beginning, and the
     /// records that it has held are tried again at once, with the attempt that failed as if it had not
     /// been made. One whose attempts were used up before (by crashes, say) is not tried but buried.
     pub fn resume(&self) {
-        self.0.change(|state| {
+        self.switch.change(|state| {
             state.paused = None;
             state.resumed += 1;
             true
@@ -87,7 +96,7 @@ impl Handle {
 
     /// Why it is paused; `None` if it is not.
     pub fn paused(&self) -> Option<Paused> {
-        self.0.state.borrow().paused.clone()
+        self.switch.state.borrow().paused.clone()
     }
 
     /// Waits until it is paused, and tells why; at once if it is. `None` when it has ended.
@@ -95,10 +104,35 @@ impl Handle {
     /// # Cancellation
     /// It may be dropped at any time.
     pub async fn wait_paused(&self) -> Option<Paused> {
-        let mut state = self.0.state.subscribe();
+        let mut state = self.switch.state.subscribe();
         let paused = state.wait_for(|state| state.paused.is_some() || state.ended).await;
         // The sender is in `self`.
-        paused.ok()?.paused.clone()
+        let paused = paused.ok()?;
+        let why = paused.paused.clone()?;
+        self.told.store(paused.resumed, Ordering::Relaxed);
+        Some(why)
+    }
+
+    /// Waits until the pause is over that [`wait_paused`](Self::wait_paused) of this handle told last,
+    /// and is not fooled by another that follows at once. Without one, until the present pause is over.
+    /// At once if it is not paused, or has ended.
+    ///
+    /// # Cancellation
+    /// It may be dropped at any time.
+    pub async fn wait_resumed(&self) {
+        let mut state = self.switch.state.subscribe();
+        let pause = match self.told.load(Ordering::Relaxed) {
+            NONE => state.borrow().resumed,
+            told => told,
+        };
+        // At the end it is not paused any more. No error: the sender is in `self`.
+        let _ = state.wait_for(|state| state.paused.is_none() || state.resumed != pause).await;
+    }
+}
+
+impl Clone for Handle {
+    fn clone(&self) -> Self {
+        Self { switch: self.switch.clone(), told: AtomicU64::new(NONE) }
     }
 }
 
@@ -160,7 +194,7 @@ impl Gate {
     }
 
     pub(crate) fn handle(&self) -> Handle {
-        Handle(self.switch.clone())
+        Handle { switch: self.switch.clone(), told: AtomicU64::new(NONE) }
     }
 
     /// Whether records may be dispatched, as of the last poll.
@@ -202,5 +236,59 @@ impl Drop for Gate {
             state.ended = true;
             true
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn who_waits_for_the_resume_from_elsewhere_learns_of_each_pause_once() {
+        let gate = Gate::new();
+        let (pager, admin) = (gate.handle(), gate.handle());
+        assert_eq!(pager.wait_paused().now_or_never(), None);
+        for _ in 0..3 {
+            admin.pause();
+            assert_eq!(pager.wait_paused().await, Some(Paused::ByHandle));
+            assert_eq!(pager.wait_resumed().now_or_never(), None);
+            admin.resume();
+            pager.wait_resumed().await;
+            assert_eq!(pager.wait_paused().now_or_never(), None);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_pause_that_follows_while_the_one_before_is_told_is_told_as_well() {
+        let gate = Gate::new();
+        let (pager, admin) = (gate.handle(), gate.handle());
+        admin.pause();
+        pager.wait_paused().await;
+        // It is resumed and paused again while the page is on its way.
+        admin.resume();
+        admin.pause();
+        pager.wait_resumed().await;
+        assert_eq!(pager.wait_paused().await, Some(Paused::ByHandle));
+        assert_eq!(pager.wait_resumed().now_or_never(), None);
+        // A handle that has told nothing waits for the end of this one.
+        assert_eq!(pager.clone().wait_resumed().now_or_never(), None);
+        admin.resume();
+        pager.clone().wait_resumed().await;
+    }
+
+    #[tokio::test]
+    async fn when_serving_has_ended_nobody_waits() {
+        let gate = Gate::new();
+        let (pager, admin) = (gate.handle(), gate.handle());
+        admin.pause();
+        pager.wait_paused().await;
+        let waits = pager.wait_resumed();
+        drop(gate);
+        waits.await;
+        assert_eq!(pager.wait_paused().await, None);
+        admin.pause();
+        pager.wait_resumed().await;
     }
 }
