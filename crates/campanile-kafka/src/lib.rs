@@ -120,6 +120,7 @@ pub use self::error::ConsumerError;
 pub use self::flood::FloodGuard;
 pub use self::given_up::GivenUp;
 pub use self::handle::{Handle, Paused};
+pub use self::intake::ToRecord;
 pub use self::retry_topics::RetryTopics;
 pub use self::routes::{NoRoute, Routes};
 pub use self::serve::Serve;

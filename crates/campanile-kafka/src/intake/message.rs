@@ -52,7 +52,7 @@ pub(super) fn received(slot: &Slot, message: &BorrowedMessage<'_>) -> Received {
 }
 
 /// A time that the platform can tell; a producer can send any.
-fn timestamp(timestamp: rdkafka::Timestamp) -> Option<Timestamp> {
+pub(super) fn timestamp(timestamp: rdkafka::Timestamp) -> Option<Timestamp> {
     match timestamp {
         rdkafka::Timestamp::NotAvailable => None,
         rdkafka::Timestamp::CreateTime(at) => millis::time(at).map(Timestamp::CreateTime),

@@ -17,6 +17,7 @@ mod message;
 mod native;
 mod start;
 mod thread;
+mod to_record;
 
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
@@ -34,6 +35,7 @@ use crate::retry_topics::Rungs;
 use crate::slot::{Slot, SlotId};
 
 use self::control::{Control, Stage};
+pub use self::to_record::ToRecord;
 
 /// How the intake is to consume.
 pub(crate) struct Settings {

@@ -12,12 +12,12 @@ use std::{ptr, slice};
 
 use rdkafka::TopicPartitionList;
 use rdkafka::bindings::{
-    rd_kafka_commit_queue, rd_kafka_header_get_all, rd_kafka_message_headers,
+    rd_kafka_commit_queue, rd_kafka_header_get_all, rd_kafka_headers_t, rd_kafka_message_headers,
     rd_kafka_queue_destroy, rd_kafka_queue_get_consumer, rd_kafka_resp_err_t as Code,
 };
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::{KafkaError, KafkaResult};
-use rdkafka::message::BorrowedMessage;
+use rdkafka::message::{BorrowedHeaders, BorrowedMessage, Message, OwnedMessage};
 
 /// Starts a commit. Its answer comes to the context's `commit_callback`, from a later poll.
 pub(super) fn commit<C: ConsumerContext>(
@@ -55,20 +55,43 @@ pub(super) fn headers<'m>(
     // SAFETY: the message is borrowed, so its pointer is valid. The headers belong to the message
     // and live as long; without any, `headers` stays null.
     let code = unsafe { rd_kafka_message_headers(message.ptr(), &mut headers) };
-    let count = if code == Code::RD_KAFKA_RESP_ERR_NO_ERROR { usize::MAX } else { 0 };
+    let found = (code == Code::RD_KAFKA_RESP_ERR_NO_ERROR).then_some(headers.cast_const());
+    // SAFETY: there are headers, and the message is borrowed as long as the iterator.
+    unsafe { walk(found) }
+}
+
+/// The same of a message that is not the consumer's any more.
+pub(super) fn owned_headers(
+    message: &OwnedMessage,
+) -> impl Iterator<Item = (&[u8], Option<&[u8]>)> {
+    // What the next lines rely on, as far as it can be checked.
+    const { assert!(size_of::<BorrowedHeaders>() == 0) };
+    let headers = message.headers().map(|headers| ptr::from_ref(headers.as_borrowed()).cast());
+    // SAFETY: rdkafka's `BorrowedHeaders` stands for librdkafka's headers and has nothing of its own:
+    // a reference to it is the pointer to them. They belong to the message, which is borrowed as long
+    // as the iterator.
+    unsafe { walk(headers) }
+}
+
+/// # Safety
+/// The headers must live for `'m`.
+unsafe fn walk<'m>(
+    headers: Option<*const rd_kafka_headers_t>,
+) -> impl Iterator<Item = (&'m [u8], Option<&'m [u8]>)> {
+    let (headers, count) = headers.map_or((ptr::null(), 0), |headers| (headers, usize::MAX));
     (0..count).map_while(move |index| {
         let (mut name, mut value, mut size) = (ptr::null(), ptr::null(), 0);
-        // SAFETY: there are headers, for else `count` is 0, and the message is borrowed as long as
-        // this iterator. Beyond the last header the call answers with an error and writes nothing.
+        // SAFETY: there are headers, for else `count` is 0, and they live as long as this iterator.
+        // Beyond the last header the call answers with an error and writes nothing.
         let code =
             unsafe { rd_kafka_header_get_all(headers, index, &mut name, &mut value, &mut size) };
         if code != Code::RD_KAFKA_RESP_ERR_NO_ERROR {
             return None;
         }
         // SAFETY: without an error `name` is a string that ends with NUL, and lives as long as the
-        // message.
+        // headers.
         let name = unsafe { CStr::from_ptr(name) };
-        // SAFETY: a value that is not null has `size` bytes, which live as long as the message.
+        // SAFETY: a value that is not null has `size` bytes, which live as long as the headers.
         let value =
             (!value.is_null()).then(|| unsafe { slice::from_raw_parts(value.cast::<u8>(), size) });
         Some((name.to_bytes(), value))

@@ -17,3 +17,4 @@ mod routes;
 mod shutdown;
 mod store_down;
 mod support;
+mod to_record;

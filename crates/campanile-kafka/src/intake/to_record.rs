@@ -1,0 +1,73 @@
+//! Records for those who consume by themselves.
+
+use bytes::Bytes;
+use campanile_core::Record;
+use rdkafka::Message;
+use rdkafka::message::{BorrowedMessage, OwnedMessage};
+
+use super::message::timestamp;
+use super::native;
+
+/// Makes a [`Record`] of one of rdkafka's messages, for a loop of your own around the layer.
+///
+/// ```
+/// use campanile_kafka::ToRecord;
+/// use rdkafka::message::OwnedMessage;
+/// use rdkafka::Timestamp;
+///
+/// let payload = Some(b"{}".to_vec());
+/// let message =
+///     OwnedMessage::new(payload, None, "payments".into(), Timestamp::NotAvailable, 3, 42, None);
+/// assert_eq!(message.to_record().coordinates().to_string(), "payments/3@42");
+/// ```
+///
+/// It copies the message once, as the driver does: null and empty stay different, and a header's name
+/// that is not UTF-8 (on which rdkafka's own accessors panic) gets U+FFFD in the place of what is not.
+/// A copy from one of the driver's [retry topics](crate::RetryTopics) is a record of its own here,
+/// with headers that say where it stood first.
+pub trait ToRecord: sealed::Sealed {
+    /// The message as a record.
+    fn to_record(&self) -> Record;
+}
+
+impl ToRecord for BorrowedMessage<'_> {
+    fn to_record(&self) -> Record {
+        record(self, native::headers(self))
+    }
+}
+
+impl ToRecord for OwnedMessage {
+    fn to_record(&self) -> Record {
+        record(self, native::owned_headers(self))
+    }
+}
+
+fn record<'m>(
+    message: &impl Message,
+    headers: impl Iterator<Item = (&'m [u8], Option<&'m [u8]>)>,
+) -> Record {
+    let mut record = Record::builder(message.topic(), message.partition(), message.offset());
+    if let Some(key) = message.key() {
+        record = record.key(Bytes::copy_from_slice(key));
+    }
+    if let Some(payload) = message.payload() {
+        record = record.payload(Bytes::copy_from_slice(payload));
+    }
+    if let Some(time) = timestamp(message.timestamp()) {
+        record = record.timestamp(time);
+    }
+    for (name, value) in headers {
+        let name = String::from_utf8_lossy(name);
+        record = match value {
+            Some(value) => record.header(name, Bytes::copy_from_slice(value)),
+            None => record.null_header(name),
+        };
+    }
+    record.build()
+}
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for rdkafka::message::BorrowedMessage<'_> {}
+    impl Sealed for rdkafka::message::OwnedMessage {}
+}
