@@ -1,68 +1,170 @@
-//! A client that repeats itself, and looks at what it is answered.
+//! A client that repeats itself, leaves, and looks at what it is answered.
 
+use std::fmt;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use campanile::BoxError;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::time::{sleep, timeout};
 
-use crate::Terminal;
+use crate::terminal::Terminal;
 
-/// Tries what the draft speaks of, and shows it.
+/// Tries what the draft speaks of, and more, and shows it.
 ///
 /// # Errors
-/// If an answer is not what the draft asks for, or a payment ran twice.
+/// If an answer is another one, or a payment ran twice.
 pub(crate) async fn play(server: SocketAddr, terminal: &Terminal) -> Result<(), BoxError> {
-    let [key, another] = [(); 2].map(|()| fastrand::u64(..));
+    let pay = |cents| Post { server, key: Some(fastrand::u64(..)), cents, typed: true };
+    let mut rows = Rows(Vec::new());
 
     // While somebody else has the terminal, the first is at work.
-    let taken = terminal.free.acquire().await?;
-    let first = tokio::spawn(pay(server, Some(key), 100));
+    let taken = terminal.turn().await;
+    let payment = pay(100);
+    let first = tokio::spawn(payment.answer());
     terminal.begun.until(1, |_| true).await;
-    let meanwhile = pay(server, Some(key), 100).await?;
+    let meanwhile = payment.answer().await?;
+    let soon = meanwhile.retry_after == Some(1);
+    rows.add("the same while it is at work", 409, meanwhile);
     drop(taken);
     let first = first.await??;
-    let repeat = pay(server, Some(key), 100).await?;
-    let other = pay(server, Some(key), 200).await?;
-    let keyless = pay(server, None, 100).await?;
-    // Nobody gets the terminal any more.
-    terminal.free.close();
-    let failed = pay(server, Some(another), 300).await?;
+    let repeat = payment.answer().await?;
+    let replayed = repeat == first;
+    rows.add("a payment", 201, first);
+    rows.add("the same again", 201, repeat);
+    rows.add("another under its key", 422, Post { cents: 200, ..payment }.answer().await?);
+    rows.add("one without a key", 400, Post { key: None, ..payment }.answer().await?);
 
-    let rows = [
-        ("a payment", 201, &first),
-        ("the same while it is at work", 409, &meanwhile),
-        ("the same again", 201, &repeat),
-        ("another payment under its key", 422, &other),
-        ("a payment without a key", 400, &keyless),
-        ("a payment that cannot be charged", 503, &failed),
-    ];
-    for (what, _, (status, body)) in &rows {
-        println!("{what:<34}{status}  {body}");
-    }
+    let taken = terminal.turn().await;
+    let payment = pay(110);
+    let connection = payment.send().await?;
+    terminal.begun.until(2, |_| true).await;
+    leave(connection).await?;
+    rows.add("the same after its client has left", 409, payment.answer().await?);
+    drop(taken);
+    let settled = timeout(Duration::from_secs(5), settled(payment)).await??;
+    rows.add("the same later", 201, settled);
+
+    let payment = pay(120);
+    let untyped = Post { typed: false, ..payment };
+    rows.add("one without its content type", 415, untyped.answer().await?);
+    rows.add("the same with it", 201, payment.answer().await?);
+
+    let payment = pay(90_000);
+    rows.add("one that is declined", 402, payment.answer().await?);
+    rows.add("the same again, tried again", 402, payment.answer().await?);
+    // In one line, without where it comes from.
+    std::panic::set_hook(Box::new(|panic| println!("{}", panic.to_string().replace('\n', " "))));
+    rows.add("one that makes the handler panic", 500, pay(0).answer().await?);
+    terminal.close();
+    rows.add("one while the terminal is dead", 502, pay(130).answer().await?);
+
+    let as_expected = rows.show();
     let begun = terminal.begun.take();
     println!("the handler began with {begun:?} cents");
-    let expected = rows.iter().all(|(_, expected, answer)| answer.0 == *expected);
-    if !expected || repeat != first || begun != [100, 300] {
-        return Err("an answer is not what the draft asks for, or a payment ran twice".into());
+    if !as_expected || !soon || !replayed || begun != [100, 110, 120, 90_000, 90_000, 0, 130] {
+        return Err("an answer is not as expected, or a payment ran twice".into());
     }
     Ok(())
 }
 
-/// Posts a payment, and gives the answer's status and body.
-async fn pay(server: SocketAddr, key: Option<u64>, cents: u64) -> Result<(u16, String), BoxError> {
-    let key = key.map(|key| format!("idempotency-key: \"{key:016x}\"\r\n")).unwrap_or_default();
-    let json = format!(r#"{{"cents":{cents}}}"#);
-    let request = format!(
-        "POST /payments HTTP/1.1\r\nhost: {server}\r\nconnection: close\r\n{key}\
-         content-type: application/json\r\ncontent-length: {}\r\n\r\n{json}",
-        json.len()
-    );
-    let mut connection = TcpStream::connect(server).await?;
-    connection.write_all(request.as_bytes()).await?;
-    let mut answer = String::new();
-    connection.read_to_string(&mut answer).await?;
-    let (head, body) = answer.split_once("\r\n\r\n").ok_or("the answer's head has no end")?;
-    let status = head.split(' ').nth(1).ok_or("the answer has no status")?;
-    Ok((status.parse()?, body.to_owned()))
+/// Says that it sends no more, and waits until the server has closed the connection without an
+/// answer: then it has dropped what it had at work for it.
+async fn leave(mut connection: TcpStream) -> Result<(), BoxError> {
+    connection.shutdown().await?;
+    match connection.read(&mut [0]).await? {
+        0 => Ok(()),
+        _ => Err("answered, although the terminal is taken".into()),
+    }
+}
+
+/// Asks until the first is not at work any more.
+async fn settled(payment: Post) -> Result<Answer, BoxError> {
+    loop {
+        let answer = payment.answer().await?;
+        if answer.status != 409 {
+            return Ok(answer);
+        }
+        sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// A payment to be posted.
+#[derive(Clone, Copy)]
+struct Post {
+    server: SocketAddr,
+    key: Option<u64>,
+    cents: u64,
+    /// Whether it names its content type.
+    typed: bool,
+}
+
+impl Post {
+    async fn send(self) -> Result<TcpStream, BoxError> {
+        let Self { server, key, cents, typed } = self;
+        let key = key.map(|key| format!("idempotency-key: \"{key:016x}\"\r\n")).unwrap_or_default();
+        let content_type = if typed { "content-type: application/json\r\n" } else { "" };
+        let json = format!(r#"{{"cents":{cents}}}"#);
+        let request = format!(
+            "POST /payments HTTP/1.1\r\nhost: {server}\r\nconnection: close\r\n\
+             {key}{content_type}content-length: {}\r\n\r\n{json}",
+            json.len()
+        );
+        let mut connection = TcpStream::connect(server).await?;
+        connection.write_all(request.as_bytes()).await?;
+        Ok(connection)
+    }
+
+    async fn answer(self) -> Result<Answer, BoxError> {
+        let mut answer = String::new();
+        self.send().await?.read_to_string(&mut answer).await?;
+        let (head, body) = answer.split_once("\r\n\r\n").ok_or("the answer's head has no end")?;
+        let status = head.split(' ').nth(1).ok_or("the answer has no status")?;
+        let field = |name| head.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+        Ok(Answer {
+            status: status.parse()?,
+            content_type: field("content-type:").map(Into::into),
+            retry_after: field("retry-after:").map(str::parse).transpose()?,
+            body: body.into(),
+        })
+    }
+}
+
+/// What is looked at of an answer.
+#[derive(PartialEq)]
+struct Answer {
+    status: u16,
+    content_type: Option<String>,
+    /// In seconds.
+    retry_after: Option<u64>,
+    body: String,
+}
+
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { status, content_type, retry_after, body } = self;
+        write!(f, "{status}  {:<26}{body}", content_type.as_deref().unwrap_or_default())?;
+        match retry_after {
+            Some(seconds) => write!(f, " (retry after {seconds} s)"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Each answer, with what was sent and the status that is due.
+struct Rows(Vec<(&'static str, u16, Answer)>);
+
+impl Rows {
+    fn add(&mut self, what: &'static str, due: u16, answer: Answer) {
+        self.0.push((what, due, answer));
+    }
+
+    /// Prints them; whether each has its status.
+    fn show(&self) -> bool {
+        for (what, _, answer) in &self.0 {
+            println!("{what:<36}{answer}");
+        }
+        self.0.iter().all(|(_, due, answer)| answer.status == *due)
+    }
 }
