@@ -89,6 +89,7 @@ async fn asleep(store: &MemoryStore, database: &Database) -> Result<(), BoxError
 
 #[tokio::main]
 async fn main() -> Result<(), BoxError> {
+    campanile_examples::no_args()?;
     let (store, database) = (MemoryStore::new(), Database::default());
     println!("monday: two workers at the same time");
     one_of_two(&store, &database).await?;

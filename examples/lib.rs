@@ -104,12 +104,15 @@ impl Servers {
     }
 }
 
-/// Redis, for an example that needs no broker: from `--redis URL` or `CAMPANILE_REDIS`.
+/// For an example that takes no arguments.
 ///
 /// # Errors
-/// If an argument is unknown.
-pub fn redis_from_args() -> Result<Option<String>, Box<dyn Error + Send + Sync>> {
-    Ok(Servers::from_args()?.redis)
+/// If there are some.
+pub fn no_args() -> Result<(), Box<dyn Error + Send + Sync>> {
+    match lexopt::Parser::from_env().next()? {
+        Some(arg) => Err(arg.unexpected().into()),
+        None => Ok(()),
+    }
 }
 
 /// What an example's handler writes down, line by line. Clones share the lines.
