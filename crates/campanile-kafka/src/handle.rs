@@ -8,8 +8,8 @@ use std::task::Context;
 use futures_util::task::AtomicWaker;
 use tokio::sync::watch;
 
-/// Pauses and resumes a consumer that serves. Made by [`Serve::handle`](crate::Serve::handle); clones
-/// are the same.
+/// Pauses and resumes a consumer that serves. Made by [`Serve::handle`](crate::Serve::handle); its
+/// clones are of the same consumer.
 ///
 /// While it is paused, the consumer dispatches nothing. What is at work ends and is committed, but
 /// for what would become a dead letter: that keeps its place and gets its last attempt back. The

@@ -86,13 +86,11 @@ impl Rungs {
         self.0.iter().map(|rung| &rung.topic)
     }
 
-    /// The first that is long enough, or else the last. Without a time, the one after `from`.
+    /// The one after `from`, or the first of those behind it that is long enough, or else the last.
     fn next(&self, after: Option<Duration>, from: Option<&Rung>) -> &Rung {
-        let step = match (after, from) {
-            (Some(after), _) => self.0.partition_point(|rung| rung.delay < after),
-            (None, Some(from)) => from.step + 1,
-            (None, None) => 0,
-        };
+        let further = from.map_or(0, |from| from.step + 1);
+        let after = after.unwrap_or_default();
+        let step = self.0.partition_point(|rung| rung.delay < after).max(further);
         &self.0[step.min(self.0.len() - 1)]
     }
 }
@@ -140,7 +138,8 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn rungs() -> Rungs {
-        Rungs::new(vec![("5s".into(), 5 * SECOND), ("1m".into(), 60 * SECOND)]).unwrap()
+        let rungs = [("5s", 5 * SECOND), ("1m", 60 * SECOND), ("5m", 300 * SECOND)];
+        Rungs::new(rungs.map(|(topic, delay)| (topic.to_owned(), delay)).into()).unwrap()
     }
 
     fn next(after: Option<Duration>, from: Option<&str>) -> Arc<str> {
@@ -149,20 +148,25 @@ mod tests {
     }
 
     #[test]
-    fn a_record_goes_to_the_first_topic_that_is_not_too_early_or_to_the_last() {
-        for from in [None, Some("5s"), Some("1m")] {
-            assert_eq!(&*next(Some(Duration::ZERO), from), "5s");
-            assert_eq!(&*next(Some(5 * SECOND), from), "5s");
-            assert_eq!(&*next(Some(5 * SECOND + Duration::from_nanos(1)), from), "1m");
-            assert_eq!(&*next(Some(100 * SECOND), from), "1m");
+    fn each_failure_goes_at_least_one_topic_further_and_the_last_topic_to_itself() {
+        for after in [None, Some(Duration::ZERO), Some(5 * SECOND)] {
+            assert_eq!(&*next(after, None), "5s");
+            assert_eq!(&*next(after, Some("5s")), "1m");
+            assert_eq!(&*next(after, Some("1m")), "5m");
+            assert_eq!(&*next(after, Some("5m")), "5m");
         }
     }
 
     #[test]
-    fn without_a_time_it_goes_one_topic_further_and_stays_in_the_last() {
-        assert_eq!(&*next(None, None), "5s");
-        assert_eq!(&*next(None, Some("5s")), "1m");
-        assert_eq!(&*next(None, Some("1m")), "1m");
+    fn a_longer_time_chooses_the_first_topic_that_is_not_too_early_or_the_last() {
+        let more = Duration::from_nanos(1);
+        for (after, topic) in [(5 * SECOND + more, "1m"), (60 * SECOND + more, "5m")] {
+            assert_eq!(&*next(Some(after), None), topic);
+            assert_eq!(&*next(Some(after), Some("5s")), topic);
+        }
+        for from in [None, Some("5s"), Some("1m"), Some("5m")] {
+            assert_eq!(&*next(Some(3600 * SECOND), from), "5m");
+        }
     }
 
     #[test]

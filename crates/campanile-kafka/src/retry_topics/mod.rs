@@ -14,9 +14,8 @@ pub(crate) use self::ladder::{Ladder, Rung, Rungs, now};
 /// Records that are to be tried again wait in topics of their own, and those behind them go on.
 ///
 /// Without it, a record that is to be tried again holds up its partition until its back-off is over.
-/// With it, a copy is published to the first of these topics whose delay is not shorter than the
-/// back-off (to the last, if all are shorter), and the record's offset is committed. The consumer
-/// reads these topics as well, and processes a copy when its delay is over.
+/// With it, a copy is published to one of these topics, and the record's offset is committed. The
+/// consumer reads these topics as well, and processes a copy when its delay is over.
 ///
 /// ```
 /// use campanile_kafka::{Consumer, ConsumerConfig, RetryTopics};
@@ -36,6 +35,13 @@ pub(crate) use self::ladder::{Ladder, Rung, Rungs, now};
 /// **This gives up the order of a key.** Records behind the one that failed are processed before it.
 /// Where a later event must not overtake an earlier one of its account, do without.
 ///
+/// # Which topic
+/// The first failure goes to the first topic, and each further one at least one topic further; the
+/// last goes to itself. Where the back-off, or the time that the error
+/// [tells](campanile_core::error::retry_after), is longer than that topic's delay, the copy goes to the
+/// first topic behind it that is long enough, or else to the last. It never goes back: an error that
+/// tells a shorter time still waits for the delay of the next topic.
+///
 /// # What holds
 /// * A copy is the record as it came: key, payload, headers and timestamp. Its coordinates are the
 ///   copy's own, and its [origin](campanile_core::Record::origin) tells where the record stood first;
@@ -51,8 +57,7 @@ pub(crate) use self::ladder::{Ladder, Rung, Rungs, now};
 /// * Copies that wait take about a quarter of the consumer's budget, and leave the others theirs.
 ///
 /// Attempts are counted by the idempotency layer alone: in a stack without it, nothing ends the
-/// retries. There, each failure goes one topic further, and the last goes to itself, unless the error
-/// tells [when](campanile_core::error::retry_after).
+/// retries.
 ///
 /// # The topics
 /// They must exist when serving begins, belong to this group alone, and be deleted by time, not
@@ -61,6 +66,11 @@ pub(crate) use self::ladder::{Ladder, Rung, Rungs, now};
 /// write to them. Let the last delay be as long as the layer's longest back-off (5 min by default),
 /// and as the longest time that an error tells: a copy whose back-off outlasts its delay waits in its
 /// place, and holds up those behind it.
+///
+/// A topic that is taken out of the configuration is not read any more, and the copies that wait in it
+/// stay there until its retention deletes them. Before, let the group's lag in it come to nothing: stop
+/// what fails, or what is produced. If copies were left behind, put the topic back until they are
+/// through. A delay that is changed counts for the copies that wait already.
 #[derive(Clone, Debug)]
 pub struct RetryTopics {
     rungs: Vec<(String, Duration)>,

@@ -1,16 +1,16 @@
 //! Who waits, where and for how long.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use campanile_core::{BoxError, IntoKey, Record, error};
-use campanile_idempotency::{IdempotencyError, StoreError};
+use campanile_core::{BoxError, DecodeLayer, IntoKey, Record, Request, error, key};
+use campanile_idempotency::{Backoff, IdempotencyError, IdempotencyLayer, MemoryStore, StoreError};
 use campanile_kafka::RetryTopics;
 use campanile_test::{Message, MockKafka};
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 use tokio::time::Instant;
-use tower::service_fn;
+use tower::{ServiceBuilder, service_fn};
 
 use super::{AFTER, Calls, HOUR, LATER, SOON, busy, failing, kafka, retrying, told};
 use crate::support::{committed, consumer, serve, until, until_committed};
@@ -67,16 +67,45 @@ async fn each_failure_goes_one_topic_further_and_the_last_topic_to_itself() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_error_that_tells_when_chooses_the_topic() {
+async fn an_error_that_tells_when_chooses_a_later_topic_but_none_that_was_passed() {
     let kafka = kafka(&["2"]);
     let config = kafka.consumer_config("g");
     let calls = Calls::default();
-    let soon = || BoxError::from(error::retry_after("busy", AFTER));
-    let serving = serve(retrying(config.clone()), failing(&calls, soon));
-    until_committed(&config, SOON, &[2]).await;
+    // First longer than the first topic's delay, then shorter.
+    let times = Mutex::new(vec![Duration::from_millis(1), AFTER * 2]);
+    let error = move || error::retry_after("busy", times.lock().unwrap().pop().unwrap()).into();
+    let serving = serve(retrying(config.clone()), failing(&calls, error));
+    until_committed(&config, LATER, &[2]).await;
     serving.stop().await.unwrap();
-    assert_eq!(calls.told(), told(&[("orders", 0), (SOON, 0), (SOON, 0)]));
-    assert_eq!(committed(&config, LATER, 1), [None]);
+    assert_eq!(calls.told(), told(&[("orders", 0), (LATER, 0), (LATER, 0)]));
+    assert_eq!(committed(&config, SOON, 1), [None]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn under_the_layer_a_back_off_of_chance_takes_no_copy_back() {
+    let kafka = kafka(&["0", "0"]);
+    let config = kafka.consumer_config("g");
+    // With full jitter, as by default: any part of it.
+    let short = Backoff::new(Duration::from_millis(1), Duration::from_millis(50)).unwrap();
+    let layer = IdempotencyLayer::new(MemoryStore::new(), "orders", key::coordinates())
+        .unwrap()
+        .with_backoff(short);
+    let calls = Calls::default();
+    let seen = calls.clone();
+    let service = ServiceBuilder::new().layer(DecodeLayer::raw()).layer(layer).service_fn(
+        move |r: Request| {
+            let failed = seen.push(r.record()) <= 4;
+            async move { if failed { Err(busy()) } else { Ok(()) } }
+        },
+    );
+    let serving = serve(retrying(config.clone()), service);
+    until_committed(&config, LATER, &[6]).await;
+    serving.stop().await.unwrap();
+    for offset in 0..2 {
+        let topics = calls.told().into_iter().filter(|(_, of)| *of == offset);
+        let topics: Vec<String> = topics.map(|(topic, _)| topic).collect();
+        assert_eq!(topics, ["orders", SOON, LATER, LATER, LATER]);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
