@@ -19,6 +19,7 @@ mod memory;
 mod namespaces;
 mod outage;
 mod permissions;
+mod refusals;
 mod script_cache;
 mod sentinel;
 mod support;
