@@ -9,6 +9,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use campanile::prelude::{BoxError, IdempotencyError, Outcome};
 use campanile::{ReplyCodec, error};
+use tower::timeout::error::Elapsed;
 
 use crate::payments::MAX_BODY;
 
@@ -90,6 +91,10 @@ pub(crate) async fn refuse(error: BoxError) -> Response {
         // no key, or none that can be one, or the body could not be read
         Some(IdempotencyError::MissingKey | IdempotencyError::InvalidKey(_)) | None => {
             (StatusCode::BAD_REQUEST, None)
+        }
+        // it has panicked, or its answer could not be read; a time-out goes to the next line
+        Some(IdempotencyError::Failed(failed)) if !failed.source.is::<Elapsed>() => {
+            (StatusCode::INTERNAL_SERVER_ERROR, failed.retry_after)
         }
         // the handler was too slow or failed before, or the store is away: the same may be sent again
         Some(refused) => (StatusCode::SERVICE_UNAVAILABLE, refused.retry_after()),
