@@ -33,7 +33,7 @@ pub(crate) fn slot(cluster: &RedisCluster, key: &StoreKey) -> u16 {
 }
 
 /// The node that has a key.
-fn owner(cluster: &RedisCluster, key: &StoreKey) -> usize {
+pub(crate) fn owner(cluster: &RedisCluster, key: &StoreKey) -> usize {
     cluster.owner_of(slot(cluster, key)).unwrap()
 }
 

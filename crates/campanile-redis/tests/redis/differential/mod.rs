@@ -4,15 +4,20 @@
 mod draw;
 mod model;
 mod runner;
+mod servers;
 
 use campanile_redis::{RedisStore, Verb};
-use campanile_test::RedisServer;
+use campanile_test::{RedisCluster, RedisSentinel, RedisServer};
 
 use self::runner::{Difference, Runner};
-use crate::support::{patient, setting};
+use self::servers::Servers;
+use crate::support::setting;
 
 /// In a normal run; `CAMPANILE_DIFFERENTIAL_OPS` for more.
 const OPERATIONS: usize = 30_000;
+
+/// Where the same scripts run, and only the way to them is another.
+const OPERATIONS_ELSEWHERE: usize = 10_000;
 
 /// A broken script must be found within these.
 const OPERATIONS_TO_FIND: usize = 20_000;
@@ -23,26 +28,32 @@ fn seed() -> u64 {
     seed
 }
 
-fn run(replaced: Option<(Verb, &'static str)>, operations: usize) -> Result<Runner, Difference> {
-    let server = RedisServer::start().unwrap();
-    let mut config = patient(server.url());
+fn run(
+    servers: &Servers,
+    replaced: Option<(Verb, &'static str)>,
+    operations: usize,
+) -> Result<Runner, Difference> {
+    let mut config = servers.config();
     if let Some((verb, text)) = replaced {
         config = config.with_script(verb, text);
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let store = runtime.block_on(RedisStore::connect(config)).unwrap();
-    let mut runner = Runner::new(runtime, store, &server, seed());
+    let mut runner = Runner::new(runtime, store, servers, seed());
     while runner.operations() < operations {
         runner.batch()?;
     }
     Ok(runner)
 }
 
-#[test]
-fn scripts_and_step_answer_and_store_the_same() {
-    let operations =
-        setting("CAMPANILE_DIFFERENTIAL_OPS").map_or(OPERATIONS, |n| usize::try_from(n).unwrap());
-    match run(None, operations) {
+fn one() -> Servers {
+    Servers::One(RedisServer::start().unwrap())
+}
+
+fn assert_same(servers: &Servers, operations: usize) {
+    let operations = setting("CAMPANILE_DIFFERENTIAL_OPS")
+        .map_or(operations, |operations| usize::try_from(operations).unwrap());
+    match run(servers, None, operations) {
         Ok(runner) => {
             println!("{} operations, 0 differences; {:?}", runner.operations(), runner.replies());
             runner.assert_every_reply_was_seen();
@@ -51,8 +62,24 @@ fn scripts_and_step_answer_and_store_the_same() {
     }
 }
 
+#[test]
+fn scripts_and_step_answer_and_store_the_same() {
+    assert_same(&one(), OPERATIONS);
+}
+
+#[test]
+fn scripts_and_step_answer_and_store_the_same_on_a_cluster() {
+    assert_same(&Servers::Cluster(RedisCluster::start().unwrap()), OPERATIONS_ELSEWHERE);
+}
+
+#[test]
+fn scripts_and_step_answer_and_store_the_same_behind_sentinels() {
+    let redis = RedisSentinel::builder().replicas(0).start().unwrap();
+    assert_same(&Servers::Sentinel(redis), OPERATIONS_ELSEWHERE);
+}
+
 fn assert_found(verb: Verb, text: &'static str) {
-    match run(Some((verb, text)), OPERATIONS_TO_FIND) {
+    match run(&one(), Some((verb, text)), OPERATIONS_TO_FIND) {
         Ok(runner) => panic!("not found in {} operations", runner.operations()),
         Err(difference) => println!("{difference}"),
     }

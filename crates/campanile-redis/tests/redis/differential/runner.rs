@@ -7,12 +7,12 @@ use std::time::{Duration, SystemTime};
 use campanile_core::{Command, Grant, State, StoreKey};
 use campanile_idempotency::Store;
 use campanile_redis::RedisStore;
-use campanile_test::RedisServer;
 use fastrand::Rng;
 use tokio::runtime::Runtime;
 
 use super::draw::{self, Sources};
 use super::model::{self, Expiry, Slot, Stored};
+use super::servers::Servers;
 use crate::support;
 
 /// As many as the largest batch has.
@@ -24,7 +24,8 @@ const HOT_KEYS: usize = 6;
 pub(super) struct Runner {
     runtime: Runtime,
     store: RedisStore,
-    raw: redis::Connection,
+    /// One for each server.
+    raw: Vec<redis::Connection>,
     rng: Rng,
     seed: u64,
     keys: Vec<Key>,
@@ -35,6 +36,8 @@ pub(super) struct Runner {
 struct Key {
     key: StoreKey,
     name: Vec<u8>,
+    /// The server that has it.
+    server: usize,
     slot: Slot,
     /// The last commands, to be repeated.
     sent: Vec<Command>,
@@ -57,21 +60,16 @@ impl fmt::Display for Difference {
 }
 
 impl Runner {
-    pub(super) fn new(
-        runtime: Runtime,
-        store: RedisStore,
-        server: &RedisServer,
-        seed: u64,
-    ) -> Self {
+    pub(super) fn new(runtime: Runtime, store: RedisStore, servers: &Servers, seed: u64) -> Self {
         let key = |number: usize| {
             let key = support::key(format!("key {number}"));
-            let name = support::redis_key(&key);
-            Key { key, name, slot: Slot::ABSENT, sent: Vec::new(), stale: None }
+            let (name, server) = (support::redis_key(&key), servers.owner(&key));
+            Key { key, name, server, slot: Slot::ABSENT, sent: Vec::new(), stale: None }
         };
         Self {
             runtime,
             store,
-            raw: support::raw(server),
+            raw: servers.all().into_iter().map(support::raw).collect(),
             rng: Rng::with_seed(seed),
             seed,
             keys: (0..KEYS).map(key).collect(),
@@ -175,22 +173,23 @@ impl Runner {
 
     /// Puts something else under a key: nothing, another entry, what is none, another type.
     fn disturb(&mut self, key: usize, now: u64) {
-        let Key { name, slot, .. } = &mut self.keys[key];
-        let _: () = redis::cmd("DEL").arg(&*name).query(&mut self.raw).unwrap();
+        let Key { name, slot, server, .. } = &mut self.keys[key];
+        let raw = &mut self.raw[*server];
+        let _: () = redis::cmd("DEL").arg(&*name).query(raw).unwrap();
         *slot = Slot::ABSENT;
         let bytes = match self.rng.u8(..10) {
             0..3 => return,
             3 => {
                 let mut other =
                     if self.rng.bool() { redis::cmd("LPUSH") } else { redis::cmd("SADD") };
-                let _: () = other.arg(&*name).arg("other").query(&mut self.raw).unwrap();
+                let _: () = other.arg(&*name).arg("other").query(raw).unwrap();
                 *slot = Slot { stored: Stored::OtherType, expiry: Expiry::At(-1) };
                 return;
             }
             4..7 => draw::garbage(&mut self.rng, now),
             _ => draw::entry(&mut self.rng, now),
         };
-        let _: () = redis::cmd("SET").arg(&*name).arg(&bytes).query(&mut self.raw).unwrap();
+        let _: () = redis::cmd("SET").arg(&*name).arg(&bytes).query(raw).unwrap();
         *slot = Slot { stored: Stored::Text(bytes), expiry: Expiry::At(-1) };
     }
 
@@ -210,19 +209,23 @@ impl Runner {
     /// Compares what is stored, and until when.
     fn compare_stored(&mut self, batch: &[(usize, Command)]) -> Result<(), Difference> {
         let keys: BTreeSet<usize> = batch.iter().map(|(key, _)| *key).collect();
-        let mut look = redis::pipe();
-        look.cmd("MGET");
+        let mut looks: Vec<_> = self.raw.iter().map(|_| redis::pipe()).collect();
         for &key in &keys {
-            look.arg(&self.keys[key].name);
+            let Key { name, server, .. } = &self.keys[key];
+            // MGET shows another type as absent.
+            looks[*server].cmd("MGET").arg(name).cmd("PEXPIRETIME").arg(name);
         }
-        for &key in &keys {
-            look.cmd("PEXPIRETIME").arg(&self.keys[key].name);
-        }
-        let seen: Vec<redis::Value> = look.query(&mut self.raw).unwrap();
-        let mut seen = seen.into_iter();
-        let texts: Vec<Option<Vec<u8>>> = redis::from_redis_value(seen.next().unwrap()).unwrap();
-        for ((key, text), expiry) in keys.into_iter().zip(texts).zip(seen) {
-            let expiry: i64 = redis::from_redis_value(expiry).unwrap();
+        let seen = looks.iter().zip(&mut self.raw).map(|(look, raw)| {
+            let seen: Vec<redis::Value> =
+                if look.is_empty() { Vec::new() } else { look.query(raw).unwrap() };
+            seen.into_iter()
+        });
+        let mut seen: Vec<_> = seen.collect();
+        for key in keys {
+            let seen = &mut seen[self.keys[key].server];
+            let mut next = || seen.next().unwrap();
+            let [text] = redis::from_redis_value::<[Option<Vec<u8>>; 1]>(next()).unwrap();
+            let expiry: i64 = redis::from_redis_value(next()).unwrap();
             let stored = match text {
                 Some(text) => Stored::Text(text),
                 None if expiry == -2 => Stored::Absent,
@@ -242,7 +245,7 @@ impl Runner {
 
     /// The server's, in µs.
     fn clock(&mut self) -> u64 {
-        let (seconds, rest): (u64, u64) = redis::cmd("TIME").query(&mut self.raw).unwrap();
+        let (seconds, rest): (u64, u64) = redis::cmd("TIME").query(&mut self.raw[0]).unwrap();
         seconds * 1_000_000 + rest
     }
 

@@ -1,0 +1,39 @@
+//! Where the keys are.
+
+use campanile_core::StoreKey;
+use campanile_redis::RedisConfig;
+use campanile_test::{RedisCluster, RedisSentinel, RedisServer};
+
+use crate::support::patient;
+
+pub(super) enum Servers {
+    One(RedisServer),
+    Sentinel(RedisSentinel),
+    Cluster(RedisCluster),
+}
+
+impl Servers {
+    pub(super) fn config(&self) -> RedisConfig {
+        match self {
+            Self::One(server) => patient(server.url()),
+            Self::Sentinel(redis) => RedisConfig::sentinel(redis.name(), redis.urls()),
+            Self::Cluster(cluster) => crate::cluster::patient(cluster),
+        }
+    }
+
+    pub(super) fn all(&self) -> Vec<&RedisServer> {
+        match self {
+            Self::One(server) => vec![server],
+            Self::Sentinel(redis) => vec![redis.server(0)],
+            Self::Cluster(cluster) => (0..cluster.len()).map(|node| cluster.node(node)).collect(),
+        }
+    }
+
+    /// Which of them has the key.
+    pub(super) fn owner(&self, key: &StoreKey) -> usize {
+        match self {
+            Self::One(_) | Self::Sentinel(_) => 0,
+            Self::Cluster(cluster) => crate::cluster::owner(cluster, key),
+        }
+    }
+}
