@@ -67,6 +67,11 @@ impl World {
         Ok(())
     }
 
+    /// Where the brokers are: librdkafka's `bootstrap.servers`.
+    pub fn brokers(&self) -> &str {
+        &self.broker
+    }
+
     /// The settings of a consumer of this group, from the first record on.
     pub fn consumer(&self, group: &str) -> ConsumerConfig {
         let config = ConsumerConfig::new(&*self.broker, group).set("auto.offset.reset", "earliest");
