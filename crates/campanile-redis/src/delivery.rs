@@ -10,6 +10,7 @@ use redis::{Cmd, RedisError, ServerError, Value};
 use tokio::time::Instant;
 
 use crate::call::{Call, Plan};
+use crate::check::Unmet;
 use crate::connection::Link;
 use crate::failure::{self, Failure};
 use crate::key::{buckets_slot, slot};
@@ -143,7 +144,10 @@ impl Delivery<'_> {
 
     async fn over(&self, link: &Link, errand: &Errand<'_>, asking: bool) -> Result<Value, Failure> {
         let witness = &self.store.witness;
-        link.met.get_or_try_init(|| witness.meet(link)).await.map_err(Failure::Connection)?;
+        let met = link.met.get_or_try_init(|| witness.meet(link)).await;
+        if let Err(Unmet::Broken(error)) = met {
+            return Err(Failure::Connection(error));
+        }
         match errand {
             Errand::Script(plan, call) => {
                 let Inner { scripts, buckets, .. } = self.store;

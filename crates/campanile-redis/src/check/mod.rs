@@ -16,7 +16,7 @@ use redis::{AsyncConnectionConfig, Client, ConnectionInfo};
 
 pub use self::finding::{Finding, FindingKind, Safety, Severity};
 use self::seen::Seen;
-pub(crate) use self::witness::Witness;
+pub(crate) use self::witness::{Unmet, Witness};
 use crate::topology::Topology;
 use crate::{ConnectError, RedisConfig};
 

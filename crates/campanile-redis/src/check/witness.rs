@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use campanile_core::{Answer, Command, Entry, FencingToken, Namespace, Operation, Reply, State};
 use campanile_idempotency::StoreError;
-use redis::{RedisResult, Value, cmd, from_redis_value};
+use redis::{RedisError, Value, cmd, from_redis_value};
 use tokio::time::Instant;
 
 use super::seen::Info;
@@ -32,6 +32,14 @@ struct History {
     last: Option<Completion>,
 }
 
+/// Why a server was not looked at.
+pub(crate) enum Unmet {
+    /// The connection broke.
+    Broken(RedisError),
+    /// It is still loading its data, and knows nothing yet.
+    Loading,
+}
+
 /// A completion that was acknowledged.
 #[derive(Clone)]
 struct Completion {
@@ -49,8 +57,9 @@ impl Witness {
 
     /// Looks at the server at the end of a new connection, and tells if it has lost something, or
     /// may have. A server that does not tell its history is let be.
-    pub(crate) async fn meet(&self, link: &Link) -> RedisResult<()> {
-        let told = link.send(&cmd("INFO").arg("replication").take(), false).await?;
+    pub(crate) async fn meet(&self, link: &Link) -> Result<(), Unmet> {
+        let told = link.send(&cmd("INFO").arg("replication").take(), false).await;
+        let told = told.map_err(Unmet::Broken)?;
         let Ok(info) = from_redis_value(told).map(Info::new) else {
             return Ok(());
         };
@@ -156,13 +165,14 @@ impl Witness {
 }
 
 /// Whether the server has the completion; `None` if it does not say, or need not have it any more.
-async fn is_kept(completion: &Completion, link: &Link) -> RedisResult<Option<bool>> {
+async fn is_kept(completion: &Completion, link: &Link) -> Result<Option<bool>, Unmet> {
     let Completion { entry, token, until } = completion;
     if until.is_some_and(|until| until <= Instant::now()) {
         return Ok(None);
     }
     let get = cmd("GET").arg(entry).take();
-    Ok(match link.send(&get, false).await? {
+    Ok(match link.send(&get, false).await.map_err(Unmet::Broken)? {
+        Value::ServerError(error) if error.code() == "LOADING" => return Err(Unmet::Loading),
         Value::Nil => Some(false),
         // What came after it is as good: an operator may have reopened it.
         Value::BulkString(bytes) => Entry::from_bytes(&bytes).ok().map(|entry| {

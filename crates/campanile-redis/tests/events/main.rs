@@ -98,6 +98,37 @@ async fn a_restart_that_keeps_the_last_completion_says_so() {
 }
 
 #[tokio::test]
+async fn a_server_is_asked_for_the_last_completion_when_it_has_loaded_its_data() {
+    let mut server = RedisServer::builder()
+        .append_only(true)
+        .config("appendfsync", "always")
+        // In µs for each key; clients are looked at after each thousand.
+        .config("key-load-delay", "100")
+        .start()
+        .unwrap();
+    let store = store(&server).await;
+    completed(&store, "a").await;
+    let fill = "for n = 1, 10000 do redis.call('SET', 'filler' .. n, '') end";
+    server.cli(&["EVAL", fill, "0"]).unwrap();
+    let lines = Lines::default();
+    let _guard = lines.listen();
+    server.kill().unwrap();
+    let restart = std::thread::spawn(move || {
+        server.restart().unwrap();
+        server
+    });
+    let mut was_loading = false;
+    while let Err(error) = apply(&store, &key("b"), acquire(1)).await {
+        was_loading |= support::chain(&error).contains("loading the dataset");
+    }
+    let _server = restart.join().unwrap();
+    completed(&store, "c").await;
+    assert!(was_loading, "{lines:?}");
+    assert_eq!(lines.count(&["WARN", "restarted", "still there"]), 1, "{lines:?}");
+    assert_eq!(lines.count(&["WARN", "restarted"]), 1, "{lines:?}");
+}
+
+#[tokio::test]
 async fn a_connection_that_is_made_anew_to_the_same_server_is_no_loss() {
     let server = RedisServer::start().unwrap();
     let store = store(&server).await;
