@@ -18,7 +18,7 @@ use crate::flood::FloodGuard;
 use crate::given_up::{Fate, GivenUp};
 use crate::handle::Gate;
 use crate::intake::{Intake, Settings};
-use crate::retry_topics::{Ladder, RetryTopics};
+use crate::retry_topics::{Ladder, RetryTopics, Sources};
 use crate::routes::{Routes, Single, Target};
 use crate::serve::Serve;
 use crate::summary::Summary;
@@ -47,6 +47,7 @@ pub(crate) struct Policies {
     pub(crate) flood_guard: FloodGuard,
     pub(crate) targets: Targets,
     pub(crate) ladder: Option<Arc<Ladder>>,
+    pub(crate) sources: Sources,
     pub(crate) classifiers: Classifiers,
 }
 
@@ -222,6 +223,7 @@ impl Consumer {
             }
         };
         topics.extend(rungs.topics().map(|topic| topic.to_string()));
+        let sources = Sources::new(&topics);
         let intake = Intake::start(Settings {
             client: self.config.client,
             brokers: self.config.brokers,
@@ -239,6 +241,7 @@ impl Consumer {
             flood_guard,
             targets,
             ladder,
+            sources,
             classifiers: self.classifiers,
         };
         Dispatcher::new(service, signal, gate, intake, policies, group, timeouts).run().await

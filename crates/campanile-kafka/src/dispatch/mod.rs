@@ -150,7 +150,11 @@ impl<S: Target> Dispatcher<S> {
                         self.stop(Some(ConsumerError::Config(error)));
                     }
                 }
-                Event::Records(records) => self.board.received(records),
+                Event::Records(records) => {
+                    if let Err(error) = self.board.received(records) {
+                        self.stop(Some(error));
+                    }
+                }
                 Event::Revoked { slots, lost, done } => {
                     let timeout = if lost { Duration::ZERO } else { self.revoke_timeout };
                     self.board.revoked(slots, timeout, done);

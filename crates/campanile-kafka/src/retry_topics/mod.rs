@@ -5,11 +5,13 @@
 
 mod copy;
 mod ladder;
+mod sources;
 
 use std::time::Duration;
 
 pub(crate) use self::copy::Origin;
 pub(crate) use self::ladder::{Ladder, Rung, Rungs, now};
+pub(crate) use self::sources::Sources;
 
 /// Records that are to be tried again wait in topics of their own, and those behind them go on.
 ///
@@ -61,7 +63,10 @@ pub(crate) use self::ladder::{Ladder, Rung, Rungs, now};
 ///
 /// # The topics
 /// They must exist when serving begins, belong to this group alone, and be deleted by time, not
-/// compacted. A longer retention than the consumer's longest outage loses nothing. Headers that say
+/// compacted. A copy of a record from a topic that the consumer is not subscribed to is another
+/// group's: it reaches no handler and stops the consumer
+/// ([`ConsumerError::Stopped`](crate::ConsumerError::Stopped)). So do not unsubscribe from a topic
+/// before its copies are through. A longer retention than the consumer's longest outage loses nothing. Headers that say
 /// where a record stood first are believed in these topics and in no others, so nobody else should
 /// write to them. Let the last delay be as long as the layer's longest back-off (5 min by default),
 /// and as the longest time that an error tells: a copy whose back-off outlasts its delay waits in its

@@ -20,6 +20,7 @@ use super::turns::Turns;
 use super::waits::Waits;
 use crate::budget::Amount;
 use crate::consumer::Policies;
+use crate::error::ConsumerError;
 use crate::flood::Flood;
 use crate::given_up::Fate;
 use crate::handle::Gate;
@@ -81,11 +82,17 @@ impl Board {
         Ok(())
     }
 
-    pub(super) fn received(&mut self, records: Vec<Received>) {
+    /// An error is of a record that this consumer must not process.
+    pub(super) fn received(&mut self, records: Vec<Received>) -> Result<(), ConsumerError> {
+        let mut checked = Ok(());
         for Received { slot, record, due } in records {
             match self.lanes.get_mut(&slot) {
                 Some(lane) if !lane.is_draining() => {
                     self.summary.received += 1;
+                    if lane.rung().is_some() {
+                        checked = checked.and(self.policies.sources.check(&record));
+                    }
+                    // In any case, so that nothing behind it is committed.
                     lane.push(record, due);
                     self.list(slot);
                 }
@@ -93,6 +100,7 @@ impl Board {
                 _ => self.finished += Amount::of(&record),
             }
         }
+        checked
     }
 
     /// These partitions are taken away: what is at work has this long to end.

@@ -2,6 +2,7 @@
 
 mod copies;
 mod every_record;
+mod foreign;
 mod keys;
 mod refused;
 mod waiting;

@@ -1,0 +1,58 @@
+//! Two groups with the same retry topics, by mistake.
+
+use campanile_core::Record;
+use campanile_kafka::{Consumer, ConsumerError};
+use campanile_test::{Message, MockKafka};
+use tower::service_fn;
+
+use super::{Calls, SOON, busy, failing, kafka, ladder};
+use crate::support::{committed, serve, until_committed};
+
+/// With a copy that the consumer of another topic has published to `SOON`, of its record 0.
+async fn with_a_copy_of_another_group() -> MockKafka {
+    let kafka = kafka(&["0"]);
+    kafka.create_topic("bank", 1).unwrap();
+    kafka.producer().produce(Message::to("bank").partition(0).payload("0")).unwrap();
+    let config = kafka.consumer_config("another");
+    let other = Consumer::new(config.clone()).unwrap().subscribe(["bank"]);
+    let fails = service_fn(
+        async |record: Record| if record.topic() == "bank" { Err(busy()) } else { Ok(()) },
+    );
+    let serving = serve(other.with_retry_topics(ladder()), fails);
+    until_committed(&config, SOON, &[1]).await;
+    serving.stop().await.unwrap();
+    kafka
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copy_of_a_topic_that_is_not_consumed_stops_the_consumer_and_reaches_no_handler() {
+    let kafka = with_a_copy_of_another_group().await;
+    let config = kafka.consumer_config("g");
+    for topic in ["orders", "^orders$"] {
+        let calls = Calls::default();
+        let consumer = Consumer::new(config.clone()).unwrap().subscribe([topic]);
+        let serving = serve(consumer.with_retry_topics(ladder()), failing(&calls, busy));
+        let error = serving.ended().await.unwrap_err();
+        let ConsumerError::Stopped { at, .. } = &error else { panic!("{error:?}") };
+        assert_eq!(at.to_string(), "orders.soon/0@0");
+        let text = format!("{error:?}");
+        assert!(text.contains("copy of bank/0@0") && text.contains("of its own"), "{text}");
+        assert!(calls.told().iter().all(|(topic, _)| topic == "orders"), "{:?}", calls.told());
+        assert_eq!(committed(&config, SOON, 1), [None]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn copies_of_all_topics_of_the_subscription_are_processed() {
+    let kafka = with_a_copy_of_another_group().await;
+    let config = kafka.consumer_config("g");
+    // One by its name, the other by what it matches.
+    let consumer = Consumer::new(config.clone()).unwrap().subscribe(["bank", "^orders$"]);
+    let calls = Calls::default();
+    kafka.producer().produce(Message::to("orders").partition(0).payload("1")).unwrap();
+    let serving = serve(consumer.with_retry_topics(ladder()), failing(&calls, busy));
+    until_committed(&config, SOON, &[2]).await;
+    serving.stop().await.unwrap();
+    let copies = calls.told().into_iter().filter(|(topic, _)| topic == SOON);
+    assert_eq!(copies.map(|(_, offset)| offset).collect::<Vec<_>>(), [0, 1]);
+}
