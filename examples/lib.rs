@@ -7,6 +7,7 @@ use std::sync::Arc;
 use campanile::ConsumerConfig;
 use campanile_test::{Message, MockKafka, Producer, create_topic};
 use lexopt::{Arg, ValueExt};
+use rdkafka::ClientConfig;
 use serde::Serialize;
 use tokio::sync::watch;
 
@@ -67,19 +68,23 @@ impl World {
         Ok(())
     }
 
-    /// Where the brokers are: librdkafka's `bootstrap.servers`.
-    pub fn brokers(&self) -> &str {
-        &self.broker
-    }
-
     /// The settings of a consumer of this group, from the first record on.
     pub fn consumer(&self, group: &str) -> ConsumerConfig {
-        let config = ConsumerConfig::new(&*self.broker, group).set("auto.offset.reset", "earliest");
-        match self.mock {
+        self.client(group).into()
+    }
+
+    /// The same for a client of rdkafka's own.
+    pub fn client(&self, group: &str) -> ClientConfig {
+        let mut config = ClientConfig::new();
+        config
+            .set("bootstrap.servers", &self.broker)
+            .set("group.id", group)
+            .set("auto.offset.reset", "earliest");
+        if self.mock.is_some() {
             // The mock is quick, and need not be waited for as a real broker would.
-            Some(_) => config.set("session.timeout.ms", "1500").set("heartbeat.interval.ms", "100"),
-            None => config,
+            config.set("session.timeout.ms", "1500").set("heartbeat.interval.ms", "100");
         }
+        config
     }
 }
 

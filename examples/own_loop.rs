@@ -21,7 +21,6 @@ use campanile::prelude::*;
 use campanile::store::Store;
 use campanile::{Backoff, LockKeeper, ToRecord, WaitForLock};
 use campanile_examples::{Ledger, World};
-use rdkafka::ClientConfig;
 use rdkafka::consumer::{CommitMode, Consumer as _, StreamConsumer};
 use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
@@ -127,11 +126,8 @@ async fn what_follows(error: BoxError) -> Result<(), BoxError> {
 
 /// The consumer as it was, but for two settings.
 fn consumer(world: &World) -> Result<StreamConsumer, BoxError> {
-    let consumer: StreamConsumer = ClientConfig::new()
-        .set("bootstrap.servers", world.brokers())
-        .set("group.id", "payments")
-        .set("auto.offset.reset", "earliest")
-        .set("heartbeat.interval.ms", "100")
+    let consumer: StreamConsumer = world
+        .client("payments")
         // +9, +10: offsets are committed by the loop alone
         .set("enable.auto.commit", "false")
         .set("enable.auto.offset.store", "false")
