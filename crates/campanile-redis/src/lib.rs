@@ -1,4 +1,5 @@
-//! The Redis store of Campanile: locks, attempts and outcomes of idempotency keys, in one server.
+//! The Redis store of Campanile: locks, attempts and outcomes of idempotency keys, in one server, on the
+//! primary that sentinels name, or in a cluster.
 //!
 //! Each operation is a Lua script, atomic for its key and decided by the server's clock; a batch of
 //! commands is one script call for each kind of operation. Redis 7.0 or later is needed, with
@@ -42,11 +43,13 @@
 //!
 //! * [`RedisConfig`] → [`RedisStore::connect`] → a [`Store`](campanile_idempotency::Store);
 //!   [`ConnectError`] says why not. `check`: what is wrong with a server, and how bad it is.
-//! * `batch`: the way of a batch, from commands to answers: `call` (which commands travel in one
-//!   script call), `script` (the arguments of each), `reply` (what comes back).
-//! * `connection`: the one connection, and when it is replaced; `namespace`: the agreement on how a
-//!   namespace's keys are spread; `key`: what an entry is called; `wait`: until replicas have what
-//!   was written, if that is wanted.
+//! * `batch`: a batch, from commands to answers: `call` (which commands travel in one script call),
+//!   `script` (the arguments of each), `reply` (what comes back).
+//! * `delivery`: the way of one call, to the server that has its keys: `topology` (one server, the
+//!   primary that sentinels name, or the masters of a cluster), `access` (user, TLS), `connection` (the
+//!   one connection to each, and when it is replaced).
+//! * `namespace`: the agreement on how a namespace's keys are spread; `key`: what an entry is called;
+//!   `wait`: until replicas have what was written, if that is wanted.
 //! * The scripts themselves are in the package `campanile-lua`, one file beside each file of
 //!   `script`.
 

@@ -23,17 +23,23 @@ use crate::{ConnectError, Finding, RedisConfig};
 /// No call takes longer, so that its deadline can be counted.
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Keeps entries in one Redis server, version 7.0 or later. Clones share their connection.
+/// Keeps entries in Redis, version 7.0 or later: in one server, on the primary that sentinels name, or
+/// in a cluster. Clones share their connections.
 ///
-/// A batch is a script call for each kind of command in it, all sent together. Commands on a key
-/// that comes twice in a batch are applied in their order.
+/// A batch is a script call for each kind of command in it, in a cluster for each kind and bucket, all
+/// sent together. Commands on a key that comes twice in a batch are applied in their order.
 ///
 /// # Connections
-/// [`connect`](Self::connect) looks at the server and closes its connection again. The one that the
-/// store works with is made on the runtime that first needs it, usually the lock keeper's own, so
-/// that a runtime of the user's that is blocked does not hold up renewals. It is replaced when it
-/// breaks, when the server on it has become a replica, and when an answer did not come in time. A
-/// runtime that ends takes its connection with it; the store can be used on another.
+/// [`connect`](Self::connect) looks at the servers and closes its connections again. The one that the
+/// store works with, to each server, is made on the runtime that first needs it, usually the lock
+/// keeper's own, so that a runtime of the user's that is blocked does not hold up renewals. It is
+/// replaced when it breaks, when the server on it has become a replica, and when an answer did not
+/// come in time; the sentinels are asked for the primary then. A runtime that ends takes its
+/// connections with it; the store can be used on another.
+///
+/// A master of a cluster that does not answer is looked for in the background. Until it is found, or a
+/// replica that has taken over, what is for it fails at once, and what is for others does not wait. The
+/// call in which that is noticed ends with its timeout.
 ///
 /// # Errors
 /// A command that was not answered within the command timeout fails as [`Timeout`], all that the

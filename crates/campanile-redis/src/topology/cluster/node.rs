@@ -1,8 +1,8 @@
 //! One master of a cluster.
 
+use std::error::Error;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use campanile_idempotency::StoreError;
 use tokio::runtime::Handle;
@@ -18,7 +18,8 @@ use crate::connection::{Connections, Link};
 pub(crate) struct Node {
     pub(crate) address: Address,
     connections: Arc<Connections>,
-    is_away: AtomicBool,
+    /// Why it is away, if it is.
+    away: Mutex<Option<Box<str>>>,
     cluster: Weak<Inner>,
 }
 
@@ -28,11 +29,11 @@ impl Node {
         connections: Arc<Connections>,
         cluster: Weak<Inner>,
     ) -> Self {
-        Self { address, connections, is_away: AtomicBool::new(false), cluster }
+        Self { address, connections, away: Mutex::default(), cluster }
     }
 
     pub(super) fn is_away(&self) -> bool {
-        self.is_away.load(Ordering::Relaxed)
+        self.away().is_some()
     }
 
     pub(super) fn connections(&self) -> &Arc<Connections> {
@@ -41,26 +42,31 @@ impl Node {
 
     /// The connection, made now if there is none. A node that cannot be reached is away.
     pub(crate) async fn link(self: &Arc<Self>) -> Result<Link, StoreError> {
-        if self.is_away() {
-            return Err(StoreError::unavailable(Away(self.address.clone())));
+        if let Some(reason) = self.away().clone() {
+            return Err(StoreError::unavailable(Away { address: self.address.clone(), reason }));
         }
         let link = self.connections.link().await;
         if let Err(error) = &link {
-            self.is_missed(error);
+            self.is_missed(error.source().and_then(Error::source).unwrap_or(error));
         }
         link
     }
 
     /// It did not answer, or cannot be reached.
-    pub(crate) fn is_missed(self: &Arc<Self>, reason: &dyn fmt::Debug) {
+    pub(crate) fn is_missed(self: &Arc<Self>, reason: &dyn fmt::Display) {
         // Without a runtime nobody would look for it.
         let Ok(runtime) = Handle::try_current() else {
             return;
         };
-        if !self.is_away.swap(true, Ordering::Relaxed) {
-            tracing::warn!(address = %self.address, ?reason, "a node of the Redis cluster is away");
+        let was_away = self.away().replace(reason.to_string().into());
+        if was_away.is_none() {
+            tracing::warn!(address = %self.address, %reason, "a node of the Redis cluster is away");
             runtime.spawn(look_for(Watch(Arc::downgrade(self)), self.cluster.clone()));
         }
+    }
+
+    fn away(&self) -> MutexGuard<'_, Option<Box<str>>> {
+        self.away.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -92,19 +98,23 @@ struct Watch(Weak<Node>);
 impl Drop for Watch {
     fn drop(&mut self) {
         if let Some(node) = self.0.upgrade() {
-            node.is_away.store(false, Ordering::Relaxed);
+            *node.away() = None;
         }
     }
 }
 
 /// A node was not asked, because it did not answer lately.
 #[derive(Debug)]
-struct Away(Address);
+struct Away {
+    address: Address,
+    reason: Box<str>,
+}
 
 impl fmt::Display for Away {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the cluster's node at {} does not answer; it is being looked for", self.0)
+        let Self { address, reason } = self;
+        write!(f, "the cluster's node at {address} is away ({reason}), and is being looked for")
     }
 }
 
-impl std::error::Error for Away {}
+impl Error for Away {}
