@@ -8,7 +8,7 @@ use campanile_test::{KafkaServer, Message};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use tokio::sync::watch;
 
-use crate::report::{Report, Row};
+use crate::report::{Goal, Report, Row};
 
 const ROUNDS: usize = 5;
 const RECORDS: u64 = 1_000_000;
@@ -43,7 +43,7 @@ pub(crate) fn run(report: &mut Report) -> Result<(), BoxError> {
         unit: "records/s",
         values: driven,
         against: Some(("a bare BaseConsumer loop, records/s", bare)),
-        goal: Some(0.15),
+        goal: Some(Goal::AtLeast(0.15)),
     });
     Ok(())
 }

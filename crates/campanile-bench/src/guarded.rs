@@ -6,6 +6,8 @@ use std::ops::Range;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bytes::Bytes;
+use campanile::reply::BytesReply;
 use campanile::{BoxError, Clock, Guarded, IdempotencyLayer, KeyExtractor, Outcome};
 use futures_util::future::try_join_all;
 use tower::{Service, ServiceExt};
@@ -55,6 +57,22 @@ where
     tower::Layer::layer(layer, Noop).map_result(|result| match result? {
         Outcome::Duplicate(_) => Ok(()),
         _ => Err(BoxError::from("a message was no duplicate")),
+    })
+}
+
+/// A handler that answers with this, under the layer; anything but a first run is an error.
+pub(crate) fn replying<E>(
+    layer: &IdempotencyLayer<E, BytesReply>,
+    reply: Bytes,
+) -> impl Handler + use<E>
+where
+    E: KeyExtractor<Guarded<Message>> + Send + Sync + 'static,
+{
+    let handler =
+        tower::service_fn(move |_: Guarded<Message>| ready(Ok::<_, Infallible>(reply.clone())));
+    tower::Layer::layer(layer, handler).map_result(|result| match result? {
+        Outcome::Processed(_) => Ok(()),
+        _ => Err(BoxError::from("a message was not processed")),
     })
 }
 

@@ -18,8 +18,16 @@ pub(crate) struct Row {
     pub(crate) values: Vec<f64>,
     /// What it was measured against, in the same rounds and unit.
     pub(crate) against: Option<(&'static str, Vec<f64>)>,
-    /// What the median of the ratios is to reach.
-    pub(crate) goal: Option<f64>,
+    /// What the median of the ratios is to reach; where there is nothing to compare with, of the
+    /// values.
+    pub(crate) goal: Option<Goal>,
+}
+
+/// Where the median is to be.
+#[derive(Clone, Copy)]
+pub(crate) enum Goal {
+    AtLeast(f64),
+    AtMost(f64),
 }
 
 impl Report {
@@ -49,7 +57,11 @@ impl Row {
     }
 
     fn met(&self) -> Option<bool> {
-        Some(self.ratio()? >= self.goal?)
+        let reached = self.ratio().unwrap_or_else(|| Spread::of(&self.values).median);
+        Some(match self.goal? {
+            Goal::AtLeast(goal) => reached >= goal,
+            Goal::AtMost(goal) => reached <= goal,
+        })
     }
 
     fn json(&self) -> Json {
@@ -60,7 +72,7 @@ impl Row {
             unit: self.unit,
             against: self.against.as_ref().map(|(name, _)| *name),
             ratio: self.ratio(),
-            goal: self.goal,
+            goal: self.goal.map(|(Goal::AtLeast(goal) | Goal::AtMost(goal))| goal),
             met: self.met(),
         }
     }
@@ -115,6 +127,15 @@ impl fmt::Display for Line<'_> {
             (Some(goal), Some(true)) => write!(f, "   goal {goal}: met"),
             (Some(goal), Some(false)) => write!(f, "   goal {goal}: NOT MET"),
             _ => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for Goal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AtLeast(goal) => write!(f, ">= {goal}"),
+            Self::AtMost(goal) => write!(f, "<= {goal}"),
         }
     }
 }

@@ -6,35 +6,30 @@ use std::time::Duration;
 use campanile::policy::OnLocked;
 use campanile::store::{LocalCache, Store};
 use campanile::{BoxError, Guard, IdempotencyLayer, RedisStore};
-use campanile_test::RedisServer;
 use futures_util::future::try_join_all;
-use tokio::runtime::Runtime;
 use tokio::sync::Notify;
 
+use super::{ROUNDS, Stage};
 use crate::guarded::{answered, guarded, key, process};
 use crate::report::{Report, Row};
 
-const ROUNDS: u64 = 5;
 const WAITING: usize = 10_000;
 const KEYS: u64 = 10_000;
 const REPEATS: u64 = 10;
 
-pub(crate) fn run(
-    report: &mut Report,
-    redis: &RedisServer,
-    runtime: &Runtime,
-) -> Result<(), BoxError> {
+pub(super) fn run(report: &mut Report, stage: &Stage) -> Result<(), BoxError> {
+    let Stage { redis, runtime } = stage;
     let (mut alone, mut together) = (vec![], vec![]);
     let (mut asked, mut cached) = (vec![], vec![]);
     for _ in 0..ROUNDS {
-        redis.cli(&["FLUSHALL"])?;
-        let waiting = |duplicates| runtime.block_on(waiting(redis, duplicates));
+        stage.clear()?;
+        let waiting = |duplicates| runtime.block_on(waiting(stage, duplicates));
         alone.push(waiting(0)? as f64);
         together.push(waiting(WAITING)? as f64);
 
         let store = runtime.block_on(RedisStore::connect(redis.url()))?;
         asked.push(runtime.block_on(repeated(store))?);
-        redis.cli(&["FLUSHALL"])?;
+        stage.clear()?;
         let store = runtime.block_on(RedisStore::connect(redis.url()))?;
         let cache = LocalCache::new(64 * 1024 * 1024);
         cached.push(runtime.block_on(repeated(cache.around(store)))?);
@@ -62,13 +57,13 @@ pub(crate) fn run(
 }
 
 /// How many keys Redis reads and writes for one run of a handler, while so many duplicates wait.
-async fn waiting(redis: &RedisServer, duplicates: usize) -> Result<u64, BoxError> {
-    let store = RedisStore::connect(redis.url()).await?;
-    let layer = IdempotencyLayer::new(store, "bench", |_: &()| "unused")?
+async fn waiting(stage: &Stage, duplicates: usize) -> Result<u64, BoxError> {
+    let store = RedisStore::connect(stage.redis.url()).await?;
+    let layer = IdempotencyLayer::new(store, "waiting", ())?
         .with_locked(OnLocked::Wait { at_most: Duration::from_secs(60) });
     let guard = Guard::from(layer);
     let (began, may_end) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-    let before = commands(redis)?;
+    let before = commands(stage)?;
     let id = format!("running-{duplicates}");
     let first = tokio::spawn({
         let (guard, began, may_end, id) =
@@ -97,12 +92,12 @@ async fn waiting(redis: &RedisServer, duplicates: usize) -> Result<u64, BoxError
             return Err("a duplicate was processed".into());
         }
     }
-    Ok(commands(redis)? - before)
+    Ok(commands(stage)? - before)
 }
 
 /// The commands on keys that the server has executed, those of scripts included.
-fn commands(redis: &RedisServer) -> Result<u64, BoxError> {
-    let info = redis.cli(&["INFO", "commandstats"])?;
+fn commands(stage: &Stage) -> Result<u64, BoxError> {
+    let info = stage.redis.cli(&["INFO", "commandstats"])?;
     let calls = |name: &str| {
         let line = info.lines().find_map(|line| line.strip_prefix(name))?;
         line.strip_prefix(":calls=")?.split(',').next()?.parse::<u64>().ok()

@@ -5,6 +5,8 @@ use std::process::Command;
 use campanile::BoxError;
 use campanile_test::RedisServer;
 
+use super::{Stage, cpu};
+
 /// A least complete: read, compare the 16 bytes of token and owner, write.
 const COMPLETE: &str = "local v = redis.call('GET', KEYS[1]) \
     if v and v:sub(9, 24) == ARGV[1] then return redis.call('SET', KEYS[1], ARGV[2], 'PX', 600000) end \
@@ -13,9 +15,22 @@ const COMPLETE: &str = "local v = redis.call('GET', KEYS[1]) \
 /// Keys for the complete: all are there.
 const KEYS: u32 = 100_000;
 
-/// Messages a second: `SET NX GET PX` of a new key, then an EVALSHA of a least complete script, each
-/// alone and pipelined by 64; both together take as long as one after the other.
-pub(crate) fn limit(redis: &RedisServer) -> Result<f64, BoxError> {
+/// How often each command is sent.
+const REQUESTS: u32 = 300_000;
+
+/// What Redis can do at most.
+pub(super) struct Limit {
+    /// Messages a second.
+    pub(super) per_second: f64,
+    /// The processor's time of Redis for a message, in microseconds.
+    pub(super) redis: f64,
+}
+
+/// `SET NX GET PX` of a new key, then an EVALSHA of a least complete script, each alone and pipelined
+/// by 64; both together take as long as one after the other.
+pub(super) fn limit(stage: &Stage) -> Result<Limit, BoxError> {
+    let redis = &stage.redis;
+    let before = cpu::of_redis(stage)?;
     // As long as an entry: 44 bytes, token and owner at 8 to 24.
     let value = format!("8-bytes.{}{}", "token-and-owner!", "twenty bytes of rest");
     let acquires = benchmark(
@@ -24,6 +39,7 @@ pub(crate) fn limit(redis: &RedisServer) -> Result<f64, BoxError> {
         1_000_000_000,
         &["SET", "key-of-30-bytes--:__rand_int__", &value, "NX", "GET", "PX", "600000"],
     )?;
+    let acquired = cpu::of_redis(stage)? - before;
     redis.cli(&["FLUSHALL"])?;
     let fill = format!(
         "for i = 0, {} do redis.call('SET', string.format('key-of-30-bytes--:%012d', i), ARGV[1]) end",
@@ -31,17 +47,22 @@ pub(crate) fn limit(redis: &RedisServer) -> Result<f64, BoxError> {
     );
     redis.cli(&["EVAL", &fill, "0", &value])?;
     let sha = redis.cli(&["SCRIPT", "LOAD", COMPLETE])?;
+    let before = cpu::of_redis(stage)?;
     let completes = benchmark(
         redis,
         KEYS,
         &["EVALSHA", sha.trim(), "1", "key-of-30-bytes--:__rand_int__", "token-and-owner!", &value],
     )?;
-    Ok(1.0 / (1.0 / acquires + 1.0 / completes))
+    let used = acquired + (cpu::of_redis(stage)? - before);
+    Ok(Limit {
+        per_second: 1.0 / (1.0 / acquires + 1.0 / completes),
+        redis: used.as_secs_f64() * 1e6 / f64::from(REQUESTS),
+    })
 }
 
 fn benchmark(redis: &RedisServer, random: u32, command: &[&str]) -> Result<f64, BoxError> {
     let output = Command::new("redis-benchmark")
-        .args(["-p", &redis.port().to_string(), "-n", "300000", "-P", "64", "-q"])
+        .args(["-p", &redis.port().to_string(), "-n", &REQUESTS.to_string(), "-P", "64", "-q"])
         .args(["-r", &random.to_string()])
         .args(command)
         .output()

@@ -1,0 +1,42 @@
+//! Where the time goes: the processor's time of Redis, and ours.
+
+use std::fs;
+use std::time::Duration;
+
+use campanile::BoxError;
+
+use super::Stage;
+
+/// The processor's time that Redis has used.
+pub(super) fn of_redis(stage: &Stage) -> Result<Duration, BoxError> {
+    let part = |name| stage.info("cpu", name);
+    Ok(Duration::from_secs_f64(part("used_cpu_user")? + part("used_cpu_sys")?))
+}
+
+/// The processor's time that this process has used.
+pub(super) fn ours() -> Result<Duration, BoxError> {
+    of_stat(&fs::read_to_string("/proc/self/stat")?)
+}
+
+/// The processor's time of our threads of this name.
+pub(super) fn of_threads(name: &str) -> Result<Duration, BoxError> {
+    let mut all = Duration::ZERO;
+    for thread in fs::read_dir("/proc/self/task")? {
+        let path = thread?.path();
+        // A thread may end meanwhile.
+        let Ok(comm) = fs::read_to_string(path.join("comm")) else { continue };
+        // The kernel keeps 15 bytes of a name.
+        if name.starts_with(comm.trim_end()) {
+            all += of_stat(&fs::read_to_string(path.join("stat"))?)?;
+        }
+    }
+    Ok(all)
+}
+
+/// User and system time of a line of `/proc/*/stat`, in ticks of 10 ms.
+fn of_stat(stat: &str) -> Result<Duration, BoxError> {
+    let (_, after_name) = stat.rsplit_once(')').ok_or("no stat")?;
+    let mut fields = after_name.split_whitespace().skip(11);
+    let mut ticks = || fields.next().and_then(|field| field.parse::<u64>().ok()).ok_or("no stat");
+    Ok(Duration::from_millis((ticks()? + ticks()?) * 10))
+}

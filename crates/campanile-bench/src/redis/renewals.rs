@@ -1,0 +1,75 @@
+//! Ten thousand locks that are held and renewed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use campanile::{BoxError, Guard, IdempotencyLayer, RedisStore};
+use tokio::sync::Semaphore;
+
+use super::{Stage, cpu};
+use crate::report::{Goal, Report, Row};
+
+const LOCKS: u32 = 10_000;
+
+pub(super) fn run(report: &mut Report, stage: &Stage) -> Result<(), BoxError> {
+    let mut row = |name, values, goal| {
+        let goal = Some(goal);
+        report.add(Row { area: "redis", name, unit: "% of a core", values, against: None, goal });
+    };
+    let slow = stage.runtime.block_on(hold(stage, Duration::from_secs(30)))?;
+    row("Redis renews 10 000 locks of 30 s", vec![slow.redis], Goal::AtMost(1.0));
+    let fast = stage.runtime.block_on(hold(stage, Duration::from_secs(3)))?;
+    row("the keeper's thread, 10 000 locks of 3 s", vec![fast.keeper], Goal::AtMost(5.0));
+    Ok(())
+}
+
+/// In percent of a core.
+struct Load {
+    /// Its commands' time, by its own count.
+    redis: f64,
+    keeper: f64,
+}
+
+/// Holds the locks for a minute.
+async fn hold(stage: &Stage, ttl: Duration) -> Result<Load, BoxError> {
+    const MINUTE: Duration = Duration::from_secs(60);
+    stage.clear()?;
+    let store = RedisStore::connect(stage.redis.url()).await?;
+    let layer = IdempotencyLayer::new(store, "renew", ())?.with_lock_ttl(ttl)?;
+    let guard = Guard::from(layer);
+    let (held, may_end) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+    let runs: Vec<_> = (0..LOCKS)
+        .map(|number| {
+            let (guard, held, may_end) = (guard.clone(), held.clone(), may_end.clone());
+            let work = async move |_| {
+                held.add_permits(1);
+                may_end.acquire().await?.forget();
+                Ok::<_, BoxError>(())
+            };
+            tokio::spawn(async move { guard.run(number, work).await })
+        })
+        .collect();
+    held.acquire_many(LOCKS).await?.forget();
+
+    let (redis, keeper) = (scripts(stage)?, cpu::of_threads("campanile-keeper")?);
+    tokio::time::sleep(MINUTE).await;
+    let percent = |time: Duration| time.as_secs_f64() / MINUTE.as_secs_f64() * 100.0;
+    let load = Load {
+        redis: percent(scripts(stage)? - redis),
+        keeper: percent(cpu::of_threads("campanile-keeper")? - keeper),
+    };
+    may_end.add_permits(LOCKS as usize);
+    for run in runs {
+        run.await??;
+    }
+    Ok(load)
+}
+
+/// The time that Redis has spent in scripts.
+fn scripts(stage: &Stage) -> Result<Duration, BoxError> {
+    let info = stage.redis.cli(&["INFO", "commandstats"])?;
+    let line = info.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:"));
+    let usec = line.and_then(|line| line.split(',').find_map(|part| part.strip_prefix("usec=")));
+    let usec = usec.and_then(|usec| usec.parse().ok()).ok_or("no script has run")?;
+    Ok(Duration::from_micros(usec))
+}

@@ -1,0 +1,115 @@
+//! Messages a second, and what each costs.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use campanile::{BoxError, IdempotencyLayer, RedisStore, key, reply};
+
+use super::{ROUNDS, Stage, cpu, limit, tutorial};
+use crate::guarded::{Handler, guarded, key, process, replying};
+use crate::report::{Goal, Report, Row};
+
+const MESSAGES: u64 = 200_000;
+const ONE_AT_A_TIME: u64 = 10_000;
+
+/// What one round has measured.
+struct Measured {
+    per_second: f64,
+    /// The processor's time of Redis for a message, in microseconds.
+    redis: f64,
+    ours: f64,
+    /// Neither of the two, of the time that a message takes when they come one after the other.
+    waiting: f64,
+}
+
+pub(super) fn run(report: &mut Report, stage: &Stage) -> Result<(), BoxError> {
+    let store = stage.runtime.block_on(RedisStore::connect(stage.redis.url()))?;
+    let layer = IdempotencyLayer::new(store.clone(), "bench", key)?;
+    let by_payload = key::from_fn(key).fingerprint_by(fingerprint);
+    let full = IdempotencyLayer::new(store, "full", by_payload)?.with_reply(reply::bytes());
+    let reply = Bytes::from(vec![b'r'; 64]);
+
+    let (mut plain, mut whole, mut limits) = (vec![], vec![], vec![]);
+    let (mut alone, mut tutorials) = (vec![], vec![]);
+    // A round that is not counted warms the connections and Redis's memory up.
+    for round in 0..=ROUNDS {
+        let first = round * MESSAGES;
+        let product = measure(stage, guarded(&layer), first)?;
+        let with_all = measure(stage, replying(&full, reply.clone()), first)?;
+        stage.clear()?;
+        let one = MESSAGES * (ROUNDS + 1) + round * ONE_AT_A_TIME;
+        let handler = guarded(&layer);
+        let took = stage.runtime.block_on(process(handler, one..one + ONE_AT_A_TIME, 1))?;
+        stage.clear()?;
+        let limit = limit::limit(stage)?;
+        stage.clear()?;
+        let tutorial = stage.runtime.block_on(tutorial::per_second(&stage.redis.url()))?;
+        if round > 0 {
+            plain.push(product);
+            whole.push(with_all);
+            limits.push(limit);
+            alone.push(ONE_AT_A_TIME as f64 / took.as_secs_f64());
+            tutorials.push(tutorial);
+        }
+    }
+
+    let of = |measured: &[Measured], figure: fn(&Measured) -> f64| -> Vec<f64> {
+        measured.iter().map(figure).collect()
+    };
+    let limit = ("the limit by redis-benchmark", limits.iter().map(|l| l.per_second).collect());
+    let pool = ("one at a time through a pool", tutorials);
+    let mut row = |name, unit, values, against, goal| {
+        report.add(Row { area: "redis", name, unit, values, against, goal });
+    };
+    let speed = of(&plain, |m| m.per_second);
+    row(
+        "layer + RedisStore, 256 at once",
+        "messages/s",
+        speed.clone(),
+        Some(limit.clone()),
+        Some(Goal::AtLeast(1.0)),
+    );
+    row(
+        "the same, fingerprint and a reply of 64 bytes",
+        "messages/s",
+        of(&whole, |m| m.per_second),
+        Some(limit),
+        Some(Goal::AtLeast(0.85)),
+    );
+    row(
+        "layer + RedisStore, 256 at once",
+        "messages/s",
+        speed,
+        Some(pool.clone()),
+        Some(Goal::AtLeast(20.0)),
+    );
+    row("layer + RedisStore, one at a time", "messages/s", alone, Some(pool), None);
+    let cost = ("that of the limit, us", limits.iter().map(|limit| limit.redis).collect());
+    row(
+        "Redis's processor time for a message",
+        "us",
+        of(&plain, |m| m.redis),
+        Some(cost),
+        Some(Goal::AtMost(0.95)),
+    );
+    row("our processor time for a message", "us", of(&plain, |m| m.ours), None, None);
+    row("waiting for either, of two cores", "us", of(&plain, |m| m.waiting), None, None);
+    Ok(())
+}
+
+fn fingerprint(
+    message: &campanile::Guarded<crate::guarded::Message>,
+    parts: &mut campanile::FingerprintHasher,
+) {
+    parts.update(message.0.to_be_bytes());
+}
+
+fn measure(stage: &Stage, handler: impl Handler, first: u64) -> Result<Measured, BoxError> {
+    stage.clear()?;
+    let (redis, ours) = (cpu::of_redis(stage)?, cpu::ours()?);
+    let took = stage.runtime.block_on(process(handler, first..first + MESSAGES, 256))?;
+    let each = |time: Duration| time.as_secs_f64() * 1e6 / MESSAGES as f64;
+    let (redis, ours) = (each(cpu::of_redis(stage)? - redis), each(cpu::ours()? - ours));
+    let waiting = (each(took) * 2.0 - redis - ours).max(0.0);
+    Ok(Measured { per_second: MESSAGES as f64 / took.as_secs_f64(), redis, ours, waiting })
+}
