@@ -17,6 +17,7 @@ pub enum Disposition {
     DeadLetter,
     /// Given up on purpose, without a dead letter.
     Skip,
-    /// The consumer stops, with this record uncommitted.
+    /// The consumer stops, with this record uncommitted. It says nothing about the record: the attempt
+    /// is handed back, a bounded number of times.
     Stop,
 }

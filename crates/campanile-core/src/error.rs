@@ -43,13 +43,21 @@ pub trait BoxableError: Into<BoxError> {}
 impl<E: Into<BoxError>> BoxableError for E {}
 
 /// A setting that contradicts, or is out of its range; the text says which, and what would do.
-#[derive(Clone, Debug, PartialEq, Eq)]
+///
+/// `Debug` prints the text, since that is what a `main` that returns it shows.
+#[derive(Clone, PartialEq, Eq)]
 pub struct ConfigError(Cow<'static, str>);
 
 impl ConfigError {
     /// An error with this text: lower case, naming the setting and the range.
     pub fn new(message: impl Into<Cow<'static, str>>) -> Self {
         Self(message.into())
+    }
+}
+
+impl fmt::Debug for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 
@@ -185,7 +193,8 @@ pub fn skip(error: impl Into<BoxError>) -> Skip {
     Skip(error.into())
 }
 
-/// The consumer stops, with this record uncommitted.
+/// The consumer stops, with this record uncommitted; the attempt is handed back, at most 8 times for a
+/// key. For what no other record would survive either, as a database that is gone.
 pub fn stop(error: impl Into<BoxError>) -> Stop {
     Stop(error.into())
 }

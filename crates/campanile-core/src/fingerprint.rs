@@ -48,11 +48,10 @@ impl FingerprintHasher {
     }
 
     /// Adds a part. Each is preceded by its length, so that `ab` + `c` differs from `a` + `bc`.
-    pub fn update(&mut self, part: impl AsRef<[u8]>) -> &mut Self {
+    pub fn update(&mut self, part: impl AsRef<[u8]>) {
         let part = part.as_ref();
         self.0.update(&(part.len() as u64).to_be_bytes());
         self.0.update(part);
-        self
     }
 
     pub(crate) fn finish(&self) -> Fingerprint {

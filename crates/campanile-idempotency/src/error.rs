@@ -1,5 +1,6 @@
 //! What the layer answers when there is no outcome.
 
+use std::any::Any;
 use std::error::Error;
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
@@ -81,7 +82,7 @@ impl IdempotencyError {
 impl fmt::Display for IdempotencyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::MissingKey => f.write_str("the request has no idempotency key"),
+            Self::MissingKey => f.write_str("the request has no idempotency key, or an empty one"),
             Self::InvalidKey(_) => f.write_str("the idempotency key is invalid"),
             Self::Locked { retry_after, .. } => {
                 write!(f, "the key is locked by another holder, retry after {retry_after:?}")
@@ -176,6 +177,37 @@ impl fmt::Display for Exhausted {
         }
     }
 }
+
+/// The handler panicked, in its call or in its future: the source of a [`Failed`]. By default it is
+/// tried again, as any other failure.
+///
+/// Where a panic aborts the process, that is a crash, which counts as an attempt as well.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Panicked(Box<str>);
+
+impl Panicked {
+    pub(crate) fn new(panic: &(dyn Any + Send)) -> Self {
+        let text = panic.downcast_ref::<&str>().copied();
+        let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+        Self(text.unwrap_or_default().into())
+    }
+
+    /// What it said; empty if that was no text.
+    pub fn message(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Panicked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.message() {
+            "" => f.write_str("the handler panicked"),
+            message => write!(f, "the handler panicked: {message}"),
+        }
+    }
+}
+
+impl Error for Panicked {}
 
 /// A reply that is larger than what is kept of one, where
 /// [`OnLargeReply::Fail`](crate::policy::OnLargeReply::Fail) was chosen: the source of a [`Failed`].

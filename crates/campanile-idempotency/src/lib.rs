@@ -57,7 +57,7 @@ mod wait_for_lock;
 
 pub use self::backoff::Backoff;
 pub use self::defaults::Defaults;
-pub use self::error::{Exhausted, Failed, IdempotencyError, ReplyTooLarge};
+pub use self::error::{Exhausted, Failed, IdempotencyError, Panicked, ReplyTooLarge};
 pub use self::future::ResponseFuture;
 pub use self::guard::Guard;
 pub use self::keeper::{HeldLock, IntoKeeper, LockKeeper, Report, Settled, Settling};

@@ -16,8 +16,8 @@ pub use campanile_core::{
 };
 pub use campanile_idempotency::{
     Backoff, Defaults, Exhausted, Failed, Guard, HeldLock, IdempotencyError, IdempotencyLayer,
-    IdempotencyService, LockKeeper, MemoryStore, ReplyCipher, ReplyCodec, ReplyTooLarge, Settled,
-    WaitForLock, policy, reply,
+    IdempotencyService, LockKeeper, MemoryStore, Panicked, ReplyCipher, ReplyCodec, ReplyTooLarge,
+    Settled, WaitForLock, policy, reply,
 };
 #[cfg(feature = "kafka")]
 pub use campanile_kafka::{
@@ -25,7 +25,9 @@ pub use campanile_kafka::{
     NoRoute, Paused, RetryTopics, Routes, Serve, Summary, ToRecord,
 };
 #[cfg(feature = "redis")]
-pub use campanile_redis::{RedisConfig, RedisStore};
+pub use campanile_redis::{
+    ConnectError, Finding, FindingKind, RedisConfig, RedisStore, Safety, Severity,
+};
 
 /// What a store of one's own needs: the trait, and the protocol that it runs.
 pub mod store {

@@ -44,7 +44,6 @@ pub(super) fn run(report: &mut Report, stage: &Stage) -> Result<(), BoxError> {
             full.push(speed);
         }
     }
-    stage.clear()?;
     report.add(Row {
         area: "redis",
         name: "256 at once, with 10 million keys present",

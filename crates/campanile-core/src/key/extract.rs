@@ -85,8 +85,16 @@ impl<R, E: KeyExtractor<R>, F: KeyExtractor<R>> KeyExtractor<R> for Or<E, F> {
         }
     }
 
+    /// That of the one whose key it is.
     fn fingerprint(&self, request: &R) -> Option<Fingerprint> {
-        self.0.fingerprint(request).or_else(|| self.1.fingerprint(request))
+        let (one, other) = (self.0.fingerprint(request), self.1.fingerprint(request));
+        if one == other {
+            return one;
+        }
+        match self.0.extract(request) {
+            Ok(Some(_)) => one,
+            _ => other,
+        }
     }
 }
 
@@ -108,8 +116,17 @@ impl<R, E: KeyExtractor<R>, F: KeyExtractor<R>> KeyExtractor<R> for And<E, F> {
         Ok(IdempotencyKey::new(both.freeze()))
     }
 
+    /// Of both, if both have one.
     fn fingerprint(&self, request: &R) -> Option<Fingerprint> {
-        self.0.fingerprint(request).or_else(|| self.1.fingerprint(request))
+        match (self.0.fingerprint(request), self.1.fingerprint(request)) {
+            (Some(one), Some(other)) => {
+                let mut hasher = FingerprintHasher::new();
+                hasher.update(one.to_bits().to_be_bytes());
+                hasher.update(other.to_bits().to_be_bytes());
+                Some(hasher.finish())
+            }
+            (one, other) => one.or(other),
+        }
     }
 }
 

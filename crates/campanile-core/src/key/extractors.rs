@@ -110,12 +110,12 @@ pub struct AtCoordinates;
 /// Kafka's record key is what orders and compacts records: an account, a customer. It identifies an
 /// event only in topics that have one record for each key.
 pub fn record_key_only_first_record_counts() -> Key<RecordKey> {
-    Key(RecordKey)
+    Key(RecordKey(()))
 }
 
 /// See [`record_key_only_first_record_counts`].
 #[derive(Clone, Copy, Debug)]
-pub struct RecordKey;
+pub struct RecordKey(());
 
 impl RecordKey {
     fn of(record: &Record) -> Option<IdempotencyKey> {

@@ -73,6 +73,30 @@ fn or_takes_the_first_that_finds_one_and_and_needs_both() {
 }
 
 #[test]
+fn or_compares_the_payload_of_the_one_whose_key_it_is() {
+    let by = |name: &'static str| {
+        key::header(name).fingerprint_by(move |_: &Request<()>, parts| parts.update(name))
+    };
+    let alone = |name| by(name).fingerprint(&request(()));
+    assert_eq!(by("id").or(by("absent")).fingerprint(&request(())), alone("id"));
+    assert_eq!(by("absent").or(by("id")).fingerprint(&request(())), alone("id"));
+    assert_eq!(key::header("id").or(by("id")).fingerprint(&request(())), None);
+}
+
+#[test]
+fn and_compares_the_payloads_of_both() {
+    let by = |part: &'static str| {
+        key::header("id").fingerprint_by(move |_: &Request<()>, parts| parts.update(part))
+    };
+    let of = |one, other| by(one).and(by(other)).fingerprint(&request(())).unwrap();
+    assert_eq!(of("a", "b"), of("a", "b"));
+    assert_ne!(of("a", "b"), of("a", "c"));
+    assert_ne!(of("a", "b"), of("c", "b"));
+    let one = by("a").and(key::header("id")).fingerprint(&request(()));
+    assert_eq!(one, by("a").fingerprint(&request(())));
+}
+
+#[test]
 fn an_extractors_error_is_told_and_not_taken_for_a_missing_key() {
     let broken = key::from_fn(|_: &Request<()>| Err::<String, _>(BoxError::from("no key")));
     assert_eq!(broken.extract(&request(())).unwrap_err().to_string(), "no key");
@@ -83,7 +107,8 @@ fn an_extractors_error_is_told_and_not_taken_for_a_missing_key() {
 #[test]
 fn a_fingerprint_is_taken_of_the_chosen_parts_and_tells_them_apart() {
     let by = key::header("id").fingerprint_by(|r: &Request<(&str, &str)>, hasher| {
-        hasher.update(r.body().0).update(r.body().1);
+        hasher.update(r.body().0);
+        hasher.update(r.body().1);
     });
     let of = |one, other| by.fingerprint(&request((one, other))).unwrap();
     assert_eq!(of("ab", "c"), of("ab", "c"));

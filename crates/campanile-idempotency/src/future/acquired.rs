@@ -7,6 +7,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tower_service::Service;
 
 use super::Pending;
+use super::failure::failed;
 use super::replies::decode;
 use super::running::Running;
 use super::state::{State, Then, Wait};
@@ -46,6 +47,7 @@ where
             )));
         }
         Acquisition::Parked { attempts, reason } => {
+            tracing::warn!(attempts, "not processed: its key was given up for good");
             return State::answer(Outcome::Parked(Parked::new(attempts, reason)));
         }
         Acquisition::Locked { retry_after, settled } => {
@@ -77,6 +79,7 @@ fn process<S, R, C>(shared: &Shared<C>, held: HeldLock, pending: Pending<S, R>) 
 where
     R: CarryLock,
     S: Service<R>,
+    S::Error: BoxableError,
 {
     let lock = held.lock().clone();
     // Made before the rest of `pending` is taken apart, and so dropped after it: should the inner
@@ -89,13 +92,19 @@ where
         campanile.attempt = lock.attempt()
     );
     let lost = lock.lost();
-    let future = span.in_scope(|| {
-        running.call(|| {
+    let called = span.in_scope(|| {
+        running.handle(|| {
             request.set_lock(lock);
             service.call(request)
         })
     });
-    State::Processing { future, running: Some(running), lost, span }
+    match called {
+        Ok(future) => State::Processing { future, running: Some(running), lost, span },
+        Err(panicked) => {
+            running.call(|| drop(service));
+            failed(shared, running, panicked)
+        }
+    }
 }
 
 fn exhausted<S: Service<R>, R, C>(

@@ -44,8 +44,9 @@ pub(super) fn failed<S: Service<R>, R, C>(
             let settlement = Settlement::Release { ran: !never_ran(&*source) };
             record(held, settlement, source, Disposition::Release, Some(backoff))
         }
+        // It is not the record's fault, so starting again and again must not use up its attempts.
         Disposition::Stop => {
-            let settlement = Settlement::Fail { delay: backoff, last: false, error };
+            let settlement = Settlement::Release { ran: true };
             record(held, settlement, source, Disposition::Stop, None)
         }
         Disposition::Skip => reject(held, error),

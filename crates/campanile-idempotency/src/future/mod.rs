@@ -23,7 +23,7 @@ use self::failure::failed;
 use self::replies::encode;
 use self::running::Running;
 use self::state::{State, StateProj, Then};
-use crate::error::IdempotencyError;
+use crate::error::{IdempotencyError, Panicked};
 use crate::keeper::{Acquisition, Settled, Settlement, stopped};
 use crate::layer::Shared;
 use crate::policy::{OnLocked, OnLost};
@@ -129,13 +129,19 @@ where
                         State::refused(IdempotencyError::LockLost(lost))
                     } else {
                         let inner = running.as_mut().expect("taken once, at its end");
-                        let result = ready!(span.in_scope(|| inner.poll(future, cx)));
+                        let polled = span.in_scope(|| inner.handle(|| future.poll(cx)));
+                        let result = polled.map_or_else(
+                            |panicked| Poll::Ready(Err(Failure::Panicked(panicked))),
+                            |polled| polled.map_err(Failure::Error),
+                        );
+                        let result = ready!(result);
                         let mut running = running.take().expect("it was there just now");
                         // User code dies before its lock is let go.
                         running.call(|| this.state.set(State::Answered { outcome: None }));
                         match result {
                             Ok(reply) => completed(shared, running, reply),
-                            Err(error) => failed(shared, running, error),
+                            Err(Failure::Error(error)) => failed(shared, running, error),
+                            Err(Failure::Panicked(panicked)) => failed(shared, running, panicked),
                         }
                     }
                 }
@@ -159,6 +165,12 @@ where
             this.state.set(next);
         }
     }
+}
+
+/// How the inner service has failed.
+enum Failure<E> {
+    Error(E),
+    Panicked(Panicked),
 }
 
 fn acquiring<S: Service<R>, R: CarryLock, C>(

@@ -28,7 +28,7 @@ pub(super) fn encode<T, C: ReplyCodec<T>>(
             match guard.large_reply {
                 OnLargeReply::Fail => Err(error),
                 OnLargeReply::KeepNone => {
-                    tracing::debug!(%error, "completed without its reply");
+                    tracing::info!(%error, "completed without its reply");
                     Ok(None)
                 }
             }

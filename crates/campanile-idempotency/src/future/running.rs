@@ -1,18 +1,18 @@
 //! The lock while the inner service works under it.
 
-use std::future::Future;
-use std::pin::Pin;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
 use campanile_core::{IdempotencyKey, Interrupt, LostCause};
 
+use crate::error::Panicked;
 use crate::keeper::{HeldLock, Settlement};
 use crate::layer::Policies;
 use crate::policy::OnAbandoned;
 
 /// Knows what it means if it is dropped before the inner service has ended, and all of it that is
-/// left to run: the drop of its future, the text of its error.
+/// left to run: the drop of its future, the text of its error. (Those panic through; a handler's own
+/// panic is caught, and is its error.)
 pub(super) struct Running {
     /// `None` once it has ended.
     held: Option<HeldLock>,
@@ -41,12 +41,9 @@ impl Running {
         result
     }
 
-    pub(super) fn poll<F: Future>(
-        &mut self,
-        future: Pin<&mut F>,
-        cx: &mut Context<'_>,
-    ) -> Poll<F::Output> {
-        self.call(|| future.poll(cx))
+    /// Runs the handler.
+    pub(super) fn handle<T>(&mut self, call: impl FnOnce() -> T) -> Result<T, Panicked> {
+        self.call(|| catch_unwind(AssertUnwindSafe(call)).map_err(|panic| Panicked::new(&*panic)))
     }
 
     /// No user code is left to run; the lock is to be settled.

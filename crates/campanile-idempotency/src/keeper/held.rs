@@ -53,14 +53,16 @@ impl HeldLock {
         self.settle(Settlement::Reject { reason: reason.into() })
     }
 
-    /// Lets the lock go without having tried; the entry stays as it was before.
+    /// Lets the lock go and hands the attempt back: that of a burial lock was none, that of a handler
+    /// which has run is handed back at most 8 times for a key, so that poison comes to an end.
     ///
     /// Repeats the command until the store answers.
     ///
     /// # Errors
     /// As [`reject`](Self::reject)'s.
     pub fn release(self) -> Settling {
-        self.settle(Settlement::Release { ran: false })
+        let ran = matches!(self.abandoned, Some(Settlement::Fail { .. }));
+        self.settle(Settlement::Release { ran })
     }
 
     /// Records the failed attempt and lets the lock go, as a drop does, but the key is not doomed: it

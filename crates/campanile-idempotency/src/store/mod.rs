@@ -16,7 +16,7 @@ use std::future::Future;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use campanile_core::{Answer, Command};
+use campanile_core::{Answer, Command, FencingToken, Operation, Reply, Retention, StoreKey};
 use futures_util::future::join_all;
 
 pub use self::boxed::BoxStore;
@@ -60,6 +60,27 @@ pub trait Store: Send + Sync + 'static {
     fn max_batch(&self) -> NonZeroUsize {
         const DEFAULT: NonZeroUsize = NonZeroUsize::new(64).expect("not zero");
         DEFAULT
+    }
+
+    /// Opens a key again that was given up: what is produced for it from now on is processed, with all
+    /// its attempts. For an operator who brings a dead letter back: first this, then the record. With
+    /// `force` also a key that is COMPLETED, or exhausted and not buried.
+    ///
+    /// The token is the entry's, which a dead letter carries; with another one nothing is changed
+    /// ([`Reply::Lost`](campanile_core::Reply::Lost)), for somebody was faster.
+    /// [`Reply::Reopened`](campanile_core::Reply::Reopened): done.
+    ///
+    /// # Errors
+    /// Those of [`apply`](Self::apply).
+    fn redrive(
+        &self,
+        key: StoreKey,
+        token: FencingToken,
+        force: bool,
+    ) -> impl Future<Output = Result<Reply, StoreError>> + Send {
+        let operation = Operation::Redrive { token, force };
+        let command = Command { key, operation, retention: Retention::default() };
+        async { Ok(self.apply(command).await?.reply) }
     }
 
     /// Erases the type; what comes of it is a store, too.

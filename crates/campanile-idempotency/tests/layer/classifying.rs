@@ -24,14 +24,18 @@ async fn a_handler_can_skip_its_record() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_handler_can_stop_the_consumer_with_its_attempt_counted() {
+async fn a_handler_can_stop_the_consumer_and_its_attempt_is_handed_back_eight_times() {
     let world = World::new();
     let service = failing(&world.layer(), || error::stop("no database").into());
     let called = service.run("p-1").await;
     let failure = failed(&called);
     assert_eq!((failure.disposition, failure.retry_after), (Disposition::Stop, None));
-    let entry = world.entry("p-1").unwrap();
-    assert_eq!((entry.state(), entry.attempt()), (State::Retrying, 1));
+    for starts in 1..=10 {
+        let entry = world.entry("p-1").unwrap();
+        let counted = starts - starts.min(8);
+        assert_eq!((entry.state(), entry.attempt()), (State::Retrying, counted), "{starts} starts");
+        service.run("p-1").await.unwrap_err();
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -254,7 +254,7 @@ impl Run {
         assert_eq!(seen, expected, "{error}");
         assert_eq!(entry.is_doomed(), (handler, self.case) == (Handler::Ended, FailsForGood));
         let expected = match handler {
-            Handler::Panicked => "the handler panicked",
+            Handler::Panicked => "the handler panicked: as it was told to",
             Handler::Dropped if lost => "held longer than `max_hold`",
             Handler::Dropped if entry.is_released() || entry.state() == State::Processing => "",
             Handler::Dropped => "dropped before it had ended, as by a time-out",

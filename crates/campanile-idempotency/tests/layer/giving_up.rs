@@ -1,13 +1,15 @@
 //! Keys that get no further attempt.
 
-use campanile_core::{Disposition, Outcome, State, error};
-use campanile_idempotency::IdempotencyError;
+use campanile_core::{BoxError, Disposition, FencingToken, Outcome, Reply, Request, State, error};
 use campanile_idempotency::policy::OnGivenUp;
+use campanile_idempotency::{IdempotencyError, Store};
 use campanile_test::faults::Fault;
 use tokio::time::sleep;
+use tower::{Layer, service_fn};
 
 use crate::world::{
-    Guarding, HOUR, TTL, World, exhausted, failed, failing, refusal, request, settle_down,
+    Guarding, HOUR, TTL, World, exhausted, failed, failing, lock, refusal, request, settle_down,
+    store_key,
 };
 
 #[tokio::test(start_paused = true)]
@@ -147,6 +149,37 @@ async fn a_burial_lock_can_be_released_for_an_operator_to_look_at() {
     exhausted(&called).take_lock().unwrap().release().await.unwrap();
     let entry = world.entry("p-1").unwrap();
     assert_eq!((entry.state(), entry.attempt()), (State::Retrying, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_lock_of_a_last_attempt_that_is_released_hands_it_back_eight_times() {
+    let world = World::new();
+    let layer = world.layer().with_max_attempts(1).unwrap();
+    let service = failing(&layer, || "declined".into());
+    for released in 1..=9 {
+        let called = service.run("p-1").await;
+        failed(&called).take_lock().unwrap().release().await.unwrap();
+        let entry = world.entry("p-1").unwrap();
+        assert_eq!(entry.attempt(), u16::from(released > 8), "{released} times");
+    }
+    assert!(matches!(refusal(&service.run("p-1").await), IdempotencyError::Exhausted(_)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_given_up_is_processed_again_once_its_key_is_reopened() {
+    let world = World::new();
+    let layer = world.layer().with_given_up(OnGivenUp::Reject).with_max_attempts(1).unwrap();
+    failing(&layer, || "declined".into()).run("p-1").await.unwrap();
+    let mended = layer.layer(service_fn(async |request: Request<()>| {
+        Ok::<_, BoxError>(lock(&request).attempt())
+    }));
+    assert!(matches!(mended.run("p-1").await.unwrap(), Outcome::Parked(_)));
+
+    let token = world.entry("p-1").unwrap().token();
+    let reopen = |token| world.memory.redrive(store_key("p-1"), token, false);
+    assert_eq!(reopen(FencingToken::ZERO).await.unwrap(), Reply::Lost);
+    assert_eq!(reopen(token).await.unwrap(), Reply::Reopened);
+    assert_eq!(mended.run("p-1").await.unwrap(), Outcome::Processed(1));
 }
 
 #[tokio::test(start_paused = true)]

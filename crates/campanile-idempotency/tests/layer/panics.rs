@@ -7,14 +7,14 @@ use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use campanile_core::{BoxError, Disposition, Entry, Outcome, Request, State};
-use campanile_idempotency::IdempotencyError;
+use campanile_core::{BoxError, Disposition, Entry, Outcome, Request, State, classify};
+use campanile_idempotency::{IdempotencyError, Panicked};
 use campanile_test::faults::Fault;
 use futures_util::FutureExt;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 
-use crate::world::{Guarding, TTL, World, refusal, request, settle_down};
+use crate::world::{Guarding, TTL, World, failed, refusal, request, settle_down};
 
 /// When a handler panics.
 #[derive(Clone, Copy, Debug)]
@@ -30,7 +30,16 @@ enum Panics {
 
 use Panics::{Called, Displayed, Dropped, PolledFirst, PolledLater};
 
-const ALL: [Panics; 5] = [Called, PolledFirst, PolledLater, Dropped, Displayed];
+/// Those of the handler's own: caught, and its error.
+const HANDLERS: [(Panics, &str); 3] =
+    [(Called, "in the call"), (PolledFirst, "in a poll"), (PolledLater, "in a poll")];
+
+/// Those after it has answered: they go through.
+const LATE: [Panics; 2] = [Dropped, Displayed];
+
+fn all() -> impl Iterator<Item = Panics> {
+    HANDLERS.into_iter().map(|(panics, _)| panics).chain(LATE)
+}
 
 #[derive(Debug)]
 struct Spiteful;
@@ -87,12 +96,39 @@ impl Drop for Running {
 fn assert_counted(entry: &Entry, attempt: u16, panics: Panics) {
     let seen = (entry.state(), entry.attempt(), entry.is_released());
     assert_eq!(seen, (State::Retrying, attempt, false), "{panics:?}");
-    assert_eq!(entry.error().as_deref(), Some("the handler panicked"), "{panics:?}");
+    let error = entry.error().unwrap_or_default();
+    assert!(error.starts_with("the handler panicked"), "{panics:?}: {error}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_panic_is_a_failed_attempt_and_frees_the_lock() {
-    for panics in ALL {
+async fn a_handlers_panic_is_the_error_of_a_failed_attempt_and_tells_its_message() {
+    for (panics, message) in HANDLERS {
+        let world = World::new();
+        let called = world.layer().layer(panics).run("p-1").await;
+        let failed = failed(&called);
+        assert_eq!(failed.disposition, Disposition::Retry { after: None }, "{panics:?}");
+        assert_eq!(failed.source.downcast_ref::<Panicked>().unwrap().message(), message);
+        let entry = world.entry("p-1").unwrap();
+        assert_counted(&entry, 1, panics);
+        assert_eq!(entry.error().unwrap(), format!("the handler panicked: {message}"));
+        world.assert_quiet().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_panic_means_can_be_classified() {
+    let world = World::new();
+    let by_panic = classify::on(|panicked: &Panicked| {
+        assert_eq!(panicked.message(), "in a poll");
+        Disposition::DeadLetter
+    });
+    let called = world.layer().with_classifier(by_panic).layer(PolledLater).run("p-1").await;
+    assert_eq!(failed(&called).disposition, Disposition::DeadLetter);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_after_the_answer_is_a_failed_attempt_and_frees_the_lock() {
+    for panics in LATE {
         let world = World::new();
         let call = world.layer().layer(panics).start(request("p-1"));
         assert!(call.await.unwrap_err().is_panic(), "{panics:?}");
@@ -104,7 +140,7 @@ async fn a_panic_is_a_failed_attempt_and_frees_the_lock() {
 
 #[tokio::test(start_paused = true)]
 async fn a_panic_counts_although_somebody_above_catches_it() {
-    for panics in ALL {
+    for panics in LATE {
         let world = World::new();
         let service = world.layer().layer(panics);
         let mut call = Box::pin(AssertUnwindSafe(service.oneshot(request("p-1"))).catch_unwind());
@@ -120,12 +156,12 @@ async fn a_panic_counts_although_somebody_above_catches_it() {
 /// Else a record that panics while a rebalance runs would never come to its end.
 #[tokio::test(start_paused = true)]
 async fn a_panic_counts_although_the_record_is_interrupted() {
-    for panics in ALL {
+    for panics in all() {
         let world = World::new();
         let request = request("p-1");
         let record = request.record().clone();
         record.set_interrupted();
-        world.layer().layer(panics).start(request).await.unwrap_err();
+        drop(world.layer().layer(panics).start(request).await);
         record.let_go().await;
         assert_counted(&world.entry("p-1").unwrap(), 1, panics);
         world.assert_quiet().await;
@@ -134,11 +170,11 @@ async fn a_panic_counts_although_the_record_is_interrupted() {
 
 #[tokio::test(start_paused = true)]
 async fn a_handler_that_always_panics_comes_to_its_end() {
-    for panics in ALL {
+    for panics in all() {
         let world = World::new();
         let service = world.layer().with_max_attempts(3).unwrap().layer(panics);
         for attempt in 1..=3 {
-            service.start(request("p-1")).await.unwrap_err();
+            drop(service.start(request("p-1")).await);
             settle_down().await;
             assert_counted(&world.entry("p-1").unwrap(), attempt, panics);
             sleep(TTL).await;
@@ -150,13 +186,17 @@ async fn a_handler_that_always_panics_comes_to_its_end() {
 
 #[tokio::test(start_paused = true)]
 async fn a_panic_gives_the_permit_back_and_the_next_record_goes_on() {
-    for panics in ALL {
+    for panics in all() {
         let world = World::new();
         let service =
             ServiceBuilder::new().layer(world.layer()).concurrency_limit(1).service(panics);
         for number in 0..3 {
             let call = service.start(request(&format!("p-{number}")));
-            assert!(call.await.unwrap_err().is_panic(), "{panics:?}");
+            let ended = timeout(TTL, call).await.expect("a permit is there");
+            assert!(
+                ended.is_err_and(|e| e.is_panic())
+                    != matches!(panics, Called | PolledFirst | PolledLater)
+            );
         }
         world.assert_quiet().await;
     }
