@@ -37,7 +37,7 @@ mod wakers;
 pub use self::carry::{CarryLock, Guarded};
 pub use self::classify::Classify;
 pub use self::clock::Clock;
-pub use self::decode::{Decode, DecodeError, DecodeLayer};
+pub use self::decode::{AsyncDecode, AsyncDecodeLayer, Decode, DecodeError, DecodeLayer};
 pub use self::disposition::Disposition;
 pub use self::entry::{Entry, State, Unreadable};
 pub use self::error::{BoxError, BoxableError, ConfigError, LockLost, LostCause};

@@ -11,7 +11,8 @@ use crate::error::ReplyTooLarge;
 /// The last of all classifiers; it always has an opinion.
 ///
 /// * the markers of [`error`](campanile_core::error): as they say
-/// * a body that does not decode, a reply that is too large: dead letter, for no attempt would mend it
+/// * a body that does not decode, a reply that is too large: dead letter, for no attempt would mend it;
+///   but a decoder's error that has a marker is what that says
 /// * [`Overloaded`] from inside the layer: release, for the handler did not run
 /// * everything else, time-outs and panics included: retry after the back-off
 #[derive(Clone, Copy, Debug, Default)]
@@ -19,10 +20,14 @@ pub struct Defaults;
 
 impl Classify for Defaults {
     fn classify(&self, error: &(dyn Error + 'static)) -> Option<Disposition> {
+        let mut undecoded = false;
         // The outermost marker counts, as the last who had a say.
         for error in error::sources(error) {
-            if error.is::<Permanent>() || error.is::<DecodeError>() || error.is::<ReplyTooLarge>() {
+            if error.is::<Permanent>() || error.is::<ReplyTooLarge>() {
                 return Some(Disposition::DeadLetter);
+            } else if error.is::<DecodeError>() {
+                // What is inside is the decoder's own: a schema registry that is away, say.
+                undecoded = true;
             } else if error.is::<Skip>() {
                 return Some(Disposition::Skip);
             } else if error.is::<Stop>() {
@@ -33,7 +38,10 @@ impl Classify for Defaults {
                 return Some(Disposition::Retry { after: Some(marker.after()) });
             }
         }
-        Some(Disposition::Retry { after: None })
+        Some(match undecoded {
+            true => Disposition::DeadLetter,
+            false => Disposition::Retry { after: None },
+        })
     }
 }
 
@@ -47,7 +55,9 @@ pub(crate) fn never_ran(error: &(dyn Error + 'static)) -> bool {
 mod tests {
     use std::time::Duration;
 
-    use campanile_core::error;
+    use campanile_core::{BoxError, DecodeLayer, Record, Request, error};
+    use futures_util::FutureExt;
+    use tower::{Layer, Service, service_fn};
 
     use super::*;
 
@@ -64,6 +74,20 @@ mod tests {
         assert_eq!(classify(&outer), Disposition::Retry { after: Some(second) });
         assert_eq!(classify(&error::skip(outer)), Disposition::Skip);
         assert_eq!(classify(&error::stop("no database")), Disposition::Stop);
+    }
+
+    #[test]
+    fn what_does_not_decode_is_a_dead_letter_unless_its_decoder_says_otherwise() {
+        let decoded = |refuse: fn() -> BoxError| {
+            let decode = DecodeLayer::with(move |_: &Record| Err::<(), _>(refuse()));
+            let handler = service_fn(async |_: Request<()>| Ok::<_, BoxError>(()));
+            let call = decode.layer(handler).call(Record::builder("t", 0, 0).build());
+            classify(&*call.now_or_never().unwrap().unwrap_err())
+        };
+        assert_eq!(decoded(|| "no JSON".into()), Disposition::DeadLetter);
+        assert_eq!(decoded(|| error::skip("not ours").into()), Disposition::Skip);
+        let away = decoded(|| error::retry_after("no registry", Duration::from_secs(1)).into());
+        assert_eq!(away, Disposition::Retry { after: Some(Duration::from_secs(1)) });
     }
 
     #[test]

@@ -8,11 +8,11 @@
 //! * [`Guard`] is the layer around a plain function.
 
 pub use campanile_core::{
-    BoxError, CarryLock, Classify, Clock, ConfigError, Coordinates, Decode, DecodeError,
-    DecodeLayer, Disposition, Duplicate, FencingToken, Fingerprint, FingerprintHasher, Guarded,
-    Headers, IdempotencyKey, IntoKey, KeyExtractor, Lock, LockLost, Lost, LostCause, Namespace,
-    Outcome, Parked, Record, RecordBuilder, Request, Timestamp, Unguarded, classify, decode, error,
-    key,
+    AsyncDecode, AsyncDecodeLayer, BoxError, CarryLock, Classify, Clock, ConfigError, Coordinates,
+    Decode, DecodeError, DecodeLayer, Disposition, Duplicate, FencingToken, Fingerprint,
+    FingerprintHasher, Guarded, Headers, IdempotencyKey, IntoKey, KeyExtractor, Lock, LockLost,
+    Lost, LostCause, Namespace, Outcome, Parked, Record, RecordBuilder, Request, Timestamp,
+    Unguarded, classify, decode, error, key,
 };
 pub use campanile_idempotency::{
     Backoff, Defaults, Exhausted, Failed, Guard, HeldLock, IdempotencyError, IdempotencyLayer,

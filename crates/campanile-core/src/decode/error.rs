@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::fmt;
 
-use crate::{BoxError, Coordinates};
+use crate::{BoxError, Coordinates, Record};
 
 /// A record's payload does not make a body. Says which record and why, and never shows the payload.
 #[derive(Debug)]
@@ -14,7 +14,8 @@ pub struct DecodeError {
 }
 
 impl DecodeError {
-    pub(super) fn new(coordinates: Coordinates, is_null: bool, source: BoxError) -> Self {
+    pub(super) fn of(record: &Record, source: BoxError) -> Self {
+        let (coordinates, is_null) = (record.coordinates().clone(), record.payload().is_none());
         Self { coordinates, is_null, source }
     }
 

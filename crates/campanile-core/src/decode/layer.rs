@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use serde::de::DeserializeOwned;
 use tower_layer::Layer;
 
-use super::{Decode, DecodeService, Json, Raw, RawBytes, Tombstones};
+use super::{AsyncDecodeLayer, Decode, DecodeService, Json, Raw, RawBytes, Tombstones};
 use crate::{BoxError, Record};
 
 /// Turns a [`Record`] (or a [`Request`](crate::Request)) into a request with a decoded body.
@@ -61,6 +61,16 @@ impl<In> DecodeLayer<(), In> {
         E: Into<BoxError>,
     {
         DecodeLayer::new(decoder)
+    }
+
+    /// A closure over the record that may wait, for its schema say; see [`AsyncDecodeLayer`].
+    pub fn with_async<F, Fut, T, E>(decoder: F) -> AsyncDecodeLayer<F, In>
+    where
+        F: Fn(Record) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+        E: Into<BoxError>,
+    {
+        AsyncDecodeLayer::new(decoder)
     }
 }
 

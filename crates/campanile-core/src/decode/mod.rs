@@ -1,8 +1,10 @@
 //! From a record's payload to a request's body.
 //!
 //! [`DecodeLayer`] stands outside the idempotency layer by default: what does not decode never
-//! takes a lock, and the key can come from the body.
+//! takes a lock, and the key can come from the body. [`AsyncDecodeLayer`] is the same for a decoder
+//! that has to wait.
 
+mod asynchronous;
 mod decoders;
 mod error;
 mod future;
@@ -11,6 +13,7 @@ mod service;
 
 use crate::{BoxError, Record};
 
+pub use self::asynchronous::{AsyncDecode, AsyncDecodeLayer, AsyncDecodeService, DecodingFuture};
 pub use self::decoders::{Json, NotJson, Raw, RawBytes, Tombstones};
 pub use self::error::DecodeError;
 pub use self::future::ResponseFuture;
@@ -26,7 +29,8 @@ pub trait Decode {
     ///
     /// # Errors
     /// When the record has none; it becomes the source of a [`DecodeError`]. Its text should not
-    /// show the payload.
+    /// show the payload. No further attempt would mend it, unless it is marked by
+    /// [`retry_after`](crate::error::retry_after).
     fn decode(&self, record: &Record) -> Result<Self::Body, BoxError>;
 }
 

@@ -10,6 +10,9 @@ use tower_service::Service;
 use super::{Decode, DecodeError, ResponseFuture};
 use crate::{BoxError, BoxableError, IntoParts, Request};
 
+/// The source of the error of a decoder's panic.
+pub(super) const PANICKED: &str = "the decoder panicked";
+
 /// Decodes, then calls the inner service. Made by [`DecodeLayer`](super::DecodeLayer).
 pub struct DecodeService<S, D, In> {
     inner: S,
@@ -44,13 +47,9 @@ where
         let parts = input.into_request_parts();
         // A decoder that panics on one record must not be tried with it for ever.
         let decoded = catch_unwind(AssertUnwindSafe(|| self.decoder.decode(&parts.record)));
-        match decoded.unwrap_or_else(|_| Err("the decoder panicked".into())) {
+        match decoded.unwrap_or_else(|_| Err(PANICKED.into())) {
             Ok(body) => ResponseFuture::inner(self.inner.call(Request::from_parts(parts, body))),
-            Err(source) => {
-                let coordinates = parts.record.coordinates().clone();
-                let is_null = parts.record.payload().is_none();
-                ResponseFuture::refused(DecodeError::new(coordinates, is_null, source))
-            }
+            Err(source) => ResponseFuture::refused(DecodeError::of(&parts.record, source)),
         }
     }
 }

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod decoding;
+mod decoding_waits;
 mod errors;
 mod keys;
 mod records;

@@ -1,0 +1,121 @@
+//! The response future: the decoding first, then the inner service.
+
+use std::fmt;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use pin_project_lite::pin_project;
+use tower_service::Service;
+
+use crate::decode::DecodeError;
+use crate::decode::service::PANICKED;
+use crate::{BoxError, BoxableError, Parts, Record, Request};
+
+pin_project! {
+    /// The response of an [`AsyncDecodeService`](super::AsyncDecodeService).
+    ///
+    /// # Cancellation
+    /// Dropped while it decodes, the decoder's future is dropped and the inner service's readiness
+    /// given back; nothing else has happened. After that it is the inner service's.
+    pub struct DecodingFuture<F, S, B>
+    where
+        S: Service<Request<B>>,
+    {
+        #[pin]
+        state: State<F, S, B>,
+    }
+}
+
+pin_project! {
+    #[project = StateProj]
+    enum State<F, S, B>
+    where
+        S: Service<Request<B>>,
+    {
+        // The decoder works; the inner service is ready.
+        Decoding {
+            #[pin]
+            decoding: F,
+            pending: Option<(S, Parts)>,
+        },
+        // The body was decoded; the inner service works.
+        Inner {
+            #[pin]
+            future: S::Future,
+        },
+        // It was not; the error until it is handed out.
+        Refused {
+            error: Option<DecodeError>,
+        },
+    }
+}
+
+impl<F, S: Service<Request<B>>, B> DecodingFuture<F, S, B> {
+    pub(super) fn new(decoding: F, ready: S, parts: Parts) -> Self {
+        Self { state: State::Decoding { decoding, pending: Some((ready, parts)) } }
+    }
+
+    pub(super) fn panicked(record: &Record) -> Self {
+        Self { state: State::refused(record, PANICKED.into()) }
+    }
+}
+
+impl<F, S: Service<Request<B>>, B> State<F, S, B> {
+    fn refused(record: &Record, source: BoxError) -> Self {
+        Self::Refused { error: Some(DecodeError::of(record, source)) }
+    }
+}
+
+impl<F, S, B, E> Future for DecodingFuture<F, S, B>
+where
+    F: Future<Output = Result<B, E>>,
+    E: Into<BoxError>,
+    S: Service<Request<B>>,
+    S::Error: BoxableError,
+{
+    type Output = Result<S::Response, BoxError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut state = self.project().state;
+        loop {
+            let next = match state.as_mut().project() {
+                StateProj::Decoding { decoding, pending } => {
+                    // A decoder that panics on one record must not be tried with it for ever.
+                    let polled = catch_unwind(AssertUnwindSafe(|| decoding.poll(cx)));
+                    let decoded = match polled {
+                        Ok(polled) => ready!(polled).map_err(Into::into),
+                        Err(_) => Err(PANICKED.into()),
+                    };
+                    let (mut ready, parts) = pending.take().expect("taken once, at its end");
+                    match decoded {
+                        Ok(body) => {
+                            State::Inner { future: ready.call(Request::from_parts(parts, body)) }
+                        }
+                        Err(source) => State::refused(&parts.record, source),
+                    }
+                }
+                StateProj::Inner { future } => {
+                    return Poll::Ready(ready!(future.poll(cx)).map_err(Into::into));
+                }
+                StateProj::Refused { error } => {
+                    let error = error.take().expect("polled after it was ready");
+                    return Poll::Ready(Err(error.into()));
+                }
+            };
+            state.set(next);
+        }
+    }
+}
+
+impl<F, S: Service<Request<B>>, B> fmt::Debug for DecodingFuture<F, S, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = match &self.state {
+            State::Decoding { .. } => "Decoding",
+            State::Inner { .. } => "Inner",
+            State::Refused { .. } => "Refused",
+        };
+        f.debug_struct("DecodingFuture").field("state", &state).finish_non_exhaustive()
+    }
+}
