@@ -28,7 +28,10 @@ pub(super) fn check(
     let clock = Clock::boot();
     let start = clock.now();
     let mut told = BTreeSet::new();
-    let consumed = settings.topics.iter().map(|topic| (&**topic, Use::Consumed));
+    let consumed = settings.topics.iter().map(|topic| match settings.rungs.of(topic) {
+        Some(_) => (&**topic, Use::Retries),
+        None => (&**topic, Use::Consumed),
+    });
     let written = settings.dead_letter_topics.iter().map(|topic| (&**topic, Use::DeadLetters));
     for (topic, of) in consumed.chain(written) {
         loop {
@@ -63,6 +66,7 @@ pub(super) fn check(
 #[derive(Clone, Copy)]
 enum Use {
     Consumed,
+    Retries,
     DeadLetters,
 }
 
@@ -71,6 +75,10 @@ fn missing(topic: &str, of: Use) -> String {
         Use::Consumed => {
             format!("topic `{topic}` does not exist: create it, or correct its name")
         }
+        Use::Retries => format!(
+            "retry topic `{topic}` does not exist: create it, with any number of partitions and a \
+             retention that is longer than any outage of this consumer, or correct its name"
+        ),
         Use::DeadLetters => format!(
             "topic `{topic}`, for dead letters, does not exist: create it, with any number of \
              partitions and a retention that leaves time to look at them, or correct its name"

@@ -22,7 +22,7 @@ async fn one_that_does_not_exist_is_named() {
     let unknown = RDKafkaRespErr::RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART;
     kafka.cluster().topic_error(LATER, unknown).unwrap();
     let error = error(retrying(kafka.consumer_config("g"))).await;
-    assert!(error.to_string().contains("topic `orders.later` does not exist"), "{error}");
+    assert!(error.to_string().contains("retry topic `orders.later` does not exist"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
