@@ -14,6 +14,7 @@ use super::topic::Topic;
 use super::{Cause, HeaderStyle, Letter};
 use crate::given_up::{Burial, leave, skip};
 use crate::publish::{Message, Publisher, Refused};
+use crate::retry_topics::origin;
 
 /// From this burial on a letter has no payload: those before were interrupted, maybe by its fault.
 const TRUNCATED_FROM: u32 = 2;
@@ -45,12 +46,22 @@ pub(crate) struct Dead {
 /// Why a record is not buried. It is not committed, and is dealt with again later.
 #[derive(Debug)]
 pub(crate) enum Unburied {
-    /// It could not be published within the budget. Its lock, if it had one, is let go.
-    Unpublished { topic: Arc<str>, error: String },
+    /// It could not be published within the budget, and what would help. Its lock, if it had one, is
+    /// let go.
+    Unpublished { topic: Option<Arc<str>>, error: String, help: &'static str },
     /// So many burials were begun that nothing is published any more. Its lock is let go.
     Stuck { burials: u32 },
     /// Its lock was lost, or its entry cannot be written.
     Unsettled(BoxError),
+}
+
+/// What of a record its letter has.
+#[derive(Clone, Copy)]
+struct Form {
+    /// Neither the payload nor what else is large.
+    truncated: bool,
+    /// The record's time.
+    timed: bool,
 }
 
 impl DeadLetters {
@@ -81,18 +92,25 @@ impl DeadLetters {
             leave(burial).await.map_err(unsettled)?;
             return Err(Unburied::Stuck { burials });
         }
-        let unpublished = |topic, error| Err(Unburied::Unpublished { topic, error });
-        let topic = match self.topic_of(&dead.record.origin().topic) {
-            Ok(topic) => topic,
-            Err(error) => return unpublished("none".into(), error),
-        };
+        let topic = self.topic_of(&dead.record.origin().topic).map_err(|error| {
+            let help = "correct what chooses the topic, and start again";
+            Unburied::Unpublished { topic: None, error, help }
+        })?;
         let truncated = burials >= TRUNCATED_FROM;
-        match self.publish_under(burial.lock(), &topic, &dead, truncated).await? {
-            Ok(()) => {}
-            Err(refused) => return unpublished(topic, refused.to_string()),
-        }
-        let record = dead.record.coordinates();
-        tracing::warn!(%record, topic = &*topic, error = dead.reason, "given up: dead-lettered");
+        let published = self.publish_under(burial.lock(), &topic, &dead, truncated).await?;
+        let Form { truncated, .. } = published.map_err(|refused| Unburied::Unpublished {
+            topic: Some(topic.clone()),
+            error: refused.to_string(),
+            help: help(&refused),
+        })?;
+        tracing::warn!(
+            record = %dead.record.coordinates(),
+            origin = origin(&dead.record),
+            topic = &*topic,
+            truncated,
+            error = dead.reason,
+            "given up: dead-lettered"
+        );
         skip(burial, dead.reason).await.map_err(unsettled)
     }
 
@@ -103,7 +121,7 @@ impl DeadLetters {
         topic: &Arc<str>,
         dead: &Dead,
         truncated: bool,
-    ) -> Result<Result<(), Refused>, Unburied> {
+    ) -> Result<Result<Form, Refused>, Unburied> {
         let Some(lock) = lock else {
             return Ok(self.publish(topic, dead, None, truncated).await);
         };
@@ -115,21 +133,21 @@ impl DeadLetters {
         }
     }
 
-    /// In the form that the topic takes.
+    /// In the form that the topic takes; gives that.
     async fn publish(
         &self,
         topic: &Arc<str>,
         dead: &Dead,
         token: Option<FencingToken>,
-        mut truncated: bool,
-    ) -> Result<(), Refused> {
-        let mut timed = true;
+        truncated: bool,
+    ) -> Result<Form, Refused> {
+        let mut form = Form { truncated, timed: true };
         loop {
-            let message = self.message(topic, dead, token, truncated, timed);
+            let message = self.message(topic, dead, token, form);
             match self.publisher.publish(&message).await {
-                Err(Refused::TooLarge) if !truncated => truncated = true,
-                Err(Refused::Timestamp) if timed => timed = false,
-                result => return result,
+                Err(Refused::TooLarge) if !form.truncated => form.truncated = true,
+                Err(Refused::Timestamp) if form.timed => form.timed = false,
+                result => return result.map(|()| form),
             }
         }
     }
@@ -139,8 +157,7 @@ impl DeadLetters {
         topic: &Arc<str>,
         Dead { record, cause, .. }: &Dead,
         token: Option<FencingToken>,
-        truncated: bool,
-        timed: bool,
+        Form { truncated, timed }: Form,
     ) -> Message {
         let letter = Letter { record, group: &self.group, cause, token, truncated };
         let small = |key: &&Bytes| !truncated || key.len() <= KEPT_KEY;
@@ -151,6 +168,18 @@ impl DeadLetters {
             timestamp: record.timestamp().filter(|_| timed),
             headers: letter.headers(self.headers),
         }
+    }
+}
+
+/// What would help against it.
+fn help(refused: &Refused) -> &'static str {
+    match refused {
+        Refused::TooLarge => {
+            "it is too large even without its payload: raise the topic's `max.message.bytes`, or the \
+             producer's if that is set"
+        }
+        Refused::Timestamp => "the topic takes it neither with the record's time nor without",
+        Refused::Otherwise(_) => "create the topic, allow writing to it, or bring its brokers back",
     }
 }
 

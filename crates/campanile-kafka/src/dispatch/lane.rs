@@ -36,6 +36,8 @@ pub(super) struct Head {
     pub(super) tries: u32,
     /// How many of its burial locks were let go in order: none of these burials was a crash.
     pub(super) excused: u32,
+    /// Whether it was told that its dead letter is not published.
+    pub(super) told: bool,
     /// The holder that it waited for last. Kept until the next attempt has ended: as long as somebody
     /// has it, the key is answered from how the holder ended.
     pub(super) waited: Option<Settled>,
@@ -111,6 +113,7 @@ impl Lane {
                 record,
                 tries: 0,
                 excused: 0,
+                told: false,
                 waited: None,
                 state: HeadState::Due,
             });

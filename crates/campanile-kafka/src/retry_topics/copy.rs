@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use campanile_core::{Coordinates, Record, Timestamp};
+use tracing::field::{DisplayValue, display};
 
 use crate::millis;
 use crate::publish::Message;
@@ -43,6 +44,11 @@ pub(super) fn message(record: &Record, topic: Arc<str>) -> Message {
         timestamp: None,
         headers,
     }
+}
+
+/// Where a copy's record stood first, for events: by that it is followed. `None` of what is no copy.
+pub(crate) fn origin(record: &Record) -> Option<DisplayValue<&Coordinates>> {
+    (record.origin() != record.coordinates()).then(|| display(record.origin()))
 }
 
 /// What the headers of a copy say.

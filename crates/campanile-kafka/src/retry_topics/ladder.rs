@@ -113,21 +113,19 @@ impl Ladder {
         &self.rungs
     }
 
-    /// Publishes a copy of a record that is to be tried again after this time, and that came from this
-    /// rung, if from any. Gives the topic. Only after this is `Ok` may the record's offset be
-    /// committed.
+    /// Where a record waits that is to be tried again after this time, and that came from this rung,
+    /// if from any.
+    pub(crate) fn next(&self, after: Option<Duration>, from: Option<&Rung>) -> &Rung {
+        self.rungs.next(after, from)
+    }
+
+    /// Publishes a copy of a record to one of the topics. Only after this is `Ok` may the record's
+    /// offset be committed.
     ///
     /// # Cancellation
     /// Dropped, the copy may be published all the same.
-    pub(crate) async fn publish(
-        &self,
-        record: &Record,
-        after: Option<Duration>,
-        from: Option<&Rung>,
-    ) -> (Arc<str>, Result<(), Refused>) {
-        let topic = self.rungs.next(after, from).topic.clone();
-        let published = self.publisher.publish(&copy::message(record, topic.clone())).await;
-        (topic, published)
+    pub(crate) async fn publish(&self, record: &Record, topic: &Arc<str>) -> Result<(), Refused> {
+        self.publisher.publish(&copy::message(record, topic.clone())).await
     }
 }
 

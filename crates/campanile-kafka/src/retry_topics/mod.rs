@@ -9,7 +9,7 @@ mod sources;
 
 use std::time::Duration;
 
-pub(crate) use self::copy::Origin;
+pub(crate) use self::copy::{Origin, origin};
 pub(crate) use self::ladder::{Ladder, Rung, Rungs, now};
 pub(crate) use self::sources::Sources;
 

@@ -15,13 +15,38 @@ use campanile_kafka::{DeadLetter, FloodGuard};
 use campanile_test::{Message, MockKafka};
 use rdkafka::types::RDKafkaRespErr;
 use tower::service_fn;
+use tracing::subscriber::DefaultGuard;
 use tracing_subscriber::fmt::format::FmtSpan;
 
 use support::{consumer, serve, until, until_committed, within};
 
+mod events;
+
 /// What was written.
 #[derive(Clone, Default)]
-struct Written(Arc<Mutex<Vec<u8>>>);
+pub(crate) struct Written(Arc<Mutex<Vec<u8>>>);
+
+impl Written {
+    /// From now on, what this thread tells, as long as the guard is there.
+    pub(crate) fn begin() -> (Self, DefaultGuard) {
+        let written = Self::default();
+        let writer = written.clone();
+        let subscriber =
+            tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+        (written, tracing::subscriber::set_default(subscriber))
+    }
+
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+
+    /// The lines of this level with this text.
+    pub(crate) fn lines(&self, level: &str, about: &str) -> Vec<String> {
+        let text = self.text();
+        let lines = text.lines().filter(|line| line.contains(level) && line.contains(about));
+        lines.map(str::to_owned).collect()
+    }
+}
 
 impl io::Write for Written {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -64,7 +89,7 @@ async fn each_attempt_has_a_span_that_names_the_record_and_shows_neither_key_nor
     until_committed(&config, "orders", &[1]).await;
     serving.stop().await.unwrap();
 
-    let text = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
+    let text = written.text();
     let spans: Vec<&str> = text.lines().filter(|line| line.contains("record{")).collect();
     let begun = spans.iter().filter(|line| line.ends_with("new")).count();
     assert_eq!(begun, 2, "{text}");
@@ -82,23 +107,15 @@ async fn each_attempt_has_a_span_that_names_the_record_and_shows_neither_key_nor
     }
     let told = |line: &&str| line.contains("WARN") && line.contains("orders/0@0");
     let retried = text.lines().find(told).unwrap_or_else(|| panic!("no event in {text}"));
-    assert!(retried.contains("no route"), "{retried}");
+    assert!(retried.contains("no route") && retried.contains("after=0ns"), "{retried}");
+    assert!(!retried.contains("origin") && !retried.contains("retry_topic"), "{retried}");
     assert!(!text.contains("s3cret"), "{text}");
 }
 
 #[tokio::test(flavor = "current_thread")]
 async fn a_letter_that_is_not_published_and_a_flood_are_told_with_what_to_do() {
-    let written = Written::default();
-    let writer = written.clone();
-    let subscriber =
-        tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
-    let _guard = tracing::subscriber::set_default(subscriber);
-    let text = || String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
-    let errors = |about: &str| -> Vec<String> {
-        let text = text();
-        let lines = text.lines().filter(|line| line.contains("ERROR") && line.contains(about));
-        lines.map(str::to_owned).collect()
-    };
+    let (written, _guard) = Written::begin();
+    let errors = |about: &str| written.lines("ERROR", about);
 
     let kafka = MockKafka::start(1).unwrap();
     kafka.create_topic("orders", 1).unwrap();
@@ -132,9 +149,9 @@ async fn a_letter_that_is_not_published_and_a_flood_are_told_with_what_to_do() {
     until_committed(&config, "orders", &[2]).await;
     serving.stop().await.unwrap();
     let told = errors("paused");
-    assert_eq!(told.len(), 1, "{}", text());
+    assert_eq!(told.len(), 1, "{}", written.text());
     for part in ["orders/0@2", "card expired", "most=1", "of_last=10", "resume by the handle"] {
         assert!(told[0].contains(part), "{part} is not in {}", told[0]);
     }
-    assert!(!text().contains("s3cret"), "{}", text());
+    assert!(!written.text().contains("s3cret"), "{}", written.text());
 }

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use campanile_core::{BoxError, Coordinates};
+use campanile_core::{BoxError, Record};
 use campanile_idempotency::{Backoff, Settled};
+use tracing::field::debug;
 
 use super::Board;
 use crate::dead_letter::Cause;
@@ -11,6 +12,7 @@ use crate::dispatch::attempt::Ended;
 use crate::dispatch::lane::HeadState;
 use crate::error::{ConsumerError, chain};
 use crate::given_up::Fate;
+use crate::retry_topics::origin;
 use crate::slot::SlotId;
 use crate::verdict::{Verdict, asked_the_store, judge};
 
@@ -50,7 +52,7 @@ impl Board {
                 self.summary.deferred += 1;
                 self.finish(slot);
             }
-            Ended::NotDeferred(after) => self.wait(slot, after, None),
+            Ended::NotDeferred(after) => drop(self.wait(slot, after, None)),
             Ended::Held => self.due_again(slot),
             Ended::Left => self.leave(slot),
             Ended::Panicked(text) => self.panicked(slot, &text),
@@ -61,13 +63,13 @@ impl Board {
 
     /// User code has panicked over this lane's record.
     pub(in crate::dispatch) fn panicked(&mut self, slot: SlotId, text: &str) {
-        tracing::warn!(record = %self.at(slot), panic = text, "panicked, to be tried again");
         self.store.not_asked(slot);
-        self.retry(slot, None);
+        self.retry(slot, None, &format!("panicked: {text}"));
     }
 
     pub(super) fn failed(&mut self, slot: SlotId, error: BoxError) -> Option<ConsumerError> {
-        let at = self.at(slot);
+        let record = self.record(slot);
+        let (at, origin) = (record.coordinates(), origin(&record));
         let text = || chain(&*error);
         let verdict = judge(&error, &self.policies.classifiers);
         if let Verdict::StoreDown = verdict {
@@ -78,14 +80,11 @@ impl Board {
             self.store.not_asked(slot);
         }
         match verdict {
-            Verdict::Retry { after } => {
-                tracing::warn!(record = %at, error = text(), "failed, to be tried again");
-                self.retry(slot, after);
-            }
+            Verdict::Retry { after } => self.retry(slot, after, &text()),
             Verdict::Wait { after, settled } => {
-                tracing::debug!(record = %at, error = text(), "waits");
                 self.summary.waited += 1;
-                self.wait(slot, after, settled);
+                let after = self.wait(slot, after, settled).map(debug);
+                tracing::debug!(record = %at, origin, error = text(), after, "waits");
             }
             Verdict::StoreDown => {
                 self.summary.waited += 1;
@@ -93,7 +92,7 @@ impl Board {
             }
             Verdict::GiveUp { burial, reason, help } => match &self.policies.given_up {
                 Fate::Skip => {
-                    tracing::warn!(record = %at, error = text(), "given up and skipped");
+                    tracing::warn!(record = %at, origin, error = text(), "given up and skipped");
                     self.skip(slot, burial, reason);
                 }
                 Fate::DeadLetter(letters) => {
@@ -103,7 +102,7 @@ impl Board {
                 Fate::Stop => return Some(self.halt(slot, burial, help, error)),
             },
             Verdict::Skip { burial, reason } => {
-                tracing::info!(record = %at, error = text(), "skipped");
+                tracing::info!(record = %at, origin, error = text(), "skipped");
                 self.skip(slot, burial, reason);
             }
             Verdict::Stop { burial, help } => return Some(self.halt(slot, burial, help, error)),
@@ -111,10 +110,17 @@ impl Board {
         None
     }
 
-    /// The record is tried again after this time, or after the driver's own back-off.
-    pub(super) fn wait(&mut self, slot: SlotId, after: Option<Duration>, settled: Option<Settled>) {
+    /// The record is tried again after this time, or after the driver's own back-off. Gives the time;
+    /// `None` if somebody else is to try it.
+    pub(super) fn wait(
+        &mut self,
+        slot: SlotId,
+        after: Option<Duration>,
+        settled: Option<Settled>,
+    ) -> Option<Duration> {
         if self.lane(slot).is_draining() {
-            return self.leave(slot);
+            self.leave(slot);
+            return None;
         }
         let head = self.lane(slot).head();
         let after = after.unwrap_or_else(|| {
@@ -124,6 +130,7 @@ impl Board {
         head.waited.clone_from(&settled);
         let id = self.waits.start(slot, after, settled);
         self.lane(slot).head().state = HeadState::Waiting(id);
+        Some(after)
     }
 
     /// The record is tried again as soon as it may be dispatched.
@@ -146,7 +153,7 @@ impl Board {
         self.left(amount);
     }
 
-    pub(super) fn at(&mut self, slot: SlotId) -> Coordinates {
-        self.lane(slot).head().record.coordinates().clone()
+    pub(super) fn record(&mut self, slot: SlotId) -> Record {
+        self.lane(slot).head().record.clone()
     }
 }

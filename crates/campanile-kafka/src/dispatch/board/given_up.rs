@@ -13,6 +13,7 @@ use crate::error::{ConsumerError, chain};
 use crate::flood::Flooded;
 use crate::given_up::{Burial, hold, leave, skip};
 use crate::handle::Paused;
+use crate::retry_topics::origin;
 use crate::slot::SlotId;
 use crate::task::Task;
 
@@ -70,22 +71,30 @@ impl Board {
 
     /// The record's dead letter is not published, or that is not recorded.
     pub(super) fn unburied(&mut self, slot: SlotId, why: Unburied) -> Option<ConsumerError> {
-        let record = self.at(slot);
+        let record = self.record(slot);
+        let (at, origin) = (record.coordinates(), origin(&record));
         match why {
             Unburied::Unsettled(error) => return self.failed(slot, error),
-            Unburied::Unpublished { topic, error } => {
-                tracing::error!(
-                    %record,
-                    topic = &*topic,
-                    error,
-                    "the dead letter is not published, so its partition waits: create the topic, \
-                     allow writing to it, or bring its brokers back"
-                );
+            Unburied::Unpublished { topic, error, help } => {
+                let topic = topic.as_deref();
+                // Once for somebody to come; then only that it is still so.
+                if std::mem::replace(&mut self.lane(slot).head().told, true) {
+                    tracing::warn!(record = %at, origin, topic, error, "still not published");
+                } else {
+                    tracing::error!(
+                        record = %at,
+                        origin,
+                        topic,
+                        error,
+                        "the dead letter is not published, so its partition waits: {help}"
+                    );
+                }
                 self.wait(slot, None, None);
             }
             Unburied::Stuck { burials } => {
                 tracing::error!(
-                    %record,
+                    record = %at,
+                    origin,
                     burials,
                     "every burial was interrupted, so its partition stands still: find out what \
                      ends the process while the dead letter is published, then reopen the key"
@@ -98,8 +107,10 @@ impl Board {
 
     fn flooded(&mut self, slot: SlotId, Flooded { most, of_last }: Flooded, error: &str) {
         self.gate.flooded(Paused::Flood { most, of_last });
+        let record = self.record(slot);
         tracing::error!(
-            record = %self.at(slot),
+            record = %record.coordinates(),
+            origin = origin(&record),
             error,
             most,
             of_last,
@@ -117,7 +128,7 @@ impl Board {
         error: BoxError,
     ) -> ConsumerError {
         self.let_go(slot, leave(burial), Ended::Left);
-        ConsumerError::stopped(&self.at(slot), help, error)
+        ConsumerError::stopped(self.record(slot).coordinates(), help, error)
     }
 
     /// Lets the lock go.
@@ -128,7 +139,7 @@ impl Board {
         ended: Ended,
     ) {
         let report = self.report(slot);
-        let record = self.lane(slot).head().record.clone();
+        let record = self.record(slot);
         let task = Task::spawn(async move {
             if let Err(error) = settled.await {
                 tracing::warn!(error = chain(&error), "the lock expires by itself");

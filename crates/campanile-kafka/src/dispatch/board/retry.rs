@@ -8,38 +8,53 @@ use tokio::time::Instant;
 use super::Board;
 use crate::dispatch::attempt::Ended;
 use crate::dispatch::lane::HeadState;
-use crate::retry_topics::Ladder;
+use crate::retry_topics::{Ladder, origin};
 use crate::slot::SlotId;
 use crate::task::Task;
 
 impl Board {
     /// An attempt has failed. Again after this time, or after a back-off of the driver's.
-    pub(super) fn retry(&mut self, slot: SlotId, after: Option<Duration>) {
+    pub(super) fn retry(&mut self, slot: SlotId, after: Option<Duration>, error: &str) {
         self.summary.retried += 1;
-        match self.policies.ladder.clone() {
-            Some(ladder) if !self.lane(slot).is_draining() => self.defer(slot, ladder, after),
-            _ => self.wait(slot, after, None),
-        }
+        let record = self.record(slot);
+        let (after, retry_topic) = match self.policies.ladder.clone() {
+            Some(ladder) if !self.lane(slot).is_draining() => {
+                let to = ladder.next(after, self.lane(slot).rung()).clone();
+                self.defer(slot, ladder, to.topic.clone(), after);
+                (Some(to.delay), Some(to.topic))
+            }
+            _ => (self.wait(slot, after, None), None),
+        };
+        tracing::warn!(
+            record = %record.coordinates(),
+            origin = origin(&record),
+            error,
+            after = after.map(debug),
+            retry_topic = retry_topic.as_deref(),
+            "failed, to be tried again"
+        );
     }
 
-    /// Publishes a copy, so that the others need not wait for this record.
-    fn defer(&mut self, slot: SlotId, ladder: Arc<Ladder>, after: Option<Duration>) {
+    /// Publishes a copy, so that the others need not wait for this record. What has no copy is tried
+    /// again after this time, or after a back-off of the driver's.
+    fn defer(
+        &mut self,
+        slot: SlotId,
+        ladder: Arc<Ladder>,
+        topic: Arc<str>,
+        after: Option<Duration>,
+    ) {
         let report = self.report(slot);
-        let lane = self.lane(slot);
-        let (record, rung) = (lane.head().record.clone(), lane.rung().cloned());
+        let record = self.record(slot);
         let start = Instant::now();
         let task = Task::spawn(async move {
-            let at = record.coordinates();
-            let (topic, published) = ladder.publish(&record, after, rung.as_ref()).await;
-            report.send(match published {
-                Ok(()) => {
-                    tracing::debug!(record = %at, topic = &*topic, "waits in a retry topic");
-                    Ended::Deferred
-                }
+            report.send(match ladder.publish(&record, &topic).await {
+                Ok(()) => Ended::Deferred,
                 Err(error) => {
                     tracing::warn!(
-                        record = %at,
-                        topic = &*topic,
+                        record = %record.coordinates(),
+                        origin = origin(&record),
+                        retry_topic = &*topic,
                         %error,
                         "not published to its retry topic, so it is tried again where it stands"
                     );

@@ -1,0 +1,85 @@
+//! What the events about a record tell.
+
+use std::time::Duration;
+
+use campanile_core::{BoxError, Record, error};
+use campanile_kafka::{DeadLetter, RetryTopics};
+use campanile_test::{Message, MockKafka};
+use tower::service_fn;
+
+use crate::Written;
+use crate::support::{consumer, serve, until, until_committed};
+
+fn kafka(payload: &str, topics: &[&str]) -> MockKafka {
+    let kafka = MockKafka::start(1).unwrap();
+    kafka.create_topic("orders", 1).unwrap();
+    topics.iter().for_each(|topic| kafka.create_topic(topic, 1).unwrap());
+    let message = Message::to("orders").partition(0).key("k".repeat(1000)).payload(payload);
+    kafka.producer().produce(message).unwrap();
+    kafka
+}
+
+fn contains(line: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(line.contains(part), "{part} is not in {line}");
+    }
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_record_can_be_followed_through_its_retry_topics_to_its_dead_letter() {
+    let (written, _guard) = Written::begin();
+    let kafka = kafka("p", &["orders.soon", "orders.later", "orders.dead"]);
+    let config = kafka.consumer_config("g");
+    let retries = RetryTopics::new()
+        .then("orders.soon", Duration::from_millis(10))
+        .then("orders.later", Duration::from_millis(20));
+    let service = service_fn(async |record: Record| match record.topic() {
+        "orders" => Err::<(), _>(BoxError::from("busy")),
+        "orders.soon" => panic!("a panic of this test"),
+        _ => Err(error::permanent("card expired").into()),
+    });
+    let consumer = consumer(config.clone(), "orders")
+        .with_retry_topics(retries)
+        .with_given_up(DeadLetter::topic("orders.dead"));
+    let serving = serve(consumer, service);
+    until_committed(&config, "orders.later", &[1]).await;
+    serving.stop().await.unwrap();
+    let retried = written.lines("WARN", "failed, to be tried again");
+    let [first, second] = &retried[..] else { panic!("{}", written.text()) };
+    contains(first, &["record=orders/0@0", "busy", "after=10ms", r#"retry_topic="orders.soon""#]);
+    assert!(!first.contains("origin"), "{first}");
+    contains(second, &["record=orders.soon/0@0", "origin=orders/0@0", "panicked: a panic"]);
+    contains(second, &["after=20ms", r#"retry_topic="orders.later""#]);
+    let buried = written.lines("WARN", "dead-lettered");
+    contains(&buried[0], &["record=orders.later/0@0", "origin=orders/0@0", "truncated=false"]);
+}
+
+/// Serves until the condition is met, with this room for a letter.
+async fn bury(written: &Written, room: &str, until_this: impl Fn() -> bool) {
+    let kafka = kafka(&"p".repeat(5000), &["orders.dead"]);
+    let letters_to = DeadLetter::topic("orders.dead").set("message.max.bytes", room);
+    let service =
+        service_fn(async |_: Record| Err::<(), _>(BoxError::from(error::permanent("no"))));
+    let consumer = consumer(kafka.consumer_config("g"), "orders").with_given_up(letters_to);
+    let serving = serve(consumer, service);
+    until("the event", until_this).await;
+    serving.stop().await.unwrap();
+    assert!(!written.text().contains("ppp"), "{}", written.text());
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_letter_without_its_payload_is_told_as_such() {
+    let (written, _guard) = Written::begin();
+    bury(&written, "5000", || !written.lines("WARN", "dead-lettered").is_empty()).await;
+    contains(&written.lines("WARN", "dead-lettered")[0], &["truncated=true"]);
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_letter_that_is_too_large_in_any_form_is_told_once_as_an_error_with_what_to_do() {
+    let (written, _guard) = Written::begin();
+    bury(&written, "1000", || written.lines("WARN", "still not published").len() >= 2).await;
+    let told = written.lines("ERROR", "not published");
+    assert_eq!(told.len(), 1, "{told:?}");
+    contains(&told[0], &["orders/0@0", "without its payload", "`max.message.bytes`"]);
+    assert!(!told[0].contains("create the topic"), "{}", told[0]);
+}
