@@ -34,11 +34,17 @@ for i, key in ipairs(KEYS) do
   local entry = redis.pcall('GET', key)
   local state, flags = state_of(entry)
   if state == PROCESSING and sub(entry, 17, 24) == ARGV[BEFORE_OWNER + i] then
-    -- Who cancels never saw a token, so the handler did not run. A burial lock has counted none.
-    local attempt = struct.unpack('>I2', entry, 3)
-    if bit.band(flags, BURIAL) == 0 then attempt = max(attempt - 1, 0) end
+    -- Who cancels never saw a token, so the handler did not run. A burial lock has counted none, and
+    -- was not interrupted.
+    local attempt, interrupts, burials = struct.unpack('>I2BB', entry, 3)
+    if bit.band(flags, BURIAL) > 0 then
+      burials = max(burials - 1, 0)
+    else
+      attempt = max(attempt - 1, 0)
+    end
     local bits = RETRYING + RELEASED + bit.band(flags, DOOMED)
-    entry = pack('>BBI2', 0xC1, bits, attempt) .. sub(entry, 5, 36) .. now .. sub(entry, 45)
+    entry = pack('>BBI2BB', 0xC1, bits, attempt, interrupts, burials) .. sub(entry, 7, 36) .. now
+      .. sub(entry, 45)
     redis.call('SET', key, entry, 'PX', retention)
   else
     reply[#reply + 1] = i

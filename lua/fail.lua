@@ -13,10 +13,10 @@
 local retention, BEFORE_FAILED = ARGV[1], 1
 
 local PROCESSING, RETRYING = 1, 2
-local DOOMED = 16
+local BURIAL, DOOMED = 8, 16
 local ERROR = '\1' -- the kind of tail
 
-local sub, byte = string.sub, string.byte
+local sub, byte, char, max = string.sub, string.byte, string.char, math.max
 local pack = struct.pack
 
 local time = redis.call('TIME')
@@ -39,12 +39,16 @@ for i, key in ipairs(KEYS) do
   local state, flags = state_of(entry)
   if state == PROCESSING and sub(entry, 9, 24) == sub(failed, 1, 16) then
     local bits = RETRYING + bit.band(bit.bor(flags, byte(failed, 25)), DOOMED)
+    -- A burial that is let go was not interrupted.
+    local burials = byte(entry, 6)
+    if bit.band(flags, BURIAL) > 0 then burials = max(burials - 1, 0) end
     local at = pack('>I8', now + struct.unpack('>I8', failed, 17))
     local kind, tail = ERROR, sub(failed, 26)
     if tail == '' then
       kind, tail = sub(entry, 7, 7), sub(entry, 45)
     end
-    entry = pack('>BB', 0xC1, bits) .. sub(entry, 3, 6) .. kind .. sub(entry, 8, 36) .. at .. tail
+    entry = pack('>BB', 0xC1, bits) .. sub(entry, 3, 5) .. char(burials) .. kind
+      .. sub(entry, 8, 36) .. at .. tail
     redis.call('SET', key, entry, 'PX', retention)
   else
     reply[#reply + 1] = i

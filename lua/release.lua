@@ -37,15 +37,18 @@ for i, key in ipairs(KEYS) do
   local entry = redis.pcall('GET', key)
   local state, flags = state_of(entry)
   if state == PROCESSING and sub(entry, 9, 24) == sub(released, 1, 16) then
-    local attempt, interrupts = struct.unpack('>I2B', entry, 3)
+    local attempt, interrupts, burials = struct.unpack('>I2BB', entry, 3)
     local ran = byte(released, 17) == 1
-    -- A burial lock has counted none. What brings the process down at every run must end.
-    if bit.band(flags, BURIAL) == 0 and (not ran or interrupts < MAX_INTERRUPTS) then
+    if bit.band(flags, BURIAL) > 0 then
+      -- It has counted no attempt, and was not interrupted.
+      burials = max(burials - 1, 0)
+    elseif not ran or interrupts < MAX_INTERRUPTS then
+      -- What brings the process down at every run must end.
       attempt = max(attempt - 1, 0)
       if ran then interrupts = interrupts + 1 end
     end
     local bits = RETRYING + RELEASED + bit.band(flags, DOOMED)
-    entry = pack('>BBI2B', 0xC1, bits, attempt, interrupts) .. sub(entry, 6, 36) .. now
+    entry = pack('>BBI2BB', 0xC1, bits, attempt, interrupts, burials) .. sub(entry, 7, 36) .. now
       .. sub(entry, 45)
     redis.call('SET', key, entry, 'PX', retention)
   else

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::release::hand_burial_back;
 use super::{held, seen_by};
 use crate::entry::{Entry, Micros, State};
 use crate::limits::MAX_BACKOFF;
@@ -16,6 +17,7 @@ pub(super) fn apply(
     now: Micros,
 ) {
     if let Some(entry) = held(entry, grant) {
+        hand_burial_back(entry);
         entry.enter(State::Retrying, now.plus(delay.min(MAX_BACKOFF)));
         entry.doomed |= last;
         entry.tail.note_error(error);

@@ -25,6 +25,7 @@ pub(super) fn reply(after: Option<&Entry>, grant: Grant) -> Reply {
 /// Once the handler has begun, the attempt is handed back a bounded number of times: what brings
 /// the process down at every run must come to its end. A burial lock has counted none.
 pub(super) fn let_go(entry: &mut Entry, ran: bool, now: Micros) {
+    hand_burial_back(entry);
     let interrupted = ran && entry.interrupts < MAX_INTERRUPTS;
     if !entry.burial {
         if interrupted {
@@ -36,4 +37,11 @@ pub(super) fn let_go(entry: &mut Entry, ran: bool, now: Micros) {
     }
     entry.enter(State::Retrying, now);
     entry.released = true;
+}
+
+/// A burial that is let go was not interrupted: what counts are those that brought the process down.
+pub(super) fn hand_burial_back(entry: &mut Entry) {
+    if entry.burial {
+        entry.burials = entry.burials.saturating_sub(1);
+    }
 }

@@ -125,11 +125,12 @@ async fn a_burial_lock_that_nobody_takes_is_let_go_and_comes_again() {
     let layer = world.layer().with_max_attempts(1).unwrap();
     let service = failing(&layer, || "declined".into());
     drop(service.run("p-1").await);
-    for burials in 1..=3 {
+    for _ in 0..3 {
         sleep(HOUR).await;
         let called = service.run("p-1").await;
         let burial = exhausted(&called);
-        assert_eq!((burial.attempts, burial.burials), (1, burials));
+        // None of them was interrupted.
+        assert_eq!((burial.attempts, burial.burials), (1, 1));
         assert_eq!(burial.last_error.as_deref(), Some("declined"));
     }
     settle_down().await;

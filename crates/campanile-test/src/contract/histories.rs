@@ -189,24 +189,44 @@ pub(super) async fn the_last_error_is_told_by_the_burial_lock<S: Store, T: Time>
     }
 }
 
-pub(super) async fn a_burial_lock_counts_burials_and_no_attempts<S: Store, T: Time>(
+pub(super) async fn a_burial_that_runs_out_counts_and_one_that_is_let_go_does_not<
+    S: Store,
+    T: Time,
+>(
     witness: &Witness<'_, S, T>,
 ) -> Kept {
     let (key, _) = witness.bring(Situation::RetryingDoomed).await?;
-    let ends: [fn(Grant) -> Operation; 3] = [
+    let ends: [fn(Grant) -> Operation; 4] = [
         |grant| fail(grant, Duration::ZERO),
         |grant| Operation::Release { grant, ran: false },
         |grant| Operation::Release { grant, ran: true },
+        |grant| Operation::Cancel { owner: grant.owner },
     ];
-    for (expected, end) in (1..).zip(ends) {
-        let owner = owner();
-        let token = match witness.apply(&key, acquire_as(owner, LONG)).await?.reply {
-            Reply::Exhausted { token, attempt: 1, burials, .. } if burials == expected => token,
-            other => return Err(format!("burial {expected}: {other:?}")),
-        };
-        witness.apply(&key, end(Grant { token, owner })).await?;
+    for crashes in 0..2 {
+        for end in ends {
+            let grant = buried(witness, &key, LONG, crashes + 1).await?;
+            witness.apply(&key, end(grant)).await?;
+        }
+        buried(witness, &key, BRIEF, crashes + 1).await?;
+        witness.wait(BRIEF).await?;
     }
     Ok(())
+}
+
+/// A burial lock, the so-and-so-many-th.
+async fn buried<S: Store, T: Time>(
+    witness: &Witness<'_, S, T>,
+    key: &StoreKey,
+    ttl: Duration,
+    expected: u8,
+) -> Kept<Grant> {
+    let owner = owner();
+    match witness.apply(key, acquire_as(owner, ttl)).await?.reply {
+        Reply::Exhausted { token, attempt: 1, burials, .. } if burials == expected => {
+            Ok(Grant { token, owner })
+        }
+        other => Err(format!("burial {expected}: {other:?}")),
+    }
 }
 
 pub(super) async fn a_renewal_never_shortens_the_lock<S: Store, T: Time>(

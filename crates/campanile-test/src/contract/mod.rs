@@ -105,7 +105,7 @@ pub async fn violations<S: Store>(store: &S, time: &impl Time) -> Vec<Violation>
             a_key_that_is_not_interrupted_runs_out_of_attempts
             attempts_that_ran_are_handed_back_eight_times
             the_last_error_is_told_by_the_burial_lock
-            a_burial_lock_counts_burials_and_no_attempts
+            a_burial_that_runs_out_counts_and_one_that_is_let_go_does_not
             a_renewal_never_shortens_the_lock
             a_repeated_failure_does_not_move_the_next_attempt
             a_lock_longer_than_the_longest_is_cut

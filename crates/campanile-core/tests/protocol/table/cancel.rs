@@ -10,7 +10,8 @@ fn cancel() -> Operation {
 }
 
 fn released(before: Draft) -> Draft {
-    Draft { state: State::Retrying, released: true, burial: false, at: NOW, ..before }
+    let burials = before.burials - u8::from(before.burial);
+    Draft { state: State::Retrying, released: true, burial: false, burials, at: NOW, ..before }
 }
 
 #[test]
