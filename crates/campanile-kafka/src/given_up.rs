@@ -21,6 +21,10 @@ pub enum GivenUp {
     /// The record is skipped: its key's entry becomes FAILED, with the error as its reason, then the
     /// offset is committed. Without a lock (it was never tried) the offset alone. An event at level
     /// WARN names each.
+    ///
+    /// **Nothing ends it.** There is no [`FloodGuard`](crate::FloodGuard) for it: a handler that was
+    /// deployed broken, or a dependency that refuses everything, skips the whole topic. Where that
+    /// would hurt, use a [`DeadLetter`] topic.
     Skip,
     /// The record is published to a topic for dead letters; when the brokers have acknowledged that,
     /// its key's entry becomes FAILED, and then the offset is committed.

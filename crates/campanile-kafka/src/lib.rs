@@ -57,9 +57,10 @@
 //!   in a retry topic. A completion that comes after its partition was revoked commits nothing.
 //! * **Errors.** [`IdempotencyError`](campanile_idempotency::IdempotencyError) says what follows: a
 //!   key that is locked or backing off is tried again when its time has come, a store that is down
-//!   stops the dispatch until a probe succeeds. None of this counts as an attempt. What is given up
-//!   goes where [`GivenUp`] says: by default the consumer stops there. Other errors are classified; see
-//!   [`with_classifier`](Consumer::with_classifier).
+//!   stops the dispatch. Then one record at a time is dispatched as a probe, until the store has
+//!   answered one, and all go on; a probe whose handler runs for more than 6 s counts as answered. None
+//!   of this counts as an attempt. What is given up goes where [`GivenUp`] says: by default the consumer
+//!   stops there. Other errors are classified; see [`with_classifier`](Consumer::with_classifier).
 //! * **Dead letters.** With [`DeadLetter`], what is given up is published to a topic of its own; when
 //!   the brokers have acknowledged that, the key's entry becomes FAILED; then the offset is committed.
 //!   So a record is lost nowhere, and a letter may be there twice. While a letter cannot be published,
@@ -77,8 +78,10 @@
 //! Each attempt has a span `process` with the fields of OpenTelemetry's messaging conventions; keys
 //! and payloads are in none. Rebalances, retries, skipped records, dead letters, failing commits and
 //! a store that goes down are events; at level ERROR is what waits for somebody: a dead letter that
-//! cannot be published, and a pause because of a flood. What librdkafka logs has the target
-//! `librdkafka`.
+//! cannot be published (once for each record, then at WARN), and a pause because of a flood. A record
+//! is named in `record` by where it stands; a copy in a retry topic has its `origin` as well, by which it
+//! is followed, and a retry tells `after` which time, and in which `retry_topic`, it comes again. A
+//! dead letter that has no payload is `truncated`. What librdkafka logs has the target `librdkafka`.
 //!
 //! # Layout
 //!

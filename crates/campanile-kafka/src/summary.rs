@@ -9,10 +9,13 @@ pub struct Summary {
     /// Records taken from Kafka.
     pub received: u64,
     /// The service answered `Ok`, and so the offset is committed, or was about to be. Duplicates are
-    /// among them, and keys that are given up for good: the driver does not look at the response.
-    /// Count those by tower's `map_response` around the layer.
+    /// among them, and keys that are given up for good: the driver does not look at the response. So
+    /// is what a handler inside the layer skips: the layer makes its entry FAILED and answers `Ok` with
+    /// [`Outcome::Parked`](campanile_core::Outcome::Parked). Count those by tower's `map_response`
+    /// around the layer.
     pub processed: u64,
-    /// Given up by [`GivenUp::Skip`](crate::GivenUp::Skip), or by an error that says so, and committed.
+    /// Given up by [`GivenUp::Skip`](crate::GivenUp::Skip), or by an error that says so and does not
+    /// come through the layer, and committed.
     pub skipped: u64,
     /// Given up and published to a topic for dead letters, and committed.
     pub dead_lettered: u64,

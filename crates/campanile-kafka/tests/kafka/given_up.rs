@@ -202,6 +202,25 @@ async fn the_markers_skip_and_stop_hold_without_the_layer_whatever_the_policy() 
     assert_eq!(committed(&config, "orders", 1), [Some(2)]);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_handler_itself_skips_is_parked_by_the_layer_and_counts_as_processed() {
+    let kafka = kafka(&["of no interest"]);
+    let config = kafka.consumer_config("g");
+    let layer = IdempotencyLayer::new(&keeper(), "orders", key::coordinates()).unwrap();
+    let outcomes = Arc::new(Mutex::new(Vec::new()));
+    let told = outcomes.clone();
+    let service = ServiceBuilder::new()
+        .map_response(move |answer| told.lock().unwrap().push(outcome(&answer)))
+        .layer(DecodeLayer::raw())
+        .layer(layer)
+        .service_fn(async |_: Request| Err(BoxError::from(error::skip("of no interest"))));
+    let serving = serve(consumer(config.clone(), "orders"), service);
+    until_committed(&config, "orders", &[1]).await;
+    let summary = serving.stop().await.unwrap();
+    assert_eq!(*outcomes.lock().unwrap(), ["parked"]);
+    assert_eq!((summary.processed, summary.skipped), (1, 0));
+}
+
 /// A handler that hangs, or not, and tells the attempts.
 fn attempts(
     keeper: &LockKeeper,
