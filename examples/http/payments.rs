@@ -31,8 +31,8 @@ pub(crate) fn payments(store: BoxStore, terminal: Terminal) -> Result<Router, Bo
     let by_header = key::from_fn(|request: &Request<Bytes>| {
         Some(request.headers().get("idempotency-key")?.as_bytes().to_vec())
     });
-    let by_header_and_body = by_header
-        .fingerprint_by(|request: &Request<Bytes>, parts| _ = parts.update(request.body()));
+    let by_header_and_body =
+        by_header.fingerprint_by(|request: &Request<Bytes>, parts| parts.update(request.body()));
     let idempotency = IdempotencyLayer::new(store, "payments", by_header_and_body)?
         // a repeat gets the first answer
         .with_reply(KeptAnswer)
@@ -74,6 +74,7 @@ pub(crate) fn payments(store: BoxStore, terminal: Terminal) -> Result<Router, Bo
 /// in a `TaskTracker` of tokio-util.
 async fn in_a_task(request: Request, next: Next) -> Response {
     let task = tokio::spawn(next.run(request));
+    // It does not fail by a panic of the handler, which the layer makes an error of.
     task.await.unwrap_or_else(|_| StatusCode::INTERNAL_SERVER_ERROR.into_response())
 }
 
