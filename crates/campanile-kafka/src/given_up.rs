@@ -51,7 +51,8 @@ pub(crate) enum Burial {
     None,
     /// That of its last attempt, which failed.
     LastAttempt(HeldLock),
-    /// One that was granted to bury it, and how many of these there were; no attempt was made.
+    /// One that was granted to bury it, no attempt was made. How many of these there were, without
+    /// those that were let go in order.
     Exhausted { lock: HeldLock, burials: u32 },
 }
 
@@ -63,7 +64,7 @@ impl Burial {
         }
     }
 
-    /// How many locks were granted to bury it.
+    /// How many burials were begun and not let go in order: this one, and those that were interrupted.
     pub(crate) fn number(&self) -> u32 {
         match self {
             Self::None | Self::LastAttempt(_) => 0,

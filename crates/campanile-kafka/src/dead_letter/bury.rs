@@ -16,7 +16,8 @@ use crate::given_up::{Burial, leave, skip};
 use crate::publish::{Message, Publisher, Refused};
 use crate::retry_topics::origin;
 
-/// From this burial on a letter has no payload: those before were interrupted, maybe by its fault.
+/// From this burial on a letter has no payload: one before was interrupted, maybe by its fault. Those
+/// that were let go in order are not counted.
 const TRUNCATED_FROM: u32 = 2;
 
 /// From this burial on nothing is published.
@@ -39,8 +40,6 @@ pub(crate) struct Dead {
     pub(crate) cause: Cause,
     /// What its entry keeps.
     pub(crate) reason: String,
-    /// How many of its burials this process has let go in order: they were no crashes.
-    pub(crate) excused: u32,
 }
 
 /// Why a record is not buried. It is not committed, and is dealt with again later.
@@ -49,7 +48,8 @@ pub(crate) enum Unburied {
     /// It could not be published within the budget, and what would help. Its lock, if it had one, is
     /// let go.
     Unpublished { topic: Option<Arc<str>>, error: String, help: &'static str },
-    /// So many burials were begun that nothing is published any more. Its lock is let go.
+    /// So many burials were interrupted, but for this one, that nothing is published any more. Its lock
+    /// is let go.
     Stuck { burials: u32 },
     /// Its lock was lost, or its entry cannot be written.
     Unsettled(BoxError),
@@ -87,7 +87,7 @@ impl DeadLetters {
     /// # Cancellation
     /// Dropped, its lock is let go; the letter may be published all the same.
     pub(crate) async fn bury(&self, dead: Dead, burial: Burial) -> Result<(), Unburied> {
-        let burials = burial.number().saturating_sub(dead.excused);
+        let burials = burial.number();
         if burials >= STUCK_FROM {
             leave(burial).await.map_err(unsettled)?;
             return Err(Unburied::Stuck { burials });

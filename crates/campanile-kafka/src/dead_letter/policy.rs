@@ -27,14 +27,17 @@ use crate::flood::FloodGuard;
 ///
 /// # What holds
 /// * The letter is published, with the acknowledgement of all replicas in sync; then the key's entry
-///   becomes FAILED; then the offset is committed. A crash in between publishes the letter again
-///   (`campanile-key` and `campanile-token` tell copies), and loses none.
+///   becomes FAILED; then the offset is committed. A crash in between publishes the letter again,
+///   and loses none. Copies of one letter tell the same original topic, partition and offset, and the
+///   same `campanile-key`; not the same `campanile-token`, for the second burial has a lock of its own.
 /// * While a letter cannot be published, its record's offset stays where it is, its partition waits,
 ///   and the others go on. An event at level ERROR says what is wrong.
 /// * A letter that is too large for the topic is published without its payload: its headers say
 ///   where the record stands. So is one during whose publication a process died before, since that
-///   may be its fault. The fifth time, nothing is published or committed any more: an event at level
-///   ERROR says so, and the partition stands still until the key is reopened.
+///   may be its fault. From the fifth burial on of which all before were interrupted so, nothing is
+///   published or committed any more: an event at level ERROR says so, and the partition stands still
+///   until the key is reopened. A burial that is let go in order counts for neither: by a topic that
+///   is away, a pause, a shutdown, a revoke or a stop.
 /// * If more than half of what is finished becomes dead letters, the consumer pauses instead of
 ///   emptying its topic into another: see [`FloodGuard`].
 /// * A publication that is interrupted by a shutdown or a revoke is a failed attempt; whoever has the

@@ -34,8 +34,6 @@ pub(super) struct Head {
     pub(super) record: Record,
     /// How often the driver's own back-off was applied to it.
     pub(super) tries: u32,
-    /// How many of its burial locks were let go in order: none of these burials was a crash.
-    pub(super) excused: u32,
     /// Whether it was told that its dead letter is not published.
     pub(super) told: bool,
     /// The holder that it waited for last. Kept until the next attempt has ended: as long as somebody
@@ -112,7 +110,6 @@ impl Lane {
                 delivery,
                 record,
                 tries: 0,
-                excused: 0,
                 told: false,
                 waited: None,
                 state: HeadState::Due,

@@ -20,7 +20,7 @@ pub(crate) struct Cause {
     pub(super) key: Option<IdempotencyKey>,
     /// How many there were, if the record was ever tried under a lock.
     pub(super) attempts: Option<u32>,
-    /// How many burial locks were granted for it, this one included.
+    /// How many burials were begun and not let go in order, this one included.
     pub(super) burials: Option<u32>,
     /// The error and its sources in one line.
     pub(super) message: String,

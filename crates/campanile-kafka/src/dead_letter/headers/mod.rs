@@ -18,8 +18,10 @@ pub(crate) use self::cause::Cause;
 ///
 /// The letter's own headers are there with each of them: `campanile-cause` (a word for it),
 /// `campanile-key` (the idempotency key, as bytes), `campanile-token`, `campanile-attempts` and
-/// `campanile-burials` (decimal), as far as the record has them. Key and token tell a second copy of
-/// a letter, which a crash between its publication and the record of it leaves, from another letter.
+/// `campanile-burials` (decimal), as far as the record has them. A second
+/// copy of a letter, which a crash between its publication and the record of it leaves, tells the same
+/// key and the same original topic, partition and offset, but another token, and one burial more: it
+/// was published under a lock of its own.
 /// A letter that was too large has `campanile-truncated-payload-bytes` and
 /// `campanile-truncated-headers`: how large the payload was, and how many headers were left out to
 /// keep the others below 16 KiB.

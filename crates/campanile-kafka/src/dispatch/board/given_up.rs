@@ -42,10 +42,7 @@ impl Board {
         cause: Cause,
         reason: String,
     ) {
-        let head = self.lane(slot).head();
-        let dead = Dead { record: head.record.clone(), cause, reason, excused: head.excused };
-        // If there is another, then this one was no crash.
-        head.excused += u32::from(burial.number() > 0);
+        let dead = Dead { record: self.record(slot), cause, reason };
         if !self.gate.is_open() {
             return self.let_go(slot, hold(burial), Ended::Held);
         }

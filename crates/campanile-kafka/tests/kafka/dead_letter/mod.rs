@@ -2,6 +2,7 @@
 
 mod buried;
 mod flood;
+mod let_go;
 mod published;
 mod refused;
 mod unpublished;

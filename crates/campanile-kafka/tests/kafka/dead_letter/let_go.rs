@@ -1,0 +1,103 @@
+//! Burials that are let go in order are no crashes, in whatever process: the letter is published, and
+//! whole.
+
+use std::time::Duration;
+
+use campanile_idempotency::{LockKeeper, MemoryStore};
+use campanile_kafka::{ConsumerError, FloodGuard};
+use campanile_test::faults::FaultyStore;
+use campanile_test::{Message, MockKafka};
+
+use super::{DEAD, burying, kafka, letters, once, payloads, produce, short, unknown};
+use crate::given_up::{FAILS, GOOD};
+use crate::support::{committed, consumer, serve, until, until_committed, within};
+
+const TTL: Duration = Duration::from_secs(30);
+
+fn store() -> (FaultyStore<MemoryStore>, LockKeeper) {
+    let store = FaultyStore::new(MemoryStore::new());
+    let keeper = LockKeeper::new(store.clone()).unwrap();
+    (store, keeper)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_any_number_of_stops_a_topic_that_is_given_then_has_the_whole_letter() {
+    for stops in [2, 6] {
+        let kafka = kafka(&[FAILS, GOOD]);
+        let config = kafka.consumer_config("g");
+        let (store, keeper) = store();
+        for _ in 0..stops {
+            let stopped = serve(consumer(config.clone(), "orders"), once(&keeper, TTL));
+            let error = stopped.ended().await.unwrap_err();
+            assert!(matches!(error, ConsumerError::Stopped { .. }));
+        }
+        assert_eq!(store.count("fail") + store.count("release"), stops);
+        let serving = serve(burying(config.clone()), once(&keeper, TTL));
+        until_committed(&config, "orders", &[2]).await;
+        serving.stop().await.unwrap();
+        assert_eq!(payloads(&letters(&config)), [Some(FAILS)]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_a_topic_was_away_for_long_the_next_process_publishes_the_whole_letter() {
+    let kafka = kafka(&[GOOD]);
+    let config = kafka.consumer_config("g");
+    let (store, keeper) = store();
+    let serving = serve(burying(config.clone()), once(&keeper, TTL));
+    until_committed(&config, "orders", &[1]).await;
+    unknown(&kafka, DEAD, true);
+    produce(&kafka, &[FAILS, GOOD]);
+    until("six budgets are used up", || store.count("fail") == 6).await;
+    serving.stop().await.unwrap();
+    unknown(&kafka, DEAD, false);
+    let serving = serve(burying(config.clone()), once(&keeper, TTL));
+    until_committed(&config, "orders", &[3]).await;
+    serving.stop().await.unwrap();
+    // What was on its way when the topic was away may have come as well.
+    let letters = letters(&config);
+    assert!(!letters.is_empty());
+    assert!(payloads(&letters).iter().all(|payload| *payload == Some(FAILS)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn starts_that_a_flood_pauses_count_for_nothing() {
+    let kafka = kafka(&[FAILS, GOOD]);
+    let config = kafka.consumer_config("g");
+    let (_, keeper) = store();
+    for _ in 0..6 {
+        let guarded = consumer(config.clone(), "orders")
+            .with_given_up(short().with_flood_guard(FloodGuard::new(0, 10)));
+        let serving = serve(guarded, once(&keeper, TTL));
+        assert!(within("it pauses", serving.handle().wait_paused()).await.is_some());
+        serving.stop().await.unwrap();
+    }
+    let serving = serve(burying(config.clone()), once(&keeper, TTL));
+    until_committed(&config, "orders", &[2]).await;
+    serving.stop().await.unwrap();
+    assert_eq!(payloads(&letters(&config)), [Some(FAILS)]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_in_several_partitions_that_take_turns_at_its_burial_has_one_whole_letter() {
+    let kafka = MockKafka::start(1).unwrap();
+    kafka.create_topic("orders", 3).unwrap();
+    kafka.create_topic(DEAD, 1).unwrap();
+    let to = |partition: i32, payload: &str| {
+        let message = Message::to("orders").partition(partition).payload(payload);
+        kafka.producer().produce(message).unwrap();
+    };
+    to(0, GOOD);
+    let config = kafka.consumer_config("g");
+    let (store, keeper) = store();
+    let serving = serve(burying(config.clone()), once(&keeper, TTL));
+    until("the first", || committed(&config, "orders", 3)[0] == Some(1)).await;
+    unknown(&kafka, DEAD, true);
+    (0..3).for_each(|partition| to(partition, FAILS));
+    until("six budgets are used up", || store.count("fail") >= 6).await;
+    unknown(&kafka, DEAD, false);
+    until_committed(&config, "orders", &[2, 1, 1]).await;
+    let summary = serving.stop().await.unwrap();
+    assert_eq!((summary.dead_lettered, summary.processed), (1, 3), "the others are parked");
+    assert_eq!(payloads(&letters(&config)), [Some(FAILS)]);
+}
