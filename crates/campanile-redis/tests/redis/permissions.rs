@@ -34,6 +34,7 @@ async fn the_contract_is_kept_under_the_permissions_documented_for_a_server() {
 #[tokio::test]
 async fn the_contract_is_kept_under_the_permissions_documented_for_sentinels() {
     let redis = RedisSentinel::builder()
+        .sentinels(1)
         .config("user", &user(&documented("primary")))
         .sentinel_config("user", &user(&documented("sentinel")))
         .start()

@@ -37,7 +37,7 @@ async fn until_completed(
 
 #[tokio::test]
 async fn the_store_keeps_the_contract_of_all_stores_behind_sentinels() {
-    let redis = RedisSentinel::start().unwrap();
+    let redis = RedisSentinel::builder().sentinels(1).start().unwrap();
     let store = RedisStore::connect(config(&redis)).await.unwrap();
     contract::run(&store, &RealTime).await;
 }
@@ -118,6 +118,22 @@ async fn a_sentinel_that_names_a_replica_is_not_believed() {
     let error = RedisStore::connect(config).await.unwrap_err();
     assert!(matches!(error, ConnectError::Unreachable { .. }), "{error:?}");
     assert!(chain(&error).contains("is no primary"), "{}", chain(&error));
+}
+
+#[tokio::test]
+async fn where_sentinels_differ_the_server_that_is_a_primary_is_taken() {
+    let redis = RedisSentinel::builder().sentinels(1).start().unwrap();
+    let behind = RedisSentinel::builder().replicas(0).sentinels(1).start().unwrap();
+    let (name, replica) = (redis.name(), redis.server(1).port().to_string());
+    let sentinel = behind.sentinel(0);
+    sentinel.cli(&["SENTINEL", "REMOVE", name]).unwrap();
+    sentinel.cli(&["SENTINEL", "MONITOR", name, "127.0.0.1", &replica, "1"]).unwrap();
+    for urls in [[behind.urls(), redis.urls()], [redis.urls(), behind.urls()]] {
+        let config = RedisConfig::sentinel(name, urls.concat());
+        let store = RedisStore::connect(config).await.unwrap();
+        acquired(&store, &key("key"), 1).await;
+    }
+    assert_eq!(redis.server(0).cli(&["EXISTS", "campanile:{tests}"]).unwrap(), "1");
 }
 
 #[tokio::test]

@@ -74,7 +74,7 @@ fn scripts_and_step_answer_and_store_the_same_on_a_cluster() {
 
 #[test]
 fn scripts_and_step_answer_and_store_the_same_behind_sentinels() {
-    let redis = RedisSentinel::builder().replicas(0).start().unwrap();
+    let redis = RedisSentinel::builder().replicas(0).sentinels(1).start().unwrap();
     assert_same(&Servers::Sentinel(redis), OPERATIONS_ELSEWHERE);
 }
 
