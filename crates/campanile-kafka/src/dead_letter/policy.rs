@@ -95,7 +95,8 @@ impl DeadLetter {
     /// `message.max.bytes=100000000`, for what is too large the topic decides.
     ///
     /// What contradicts is refused when serving begins: `acks` is `all`, `message.timeout.ms` follows
-    /// from [`with_timeout`](Self::with_timeout), and there are no transactions.
+    /// from [`with_timeout`](Self::with_timeout), there are no transactions, and the brokers are the
+    /// consumer's: no `bootstrap.servers`. To have them in another cluster, mirror the topic.
     pub fn set(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.settings.push((name.into(), value.into()));
         self

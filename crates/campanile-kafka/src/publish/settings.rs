@@ -61,12 +61,13 @@ const DEFAULTS: &[(&str, &str)] = &[
 /// Settings that have one value only, under all their names.
 const ACKS: &[&str] = &["acks", "request.required.acks"];
 const TIMEOUTS: &[&str] = &["message.timeout.ms", "delivery.timeout.ms"];
+const BROKERS: &[&str] = &["bootstrap.servers", "metadata.broker.list"];
 
 /// The consumer's settings as a producer's, and over them the user's own for the producer.
 ///
 /// # Errors
-/// If one of the user's contradicts what a publication is: acknowledged by all replicas, within a
-/// time of ours, without a transaction.
+/// If one of the user's contradicts what a publication is: to the consumer's own cluster, acknowledged
+/// by all replicas, within a time of ours, without a transaction.
 pub(super) fn producer(
     consumer: &ClientConfig,
     own: &[(String, String)],
@@ -98,6 +99,9 @@ fn refuse(name: &str, value: &str) -> Result<(), ConfigError> {
         "it follows from the time that one publication may take"
     } else if name == "transactional.id" {
         "publications are in no transaction"
+    } else if BROKERS.contains(&name) {
+        "copies and dead letters go to the cluster that is consumed, where they are read and were \
+         looked for"
     } else {
         return Ok(());
     };
@@ -142,6 +146,8 @@ mod tests {
             ("request.required.acks", "0"),
             ("message.timeout.ms", "5000"),
             ("transactional.id", "t"),
+            ("bootstrap.servers", "elsewhere:9092"),
+            ("metadata.broker.list", "elsewhere:9092"),
             ("no.such.setting", "1"),
         ] {
             let error = set(name, value).err().unwrap().to_string();

@@ -102,9 +102,11 @@ pub(crate) struct Ladder {
 }
 
 impl Ladder {
-    /// Settings that the producer does not take are refused, and topics that make no ladder.
+    /// Settings that the producer does not take are refused, topics that make no ladder, and a
+    /// consumer that would skip copies.
     pub(crate) fn new(topics: RetryTopics, consumer: &ClientConfig) -> Result<Self, ConfigError> {
         let rungs = Rungs::new(topics.rungs)?;
+        from_the_beginning(consumer)?;
         let publisher = Publisher::new(consumer, &topics.settings, topics.timeout)?;
         Ok(Self { rungs, publisher })
     }
@@ -126,6 +128,20 @@ impl Ladder {
     /// Dropped, the copy may be published all the same.
     pub(crate) async fn publish(&self, record: &Record, topic: &Arc<str>) -> Result<(), Refused> {
         self.publisher.publish(&copy::message(record, topic.clone())).await
+    }
+}
+
+/// Refuses a consumer that begins anywhere else where nothing is committed: that is so in a retry topic
+/// until its first copy is processed, but the record that it is of is committed before.
+fn from_the_beginning(consumer: &ClientConfig) -> Result<(), ConfigError> {
+    match consumer.get("auto.offset.reset") {
+        None | Some("earliest" | "smallest" | "beginning") => Ok(()),
+        Some(other) => Err(ConfigError::new(format!(
+            "`auto.offset.reset` is `{other}`, but must be `earliest` with retry topics: after a \
+             restart or a rebalance, copies in a retry topic of which nothing was committed yet would \
+             never be read. To skip what is in the other topics, set the group's offsets to their end \
+             before it first starts"
+        ))),
     }
 }
 
@@ -165,6 +181,21 @@ mod tests {
         for from in [None, Some("5s"), Some("1m"), Some("5m")] {
             assert_eq!(&*next(Some(3600 * SECOND), from), "5m");
         }
+    }
+
+    #[test]
+    fn a_consumer_that_would_not_begin_with_the_first_copy_is_refused() {
+        let with = |reset: &str| {
+            let mut client = ClientConfig::new();
+            client.set("auto.offset.reset", reset);
+            from_the_beginning(&client)
+        };
+        for reset in ["latest", "largest", "end", "error"] {
+            let error = with(reset).unwrap_err().to_string();
+            assert!(error.contains(reset) && error.contains("never be read"), "{error}");
+        }
+        assert!(["earliest", "smallest", "beginning"].iter().all(|reset| with(reset).is_ok()));
+        assert!(from_the_beginning(&ClientConfig::new()).is_ok());
     }
 
     #[test]

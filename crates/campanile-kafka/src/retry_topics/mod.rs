@@ -63,7 +63,8 @@ pub(crate) use self::sources::Sources;
 ///
 /// # The topics
 /// They must exist when serving begins, belong to this group alone, and be deleted by time, not
-/// compacted. A copy of a record from a topic that the consumer is not subscribed to is another
+/// compacted. A new one is read from its beginning, so `auto.offset.reset` other than `earliest` is
+/// refused: a copy must not be skipped because nothing was committed before it. A copy of a record from a topic that the consumer is not subscribed to is another
 /// group's: it reaches no handler and stops the consumer
 /// ([`ConsumerError::Stopped`](crate::ConsumerError::Stopped)). So do not unsubscribe from a topic
 /// before its copies are through. A longer retention than the consumer's longest outage loses nothing. Headers that say
@@ -101,7 +102,8 @@ impl RetryTopics {
     }
 
     /// Sets one of librdkafka's settings for the producer of copies; as
-    /// [`DeadLetter::set`](crate::DeadLetter::set).
+    /// [`DeadLetter::set`](crate::DeadLetter::set). The brokers are the consumer's here, too: elsewhere
+    /// nobody would read the copies.
     pub fn set(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.settings.push((name.into(), value.into()));
         self

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use campanile_core::{Command, Operation, Retention};
 use campanile_idempotency::{LockKeeper, MemoryStore, Store};
-use campanile_test::faults::FaultyStore;
+use campanile_test::faults::{Fault, FaultyStore};
 
 use super::{burying, bytes, crash, header, kafka, letters, once, payloads};
 use crate::given_up::{FAILS, GOOD};
@@ -96,4 +96,32 @@ async fn after_five_burials_it_stands_still_however_often_it_is_looked_at() {
     assert_eq!((letters(&config).len(), store.count("reject")), (0, 0));
     assert_eq!(committed(&config, "orders", 1), [None]);
     serving.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn copies_of_a_letter_that_a_crash_leaves_tell_one_key_and_one_origin_but_two_tokens() {
+    let kafka = kafka(&[FAILS]);
+    let config = kafka.consumer_config("g");
+    let memory = MemoryStore::new();
+    let store = FaultyStore::new(memory.clone());
+    store.always_of("reject", Fault::Refuse);
+    let keeper = LockKeeper::new(store.clone()).unwrap();
+    let crashing = serve(burying(config.clone()), once(&keeper, Duration::from_millis(500)));
+    until("it is published, and not recorded", || store.count("reject") >= 1).await;
+    // Nothing that it says from now on comes to the store.
+    store.always(Fault::Refuse);
+    crashing.drop().await;
+    let keeper = LockKeeper::new(memory).unwrap();
+    let serving = serve(burying(config.clone()), once(&keeper, TTL));
+    until_committed(&config, "orders", &[1]).await;
+    serving.stop().await.unwrap();
+    let letters = letters(&config);
+    let [first, second] = &letters[..] else { panic!("{letters:?}") };
+    for same in ["campanile-key", "kafka_dlt-original-topic"] {
+        assert_eq!(header(first, same), header(second, same));
+    }
+    for same in ["kafka_dlt-original-partition", "kafka_dlt-original-offset"] {
+        assert_eq!(bytes(first, same), bytes(second, same));
+    }
+    assert_ne!(header(first, "campanile-token"), header(second, "campanile-token"));
 }

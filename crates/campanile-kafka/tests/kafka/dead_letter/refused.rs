@@ -60,7 +60,12 @@ async fn a_topic_for_dead_letters_that_does_not_exist_is_named_before_anything_i
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn settings_that_a_publication_does_not_allow_are_refused() {
     let kafka = kafka(&[GOOD]);
-    for (name, value) in [("acks", "1"), ("transactional.id", "t"), ("no.such.setting", "1")] {
+    for (name, value) in [
+        ("acks", "1"),
+        ("transactional.id", "t"),
+        ("no.such.setting", "1"),
+        ("bootstrap.servers", "127.0.0.1:1"),
+    ] {
         let letters_to = DeadLetter::topic(DEAD).set(name, value);
         let consumer = consumer(kafka.consumer_config("g"), "orders").with_given_up(letters_to);
         let error = refused(consumer).await;

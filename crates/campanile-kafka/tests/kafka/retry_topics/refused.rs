@@ -31,7 +31,15 @@ async fn one_that_has_another_use_as_well_is_refused_and_so_are_none_and_bad_set
     let config = || kafka.consumer_config("g");
     let second = Duration::from_secs(1);
     let with = |topics| consumer(config(), "orders").with_retry_topics(topics);
+    let latest = {
+        let mut config = config();
+        config.set("auto.offset.reset", "latest");
+        config
+    };
+    let elsewhere = RetryTopics::new().then(SOON, second).set("bootstrap.servers", "127.0.0.1:1");
     for (consumer, why) in [
+        (retrying(latest), "`auto.offset.reset` is `latest`"),
+        (with(elsewhere), "go to the cluster that is consumed"),
         (retrying(config()).subscribe([SOON]), "leave it out of `subscribe`"),
         (retrying(config()).with_given_up(DeadLetter::topic(SOON)), "`orders.soon` is consumed"),
         (with(RetryTopics::new()), "no retry topic"),

@@ -34,6 +34,26 @@ async fn records_behind_one_that_fails_go_on_and_are_committed_while_it_waits() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copy_that_waits_in_a_topic_of_which_nothing_was_committed_survives_a_restart() {
+    let kafka = kafka(&["1"]);
+    let config = kafka.consumer_config("g");
+    let calls = Calls::default();
+    let waiting = |delay| {
+        let topics = RetryTopics::new().then(SOON, delay);
+        consumer(config.clone(), "orders").with_retry_topics(topics)
+    };
+    let serving = serve(waiting(HOUR), failing(&calls, busy));
+    until_committed(&config, "orders", &[1]).await;
+    let summary = serving.stop().await.unwrap();
+    assert_eq!((summary.deferred, calls.len()), (1, 1));
+    assert_eq!(committed(&config, SOON, 1), [None]);
+    let serving = serve(waiting(AFTER), failing(&calls, busy));
+    until_committed(&config, SOON, &[1]).await;
+    serving.stop().await.unwrap();
+    assert_eq!(calls.told(), told(&[("orders", 0), (SOON, 0)]));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_copy_is_processed_when_its_delay_is_over_and_not_before() {
     let kafka = kafka(&["1", "1", "1"]);
     let config = kafka.consumer_config("g");
