@@ -65,7 +65,5 @@ pub use self::layer::IdempotencyLayer;
 pub use self::memory::MemoryStore;
 pub use self::reply::{ReplyCipher, ReplyCodec};
 pub use self::service::{CloneableService, IdempotencyService};
-pub use self::store::{
-    BoxStore, Cached, EntryStore, LocalCache, Stepped, Store, StoreError, StoreErrorKind,
-};
+pub use self::store::{BoxStore, Cached, EntryStore, Stepped, Store, StoreError, StoreErrorKind};
 pub use self::wait_for_lock::WaitForLock;

@@ -36,7 +36,7 @@ pub mod store {
         Unreadable, limits, step,
     };
     pub use campanile_idempotency::{
-        BoxStore, Cached, EntryStore, LocalCache, Stepped, Store, StoreError, StoreErrorKind,
+        BoxStore, Cached, EntryStore, Stepped, Store, StoreError, StoreErrorKind,
     };
 }
 

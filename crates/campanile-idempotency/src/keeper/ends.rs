@@ -9,17 +9,18 @@ use campanile_core::{Fingerprint, StoreKey};
 
 use super::message::Acquisition;
 
-/// For so long at most an end is believed: an operator may have reopened the entry since.
-pub(super) const BELIEVED: Duration = Duration::from_secs(60);
+/// For so long at most an end is believed. Who waited asks at once; later an operator may have reopened
+/// the entry.
+const BELIEVED: Duration = Duration::from_secs(1);
 
 /// How one acquisition has ended, so that who waited for it need not ask the store.
 #[derive(Debug)]
 pub(super) struct End {
-    pub(super) known: Known,
+    known: Known,
     /// What it was acquired with.
-    pub(super) fingerprint: Option<Fingerprint>,
-    /// From then on the store is asked; by the keeper's clock.
-    pub(super) until: Duration,
+    fingerprint: Option<Fingerprint>,
+    /// By the keeper's clock.
+    at: Duration,
 }
 
 /// What the store would answer to an acquire.
@@ -64,20 +65,30 @@ impl Known {
 }
 
 impl End {
+    pub(super) fn new(known: Known, fingerprint: Option<Fingerprint>, at: Duration) -> Self {
+        Self { known, fingerprint, at }
+    }
+
     fn answer(&self, fingerprint: Option<Fingerprint>, now: Duration) -> Option<Acquisition> {
         // Only the store knows whether another payload is a mismatch.
         let same_payload = fingerprint.is_none() || fingerprint == self.fingerprint;
-        if !same_payload || now >= self.until {
+        let age = now.saturating_sub(self.at);
+        if !same_payload || age >= BELIEVED {
             return None;
         }
-        let retry_after = self.until - now;
+        // What is left of a time; once it is over, the store is asked.
+        let left = |time: Duration| time.checked_sub(age).filter(|left| !left.is_zero());
         Some(match self.known.clone() {
             Known::Completed { reply, attempts, completed_at } => {
                 Acquisition::Duplicate { reply, attempts, completed_at }
             }
             Known::Failed { attempts, reason } => Acquisition::Parked { attempts, reason },
-            Known::BackingOff { attempts, .. } => Acquisition::BackingOff { retry_after, attempts },
-            Known::Locked { .. } => Acquisition::Locked { retry_after, settled: None },
+            Known::BackingOff { retry_after, attempts } => {
+                Acquisition::BackingOff { retry_after: left(retry_after)?, attempts }
+            }
+            Known::Locked { retry_after } => {
+                Acquisition::Locked { retry_after: left(retry_after)?, settled: None }
+            }
         })
     }
 }
@@ -117,5 +128,37 @@ impl Ends {
             self.by_key.remove(key);
         }
         answer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use campanile_core::IdempotencyKey;
+
+    use super::*;
+
+    fn key(number: u32) -> StoreKey {
+        let key = IdempotencyKey::new(number.to_string()).expect("not empty");
+        StoreKey::new("payments".try_into().expect("a namespace"), key)
+    }
+
+    fn signal() -> Arc<OnceLock<End>> {
+        let known = Known::Failed { attempts: 1, reason: None };
+        Arc::new(OnceLock::from(End::new(known, None, Duration::ZERO)))
+    }
+
+    #[test]
+    fn what_nobody_has_a_signal_of_takes_no_room() {
+        let mut ends = Ends::default();
+        let kept = signal();
+        ends.insert(key(0), Arc::downgrade(&kept));
+        for number in 1..10_000 {
+            ends.insert(key(number), Arc::downgrade(&signal()));
+        }
+        assert!(ends.by_key.len() <= 128, "{}", ends.by_key.len());
+        assert!(ends.answer(&key(0), None, Duration::ZERO).is_some());
+        assert!(ends.answer(&key(9_999), None, Duration::ZERO).is_none());
     }
 }

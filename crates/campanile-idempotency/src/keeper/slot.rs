@@ -9,7 +9,7 @@ use campanile_core::{
 };
 use tokio::sync::oneshot;
 
-use super::ends::{BELIEVED, End, Ends, Known};
+use super::ends::{End, Ends, Known};
 use super::message::{Acquire, Acquisition, SettleResult, Settlement, Terms};
 use super::settled::Settled;
 
@@ -117,22 +117,12 @@ impl Slot {
         self.settled.get_or_insert_with(Settled::pair).1.clone()
     }
 
-    /// Takes down how it has ended, for those who wait; what it is to them holds until then.
+    /// Takes down how it has ended, for those who wait.
     pub(super) fn ended(&mut self, known: Known, now: Duration) {
-        // Mostly nobody waits.
-        if self.settled.is_none() {
-            return;
+        // Mostly nobody does.
+        if self.settled.is_some() {
+            self.end = Some(End::new(known, self.fingerprint, now));
         }
-        let retention = &self.terms.retention;
-        let until = now
-            + match known {
-                Known::Completed { .. } => retention.completed.min(BELIEVED),
-                Known::Failed { .. } => retention.failed.min(BELIEVED),
-                Known::BackingOff { retry_after, .. } | Known::Locked { retry_after } => {
-                    retry_after
-                }
-            };
-        self.end = Some(End { known, fingerprint: self.fingerprint, until });
     }
 
     /// Tells those who wait.

@@ -19,33 +19,35 @@ use super::{Store, StoreError};
 /// before producing its record again: another process cannot be told.
 const REMEMBERED: Duration = Duration::from_secs(60);
 
-/// Remembers which keys are COMPLETED, so that a later duplicate in this process costs no round trip
-/// to the store.
+/// A store that remembers which keys are COMPLETED, so that a later duplicate in this process costs no
+/// round trip to the store behind it.
 ///
-/// It is exact: it answers only what the store would have, and asks for everything else; a key that it
-/// does not know says nothing. It is bounded in bytes and in time: a key is remembered for a minute
-/// at most, and what is seldom asked for goes first. Worth it where duplicates come soon after another,
-/// as from a producer that retries; a rebalance or a restart brings them to a process that has none
-/// of it. Off unless a store is put into it. Clones are one cache.
+/// It is exact: it answers only what that store would have, and asks for everything else; a key that
+/// it does not know says nothing. It is bounded in bytes and in time: a key is remembered for a minute
+/// at most, and what is seldom asked for goes first. (Layers of one namespace that keep COMPLETED
+/// entries for different times may be answered by the longer, for that minute.)
+///
+/// Worth it where duplicates come soon after another, as from a producer that retries; a rebalance or a
+/// restart brings them to a process that has none of it. Clones are one.
 ///
 /// ```
 /// use campanile_core::{BoxError, Outcome};
-/// use campanile_idempotency::{Guard, LocalCache, MemoryStore};
+/// use campanile_idempotency::{Cached, Guard, MemoryStore};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), BoxError> {
-/// let cache = LocalCache::new(16 * 1024 * 1024);
-/// let guard = Guard::new(cache.around(MemoryStore::new()), "jobs")?;
+/// let store = Cached::new(MemoryStore::new(), 16 * 1024 * 1024);
+/// let guard = Guard::new(store.clone(), "jobs")?;
 /// guard.run("job-1", async |_| Ok::<_, BoxError>(())).await?;
 /// assert!(guard.run("job-1", async |_| Ok::<_, BoxError>(())).await?.is_duplicate());
-/// assert_eq!((cache.hits(), cache.misses()), (1, 1));
+/// assert_eq!((store.hits(), store.misses()), (1, 1));
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone)]
-pub struct LocalCache(Arc<Inner>);
+pub struct Cached<S>(Arc<Inner<S>>);
 
-struct Inner {
+struct Inner<S> {
+    store: S,
     clock: Clock,
     known: Mutex<Cache<Id, Known, Weight>>,
     hits: AtomicU64,
@@ -97,23 +99,19 @@ impl Weighter<Id, Known> for Weight {
     }
 }
 
-impl LocalCache {
-    /// A cache of so many bytes. A key takes about 250 and its reply.
-    pub fn new(max_bytes: usize) -> Self {
-        Self::with_clock(max_bytes, Clock::boot())
+impl<S> Cached<S> {
+    /// The store with a cache of so many bytes before it. A key takes about 250 and its reply. What
+    /// goes to the store otherwise is not seen here.
+    pub fn new(store: S, max_bytes: usize) -> Self {
+        Self::with_clock(store, max_bytes, Clock::boot())
     }
 
     /// The same, with a clock of one's own, for tests with paused time.
-    pub fn with_clock(max_bytes: usize, clock: Clock) -> Self {
+    pub fn with_clock(store: S, max_bytes: usize, clock: Clock) -> Self {
         const USUAL: usize = 256;
         let known = Cache::with_weighter(max_bytes / USUAL, max_bytes as u64, Weight);
         let (known, hits, misses) = (Mutex::new(known), AtomicU64::new(0), AtomicU64::new(0));
-        Self(Arc::new(Inner { clock, known, hits, misses }))
-    }
-
-    /// The store with this cache before it: what goes to the store otherwise is not seen here.
-    pub fn around<S: Store>(&self, store: S) -> Cached<S> {
-        Cached { cache: self.clone(), store }
+        Self(Arc::new(Inner { store, clock, known, hits, misses }))
     }
 
     /// How many acquires it has answered, each of which would have been a command to the store.
@@ -169,9 +167,10 @@ impl LocalCache {
     fn lesson(&self, command: &Command) -> Lesson {
         let id = id(&command.key);
         let kept = command.retention.completed;
+        let sent = self.0.clock.now();
         match &command.operation {
             Operation::Acquire { owner, fingerprint, .. } => {
-                Lesson::Acquire { id, owner: *owner, fingerprint: *fingerprint, kept }
+                Lesson::Acquire { id, owner: *owner, fingerprint: *fingerprint, kept, sent }
             }
             Operation::Complete { grant, attempt, fingerprint, reply } => {
                 let granted =
@@ -181,7 +180,7 @@ impl LocalCache {
                 let known = self.lock().remove(&id);
                 match known {
                     Some((_, Known::Granted(known))) if known == granted => {
-                        Lesson::Complete { id, granted, reply: reply.clone(), kept }
+                        Lesson::Complete { id, granted, reply: reply.clone(), kept, sent }
                     }
                     Some((_, known @ Known::Completed { .. })) => {
                         self.lock().insert(id, known);
@@ -211,17 +210,17 @@ impl LocalCache {
                 self.lock().insert(id, Known::Granted(Granted { grant, attempt, fingerprint }));
             }
             (
-                Lesson::Acquire { id, fingerprint, kept, .. },
+                Lesson::Acquire { id, fingerprint, kept, sent, .. },
                 Reply::Duplicate { reply, attempt, completed_at },
             ) => {
                 let (attempt, completed_at, reply) = (*attempt, *completed_at, reply.clone());
                 let completed = Completed { fingerprint, attempt, completed_at, reply };
-                self.remember(id, completed, *now, kept);
+                self.remember(id, completed, (*now, sent), kept);
             }
-            (Lesson::Complete { id, granted, reply, kept }, Reply::Completed) => {
+            (Lesson::Complete { id, granted, reply, kept, sent }, Reply::Completed) => {
                 let Granted { attempt, fingerprint, .. } = granted;
                 let completed = Completed { fingerprint, attempt, completed_at: *now, reply };
-                self.remember(id, completed, *now, kept);
+                self.remember(id, completed, (*now, sent), kept);
             }
             // Others may have been told meanwhile what was true before.
             (Lesson::Redrive { id }, _) => drop(self.lock().remove(&id)),
@@ -229,24 +228,39 @@ impl LocalCache {
         }
     }
 
-    fn remember(&self, id: Id, mut what: Completed, now: SystemTime, kept: Duration) {
-        let ours = self.0.clock.now();
-        let age = now.duration_since(what.completed_at).unwrap_or_default();
+    /// `learnt` is the store's clock, and ours before it was asked: what is remembered ends before the
+    /// entry does.
+    fn remember(
+        &self,
+        id: Id,
+        mut what: Completed,
+        learnt: (SystemTime, Duration),
+        kept: Duration,
+    ) {
+        let (stores, ours) = learnt;
+        let age = stores.duration_since(what.completed_at).unwrap_or_default();
         let left = kept.saturating_sub(age).min(REMEMBERED);
         // A copy, for the bytes may be a part of something larger.
         what.reply = what.reply.map(|reply| Bytes::copy_from_slice(&reply));
-        let known = Known::Completed { what, learnt: (now, ours), until: ours + left };
+        let known = Known::Completed { what, learnt, until: ours + left };
         self.lock().insert(id, known);
     }
 }
 
-impl fmt::Debug for LocalCache {
+impl<S> Clone for Cached<S> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<S: fmt::Debug> fmt::Debug for Cached<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (keys, bytes) = {
             let known = self.lock();
             (known.len(), known.weight())
         };
-        f.debug_struct("LocalCache")
+        f.debug_struct("Cached")
+            .field("store", &self.0.store)
             .field("keys", &keys)
             .field("bytes", &bytes)
             .field("hits", &self.hits())
@@ -259,47 +273,55 @@ fn id(key: &StoreKey) -> Id {
     (key.namespace().clone(), *key.digest())
 }
 
-/// What an answer may teach; `kept` is how long the store keeps a COMPLETED entry.
+/// What an answer may teach. `kept` is how long the store keeps a COMPLETED entry, `sent` our clock
+/// before it was asked.
 enum Lesson {
-    Acquire { id: Id, owner: Owner, fingerprint: Option<Fingerprint>, kept: Duration },
-    Complete { id: Id, granted: Granted, reply: Option<Bytes>, kept: Duration },
-    Redrive { id: Id },
+    Acquire {
+        id: Id,
+        owner: Owner,
+        fingerprint: Option<Fingerprint>,
+        kept: Duration,
+        sent: Duration,
+    },
+    Complete {
+        id: Id,
+        granted: Granted,
+        reply: Option<Bytes>,
+        kept: Duration,
+        sent: Duration,
+    },
+    Redrive {
+        id: Id,
+    },
     None,
-}
-
-/// A store with a [`LocalCache`] before it.
-#[derive(Debug)]
-pub struct Cached<S> {
-    cache: LocalCache,
-    store: S,
 }
 
 impl<S: Store> Store for Cached<S> {
     async fn apply(&self, command: Command) -> Result<Answer, StoreError> {
-        if let Some(answer) = self.cache.known(&command) {
+        if let Some(answer) = self.known(&command) {
             return Ok(answer);
         }
-        let lesson = self.cache.lesson(&command);
-        let answer = self.store.apply(command).await;
-        self.cache.learn(lesson, &answer);
+        let lesson = self.lesson(&command);
+        let answer = self.0.store.apply(command).await;
+        self.learn(lesson, &answer);
         answer
     }
 
     async fn apply_batch(&self, batch: Vec<Command>) -> Vec<Result<Answer, StoreError>> {
-        let known: Vec<Option<Answer>> = batch.iter().map(|c| self.cache.known(c)).collect();
+        let known: Vec<Option<Answer>> = batch.iter().map(|c| self.known(c)).collect();
         let asked: Vec<Command> =
             batch.into_iter().zip(&known).filter(|(_, k)| k.is_none()).map(|(c, _)| c).collect();
-        let lessons: Vec<Lesson> = asked.iter().map(|command| self.cache.lesson(command)).collect();
+        let lessons: Vec<Lesson> = asked.iter().map(|command| self.lesson(command)).collect();
         let answers = match asked.is_empty() {
             true => Vec::new(),
-            false => self.store.apply_batch(asked).await,
+            false => self.0.store.apply_batch(asked).await,
         };
         if answers.len() != lessons.len() {
             // Which answer belongs to which command is not known. The caller sees that by the number.
             return Vec::new();
         }
         let mut answers = answers.into_iter().zip(lessons).map(|(answer, lesson)| {
-            self.cache.learn(lesson, &answer);
+            self.learn(lesson, &answer);
             answer
         });
         let next = |known: Option<Answer>| match known {
@@ -310,6 +332,6 @@ impl<S: Store> Store for Cached<S> {
     }
 
     fn max_batch(&self) -> NonZeroUsize {
-        self.store.max_batch()
+        self.0.store.max_batch()
     }
 }

@@ -20,7 +20,7 @@ use campanile_core::{Answer, Command, FencingToken, Operation, Reply, Retention,
 use futures_util::future::join_all;
 
 pub use self::boxed::BoxStore;
-pub use self::cached::{Cached, LocalCache};
+pub use self::cached::Cached;
 pub use self::error::{StoreError, StoreErrorKind};
 pub use self::stepped::{EntryStore, Stepped};
 

@@ -6,9 +6,8 @@ use bytes::Bytes;
 use campanile_core::{
     BoxError, Command, FencingToken, Operation, Outcome, Reply, Request, Retention, key,
 };
-use campanile_idempotency::store::Cached;
 use campanile_idempotency::{
-    IdempotencyError, IdempotencyLayer, LocalCache, LockKeeper, MemoryStore, Store, reply,
+    Cached, IdempotencyError, IdempotencyLayer, LockKeeper, MemoryStore, Store, reply,
 };
 use campanile_test::TestClock;
 use campanile_test::faults::{Fault, FaultyStore};
@@ -24,7 +23,7 @@ struct World {
     memory: MemoryStore,
     /// Behind the cache.
     store: FaultyStore<MemoryStore>,
-    cache: LocalCache,
+    cache: Cached<FaultyStore<MemoryStore>>,
     keeper: LockKeeper,
 }
 
@@ -33,8 +32,8 @@ impl World {
         let clock = TestClock::new();
         let memory = MemoryStore::with_clock(clock.store_clock());
         let store = FaultyStore::new(memory.clone());
-        let cache = LocalCache::with_clock(bytes, clock.clock());
-        let (keeper, task) = LockKeeper::unspawned(cache.around(store.clone()), clock.clock());
+        let cache = Cached::with_clock(store.clone(), bytes, clock.clock());
+        let (keeper, task) = LockKeeper::unspawned(cache.clone(), clock.clock());
         tokio::spawn(task);
         Self { clock, memory, store, cache, keeper }
     }
@@ -126,23 +125,24 @@ async fn a_key_is_remembered_no_longer_than_its_entry_is_kept_and_a_minute_at_mo
 
 #[tokio::test(start_paused = true)]
 async fn it_stays_within_its_bytes_however_many_keys_there_are() {
-    let world = World::new(50_000);
-    let large = Bytes::from(vec![0; 2_000]);
-    let service =
-        world.layer().with_reply(reply::bytes()).layer(service_fn(move |_: Request<()>| {
-            let large = large.clone();
-            async move { Ok::<_, BoxError>(large) }
-        }));
+    const BYTES: usize = 50_000;
+    const REPLY: usize = 2_000;
+    let world = World::new(BYTES);
+    let large = Bytes::from(vec![0; REPLY]);
+    let layer = world.layer().with_reply(reply::bytes());
+    let service = layer.layer(service_fn(move |_: Request<()>| {
+        let large = large.clone();
+        async move { Ok::<_, BoxError>(large) }
+    }));
     for n in 0..500 {
         service.run(&format!("p-{n}")).await.unwrap();
     }
-    let shown = format!("{:?}", world.cache);
-    let bytes = shown.split("bytes: ").nth(1).unwrap().split(',').next().unwrap();
-    assert!((10_000..=50_000).contains(&bytes.parse::<usize>().unwrap()), "{shown}");
-    // What it has forgotten is asked for.
-    for n in 0..500 {
+    // What it has forgotten is asked for, and takes the place of others.
+    for n in (0..500).rev() {
         assert!(service.run(&format!("p-{n}")).await.unwrap().is_duplicate());
     }
+    let hits = world.cache.hits() as usize;
+    assert!((1..=BYTES / REPLY).contains(&hits), "{hits} keys were remembered");
 }
 
 #[tokio::test(start_paused = true)]
@@ -169,14 +169,9 @@ async fn a_key_that_is_reopened_through_it_is_forgotten() {
     let service = world.service();
     service.run("p-1").await.unwrap();
     let token = world.memory.entry(&store_key("p-1")).unwrap().token();
-    redrive(&world.cache.around(world.store.clone()), token).await;
+    let reopened = world.cache.redrive(store_key("p-1"), token, true).await;
+    assert_eq!(reopened.unwrap(), Reply::Reopened);
     assert!(!service.run("p-1").await.unwrap().is_duplicate());
-}
-
-async fn redrive<S: Store>(store: &Cached<S>, token: FencingToken) {
-    let operation = Operation::Redrive { token, force: true };
-    let command = Command { key: store_key("p-1"), operation, retention: Retention::default() };
-    assert_eq!(store.apply(command).await.unwrap().reply, Reply::Reopened);
 }
 
 #[tokio::test(start_paused = true)]
@@ -187,7 +182,7 @@ async fn in_a_batch_only_what_is_not_known_is_asked_and_the_answers_keep_their_o
         service.run(id).await.unwrap();
     }
     world.store.forget_calls();
-    let store = world.cache.around(world.store.clone());
+    let store = &world.cache;
     let acquire = |id: &str, owner: u64| Command {
         key: store_key(id),
         operation: Operation::Acquire {
@@ -211,4 +206,61 @@ async fn in_a_batch_only_what_is_not_known_is_asked_and_the_answers_keep_their_o
     // Without one answer for each, none is believed.
     world.store.next_of("acquire", Fault::FewerAnswers);
     assert!(store.apply_batch(batch).await.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_completed_without_a_payload_to_compare_does_not_answer_one_with() {
+    let world = World::new(MEGABYTE);
+    world.service().run("p-1").await.unwrap();
+    let comparing = key::header("id").fingerprint_by(|_: &Request<()>, parts| parts.update("100"));
+    let layer = IdempotencyLayer::new(&world.keeper, "payments", comparing).unwrap();
+    let service = layer.with_reply(reply::bytes()).layer(service_fn(receipt));
+    world.store.forget_calls();
+    assert!(service.run("p-1").await.unwrap().is_duplicate());
+    assert_eq!(world.words(), ["acquire"], "only the store knows what it was completed with");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_learnt_late_is_remembered_for_what_is_left_of_its_entry() {
+    let world = World::new(MEGABYTE);
+    let kept = Duration::from_secs(30);
+    let layer = world.layer().with_retention(kept).unwrap().with_reply(reply::bytes());
+    let elsewhere = LockKeeper::unspawned(world.memory.clone(), world.clock.clock());
+    tokio::spawn(elsewhere.1);
+    let other = IdempotencyLayer::new(&elsewhere.0, "payments", key::header("id")).unwrap();
+    let other = other.with_retention(kept).unwrap().with_reply(reply::bytes());
+    other.layer(service_fn(receipt)).run("p-1").await.unwrap();
+    sleep(Duration::from_secs(29)).await;
+    let service = layer.layer(service_fn(receipt));
+    assert!(service.run("p-1").await.unwrap().is_duplicate());
+    sleep(Duration::from_secs(1)).await;
+    assert!(!service.run("p-1").await.unwrap().is_duplicate(), "its retention is over");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_is_late_is_not_remembered_beyond_its_entry() {
+    let world = World::new(MEGABYTE);
+    let layer = world.layer().with_retention(Duration::from_secs(2)).unwrap();
+    let service = layer.with_reply(reply::bytes()).layer(service_fn(receipt));
+    world.store.next_of("complete", Fault::Slow(Duration::from_secs(4)));
+    service.run("p-1").await.unwrap();
+    assert!(!service.run("p-1").await.unwrap().is_duplicate(), "its retention is over");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_time_of_an_answer_from_memory_goes_on() {
+    let world = World::new(MEGABYTE);
+    world.service().run("p-1").await.unwrap();
+    sleep(Duration::from_secs(10)).await;
+    let operation = Operation::Acquire {
+        owner: campanile_core::Owner::new(7).unwrap(),
+        ttl: Duration::from_secs(30),
+        max_attempts: 0,
+        fingerprint: None,
+        floor: FencingToken::ZERO,
+    };
+    let command = Command { key: store_key("p-1"), operation, retention: Retention::default() };
+    let answer = world.cache.apply(command).await.unwrap();
+    assert_eq!(world.cache.hits(), 1);
+    assert_eq!(answer.now, world.clock.now());
 }

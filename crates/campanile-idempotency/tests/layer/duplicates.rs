@@ -3,16 +3,16 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use campanile_core::{BoxError, Outcome, Request, error};
+use campanile_core::{BoxError, Outcome, Reply, Request, error};
 use campanile_idempotency::policy::{OnGivenUp, OnLocked};
-use campanile_idempotency::{IdempotencyError, Settled, WaitForLock, reply};
+use campanile_idempotency::{IdempotencyError, Settled, Store, WaitForLock, reply};
 use campanile_test::faults::Fault;
 use tokio::time::{Instant, sleep};
 use tower::{Layer, ServiceBuilder, service_fn};
 
 use crate::world::{
-    Guarding, TTL, TestLayer, World, fingerprinting, is_pending, paying, refusal, request,
-    settle_down,
+    Guarding, TTL, TestLayer, World, exhausted, failing, fingerprinting, is_pending, paying,
+    refusal, request, settle_down, store_key,
 };
 
 const WORK: Duration = Duration::from_secs(5);
@@ -209,7 +209,7 @@ async fn a_completion_that_was_repeated_is_asked_for_because_only_the_store_know
 }
 
 #[tokio::test(start_paused = true)]
-async fn how_a_holder_ended_is_known_while_somebody_has_its_signal_and_a_minute_at_most() {
+async fn how_a_holder_ended_is_known_while_somebody_has_its_signal_and_a_second_at_most() {
     let world = World::new();
     let service = world.layer().layer(service_fn(async |_: Request<()>| {
         sleep(WORK).await;
@@ -223,10 +223,10 @@ async fn how_a_holder_ended_is_known_while_somebody_has_its_signal_and_a_minute_
     settled.clone().await;
     world.store.forget_calls();
 
-    sleep(Duration::from_secs(59)).await;
+    sleep(Duration::from_millis(900)).await;
     assert!(service.run("p-1").await.unwrap().is_duplicate());
     assert!(words(&world).is_empty(), "after {:?}: {:?}", end.elapsed(), words(&world));
-    sleep(Duration::from_secs(1)).await;
+    sleep(Duration::from_millis(100)).await;
     assert!(service.run("p-1").await.unwrap().is_duplicate());
     assert_eq!(words(&world), ["acquire"], "an operator may have reopened it");
 
@@ -259,4 +259,92 @@ async fn a_wait_that_outlasts_the_holders_back_off_asks_the_store() {
     drop(settled);
     assert!(TTL > WORK, "no renewal in between");
     assert_eq!(words(&world), ["acquire", "fail", "acquire", "fail"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_that_is_reopened_meanwhile_is_tried_and_neither_parked_nor_kept_back() {
+    let parks: fn() -> BoxError = || error::permanent("card expired").into();
+    let waits: fn() -> BoxError = || error::retry_after("busy", Duration::from_secs(3600)).into();
+    for fails in [parks, waits] {
+        let world = World::new();
+        let layer = world.layer().with_given_up(OnGivenUp::Reject);
+        let service = layer.layer(service_fn(move |_: Request<()>| async move {
+            sleep(WORK).await;
+            Err::<(), BoxError>(fails())
+        }));
+        let first = service.start(request("p-1"));
+        settle_down().await;
+        let _settled = signal(&service.run("p-1").await);
+        drop(first.await.unwrap());
+        let token = world.entry("p-1").unwrap().token();
+        let reopened = world.memory.redrive(store_key("p-1"), token, true).await;
+        assert_eq!(reopened.unwrap(), Reply::Reopened);
+        // An operator is not faster than that.
+        sleep(Duration::from_secs(1)).await;
+        world.store.forget_calls();
+        drop(service.run("p-1").await);
+        assert_eq!(words(&world)[0], "acquire");
+        assert_eq!(world.entry("p-1").unwrap().attempt(), 1, "it was tried");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_holder_without_a_payload_to_compare_does_not_answer_a_waiter_with_one() {
+    let world = World::new();
+    let service = world.layer().layer(service_fn(async |_: Request<()>| {
+        sleep(WORK).await;
+        Ok::<_, BoxError>(())
+    }));
+    let first = service.start(request("p-1"));
+    settle_down().await;
+    let other = fingerprinting(&world).with_locked(OnLocked::Wait { at_most: WORK * 2 });
+    let other = other.layer(service_fn(async |_: Request<()>| Ok::<_, BoxError>(())));
+    let waiter = other.start(paying("p-1", "100"));
+    first.await.unwrap().unwrap();
+    waiter.await.unwrap().unwrap();
+    assert_eq!(words(&world), ["acquire", "complete", "acquire"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rejection_that_keeps_the_last_error_is_told_by_the_store() {
+    let world = World::new();
+    let layer = patient(&world).with_max_attempts(1).unwrap();
+    let service = failing(&layer, || "declined".into());
+    drop(service.run("p-1").await);
+    sleep(Duration::from_secs(3600)).await;
+    let called = service.run("p-1").await;
+    let burial = exhausted(&called).take_lock().unwrap();
+    let waiter = service.start(request("p-1"));
+    assert!(is_pending(&waiter).await);
+    burial.reject("").await.unwrap();
+    let Outcome::Parked(parked) = waiter.await.unwrap().unwrap() else { panic!("parked") };
+    assert_eq!(parked.error.as_deref(), Some("declined"));
+}
+
+/// What is learnt of a key by whoever asks is learnt by all who waited for that.
+#[tokio::test(start_paused = true)]
+async fn whoever_comes_while_the_store_is_asked_gets_the_same_answer() {
+    let work: [fn() -> Result<(), BoxError>; 3] = [
+        || Ok(()),
+        || Err(error::permanent("card expired").into()),
+        || Err(error::retry_after("busy", Duration::from_secs(60)).into()),
+    ];
+    for work in work {
+        let world = World::new();
+        let layer = patient(&world).with_given_up(OnGivenUp::Reject);
+        let service = layer.layer(service_fn(move |_: Request<()>| async move { work() }));
+        drop(service.run("p-1").await);
+        world.store.forget_calls();
+        world.store.next_of("acquire", Fault::Slow(Duration::from_millis(100)));
+        let calls: Vec<_> = (0..100).map(|_| service.start(request("p-1"))).collect();
+        let mut told = std::collections::BTreeSet::new();
+        for call in calls {
+            told.insert(match call.await.unwrap() {
+                Ok(outcome) => format!("{outcome:?}"),
+                Err(error) => error.to_string().split(" for ").next().unwrap().to_owned(),
+            });
+        }
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert_eq!(words(&world), ["acquire"]);
+    }
 }

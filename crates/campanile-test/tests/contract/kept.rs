@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
 use campanile_core::{Entry, StoreKey};
-use campanile_idempotency::{EntryStore, LocalCache, MemoryStore, Stepped, Store, StoreError};
+use campanile_idempotency::{Cached, EntryStore, MemoryStore, Stepped, Store, StoreError};
 use campanile_test::contract::{self, RealTime};
 use campanile_test::faults::{Fault, FaultyStore};
 use campanile_test::{TestClock, contract::Time};
@@ -52,9 +52,10 @@ impl Time for SlowTime {
 #[tokio::test(start_paused = true)]
 async fn a_store_behind_a_local_cache_keeps_the_contract() {
     let clock = TestClock::new();
-    let cache = LocalCache::with_clock(1024 * 1024, clock.clock());
-    contract::run(&cache.around(MemoryStore::with_clock(clock.store_clock())), &clock).await;
-    assert!(cache.hits() > 0);
+    let memory = MemoryStore::with_clock(clock.store_clock());
+    let store = Cached::with_clock(memory, 1024 * 1024, clock.clock());
+    contract::run(&store, &clock).await;
+    assert!(store.hits() > 0);
 }
 
 #[tokio::test]
@@ -64,9 +65,9 @@ async fn as_many_random_operations_as_one_likes_answer_as_step_does() {
     let seed = fastrand::u64(..);
     println!("seed {seed}, {operations} operations");
     contract::differential(&MemoryStore::new(), operations, seed).await;
-    let cache = LocalCache::new(1024 * 1024);
-    contract::differential(&cache.around(MemoryStore::new()), operations, seed).await;
-    assert!(cache.hits() > 0);
+    let store = Cached::new(MemoryStore::new(), 1024 * 1024);
+    contract::differential(&store, operations, seed).await;
+    assert!(store.hits() > 0);
 }
 
 /// A table with compare-and-set by revision. Every third load is overtaken by somebody else's write
