@@ -21,7 +21,7 @@ use tower::ServiceBuilder;
 use crate::answer::{KeptAnswer, NotDone, answer, done, refuse};
 use crate::terminal::Terminal;
 
-/// The largest body, of requests and of answers.
+/// The largest body of a request, and the largest answer that is kept.
 pub(crate) const MAX_BODY: usize = 64 * 1024;
 
 /// The route: all that comes to a `POST /payments`, from outside in.
@@ -36,6 +36,7 @@ pub(crate) fn payments(store: BoxStore, terminal: Terminal) -> Result<Router, Bo
     let idempotency = IdempotencyLayer::new(store, "payments", by_header_and_body)?
         // a repeat gets the first answer
         .with_reply(KeptAnswer)
+        .with_max_reply_bytes(MAX_BODY)
         // a client's error frees the key at once, and its attempt is handed back, but not for ever;
         // a server's error is a failed attempt
         .with_classifier(classify::on(|NotDone(answer): &NotDone| {
