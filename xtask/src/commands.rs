@@ -17,6 +17,7 @@ const LENGTHS: &[(&str, &str)] = &[
     ("CAMPANILE_DIFFERENTIAL_OPS", "1000000"),
     ("CAMPANILE_SIMULATION_CASES", "5000"),
     ("PROPTEST_CASES", "5000"),
+    ("CAMPANILE_DURABILITY_ROUNDS", "20"),
 ];
 
 /// Kafka and Redis to play with.

@@ -27,8 +27,8 @@ cargo xtask <command>
   bench [core|redis|driver] [--json FILE]
             the benchmarks.
   soak      the long variants of the randomised tests, in release mode. The environment variables
-            CAMPANILE_DIFFERENTIAL_OPS (1000000), CAMPANILE_SIMULATION_CASES (5000) and
-            PROPTEST_CASES (5000) say how long.
+            CAMPANILE_DIFFERENTIAL_OPS (1000000), CAMPANILE_SIMULATION_CASES (5000),
+            PROPTEST_CASES (5000) and CAMPANILE_DURABILITY_ROUNDS (20) say how long.
 
 Environment: CAMPANILE_CACHE is the cache folder instead of ~/.cache/campanile, and
 CAMPANILE_KAFKA_LIBS a folder of Kafka's jars to be used instead of fetching them.";
