@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::error::Error;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use crate::{FencingToken, IdempotencyKey};
@@ -24,12 +25,17 @@ pub fn find<'a, E: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<
     sources(error).find_map(|error| error.downcast_ref())
 }
 
-/// The error and its sources, outermost first; at most 256, for an error may be among its own.
+/// The error and its sources, outermost first; at most 256, for an error may be among its own. One
+/// whose [`source()`](Error::source) panics is the last.
 pub fn sources<'a>(
     error: &'a (dyn Error + 'static),
 ) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
     const MOST: usize = 256;
-    std::iter::successors(Some(error), |&error| error.source()).take(MOST)
+    // Who asks is often a task that serves many records, and the error is one record's.
+    let source = |error: &'a (dyn Error + 'static)| {
+        catch_unwind(AssertUnwindSafe(|| error.source())).unwrap_or(None)
+    };
+    std::iter::successors(Some(error), move |&error| source(error)).take(MOST)
 }
 
 /// Whatever becomes a [`BoxError`]: implemented for all that does, and there for its message.

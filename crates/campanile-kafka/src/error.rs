@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::fmt::{self, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use campanile_core::{BoxError, ConfigError, Coordinates, error};
 use rdkafka::error::KafkaError;
@@ -97,12 +98,20 @@ pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
     error::sources(error).map(shown).collect::<Vec<_>>().join(": ")
 }
 
-/// An error's text. `to_string` panics on a `Display` that fails, and errors come from users.
-pub(crate) fn shown(error: &(dyn Error + 'static)) -> String {
+/// An error's text.
+fn shown(error: &(dyn Error + 'static)) -> String {
     let mut text = String::new();
-    // What was written before it failed is shown.
-    let _ = write!(text, "{error}");
+    write_text(&mut text, error);
     text
+}
+
+/// Writes an error's text. Errors come from users: a `Display` that fails has written what it could,
+/// and so has one that panics.
+pub(crate) fn write_text(to: &mut impl Write, error: &(dyn Error + 'static)) {
+    let written = catch_unwind(AssertUnwindSafe(|| write!(to, "{error}")));
+    if written.is_err() {
+        let _ = to.write_str("(an error whose text panicked)");
+    }
 }
 
 /// A panic's message, where it has one.
@@ -110,4 +119,42 @@ pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     text.unwrap_or("a panic without a message").to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Panics when it is shown, or when it is asked for its source.
+    #[derive(Debug)]
+    enum Rude {
+        Text,
+        Source,
+    }
+
+    impl fmt::Display for Rude {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("rude")?;
+            match self {
+                Self::Text => panic!("a panic of this test"),
+                Self::Source => Ok(()),
+            }
+        }
+    }
+
+    impl Error for Rude {
+        fn source(&self) -> Option<&(dyn Error + 'static)> {
+            match self {
+                Self::Text => None,
+                Self::Source => panic!("a panic of this test"),
+            }
+        }
+    }
+
+    #[test]
+    fn an_error_that_panics_when_it_is_shown_is_shown_as_far_as_it_goes() {
+        let of_text = chain(&error::permanent(Rude::Text));
+        assert_eq!(of_text, "permanent error: rude(an error whose text panicked)");
+        assert_eq!(chain(&error::permanent(Rude::Source)), "permanent error: rude");
+    }
 }

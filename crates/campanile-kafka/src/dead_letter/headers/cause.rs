@@ -6,6 +6,8 @@ use std::fmt::{self, Write};
 use campanile_core::{DecodeError, IdempotencyKey, error};
 use campanile_idempotency::IdempotencyError;
 
+use crate::error::write_text;
+
 /// The longest message: a line of a list.
 pub(super) const MESSAGE: usize = 1024;
 
@@ -112,9 +114,8 @@ fn joined(error: &(dyn Error + 'static), limit: usize, between: &str) -> String 
     let mut text = Bounded { text: String::new(), limit, is_full: false };
     let mut before = "";
     for error in error::sources(error) {
-        // A `Display` that fails has written what it could.
         let _ = text.write_str(before);
-        let _ = write!(text, "{error}");
+        write_text(&mut text, error);
         before = between;
     }
     text.text

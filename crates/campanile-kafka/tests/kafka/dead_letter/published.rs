@@ -1,6 +1,8 @@
 //! A dead letter is its record, with where it came from and why it died, and it is there before
 //! anything is committed.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use campanile_core::{BoxError, DecodeLayer, Record, Request, error, key};
 use campanile_idempotency::{IdempotencyLayer, LockKeeper, MemoryStore};
 use campanile_kafka::{DeadLetter, HeaderStyle};
@@ -206,4 +208,43 @@ async fn dead_letters_of_each_topic_go_where_the_choice_says() {
     assert_eq!(serving.stop().await.unwrap().dead_lettered, 2);
     assert_eq!(payloads(&letters(&config)), [Some(PERMANENT)]);
     assert_eq!(payloads(&super::letters_in(&config, "payments.dead")), [Some(FAILS)]);
+}
+
+/// Panics when it is shown, and when it is asked for its source.
+#[derive(Debug)]
+struct Rude;
+
+impl std::fmt::Display for Rude {
+    fn fmt(&self, _: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        panic!("a panic of this test")
+    }
+}
+
+impl std::error::Error for Rude {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        panic!("a panic of this test")
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_error_that_panics_when_it_is_shown_ends_nothing() {
+    let kafka = kafka(&["bad", "retry", "good"]);
+    let config = kafka.consumer_config("g");
+    let retried = AtomicBool::new(false);
+    let service = service_fn(move |record: Record| {
+        let result = match &record.payload().unwrap()[..] {
+            b"bad" => Err(BoxError::from(error::permanent(Rude))),
+            b"retry" if !retried.swap(true, Ordering::SeqCst) => Err(BoxError::from(Rude)),
+            _ => Ok(()),
+        };
+        async { result }
+    });
+    let serving = serve(burying(config.clone()), service);
+    until_committed(&config, "orders", &[3]).await;
+    let summary = serving.stop().await.unwrap();
+    assert_eq!((summary.dead_lettered, summary.retried, summary.processed), (1, 1, 2));
+    let letters = letters(&config);
+    assert_eq!(payloads(&letters), [Some("bad")]);
+    let message = header(&letters[0], "kafka_dlt-exception-message");
+    assert_eq!(message, "permanent error: (an error whose text panicked)");
 }
