@@ -38,10 +38,12 @@
 //! * [`IdempotencyLayer`] makes an [`IdempotencyService`], whose response is a [`ResponseFuture`];
 //!   [`policy`] and [`reply`] are its choices, [`IdempotencyError`] what it answers when there is no
 //!   outcome. [`Guard`] is the layer around a plain function.
+//! * [`BatchLayer`] is for handlers that take many requests at a time.
 //! * [`LockKeeper`] is the one task through which all operations go: it coalesces, renews, settles.
 //! * [`store`]: the trait behind which entries are kept; [`MemoryStore`] is the embedded one.
 
 mod backoff;
+mod batch;
 mod defaults;
 mod error;
 mod future;
@@ -56,6 +58,7 @@ pub mod store;
 mod wait_for_lock;
 
 pub use self::backoff::Backoff;
+pub use self::batch::{BatchError, BatchFuture, BatchLayer, BatchService};
 pub use self::defaults::Defaults;
 pub use self::error::{Exhausted, Failed, IdempotencyError, Panicked, ReplyTooLarge};
 pub use self::future::ResponseFuture;

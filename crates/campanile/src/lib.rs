@@ -15,9 +15,9 @@ pub use campanile_core::{
     Unguarded, classify, decode, error, key,
 };
 pub use campanile_idempotency::{
-    Backoff, Defaults, Exhausted, Failed, Guard, HeldLock, IdempotencyError, IdempotencyLayer,
-    IdempotencyService, LockKeeper, MemoryStore, Panicked, ReplyCipher, ReplyCodec, ReplyTooLarge,
-    Settled, WaitForLock, policy, reply,
+    Backoff, BatchError, BatchLayer, Defaults, Exhausted, Failed, Guard, HeldLock,
+    IdempotencyError, IdempotencyLayer, IdempotencyService, LockKeeper, MemoryStore, Panicked,
+    ReplyCipher, ReplyCodec, ReplyTooLarge, Settled, WaitForLock, policy, reply,
 };
 #[cfg(feature = "kafka")]
 pub use campanile_kafka::{

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod acquiring;
+mod batching;
 mod blocking;
 mod caching;
 mod carrying;

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod back_pressure;
+mod batches;
 mod dead_letter;
 mod duplicates;
 mod every_record;

@@ -1,0 +1,149 @@
+//! What fails a whole batch, and what does not.
+
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use campanile_core::{BoxError, error};
+use campanile_idempotency::{BatchError, BatchLayer, BatchService};
+use futures_util::FutureExt;
+use tower::{Layer, Service, ServiceExt, service_fn};
+
+use super::{Results, answer, staged, start};
+use crate::world::{HOUR, settle_down};
+
+fn batch_error(error: &BoxError) -> &BatchError {
+    error::find::<BatchError>(&**error).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bad_request_does_not_fail_its_neighbours() {
+    let (service, mut stage) = staged(3, HOUR);
+    stage.allow(0);
+    let calls: Vec<_> = (1..=3).map(|n| start(&service, n)).collect();
+    settle_down().await;
+    stage.allow(1);
+    let (_, reply) = stage.next_request().await.unwrap();
+    let bad = error::permanent("card expired").into();
+    reply.send_response(vec![Ok(10), Err(bad), Ok(30)]);
+    let mut results = Vec::new();
+    for call in calls {
+        results.push(call.await.unwrap());
+    }
+    assert_eq!((results[0].as_ref().unwrap(), results[2].as_ref().unwrap()), (&10, &30));
+    let own = results[1].as_ref().unwrap_err();
+    assert!(own.is::<error::Permanent>(), "its own error, as it is: {own:?}");
+}
+
+/// Batches of two, by a handler that does what the first request says.
+fn misbehaving() -> BatchService<u32, u32> {
+    let handler = service_fn(|batch: Vec<u32>| {
+        let n = batch[0];
+        assert!(n != 1, "a panic of this test, in the call");
+        async move {
+            assert!(n != 2, "a panic of this test, in the future");
+            match n {
+                3 => Err(BoxError::from(error::permanent("no table"))),
+                4 => Ok(vec![Ok(0)]),
+                5 => Ok(vec![]),
+                6 => Ok((0..3).map(Ok).collect::<Results>()),
+                _ => Ok(batch.into_iter().map(Ok).collect()),
+            }
+        }
+    });
+    BatchLayer::new(2, Duration::ZERO).unwrap().layer(handler)
+}
+
+/// Two requests that are in one batch, with what they came to.
+async fn two(n: u32) -> [Result<u32, BoxError>; 2] {
+    let mut service = misbehaving();
+    // Called before the worker has its first turn.
+    let one = service.ready().await.unwrap().call(n);
+    let other = service.ready().await.unwrap().call(n);
+    let results = [one.await, other.await];
+    // And that was no end of it.
+    assert_eq!(service.oneshot(7).await.unwrap(), 7);
+    results
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_of_the_service_is_an_error_of_each_request() {
+    for n in [1, 2] {
+        for result in two(n).await {
+            assert!(matches!(batch_error(&result.unwrap_err()), BatchError::Panicked));
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_of_the_service_is_the_source_of_each_requests_error() {
+    for result in two(3).await {
+        let error = result.unwrap_err();
+        assert!(matches!(batch_error(&error), BatchError::Failed(_)));
+        assert!(error::find::<error::Permanent>(&*error).is_some());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_number_of_results_than_of_requests_is_an_error_of_each_request() {
+    for (n, number) in [(4, 1), (5, 0), (6, 3)] {
+        for result in two(n).await {
+            match *batch_error(&result.unwrap_err()) {
+                BatchError::WrongNumber { requests: 2, results } => assert_eq!(results, number),
+                ref other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_that_is_never_ready_again_is_told_to_all() {
+    let (service, mut stage) = staged(1, HOUR);
+    let at_work = start(&service, 1);
+    let batch = stage.next_request().await.unwrap();
+    stage.allow(0);
+    let waiting = [start(&service, 2), start(&service, 3)];
+    settle_down().await;
+    let mut waits_for_a_place = tokio::spawn({
+        let mut service = service.clone();
+        async move { service.ready().await.map(|_| ()) }
+    });
+    settle_down().await;
+    assert!((&mut waits_for_a_place).now_or_never().is_none());
+    stage.send_error("the pool is closed");
+    for call in waiting {
+        let error = call.await.unwrap().unwrap_err();
+        assert!(matches!(batch_error(&error), BatchError::Closed(Some(_))), "{error:?}");
+        assert!(format!("{error:?}").contains("the pool is closed"));
+    }
+    waits_for_a_place.await.unwrap().unwrap_err();
+    let error = service.clone().ready().await.map(|_| ()).unwrap_err();
+    assert!(matches!(batch_error(&error), BatchError::Closed(Some(_))), "{error:?}");
+    // What is at work may still end.
+    answer(batch);
+    assert_eq!(at_work.await.unwrap().unwrap(), 10);
+}
+
+/// Panics when it is asked whether it is ready.
+struct Panics;
+
+impl Service<Vec<u32>> for Panics {
+    type Response = Results;
+    type Error = BoxError;
+    type Future = std::future::Pending<Result<Results, BoxError>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        panic!("a panic of this test")
+    }
+
+    fn call(&mut self, _: Vec<u32>) -> Self::Future {
+        unreachable!("it is never ready")
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_in_poll_ready_is_the_services_end() {
+    let service = BatchLayer::new(1, HOUR).unwrap().layer(Panics);
+    let error = service.clone().oneshot(1).await.unwrap_err();
+    assert!(matches!(batch_error(&error), BatchError::Closed(None)), "{error:?}");
+    service.oneshot(2).await.unwrap_err();
+}

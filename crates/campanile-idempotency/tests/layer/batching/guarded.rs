@@ -1,0 +1,192 @@
+//! Batches inside the layer: each record has its own lock, attempt and outcome.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use campanile_core::{BoxError, Disposition, LostCause, Outcome, Request, State, error};
+use campanile_idempotency::{BatchError, BatchLayer, IdempotencyError};
+use tokio::sync::Notify;
+use tower::{Layer, Service, ServiceBuilder, service_fn};
+
+use crate::world::{Guarding, HOUR, TTL, World, failed, refusal, request, settle_down};
+
+type Requests = Vec<Request<()>>;
+
+fn ids(batch: &Requests) -> Vec<String> {
+    let id = |request: &Request<()>| {
+        let bytes = request.lock().unwrap().key().as_bytes().to_vec();
+        String::from_utf8(bytes).unwrap()
+    };
+    batch.iter().map(id).collect()
+}
+
+fn batches() -> BatchLayer<Request<()>> {
+    BatchLayer::new(10, HOUR).unwrap()
+}
+
+type Results<T> = Result<Vec<Result<T, BoxError>>, BoxError>;
+
+/// Handles batches by this, each as soon as it is told to.
+fn gated<T, H>(
+    gate: &Arc<Notify>,
+    handle: H,
+) -> impl Service<
+    Requests,
+    Response = Vec<Result<T, BoxError>>,
+    Error = BoxError,
+    Future: Send + 'static,
+> + Send
++ use<T, H>
+where
+    T: Send + 'static,
+    H: Fn(Requests) -> Results<T> + Clone + Send + 'static,
+{
+    let gate = gate.clone();
+    service_fn(move |batch: Requests| {
+        let (gate, handle) = (gate.clone(), handle.clone());
+        async move {
+            gate.notified().await;
+            handle(batch)
+        }
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_record_of_a_batch_has_its_own_lock_attempt_and_outcome() {
+    let world = World::new();
+    let (gate, seen) = (Arc::new(Notify::new()), Arc::new(Mutex::new(Vec::new())));
+    let all = seen.clone();
+    let handler = gated(&gate, move |batch: Requests| {
+        let ids = ids(&batch);
+        all.lock().unwrap().push(ids.clone());
+        let result = |id: &String| match &**id {
+            "bad" => Err(error::permanent("card expired").into()),
+            id => Ok(format!("charged {id}")),
+        };
+        Ok(ids.iter().map(result).collect())
+    });
+    let service = world.layer().layer(batches().layer(handler));
+    let first = service.start(request("p-1"));
+    settle_down().await;
+    let calls = ["p-2", "bad", "p-3"].map(|id| service.start(request(id)));
+    settle_down().await;
+    gate.notify_one();
+    assert_eq!(first.await.unwrap().unwrap(), Outcome::Processed("charged p-1".into()));
+    gate.notify_one();
+    let [second, bad, third] = calls;
+    assert_eq!(second.await.unwrap().unwrap(), Outcome::Processed("charged p-2".into()));
+    assert_eq!(third.await.unwrap().unwrap(), Outcome::Processed("charged p-3".into()));
+    let bad = bad.await.unwrap();
+    assert_eq!((failed(&bad).attempt, failed(&bad).disposition), (1, Disposition::DeadLetter));
+    assert_eq!(*seen.lock().unwrap(), [vec!["p-1"], vec!["p-2", "bad", "p-3"]]);
+    for id in ["p-1", "p-2", "p-3"] {
+        assert_eq!(world.state(id), Some(State::Completed), "{id}");
+        assert!(service.run(id).await.unwrap().is_duplicate());
+    }
+    drop(bad);
+    world.assert_quiet().await;
+    assert_eq!(world.state("bad"), Some(State::Retrying));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_that_fails_as_a_whole_is_a_failed_attempt_of_each_record() {
+    type Handle = fn(Requests) -> Results<()>;
+    let handles: [Handle; 3] =
+        [|_| Err("no table".into()), |_| panic!("a panic of this test"), |_| Ok(vec![])];
+    for handle in handles {
+        let world = World::new();
+        let gate = Arc::new(Notify::new());
+        let service = world.layer().layer(batches().layer(gated(&gate, handle)));
+        let calls = ["p-1", "p-2", "p-3"].map(|id| service.start(request(id)));
+        for _ in 0..2 {
+            settle_down().await;
+            gate.notify_one();
+        }
+        for (call, id) in calls.into_iter().zip(["p-1", "p-2", "p-3"]) {
+            let called = call.await.unwrap();
+            assert_eq!(failed(&called).disposition, Disposition::Retry { after: None });
+            assert!(error::find::<BatchError>(&*failed(&called).source).is_some());
+            let entry = world.entry(id).unwrap();
+            assert_eq!((entry.state(), entry.attempt()), (State::Retrying, 1));
+        }
+        world.assert_quiet().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_record_whose_lock_is_lost_leaves_the_batch_and_the_others_complete() {
+    let world = World::new();
+    let (gate, checks) = (Arc::new(Notify::new()), Arc::new(Mutex::new(Vec::new())));
+    let seen = checks.clone();
+    let handler = gated(&gate, move |batch: Requests| {
+        let check = |request: &Request<()>| request.lock().unwrap().check().is_ok();
+        *seen.lock().unwrap() = batch.iter().map(check).collect();
+        Ok(batch.iter().map(|_| Ok(())).collect())
+    });
+    let service = world.layer().layer(batches().layer(handler));
+    let first = service.start(request("p-1"));
+    settle_down().await;
+    let [second, third] = ["p-2", "p-3"].map(|id| service.start(request(id)));
+    settle_down().await;
+    gate.notify_one();
+    first.await.unwrap().unwrap();
+    settle_down().await;
+    world.usurp("p-2").await;
+    // The next renewal tells.
+    tokio::time::sleep(TTL / 2).await;
+    let lost = second.await.unwrap();
+    let IdempotencyError::LockLost(lost) = refusal(&lost) else { panic!("{lost:?}") };
+    assert_eq!(lost.cause, LostCause::Superseded);
+    gate.notify_one();
+    assert_eq!(third.await.unwrap().unwrap(), Outcome::Processed(()));
+    assert_eq!(*checks.lock().unwrap(), [false, true], "the handler can tell");
+    assert_eq!(world.state("p-2"), Some(State::Processing), "it is somebody else's");
+    world.assert_quiet().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_time_out_between_layer_and_batch_is_each_records_own_and_ends_a_batch_that_hangs() {
+    let world = World::new();
+    let held = Arc::new(());
+    let theirs = held.clone();
+    let hangs = service_fn(move |_: Requests| {
+        let held = theirs.clone();
+        async move {
+            std::future::pending::<()>().await;
+            drop(held);
+            Results::<()>::Ok(vec![])
+        }
+    });
+    let service = ServiceBuilder::new()
+        .layer(world.layer())
+        .timeout(Duration::from_secs(10))
+        .layer(batches())
+        .service(hangs);
+    let calls = ["p-1", "p-2"].map(|id| service.start(request(id)));
+    settle_down().await;
+    assert_eq!(Arc::strong_count(&held), 3);
+    for (call, id) in calls.into_iter().zip(["p-1", "p-2"]) {
+        let called = call.await.unwrap();
+        assert!(failed(&called).source.is::<tower::timeout::error::Elapsed>());
+        assert_eq!(world.entry(id).map(|entry| entry.attempt()), Some(1));
+    }
+    settle_down().await;
+    assert_eq!(Arc::strong_count(&held), 2);
+    world.assert_quiet().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_a_batch_gives_its_place_back_when_it_turns_out_a_duplicate() {
+    let world = World::new();
+    let echo = service_fn(async |batch: Requests| {
+        Ok::<_, BoxError>(batch.iter().map(|_| Ok::<_, BoxError>(())).collect())
+    });
+    let service = world.layer().layer(BatchLayer::new(1, HOUR).unwrap().layer(echo));
+    service.run("p-1").await.unwrap();
+    // There are two places only.
+    for _ in 0..5 {
+        assert!(service.run("p-1").await.unwrap().is_duplicate());
+    }
+    service.run("p-2").await.unwrap();
+    world.assert_quiet().await;
+}

@@ -1,0 +1,39 @@
+//! Handlers that take many requests at a time.
+
+mod collecting;
+mod failing;
+mod guarded;
+
+use std::time::Duration;
+
+use campanile_core::BoxError;
+use campanile_idempotency::{BatchLayer, BatchService};
+use futures_util::FutureExt;
+use tokio::task::JoinHandle;
+use tower::{Layer, ServiceExt};
+use tower_test::mock::{self, Mock, SendResponse};
+
+type Results = Vec<Result<u32, BoxError>>;
+type Stage = mock::Handle<Vec<u32>, Results>;
+type Batch = (Vec<u32>, SendResponse<Results>);
+
+/// Batches whose handler the test plays.
+fn staged(max: usize, linger: Duration) -> (BatchService<u32, u32>, Stage) {
+    let (handler, stage): (Mock<Vec<u32>, Results>, Stage) = mock::pair();
+    (BatchLayer::new(max, linger).unwrap().layer(handler), stage)
+}
+
+/// Calls it in a task of its own.
+fn start(service: &BatchService<u32, u32>, request: u32) -> JoinHandle<Result<u32, BoxError>> {
+    tokio::spawn(service.clone().oneshot(request))
+}
+
+/// The batch that is at work now, if the handler has one that the test has not seen.
+fn seen(stage: &mut Stage) -> Option<Batch> {
+    stage.next_request().now_or_never().flatten()
+}
+
+/// Answers each request with ten times itself.
+fn answer((batch, reply): Batch) {
+    reply.send_response(batch.into_iter().map(|n| Ok(n * 10)).collect());
+}
