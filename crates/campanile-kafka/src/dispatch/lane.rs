@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use campanile_core::Record;
 use campanile_idempotency::Settled;
+use tokio::time::Instant;
 
 use super::waits::WaitId;
 use crate::budget::Amount;
@@ -17,8 +18,8 @@ use crate::watermark::{Delivery, Watermark};
 /// The records of one slot.
 pub(super) struct Lane {
     slot: Arc<Slot>,
-    /// Each with the time before which it is not due, if it is a copy that waits.
-    queue: VecDeque<(Delivery, Record, Option<SystemTime>)>,
+    /// Each with the time before which it is not due, if it is a copy that waits, and when it came.
+    queue: VecDeque<(Delivery, Record, Option<(SystemTime, Instant)>)>,
     /// The oldest record that is not finished, once it was begun with.
     head: Option<Head>,
     watermark: Watermark,
@@ -69,7 +70,7 @@ impl Lane {
             // The position was reset: a mark from before would skip what comes again.
             self.slot.clear_mark();
         }
-        self.queue.push_back((delivery, record, due));
+        self.queue.push_back((delivery, record, due.map(|due| (due, Instant::now()))));
     }
 
     /// Whether it has a record that may be dispatched now.
@@ -85,7 +86,8 @@ impl Lane {
     /// begun with has waited.
     pub(super) fn early(&self) -> Option<Duration> {
         let (rung, (_, _, due)) = (self.slot.rung.as_ref()?, self.queue.front()?);
-        self.head.is_none().then(|| rung.left((*due)?)).flatten()
+        let (due, received) = (*due)?;
+        self.head.is_none().then(|| rung.left(due, received)).flatten()
     }
 
     /// The retry topic that it is of.

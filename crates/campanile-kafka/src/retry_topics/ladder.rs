@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use campanile_core::{ConfigError, Record, limits};
 use rdkafka::ClientConfig;
+use tokio::time::Instant;
 
 use super::{RetryTopics, copy};
 use crate::publish::{Publisher, Refused};
@@ -24,10 +25,12 @@ impl Rung {
         published.checked_add(self.delay)
     }
 
-    /// How long a copy that is due then has to wait yet; at most the whole delay, whatever the clocks
-    /// say.
-    pub(crate) fn left(&self, due: SystemTime) -> Option<Duration> {
-        let left = due.duration_since(now()).ok()?.min(self.delay);
+    /// How long a copy has to wait yet that is due then and came here at `received`. No longer than the
+    /// whole delay since that, whatever the clocks say: one that is behind delays copies once, and not
+    /// one after the other.
+    pub(crate) fn left(&self, due: SystemTime, received: Instant) -> Option<Duration> {
+        let left = due.duration_since(now()).ok()?;
+        let left = left.min(self.delay.saturating_sub(received.elapsed()));
         (!left.is_zero()).then_some(left)
     }
 }
@@ -181,6 +184,20 @@ mod tests {
         for from in [None, Some("5s"), Some("1m"), Some("5m")] {
             assert_eq!(&*next(Some(3600 * SECOND), from), "5m");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_copy_waits_no_longer_than_the_delay_since_it_was_received_whatever_the_clocks_say() {
+        let rung = rungs().of("1m").unwrap().clone();
+        let (received, ahead) = (Instant::now(), now() + 3600 * SECOND);
+        assert_eq!(rung.left(ahead, received), Some(60 * SECOND));
+        tokio::time::advance(20 * SECOND).await;
+        assert_eq!(rung.left(ahead, received), Some(40 * SECOND));
+        tokio::time::advance(40 * SECOND).await;
+        assert_eq!(rung.left(ahead, received), None);
+        // By clocks that agree, it may be sooner.
+        let left = rung.left(now() + SECOND, Instant::now()).unwrap();
+        assert!(left <= SECOND && rung.left(now() - SECOND, Instant::now()).is_none(), "{left:?}");
     }
 
     #[test]

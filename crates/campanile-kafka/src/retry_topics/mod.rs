@@ -94,7 +94,7 @@ impl RetryTopics {
     /// delay must be longer than the one before; from 1 ms to a day, the longest back-off.
     ///
     /// It is measured by this machine's clock from the copy's timestamp, and never longer than the
-    /// delay from when it became the first in its partition. Clocks that differ shorten it; then the
+    /// delay from when the copy was read. Clocks that differ shorten it; then the
     /// store, which has the last word, has the copy wait in its place.
     pub fn then(mut self, topic: impl Into<String>, delay: Duration) -> Self {
         self.rungs.push((topic.into(), delay));

@@ -8,12 +8,14 @@ use campanile_core::{BoxError, DecodeLayer, IntoKey, Record, Request, error, key
 use campanile_idempotency::{Backoff, IdempotencyError, IdempotencyLayer, MemoryStore, StoreError};
 use campanile_kafka::RetryTopics;
 use campanile_test::{Message, MockKafka};
+use rdkafka::Timestamp;
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 use tokio::time::Instant;
 use tower::{ServiceBuilder, service_fn};
 
 use super::{AFTER, Calls, HOUR, LATER, SOON, busy, failing, kafka, retrying, told};
-use crate::support::{committed, consumer, serve, until, until_committed};
+use crate::support::{BOUND, committed, consumer, serve, until, until_committed};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn records_behind_one_that_fails_go_on_and_are_committed_while_it_waits() {
@@ -71,6 +73,31 @@ async fn a_copy_is_processed_when_its_delay_is_over_and_not_before() {
         let waited = again.duration_since(*failed);
         assert!(waited >= AFTER - Duration::from_millis(1), "{waited:?}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_clock_that_is_behind_delays_copies_once_and_not_one_after_the_other() {
+    let kafka = kafka(&[]);
+    let config = kafka.consumer_config("g");
+    // To a clock that is an hour behind, copies of now are of an hour ahead.
+    let ahead = Timestamp::now().to_millis().unwrap() + HOUR.as_millis() as i64;
+    let producer: BaseProducer = config.create().unwrap();
+    for _ in 0..5 {
+        let copy = BaseRecord::<str, str>::to(SOON).partition(0).payload("0").timestamp(ahead);
+        producer.send(copy).map_err(|(error, _)| error).unwrap();
+    }
+    producer.flush(BOUND).unwrap();
+    let delay = Duration::from_secs(2);
+    let calls = Calls::default();
+    let topics = RetryTopics::new().then(SOON, delay);
+    let start = Instant::now();
+    let consumer = consumer(config.clone(), "orders").with_retry_topics(topics);
+    let serving = serve(consumer, failing(&calls, busy));
+    until_committed(&config, SOON, &[5]).await;
+    serving.stop().await.unwrap();
+    let all = calls.all();
+    assert!(all[0].1 - start >= delay, "{:?}", all[0].1 - start);
+    assert!(all[4].1 - all[0].1 < delay, "{:?}", all[4].1 - all[0].1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
