@@ -29,7 +29,7 @@ pub use self::stepped::{EntryStore, Stepped};
 /// # What must hold
 /// * A command is applied at once or not at all, and commands on one key one after the other.
 /// * The answer is [`step`](campanile_core::step)'s for the entry as it was and the store's clock.
-/// * What is stored but cannot be read answers [`Reply::Corrupt`](campanile_core::Reply::Corrupt)
+/// * What is stored but cannot be read answers [`Reply::Corrupt`]
 ///   and is left as it is; it is never taken for absent.
 /// * Every call ends in bounded time. An error means that the command *may* have been applied: the
 ///   caller repeats it, which the protocol allows.
@@ -67,8 +67,8 @@ pub trait Store: Send + Sync + 'static {
     /// `force` also a key that is COMPLETED, or exhausted and not buried.
     ///
     /// The token is the entry's, which a dead letter carries; with another one nothing is changed
-    /// ([`Reply::Lost`](campanile_core::Reply::Lost)), for somebody was faster.
-    /// [`Reply::Reopened`](campanile_core::Reply::Reopened): done.
+    /// ([`Reply::Lost`]), for somebody was faster.
+    /// [`Reply::Reopened`]: done.
     ///
     /// # Errors
     /// Those of [`apply`](Self::apply).
