@@ -114,7 +114,7 @@ impl DeadLetters {
         skip(burial, dead.reason).await.map_err(unsettled)
     }
 
-    /// As long as the lock holds.
+    /// As long as the lock holds: it is looked at first, for an attempt may outlive it.
     async fn publish_under(
         &self,
         lock: Option<&Lock>,
@@ -126,10 +126,10 @@ impl DeadLetters {
             return Ok(self.publish(topic, dead, None, truncated).await);
         };
         let publication = pin!(self.publish(topic, dead, Some(lock.token()), truncated));
-        match select(publication, lock.lost()).await {
-            Either::Left((published, _)) => Ok(published),
+        match select(lock.lost(), publication).await {
             // Whoever has it now buries the record, or tries it.
-            Either::Right((lost, _)) => Err(unsettled(IdempotencyError::LockLost(lost))),
+            Either::Left((lost, _)) => Err(unsettled(IdempotencyError::LockLost(lost))),
+            Either::Right((published, _)) => Ok(published),
         }
     }
 

@@ -4,11 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use campanile_idempotency::{LockKeeper, MemoryStore};
+use campanile_core::{BoxError, DecodeLayer, Request, key};
+use campanile_idempotency::policy::OnLost;
+use campanile_idempotency::{IdempotencyLayer, LockKeeper, MemoryStore};
 use campanile_kafka::DeadLetter;
 use campanile_test::faults::{Fault, FaultyStore};
 use campanile_test::{Message, MockKafka};
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
+use tower::ServiceBuilder;
 
 use super::{DEAD, burying, bytes, header, kafka, letters, once, payloads, produce, unknown};
 use crate::given_up::{FAILS, GOOD, LAST, Outcomes, keeper, service};
@@ -239,6 +242,41 @@ async fn a_lock_that_is_lost_during_a_publication_commits_nothing() {
     // What was on its way when the lock was lost may have come as well.
     assert!(!letters.is_empty());
     assert!(payloads(&letters).iter().all(|payload| *payload == Some(FAILS)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_dies_after_its_lock_was_lost_is_not_published_under_that() {
+    let kafka = kafka(&[FAILS]);
+    let config = kafka.consumer_config("g");
+    let (store, keeper) = store();
+    let layer = IdempotencyLayer::new(&keeper, "orders", key::coordinates())
+        .unwrap()
+        .with_max_attempts(1)
+        .unwrap()
+        .with_lock_ttl(Duration::from_millis(500))
+        .unwrap()
+        .with_lost(OnLost::Notify);
+    let attempts = Arc::new(AtomicUsize::new(0));
+    let count = attempts.clone();
+    let service = ServiceBuilder::new().layer(DecodeLayer::raw()).layer(layer).service_fn(
+        move |r: Request| {
+            count.fetch_add(1, Ordering::SeqCst);
+            async move {
+                r.lock().unwrap().lost().await;
+                Err::<(), _>(BoxError::from("gateway is busy"))
+            }
+        },
+    );
+    store.always_of("renew", Fault::Refuse);
+    let serving = serve(burying(config.clone()), service);
+    until("the attempt has ended", || store.count("acquire") > 1).await;
+    store.heal();
+    until_committed(&config, "orders", &[1]).await;
+    let summary = serving.stop().await.unwrap();
+    assert_eq!((summary.dead_lettered, attempts.load(Ordering::SeqCst)), (1, 1));
+    let letters = letters(&config);
+    let burials: Vec<_> = letters.iter().map(|l| header(l, "campanile-burials")).collect();
+    assert_eq!(burials, ["1"], "by the burial's lock alone");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
