@@ -81,6 +81,25 @@ async fn a_process_that_starts_while_a_master_is_away_uses_the_others() {
     acquired(&started.unwrap(), &kept, 1).await;
 }
 
+#[tokio::test]
+async fn a_master_on_which_a_caller_gave_up_holds_up_nobody_else() {
+    let mut cluster = RedisCluster::start().unwrap();
+    let store = RedisStore::connect(super::patient(&cluster)).await.unwrap();
+    let [kept, lost] = [0, 2].map(|node| keys_of(&cluster, node).next().unwrap());
+    acquired(&store, &lost, 1).await;
+    cluster.pause(2).unwrap();
+    // As a lock keeper does, who has less time than the store.
+    let patience = Duration::from_millis(200);
+    tokio::time::timeout(patience, apply(&store, &lost, acquire(1))).await.unwrap_err();
+    let batch = vec![command(&lost, acquire(1)), command(&kept, acquire(1))];
+    let (took, answers) = timed(store.apply_batch(batch)).await;
+    assert!(took < IN_TIME, "{took:?}");
+    assert!(chain(answers[0].as_ref().unwrap_err()).contains("is away"), "{answers:?}");
+    assert!(answers[1].is_ok(), "{answers:?}");
+    cluster.resume(2).unwrap();
+    until_answered(&store, &lost, acquire(1)).await;
+}
+
 /// What the keys of each master get done, in calls of keys of all.
 struct Load {
     done: Arc<[AtomicU64; 3]>,

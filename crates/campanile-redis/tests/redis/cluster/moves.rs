@@ -10,7 +10,9 @@ use campanile_redis::RedisStore;
 use campanile_test::{RedisCluster, eventually};
 
 use super::{keys_of, owner, patient, slot, started};
-use crate::support::{acquire, acquired, apply, command, complete, grant, insist, key, replies};
+use crate::support::{
+    acquire, acquired, apply, command, complete, grant, insist, key, replies, timed,
+};
 
 const SOON: Duration = Duration::from_secs(30);
 
@@ -123,7 +125,9 @@ async fn a_replica_that_takes_over_is_found() {
     };
     eventually(SOON, reached).unwrap();
     cluster.kill(1).unwrap();
-    let reply = super::away::until_answered(&store, &killed, complete(grant, "done")).await;
+    let completed = super::away::until_answered(&store, &killed, complete(grant, "done"));
+    let (took, reply) = timed(completed).await;
+    println!("answered {took:?} after its master was killed");
     assert_eq!(reply, Reply::Completed);
     assert_eq!(owner(&cluster, &killed), 4);
     let reply = insist(&store, &killed, acquire(2)).await;
