@@ -134,6 +134,13 @@ mod tests {
     }
 
     #[test]
+    fn it_remembers_no_more_than_it_counts() {
+        let mut flood = flood(2, 4);
+        (0..1000).for_each(|_| flood.finished(false));
+        assert_eq!(flood.last.len(), 4);
+    }
+
+    #[test]
     fn after_it_was_cleared_it_counts_from_the_beginning() {
         let mut flood = flood(1, 4);
         flood.finished(true);

@@ -290,5 +290,18 @@ mod tests {
         assert_eq!(pager.wait_paused().await, None);
         admin.pause();
         pager.wait_resumed().await;
+        assert_eq!(admin.paused(), None);
+    }
+
+    #[tokio::test]
+    async fn a_flood_is_told_also_where_it_was_paused_by_hand_and_no_hand_hides_it() {
+        let mut gate = Gate::new();
+        let admin = gate.handle();
+        admin.pause();
+        let flood = Paused::Flood { most: 50, of_last: 100 };
+        gate.flooded(flood.clone());
+        assert_eq!(admin.paused(), Some(flood.clone()));
+        admin.pause();
+        assert_eq!(admin.paused(), Some(flood));
     }
 }

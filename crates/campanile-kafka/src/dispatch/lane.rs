@@ -18,8 +18,7 @@ use crate::watermark::{Delivery, Watermark};
 /// The records of one slot.
 pub(super) struct Lane {
     slot: Arc<Slot>,
-    /// Each with the time before which it is not due, if it is a copy that waits, and when it came.
-    queue: VecDeque<(Delivery, Record, Option<(SystemTime, Instant)>)>,
+    queue: VecDeque<Queued>,
     /// The oldest record that is not finished, once it was begun with.
     head: Option<Head>,
     watermark: Watermark,
@@ -27,6 +26,14 @@ pub(super) struct Lane {
     draining: bool,
     /// Whether it stands in the list of those whose turn comes.
     pub(super) listed: bool,
+}
+
+/// A record that was not begun with.
+struct Queued {
+    delivery: Delivery,
+    record: Record,
+    /// The time before which it is not due, if it is a copy that waits, and when it came.
+    due: Option<(SystemTime, Instant)>,
 }
 
 /// The record at work.
@@ -70,7 +77,8 @@ impl Lane {
             // The position was reset: a mark from before would skip what comes again.
             self.slot.clear_mark();
         }
-        self.queue.push_back((delivery, record, due.map(|due| (due, Instant::now()))));
+        let due = due.map(|due| (due, Instant::now()));
+        self.queue.push_back(Queued { delivery, record, due });
     }
 
     /// Whether it has a record that may be dispatched now.
@@ -85,8 +93,8 @@ impl Lane {
     /// How long the next record has to wait, if it is a copy whose delay is not over. One that was
     /// begun with has waited.
     pub(super) fn early(&self) -> Option<Duration> {
-        let (rung, (_, _, due)) = (self.slot.rung.as_ref()?, self.queue.front()?);
-        let (due, received) = (*due)?;
+        let (rung, queued) = (self.slot.rung.as_ref()?, self.queue.front()?);
+        let (due, received) = queued.due?;
         self.head.is_none().then(|| rung.left(due, received)).flatten()
     }
 
@@ -108,7 +116,7 @@ impl Lane {
     /// The record that is due, of a lane that has one.
     pub(super) fn due(&mut self) -> &mut Head {
         if self.head.is_none() {
-            self.head = self.queue.pop_front().map(|(delivery, record, _)| Head {
+            self.head = self.queue.pop_front().map(|Queued { delivery, record, .. }| Head {
                 delivery,
                 record,
                 tries: 0,
@@ -163,7 +171,7 @@ impl Lane {
     pub(super) fn drain(&mut self) -> Amount {
         self.draining = true;
         let mut left = Amount::default();
-        for (_, record, _) in std::mem::take(&mut self.queue) {
+        for Queued { record, .. } in std::mem::take(&mut self.queue) {
             left += self.let_go(&record);
         }
         if !self.is_busy() {

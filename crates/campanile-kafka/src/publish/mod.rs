@@ -153,3 +153,42 @@ impl Drop for Closing {
             .spawn(move || drop(producer));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use campanile_test::MockKafka;
+    use rdkafka::ClientContext as _;
+
+    use super::*;
+
+    const BUDGET: Duration = Duration::from_secs(2);
+
+    fn message() -> Message {
+        let topic = "dead".into();
+        Message { topic, key: None, payload: None, timestamp: None, headers: Vec::new() }
+    }
+
+    #[tokio::test]
+    async fn who_cannot_reach_the_brokers_is_told_what_the_connection_met() {
+        let mut consumer = ClientConfig::new();
+        consumer.set("bootstrap.servers", "127.0.0.1:1");
+        let publisher = Publisher::new(&consumer, &[], BUDGET).unwrap();
+        let refused = publisher.publish(&message()).await.unwrap_err().to_string();
+        let (_, met) =
+            refused.split_once("Message timed out): ").unwrap_or_else(|| panic!("{refused}"));
+        // Whichever the connection said last.
+        assert!(met.contains("127.0.0.1:1") || met.contains("brokers are down"), "{refused}");
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn what_the_connection_met_before_something_was_published_is_not_told_afterwards() {
+        let kafka = MockKafka::start(1).unwrap();
+        kafka.create_topic("dead", 1).unwrap();
+        let config = kafka.consumer_config("g");
+        let publisher = Publisher::new(&config, &[], BUDGET).unwrap();
+        let context = publisher.producer().context();
+        context.error(KafkaError::Canceled, "an old trouble");
+        publisher.publish(&message()).await.unwrap();
+        assert_eq!(context.take_reason(), None);
+    }
+}

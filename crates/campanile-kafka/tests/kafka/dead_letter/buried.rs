@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use campanile_core::{Command, Operation, Retention};
 use campanile_idempotency::{LockKeeper, MemoryStore, Store};
+use campanile_test::Message;
 use campanile_test::faults::{Fault, FaultyStore};
+use rdkafka::Message as _;
 
 use super::{burying, bytes, crash, header, kafka, letters, once, payloads};
 use crate::given_up::{FAILS, GOOD};
@@ -124,4 +126,23 @@ async fn copies_of_a_letter_that_a_crash_leaves_tell_one_key_and_one_origin_but_
         assert_eq!(bytes(first, same), bytes(second, same));
     }
     assert_ne!(header(first, "campanile-token"), header(second, "campanile-token"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_truncated_letter_has_no_record_key_that_is_large_itself() {
+    for (length, kept) in [(16 * 1024, true), (16 * 1024 + 1, false)] {
+        let kafka = kafka(&[]);
+        let message = Message::to("orders").partition(0).key(vec![b'k'; length]).payload(FAILS);
+        kafka.producer().produce(message).unwrap();
+        let config = kafka.consumer_config("g");
+        let store = MemoryStore::new();
+        crash(&store, "b", 2).await;
+        let keeper = LockKeeper::new(store).unwrap();
+        let serving = serve(burying(config.clone()), once(&keeper, TTL));
+        until_committed(&config, "orders", &[1]).await;
+        serving.stop().await.unwrap();
+        let letters = letters(&config);
+        assert_eq!(payloads(&letters), [None]);
+        assert_eq!(letters[0].key().map(<[u8]>::len), kept.then_some(length));
+    }
 }

@@ -12,8 +12,11 @@ use campanile_test::{Message, MockKafka};
 use tokio::sync::Semaphore;
 use tower::{Service, ServiceBuilder, service_fn};
 
-use super::{DEAD, letters, once};
-use crate::support::{Log, committed, consumer, fill, mock, serve, until, until_committed, within};
+use super::{DEAD, kafka, letters, once, produce, short, unknown};
+use crate::given_up::{FAILS, GOOD};
+use crate::support::{
+    Log, committed, consumer, fill, mock, serve, start, until, until_committed, within,
+};
 
 /// Fails for good while it is broken.
 fn service(
@@ -243,4 +246,46 @@ async fn a_paused_consumer_gives_its_partitions_away_and_the_other_goes_on() {
     until_committed(&config, "orders", &[10, 10]).await;
     other.stop().await.unwrap();
     assert_eq!(letters(&config).len(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_letter_that_cannot_be_published_counts_once_however_often_it_is_tried() {
+    let kafka = kafka(&[GOOD]);
+    let config = kafka.consumer_config("g");
+    let store = FaultyStore::new(MemoryStore::new());
+    let keeper = LockKeeper::new(store.clone()).unwrap();
+    let letters_to = short().with_flood_guard(FloodGuard::new(1, 10));
+    let consumer = consumer(config.clone(), "orders").with_given_up(letters_to);
+    let serving = serve(consumer, once(&keeper, Duration::from_secs(30)));
+    let handle = serving.handle();
+    until_committed(&config, "orders", &[1]).await;
+    unknown(&kafka, DEAD, true);
+    produce(&kafka, &[FAILS]);
+    until("three budgets are used up", || store.count("fail") == 3).await;
+    unknown(&kafka, DEAD, false);
+    until_committed(&config, "orders", &[2]).await;
+    assert_eq!(handle.paused(), None);
+    assert_eq!(serving.stop().await.unwrap().dead_lettered, 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_consumer_that_is_paused_before_it_serves_begins_with_nothing_until_it_is_resumed() {
+    let kafka = mock("orders", 1, 3);
+    let config = kafka.consumer_config("g");
+    let log = Log::default();
+    let seen = log.clone();
+    let service = service_fn(move |record: Record| {
+        seen.push(&record);
+        async { Ok::<_, BoxError>(()) }
+    });
+    let serve = consumer(config.clone(), "orders").serve(service);
+    let handle = serve.handle();
+    handle.pause();
+    let serving = start(serve);
+    // Longer than others need for their first record.
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!((log.len(), handle.paused()), (0, Some(Paused::ByHandle)));
+    handle.resume();
+    until_committed(&config, "orders", &[3]).await;
+    assert_eq!(serving.stop().await.unwrap().processed, 3);
 }

@@ -1,6 +1,7 @@
 //! Records that are given up and kept in a topic for dead letters.
 
 mod buried;
+mod counted;
 mod flood;
 mod let_go;
 mod published;

@@ -135,3 +135,19 @@ async fn what_dies_in_a_retry_topic_is_dead_lettered_by_where_it_stood_first() {
     assert_eq!(value("campanile-attempts"), b"3");
     assert!(headers.iter().all(|header| !header.key.starts_with("campanile-origin")));
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_choice_of_a_topic_for_dead_letters_is_asked_for_origins_alone() {
+    let kafka = kafka(&["0", "1000"]);
+    kafka.create_topic("orders.dead", 1).unwrap();
+    let config = kafka.consumer_config("g");
+    let (attempts, answers) = (Attempts::default(), Answers::default());
+    let choose = |topic: &str| match topic {
+        "orders" => "orders.dead".to_owned(),
+        other => panic!("asked for {other}"),
+    };
+    let consumer = retrying(config.clone()).with_given_up(DeadLetter::by_topic(choose));
+    let serving = serve(consumer, service(&keeper(), 2, &attempts, &answers));
+    until_committed(&config, SOON, &[1]).await;
+    assert_eq!(serving.stop().await.unwrap().dead_lettered, 1);
+}

@@ -278,3 +278,25 @@ async fn what_fails_while_its_partition_is_drained_makes_no_copy_and_comes_again
     until_committed(&config, "orders", &[1]).await;
     serving.stop().await.unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_time_of_a_publication_that_came_to_nothing_is_part_of_the_wait() {
+    let kafka = kafka(&["0"]);
+    let config = kafka.consumer_config("g");
+    let calls = Calls::default();
+    let after = Duration::from_secs(6);
+    let topics = RetryTopics::new().then(SOON, AFTER).with_timeout(Duration::from_secs(5));
+    let consumer = consumer(config.clone(), "orders").with_retry_topics(topics);
+    let serving =
+        serve(consumer, failing(&calls, move || error::retry_after("busy", after).into()));
+    until_committed(&config, "orders", &[1]).await;
+    let unknown = RDKafkaRespErr::RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART;
+    kafka.cluster().topic_error(SOON, unknown).unwrap();
+    kafka.producer().produce(Message::to("orders").partition(0).payload("1")).unwrap();
+    until_committed(&config, "orders", &[2]).await;
+    serving.stop().await.unwrap();
+    let all = calls.all();
+    let waited = all[2].1 - all[1].1;
+    // The publication alone took two seconds at least.
+    assert!(waited >= after && waited < after + Duration::from_millis(1500), "{waited:?}");
+}
