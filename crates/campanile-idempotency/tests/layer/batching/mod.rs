@@ -3,6 +3,7 @@
 mod collecting;
 mod failing;
 mod guarded;
+mod random;
 
 use std::time::Duration;
 

@@ -1,0 +1,81 @@
+//! Requests that come, leave and fail at random, on several threads.
+
+use std::time::Duration;
+
+use campanile_core::BoxError;
+use campanile_idempotency::BatchLayer;
+use tokio::task::{JoinSet, yield_now};
+use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
+
+const REQUESTS: u64 = 4000;
+const MAX: usize = 16;
+
+/// Fails each seventh request, and each batch whose first is a multiple of eleven, once of three
+/// times by a panic.
+async fn handle(batch: Vec<u64>) -> Result<Vec<Result<u64, BoxError>>, BoxError> {
+    assert!(!batch.is_empty() && batch.len() <= MAX, "{}", batch.len());
+    for _ in 0..batch[0] % 5 {
+        yield_now().await;
+    }
+    match batch[0] {
+        n if n % 33 == 0 => std::panic::resume_unwind(Box::new("a panic of this test")),
+        n if n % 11 == 0 => return Err("the batch".into()),
+        _ => {}
+    }
+    let result = |n: &u64| if n % 7 == 0 { Err(format!("own {n}").into()) } else { Ok(n * 10) };
+    Ok(batch.iter().map(result).collect())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_stays_gets_the_answer_to_its_own_request_whatever_becomes_of_the_others() {
+    let seed = fastrand::u64(..);
+    println!("seed {seed}");
+    let mut random = fastrand::Rng::with_seed(seed);
+    let handler = ServiceBuilder::new().concurrency_limit(3).service(service_fn(handle));
+    let service = BatchLayer::new(MAX, Duration::from_micros(200)).unwrap().layer(handler);
+    let mut calls = JoinSet::new();
+    for n in 1..=REQUESTS {
+        let call = service.clone().oneshot(n);
+        // Some leave before, while, or after their batch is at work.
+        let patience = (random.u8(..4) == 0).then(|| random.u32(..20));
+        calls.spawn(async move {
+            let Some(patience) = patience else { return (n, Some(call.await)) };
+            let leaves = async {
+                for _ in 0..patience {
+                    yield_now().await;
+                }
+            };
+            tokio::select! {
+                result = call => (n, Some(result)),
+                () = leaves => (n, None),
+            }
+        });
+        if random.u8(..8) == 0 {
+            yield_now().await;
+        }
+    }
+    let (mut answered, mut own, mut left) = (0, 0, 0);
+    while let Some(ended) = calls.join_next().await {
+        match ended.unwrap() {
+            (n, Some(Ok(answer))) => {
+                assert_eq!(answer, n * 10);
+                answered += 1;
+            }
+            (n, Some(Err(error))) => {
+                // Its own error, or its batch's.
+                let text = error.to_string();
+                if text.starts_with("own") {
+                    assert_eq!(text, format!("own {n}"));
+                    own += 1;
+                }
+            }
+            (_, None) => left += 1,
+        }
+    }
+    assert!(answered > 0 && own > 0 && left > 0, "{answered} {own} {left}");
+    let free = format!("free: {}", 2 * MAX);
+    // Those that have left last may still wait to be forgotten; the next batch does that.
+    let last = service.clone().oneshot(1).await;
+    assert_eq!(last.unwrap(), 10);
+    assert!(format!("{service:?}").contains(&free), "{service:?}");
+}
