@@ -18,11 +18,12 @@ async fn handle(batch: Vec<u64>) -> Result<Vec<Result<u64, BoxError>>, BoxError>
         yield_now().await;
     }
     match batch[0] {
-        n if n % 33 == 0 => std::panic::resume_unwind(Box::new("a panic of this test")),
-        n if n % 11 == 0 => return Err("the batch".into()),
+        n if n.is_multiple_of(33) => std::panic::resume_unwind(Box::new("a panic of this test")),
+        n if n.is_multiple_of(11) => return Err("the batch".into()),
         _ => {}
     }
-    let result = |n: &u64| if n % 7 == 0 { Err(format!("own {n}").into()) } else { Ok(n * 10) };
+    let result =
+        |n: &u64| if n.is_multiple_of(7) { Err(format!("own {n}").into()) } else { Ok(n * 10) };
     Ok(batch.iter().map(result).collect())
 }
 
