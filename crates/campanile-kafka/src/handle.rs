@@ -289,8 +289,8 @@ mod tests {
         waits.await;
         assert_eq!(pager.wait_paused().await, None);
         admin.pause();
-        pager.wait_resumed().await;
         assert_eq!(admin.paused(), None);
+        pager.wait_resumed().await;
     }
 
     #[tokio::test]

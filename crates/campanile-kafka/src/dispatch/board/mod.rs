@@ -69,10 +69,7 @@ impl Board {
 
     /// An error is of a partition that may not be consumed.
     pub(super) fn assigned(&mut self, slot: Arc<Slot>) -> Result<(), ConfigError> {
-        // A copy's dead letter goes by its origin.
-        if let Fate::DeadLetter(letters) = &self.policies.given_up
-            && slot.rung.is_none()
-        {
+        if let Fate::DeadLetter(letters) = &self.policies.given_up {
             self.policies.targets.add(letters, &slot.topic)?;
         }
         // One that comes while we stop is not begun with.
