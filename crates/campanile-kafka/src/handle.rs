@@ -202,6 +202,11 @@ impl Gate {
         self.open
     }
 
+    /// Whether it is paused at this very moment: what ends after a pause meets it.
+    pub(crate) fn is_paused(&self) -> bool {
+        self.switch.state.borrow().paused.is_some()
+    }
+
     /// Takes over what handles have said. Whether it was resumed.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> bool {
         // First the waker, then the look.
