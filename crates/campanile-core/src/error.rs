@@ -1,5 +1,6 @@
 //! Errors of all crates, and how to find one's own again behind a [`BoxError`].
 
+use std::any::Any;
 use std::borrow::Cow;
 use std::error::Error;
 use std::fmt;
@@ -36,6 +37,13 @@ pub fn sources<'a>(
         catch_unwind(AssertUnwindSafe(|| error.source())).unwrap_or(None)
     };
     std::iter::successors(Some(error), move |&error| source(error)).take(MOST)
+}
+
+/// What a panic said, if that was a text. For the crates that catch them.
+#[doc(hidden)]
+pub fn panic_text(panic: &(dyn Any + Send)) -> Option<&str> {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
 }
 
 /// Whatever becomes a [`BoxError`]: implemented for all that does, and there for its message.

@@ -187,9 +187,7 @@ pub struct Panicked(Box<str>);
 
 impl Panicked {
     pub(crate) fn new(panic: &(dyn Any + Send)) -> Self {
-        let text = panic.downcast_ref::<&str>().copied();
-        let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-        Self(text.unwrap_or_default().into())
+        Self(error::panic_text(panic).unwrap_or_default().into())
     }
 
     /// What it said; empty if that was no text.

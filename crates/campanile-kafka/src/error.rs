@@ -116,9 +116,7 @@ pub(crate) fn write_text(to: &mut impl Write, error: &(dyn Error + 'static)) {
 
 /// A panic's message, where it has one.
 pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().copied();
-    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    text.unwrap_or("a panic without a message").to_owned()
+    error::panic_text(panic).unwrap_or("a panic without a message").to_owned()
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use campanile_core::{
     Answer, Command, Entry, FencingToken, Grant, IdempotencyKey, Namespace, Operation, Owner,
-    Reply, Retention, StoreKey, step,
+    Reply, Retention, StoreKey, error, step,
 };
 use campanile_idempotency::Store;
 
@@ -163,14 +163,9 @@ impl<'a, S: Store, T: Time> Witness<'a, S, T> {
     }
 }
 
-fn failed(command: &Command, error: &dyn std::error::Error) -> String {
-    let mut text = format!("{:?} failed: {error}", command.operation);
-    let mut source = error.source();
-    while let Some(error) = source {
-        text += &format!(": {error}");
-        source = error.source();
-    }
-    text
+fn failed(command: &Command, error: &(dyn std::error::Error + 'static)) -> String {
+    let texts: Vec<String> = error::sources(error).map(ToString::to_string).collect();
+    format!("{:?} failed: {}", command.operation, texts.join(": "))
 }
 
 /// A nonce that nobody has.
