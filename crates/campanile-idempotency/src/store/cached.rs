@@ -177,16 +177,10 @@ impl<S> Cached<S> {
                     Granted { grant: *grant, attempt: *attempt, fingerprint: *fingerprint };
                 // Taken out, so that a repeat, which does not tell when the first took place, is
                 // not taken for it.
-                let known = self.lock().remove(&id);
-                match known {
-                    Some((_, Known::Granted(known))) if known == granted => {
-                        Lesson::Complete { id, granted, reply: reply.clone(), kept, sent }
-                    }
-                    Some((_, known @ Known::Completed { .. })) => {
-                        self.lock().insert(id, known);
-                        Lesson::None
-                    }
-                    _ => Lesson::None,
+                let is_it = |known: &Known| matches!(known, Known::Granted(it) if *it == granted);
+                match self.lock().remove_if(&id, is_it) {
+                    Some(_) => Lesson::Complete { id, granted, reply: reply.clone(), kept, sent },
+                    None => Lesson::None,
                 }
             }
             Operation::Redrive { .. } => {
