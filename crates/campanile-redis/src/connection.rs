@@ -9,7 +9,9 @@ use campanile_core::{BoxError, Namespace};
 use campanile_idempotency::StoreError;
 use deadpool_redis::{Connection, Manager, Pool, PoolConfig, PoolError, Runtime, Timeouts};
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Cmd, ConnectionInfo, Pipeline, RedisResult, Value, cmd};
+use redis::{
+    AsyncConnectionConfig, Client, Cmd, ConnectionInfo, Pipeline, RedisResult, Value, cmd,
+};
 use tokio::sync::{Mutex as AsyncMutex, OnceCell};
 
 /// Makes the connection when it is first needed, on the runtime that needs it, and anew when it has
@@ -146,6 +148,13 @@ impl Connections {
             StoreError::unavailable(unreachable)
         }
     }
+}
+
+/// A connection for one question, whose time is bounded by who asks.
+pub(crate) async fn open(info: ConnectionInfo) -> RedisResult<MultiplexedConnection> {
+    let config =
+        AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
+    Client::open(info)?.get_multiplexed_async_connection_with_config(&config).await
 }
 
 impl Link {

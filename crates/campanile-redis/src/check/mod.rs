@@ -11,12 +11,12 @@ mod seen;
 mod witness;
 
 use futures_util::future::join_all;
-use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, ConnectionInfo};
+use redis::ConnectionInfo;
 
 pub use self::finding::{Finding, FindingKind, Safety, Severity};
 use self::seen::Seen;
 pub(crate) use self::witness::{Unmet, Witness};
+use crate::connection;
 use crate::topology::Topology;
 use crate::{ConnectError, RedisConfig};
 
@@ -89,19 +89,12 @@ async fn look(
     config: &RedisConfig,
 ) -> Result<Vec<Finding>, ConnectError> {
     let failed = |error| ConnectError::of(error, address);
-    let mut connection = open(info).await.map_err(failed)?;
+    let mut connection = connection::open(info).await.map_err(failed)?;
     if config.safety == Safety::Off {
         return Ok(Vec::new());
     }
     let seen = Seen::ask(&mut connection, config).await.map_err(failed)?;
     Ok(judge::findings(&seen, address, config))
-}
-
-async fn open(info: ConnectionInfo) -> redis::RedisResult<MultiplexedConnection> {
-    // The time of the whole look is bounded by its caller.
-    let config =
-        AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
-    Client::open(info)?.get_multiplexed_async_connection_with_config(&config).await
 }
 
 fn tell(finding: &Finding) {

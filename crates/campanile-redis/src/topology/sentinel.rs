@@ -4,17 +4,17 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use campanile_core::BoxError;
+use campanile_core::{BoxError, error};
 use campanile_idempotency::StoreError;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use redis::{AsyncConnectionConfig, Client, ConnectionInfo, Value, cmd};
+use redis::{ConnectionInfo, Value, cmd};
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::timeout;
 
 use super::Address;
 use crate::access::Access;
-use crate::connection::{Connections, Link};
+use crate::connection::{self, Connections, Link};
 
 /// The primary, as long as the connection to it lasts; asked for anew then.
 pub(crate) struct Sentinel {
@@ -125,12 +125,8 @@ impl Sentinel {
     /// Where one sentinel believes the primary to be.
     async fn ask(&self, sentinel: &ConnectionInfo) -> Result<Address, BoxError> {
         let failed = |what: String| format!("the sentinel at {} {what}", sentinel.addr());
-        let config =
-            AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
         let asked = async {
-            let client = Client::open(sentinel.clone())?;
-            let mut connection =
-                client.get_multiplexed_async_connection_with_config(&config).await?;
+            let mut connection = connection::open(sentinel.clone()).await?;
             let mut ask = cmd("SENTINEL");
             ask.arg("GET-MASTER-ADDR-BY-NAME").arg(&*self.name);
             ask.query_async::<Option<(String, u16)>>(&mut connection).await
@@ -176,11 +172,9 @@ impl fmt::Display for NoPrimary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "no primary `{}` was found", self.name)?;
         for reason in &self.reasons {
-            write!(f, "; {reason}")?;
-            let mut source = reason.source();
-            while let Some(error) = source {
-                write!(f, ": {error}")?;
-                source = error.source();
+            for (depth, error) in error::sources(&**reason).enumerate() {
+                let separator = if depth == 0 { "; " } else { ": " };
+                write!(f, "{separator}{error}")?;
             }
         }
         Ok(())
