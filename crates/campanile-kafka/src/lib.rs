@@ -94,6 +94,7 @@
 //!   which waits for acknowledgements.
 //! * `watermark` is the one place that knows which offset may be committed.
 
+mod backoff;
 mod budget;
 mod config;
 mod consumer;

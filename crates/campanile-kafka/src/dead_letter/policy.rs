@@ -1,12 +1,12 @@
 //! How dead letters are published.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::HeaderStyle;
 use super::topic::Topic;
 use crate::flood::FloodGuard;
+use crate::publish::Terms;
 
 /// Records that are given up go to a topic of their own, and are committed only after that.
 ///
@@ -51,12 +51,11 @@ use crate::flood::FloodGuard;
 /// key, and takes none without a key.
 ///
 /// `Debug` prints no values of settings.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct DeadLetter {
     pub(super) topic: Topic,
     pub(super) headers: HeaderStyle,
-    pub(super) settings: Vec<(String, String)>,
-    pub(super) timeout: Duration,
+    pub(super) terms: Terms,
     pub(crate) flood_guard: FloodGuard,
 }
 
@@ -76,8 +75,7 @@ impl DeadLetter {
         Self {
             topic,
             headers: HeaderStyle::default(),
-            settings: Vec::new(),
-            timeout: Duration::from_secs(5 * 60),
+            terms: Terms::new(Duration::from_secs(5 * 60)),
             flood_guard: FloodGuard::default(),
         }
     }
@@ -98,7 +96,7 @@ impl DeadLetter {
     /// from [`with_timeout`](Self::with_timeout), there are no transactions, and the brokers are the
     /// consumer's: no `bootstrap.servers`. To have them in another cluster, mirror the topic.
     pub fn set(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
-        self.settings.push((name.into(), value.into()));
+        self.terms.set(name, value);
         self
     }
 
@@ -109,7 +107,7 @@ impl DeadLetter {
     /// are restarted one after the other are back by then, and the lock of a record that is buried
     /// may be held for twice as long.
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = timeout.max(Duration::from_secs(1));
+        self.terms.set_budget(timeout);
         self
     }
 
@@ -117,18 +115,6 @@ impl DeadLetter {
     pub fn with_flood_guard(mut self, guard: FloodGuard) -> Self {
         self.flood_guard = guard;
         self
-    }
-}
-
-/// Values of settings may be secrets.
-impl fmt::Debug for DeadLetter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DeadLetter")
-            .field("topic", &self.topic)
-            .field("headers", &self.headers)
-            .field("timeout", &self.timeout)
-            .field("flood_guard", &self.flood_guard)
-            .finish_non_exhaustive()
     }
 }
 

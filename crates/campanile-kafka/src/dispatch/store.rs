@@ -4,9 +4,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use campanile_idempotency::Backoff;
 use tokio::time::Sleep;
 
+use crate::backoff::impatient;
 use crate::slot::SlotId;
 
 /// The state of the store, as the records' errors tell it.
@@ -61,7 +61,7 @@ impl StoreHealth {
             // Dispatched before the outage.
             Self::Down { .. } => return,
         };
-        let sleep = Box::pin(tokio::time::sleep(backoff().delay(failures)));
+        let sleep = Box::pin(tokio::time::sleep(impatient().delay(failures)));
         *self = Self::Down { failures, probe: Probe::After(sleep) };
     }
 
@@ -105,12 +105,6 @@ impl StoreHealth {
         }
         Poll::Ready(())
     }
-}
-
-/// Between two probes.
-fn backoff() -> Backoff {
-    Backoff::new(Duration::from_millis(100), Duration::from_secs(5))
-        .expect("positive, and not above its maximum")
 }
 
 #[cfg(test)]

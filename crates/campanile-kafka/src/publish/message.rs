@@ -1,7 +1,6 @@
 //! What is published.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use campanile_core::Timestamp;
@@ -9,6 +8,7 @@ use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::BaseRecord;
 
 use super::context::Waiting;
+use crate::millis;
 
 /// A message for a topic, whose partition follows from its key.
 pub(crate) struct Message {
@@ -25,7 +25,7 @@ impl Message {
         let mut record = BaseRecord::with_opaque_to(&self.topic, waiting);
         record.key = self.key.as_deref();
         record.payload = self.payload.as_deref();
-        record.timestamp = self.timestamp.and_then(millis);
+        record.timestamp = self.timestamp.and_then(tellable);
         record.headers = (!self.headers.is_empty()).then(|| self.headers());
         record
     }
@@ -39,8 +39,7 @@ impl Message {
 }
 
 /// As Kafka counts. A time before 1970, and 1970 itself, cannot be told to a producer.
-fn millis(timestamp: Timestamp) -> Option<i64> {
+fn tellable(timestamp: Timestamp) -> Option<i64> {
     let (Timestamp::CreateTime(time) | Timestamp::LogAppendTime(time)) = timestamp;
-    let since: Duration = time.duration_since(SystemTime::UNIX_EPOCH).ok()?;
-    i64::try_from(since.as_millis()).ok().filter(|&millis| millis > 0)
+    Some(millis::of(time)).filter(|&millis| millis > 0)
 }

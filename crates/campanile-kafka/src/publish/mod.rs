@@ -3,13 +3,13 @@
 mod context;
 mod message;
 mod settings;
+mod terms;
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use campanile_core::ConfigError;
-use campanile_idempotency::Backoff;
 use rdkafka::ClientConfig;
 use rdkafka::config::FromClientConfigAndContext;
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode as Code};
@@ -19,6 +19,8 @@ use tokio::time::{Instant, sleep};
 
 use self::context::Acknowledgements;
 pub(crate) use self::message::Message;
+pub(crate) use self::terms::Terms;
+use crate::backoff::impatient;
 use crate::config::refusal;
 
 /// How long one try may take, where the budget leaves room for several: brokers that are restarted
@@ -37,14 +39,11 @@ pub(crate) struct Publisher {
 impl Publisher {
     /// A producer for the consumer's brokers, with settings of its own over the consumer's. One
     /// publication may take as long as the budget says.
-    pub(crate) fn new(
-        consumer: &ClientConfig,
-        own: &[(String, String)],
-        budget: Duration,
-    ) -> Result<Self, ConfigError> {
+    pub(crate) fn new(consumer: &ClientConfig, terms: &Terms) -> Result<Self, ConfigError> {
+        let budget = terms.budget;
         // At least two tries.
         let longest = TRY.min(budget / 2);
-        let client = settings::producer(consumer, own, longest)?;
+        let client = settings::producer(consumer, &terms.settings, longest)?;
         let context = Acknowledgements::default();
         let producer = ThreadedProducer::from_config_and_context(&client, context);
         let producer = Arc::new(Closing(Some(producer.map_err(refusal)?)));
@@ -77,7 +76,7 @@ impl Publisher {
                 return Err(refused);
             };
             tries += 1;
-            let delay = backoff().delay(tries);
+            let delay = impatient().delay(tries);
             if start.elapsed() + delay + self.longest > self.budget {
                 return Err(refused);
             }
@@ -136,11 +135,6 @@ impl fmt::Display for Refused {
     }
 }
 
-fn backoff() -> Backoff {
-    Backoff::new(Duration::from_millis(100), Duration::from_secs(5))
-        .expect("positive, and not above its maximum")
-}
-
 /// A producer that is dropped on a thread of its own: that joins its threads.
 struct Closing(Option<ThreadedProducer<Acknowledgements>>);
 
@@ -172,7 +166,7 @@ mod tests {
     async fn who_cannot_reach_the_brokers_is_told_what_the_connection_met() {
         let mut consumer = ClientConfig::new();
         consumer.set("bootstrap.servers", "127.0.0.1:1");
-        let publisher = Publisher::new(&consumer, &[], BUDGET).unwrap();
+        let publisher = Publisher::new(&consumer, &Terms::new(BUDGET)).unwrap();
         let refused = publisher.publish(&message()).await.unwrap_err().to_string();
         let (_, met) =
             refused.split_once("Message timed out): ").unwrap_or_else(|| panic!("{refused}"));
@@ -185,7 +179,7 @@ mod tests {
         let kafka = MockKafka::start(1).unwrap();
         kafka.create_topic("dead", 1).unwrap();
         let config = kafka.consumer_config("g");
-        let publisher = Publisher::new(&config, &[], BUDGET).unwrap();
+        let publisher = Publisher::new(&config, &Terms::new(BUDGET)).unwrap();
         let context = publisher.producer().context();
         context.error(KafkaError::Canceled, "an old trouble");
         publisher.publish(&message()).await.unwrap();

@@ -12,6 +12,7 @@ use std::time::Duration;
 pub(crate) use self::copy::{Origin, origin};
 pub(crate) use self::ladder::{Ladder, Rung, Rungs, now};
 pub(crate) use self::sources::Sources;
+use crate::publish::Terms;
 
 /// Records that are to be tried again wait in topics of their own, and those behind them go on.
 ///
@@ -64,12 +65,12 @@ pub(crate) use self::sources::Sources;
 /// # The topics
 /// They must exist when serving begins, belong to this group alone, and be deleted by time, not
 /// compacted. A new one is read from its beginning, so `auto.offset.reset` other than `earliest` is
-/// refused: a copy must not be skipped because nothing was committed before it. A copy of a record from a topic that the consumer is not subscribed to is another
-/// group's: it reaches no handler and stops the consumer
-/// ([`ConsumerError::Stopped`](crate::ConsumerError::Stopped)). So do not unsubscribe from a topic
-/// before its copies are through. A longer retention than the consumer's longest outage loses nothing. Headers that say
-/// where a record stood first are believed in these topics and in no others, so nobody else should
-/// write to them. Let the last delay be as long as the layer's longest back-off (5 min by default),
+/// refused: a copy must not be skipped because nothing was committed before it. A copy of a record from
+/// a topic that the consumer is not subscribed to is another group's: it reaches no handler and stops
+/// the consumer ([`ConsumerError::Stopped`](crate::ConsumerError::Stopped)). So do not unsubscribe from
+/// a topic before its copies are through. A longer retention than the consumer's longest outage loses
+/// nothing. Headers that say where a record stood first are believed in these topics and in no others,
+/// so nobody else should write to them. Let the last delay be as long as the layer's longest back-off (5 min by default),
 /// and as the longest time that an error tells: a copy whose back-off outlasts its delay waits in its
 /// place, and holds up those behind it.
 ///
@@ -80,14 +81,13 @@ pub(crate) use self::sources::Sources;
 #[derive(Clone, Debug)]
 pub struct RetryTopics {
     rungs: Vec<(String, Duration)>,
-    settings: Vec<(String, String)>,
-    timeout: Duration,
+    terms: Terms,
 }
 
 impl RetryTopics {
     /// None yet.
     pub fn new() -> Self {
-        Self { rungs: Vec::new(), settings: Vec::new(), timeout: Duration::from_secs(10) }
+        Self { rungs: Vec::new(), terms: Terms::new(Duration::from_secs(10)) }
     }
 
     /// Adds a topic, whose records are processed this long after they were published to it. Each
@@ -105,7 +105,7 @@ impl RetryTopics {
     /// [`DeadLetter::set`](crate::DeadLetter::set). The brokers are the consumer's here, too: elsewhere
     /// nobody would read the copies.
     pub fn set(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
-        self.settings.push((name.into(), value.into()));
+        self.terms.set(name, value);
         self
     }
 
@@ -114,7 +114,7 @@ impl RetryTopics {
     ///
     /// Default: 10 s, because until then its partition waits, as it would for a longer back-off.
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = timeout.max(Duration::from_secs(1));
+        self.terms.set_budget(timeout);
         self
     }
 }
@@ -122,5 +122,17 @@ impl RetryTopics {
 impl Default for RetryTopics {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn its_debug_shows_no_secrets() {
+        let topics = RetryTopics::new().then("retry", Duration::from_secs(1));
+        let text = format!("{:?}", topics.set("sasl.password", "s3cret"));
+        assert!(text.contains("retry") && !text.contains("s3cret"), "{text}");
     }
 }
