@@ -183,6 +183,7 @@ impl Switch {
 /// The dispatcher's end. Dropped, it has ended.
 pub(crate) struct Gate {
     switch: Arc<Switch>,
+    /// As it was told last.
     open: bool,
     resumed: u64,
 }
@@ -197,14 +198,9 @@ impl Gate {
         Handle { switch: self.switch.clone(), told: AtomicU64::new(NONE) }
     }
 
-    /// Whether records may be dispatched, as of the last poll.
+    /// Whether records may be dispatched, and dead letters published, at this very moment.
     pub(crate) fn is_open(&self) -> bool {
-        self.open
-    }
-
-    /// Whether it is paused at this very moment: what ends after a pause meets it.
-    pub(crate) fn is_paused(&self) -> bool {
-        self.switch.state.borrow().paused.is_some()
+        self.switch.state.borrow().paused.is_none()
     }
 
     /// Takes over what handles have said. Whether it was resumed.
@@ -228,9 +224,8 @@ impl Gate {
     }
 
     /// Pauses because of a flood.
-    pub(crate) fn flooded(&mut self, why: Paused) {
+    pub(crate) fn flooded(&self, why: Paused) {
         self.switch.pause(why);
-        self.open = false;
     }
 }
 
@@ -300,7 +295,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_flood_is_told_also_where_it_was_paused_by_hand_and_no_hand_hides_it() {
-        let mut gate = Gate::new();
+        let gate = Gate::new();
         let admin = gate.handle();
         admin.pause();
         let flood = Paused::Flood { most: 50, of_last: 100 };

@@ -43,7 +43,7 @@ impl Board {
         reason: String,
     ) {
         let dead = Dead { record: self.record(slot), cause, reason };
-        if self.gate.is_paused() {
+        if !self.gate.is_open() {
             return self.let_go(slot, hold(burial), Ended::Held);
         }
         let passage = match self.flood.admit() {
