@@ -8,11 +8,9 @@ use campanile_test::Message;
 use campanile_test::faults::{Fault, FaultyStore};
 use rdkafka::Message as _;
 
-use super::{burying, bytes, crash, header, kafka, letters, once, payloads};
+use super::{TTL, burying, bytes, crash, header, kafka, letters, once, payloads};
 use crate::given_up::{FAILS, GOOD};
 use crate::support::{committed, serve, until, until_committed};
-
-const TTL: Duration = Duration::from_secs(30);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_crashed_in_its_last_attempt_is_dead_lettered_and_not_tried_again() {

@@ -1,24 +1,12 @@
 //! Burials that are let go in order are no crashes, in whatever process: the letter is published, and
 //! whole.
 
-use std::time::Duration;
-
-use campanile_idempotency::{LockKeeper, MemoryStore};
 use campanile_kafka::{ConsumerError, FloodGuard};
-use campanile_test::faults::FaultyStore;
 use campanile_test::{Message, MockKafka};
 
-use super::{DEAD, burying, kafka, letters, once, payloads, produce, short, unknown};
+use super::{DEAD, TTL, burying, kafka, letters, once, payloads, produce, short, store, unknown};
 use crate::given_up::{FAILS, GOOD};
 use crate::support::{committed, consumer, serve, until, until_committed, within};
-
-const TTL: Duration = Duration::from_secs(30);
-
-fn store() -> (FaultyStore<MemoryStore>, LockKeeper) {
-    let store = FaultyStore::new(MemoryStore::new());
-    let keeper = LockKeeper::new(store.clone()).unwrap();
-    (store, keeper)
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_any_number_of_stops_a_topic_that_is_given_then_has_the_whole_letter() {

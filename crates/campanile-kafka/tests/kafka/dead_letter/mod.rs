@@ -14,8 +14,9 @@ use campanile_core::{
     BoxError, Command, DecodeLayer, FencingToken, IdempotencyKey, Namespace, Operation, Owner,
     Record, Reply, Request, Retention, StoreKey, key,
 };
-use campanile_idempotency::{Backoff, IdempotencyLayer, LockKeeper, Store};
+use campanile_idempotency::{Backoff, IdempotencyLayer, LockKeeper, MemoryStore, Store};
 use campanile_kafka::{Consumer, DeadLetter};
+use campanile_test::faults::FaultyStore;
 use campanile_test::{Message, MockKafka};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::message::{Headers, OwnedMessage};
@@ -27,6 +28,16 @@ use crate::given_up::Order;
 use crate::support::{BOUND, consumer, within};
 
 const DEAD: &str = "orders.dead";
+
+/// How long a lock lives.
+const TTL: Duration = Duration::from_secs(30);
+
+/// A store, and a keeper of its locks.
+fn store() -> (FaultyStore<MemoryStore>, LockKeeper) {
+    let store = FaultyStore::new(MemoryStore::new());
+    let keeper = LockKeeper::new(store.clone()).unwrap();
+    (store, keeper)
+}
 
 /// A cluster with these orders in one partition, and a topic for dead letters.
 fn kafka(payloads: &[&str]) -> MockKafka {

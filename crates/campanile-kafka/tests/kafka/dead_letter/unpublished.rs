@@ -5,15 +5,17 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use campanile_core::{BoxError, DecodeLayer, Request, key};
+use campanile_idempotency::IdempotencyLayer;
 use campanile_idempotency::policy::OnLost;
-use campanile_idempotency::{IdempotencyLayer, LockKeeper, MemoryStore};
 use campanile_kafka::DeadLetter;
-use campanile_test::faults::{Fault, FaultyStore};
+use campanile_test::faults::Fault;
 use campanile_test::{Message, MockKafka};
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 use tower::ServiceBuilder;
 
-use super::{DEAD, burying, bytes, header, kafka, letters, once, payloads, produce, unknown};
+use super::{
+    DEAD, TTL, burying, bytes, header, kafka, letters, once, payloads, produce, store, unknown,
+};
 use crate::given_up::{FAILS, GOOD, LAST, Outcomes, keeper, service};
 use crate::support::{committed, consumer, serve, until, until_committed};
 
@@ -30,14 +32,6 @@ fn watched(topic: &'static str) -> (DeadLetter, Arc<AtomicUsize>) {
         topic.to_owned()
     });
     (letters_to, begun)
-}
-
-const TTL: Duration = Duration::from_secs(30);
-
-fn store() -> (FaultyStore<MemoryStore>, LockKeeper) {
-    let store = FaultyStore::new(MemoryStore::new());
-    let keeper = LockKeeper::new(store.clone()).unwrap();
-    (store, keeper)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
