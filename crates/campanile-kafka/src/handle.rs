@@ -8,8 +8,8 @@ use std::task::Context;
 use futures_util::task::AtomicWaker;
 use tokio::sync::watch;
 
-/// Pauses and resumes a consumer that serves. Made by [`Serve::handle`](crate::Serve::handle); its
-/// clones are of the same consumer.
+/// Pauses, resumes and ends a consumer that serves. Made by [`Serve::handle`](crate::Serve::handle);
+/// its clones are of the same consumer.
 ///
 /// While it is paused, the consumer dispatches nothing. What is at work ends and is committed, but
 /// for what would become a dead letter: that keeps its place and gets its last attempt back. The
@@ -94,6 +94,24 @@ impl Handle {
         });
     }
 
+    /// Ends it gracefully, as the signal of
+    /// [`with_graceful_shutdown`](crate::Serve::with_graceful_shutdown) does. Once it ends, and after
+    /// that, this changes nothing. Before it serves, too: then it ends as soon as it begins.
+    pub fn shutdown(&self) {
+        self.switch.shutdown(Shutdown::Graceful);
+    }
+
+    /// Ends it without waiting for the records at work, also in the middle of a graceful shutdown:
+    /// they are dropped as when the drain's time is up, which counts no attempt, and their locks are
+    /// released; what is finished is committed, and the consumer leaves its group. With a store and
+    /// brokers that answer that takes no time; where they do not, some seconds.
+    ///
+    /// The [`Summary`](crate::Summary) says in `left` how many records were not finished.
+    /// [`with_shutdown_signals`](crate::Serve::with_shutdown_signals) calls it at a second signal.
+    pub fn shutdown_now(&self) {
+        self.switch.shutdown(Shutdown::Now);
+    }
+
     /// Why it is paused; `None` if it is not.
     pub fn paused(&self) -> Option<Paused> {
         self.switch.state.borrow().paused.clone()
@@ -153,7 +171,17 @@ struct State {
     paused: Option<Paused>,
     /// How often it was resumed.
     resumed: u64,
+    shutdown: Option<Shutdown>,
     ended: bool,
+}
+
+/// How it is to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Shutdown {
+    /// Records at work may end, within the drain's time.
+    Graceful,
+    /// That time is up.
+    Now,
 }
 
 impl Switch {
@@ -173,6 +201,16 @@ impl Switch {
         });
     }
 
+    fn shutdown(&self, how: Shutdown) {
+        self.change(|state| {
+            let changes = !state.ended && state.shutdown < Some(how);
+            if changes {
+                state.shutdown = Some(how);
+            }
+            changes
+        });
+    }
+
     fn change(&self, change: impl FnOnce(&mut State) -> bool) {
         if self.state.send_if_modified(change) {
             self.dispatcher.wake();
@@ -186,12 +224,13 @@ pub(crate) struct Gate {
     /// As it was told last.
     open: bool,
     resumed: u64,
+    shutdown: Option<Shutdown>,
 }
 
 impl Gate {
     pub(crate) fn new() -> Self {
         let switch = Switch { state: watch::Sender::default(), dispatcher: AtomicWaker::new() };
-        Self { switch: Arc::new(switch), open: true, resumed: 0 }
+        Self { switch: Arc::new(switch), open: true, resumed: 0, shutdown: None }
     }
 
     pub(crate) fn handle(&self) -> Handle {
@@ -221,6 +260,15 @@ impl Gate {
             }
         }
         resumed
+    }
+
+    /// How it is to end, if a handle has said so since this was asked last. Asked after a poll, so
+    /// that what is said later wakes.
+    pub(crate) fn take_shutdown(&mut self) -> Option<Shutdown> {
+        let shutdown = self.switch.state.borrow().shutdown;
+        let new = shutdown != self.shutdown;
+        self.shutdown = shutdown;
+        shutdown.filter(|_| new)
     }
 
     /// Pauses because of a flood.
@@ -291,6 +339,20 @@ mod tests {
         admin.pause();
         assert_eq!(admin.paused(), None);
         pager.wait_resumed().await;
+    }
+
+    #[test]
+    fn each_demand_to_end_is_taken_once_and_none_takes_back_the_one_before() {
+        let mut gate = Gate::new();
+        let handle = gate.handle();
+        assert_eq!(gate.take_shutdown(), None);
+        handle.shutdown();
+        handle.clone().shutdown();
+        assert_eq!(gate.take_shutdown(), Some(Shutdown::Graceful));
+        handle.shutdown_now();
+        handle.shutdown();
+        assert_eq!(gate.take_shutdown(), Some(Shutdown::Now));
+        assert_eq!(gate.take_shutdown(), None);
     }
 
     #[tokio::test]

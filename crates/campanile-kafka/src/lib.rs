@@ -111,6 +111,7 @@ mod publish;
 mod retry_topics;
 mod routes;
 mod serve;
+mod signals;
 mod slot;
 mod summary;
 mod task;

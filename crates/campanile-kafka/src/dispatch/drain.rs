@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use campanile_core::Record;
 use futures_util::future::{BoxFuture, join_all};
-use tokio::time::Sleep;
+use tokio::time::{Instant, Sleep};
 
 use crate::intake::Done;
 use crate::slot::SlotId;
@@ -44,6 +44,13 @@ impl Drain {
         match &mut self.phase {
             Phase::Finishing(sleep) => sleep.as_mut().poll(cx),
             Phase::LettingGo(_) => Poll::Pending,
+        }
+    }
+
+    /// Its time is up.
+    pub(super) fn hurry(&mut self) {
+        if let Phase::Finishing(sleep) = &mut self.phase {
+            sleep.as_mut().reset(Instant::now());
         }
     }
 

@@ -28,7 +28,7 @@ use self::board::Board;
 pub(crate) use self::drain::LET_GO;
 use crate::consumer::Policies;
 use crate::error::{ConsumerError, panic_text};
-use crate::handle::Gate;
+use crate::handle::{Gate, Shutdown};
 use crate::intake::{Event, Intake};
 use crate::routes::Target;
 use crate::summary::Summary;
@@ -116,6 +116,7 @@ impl<S: Target> Dispatcher<S> {
             changed |= self.poll_events(cx);
             changed |= self.poll_reports(cx);
             changed |= self.board.poll(cx);
+            changed |= self.heed_handles();
             changed |= self.dispatch(cx);
             self.intake.finished(self.board.take_finished());
             changed |= self.poll_stage(cx);
@@ -138,6 +139,18 @@ impl<S: Target> Dispatcher<S> {
             self.stop(None);
         }
         come
+    }
+
+    /// Ends as a handle has asked for since.
+    fn heed_handles(&mut self) -> bool {
+        let Some(how) = self.board.take_shutdown() else {
+            return false;
+        };
+        self.stop(None);
+        if how == Shutdown::Now {
+            self.board.hurry();
+        }
+        true
     }
 
     fn poll_events(&mut self, cx: &mut Context<'_>) -> bool {

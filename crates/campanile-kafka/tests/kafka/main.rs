@@ -8,6 +8,7 @@ mod dead_letter;
 mod duplicates;
 mod every_record;
 mod given_up;
+mod handle;
 mod real;
 mod rebalance;
 mod records;

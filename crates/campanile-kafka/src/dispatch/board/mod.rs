@@ -23,7 +23,7 @@ use crate::consumer::Policies;
 use crate::error::ConsumerError;
 use crate::flood::Flood;
 use crate::given_up::Fate;
-use crate::handle::Gate;
+use crate::handle::{Gate, Shutdown};
 use crate::intake::{Done, Received};
 use crate::slot::{Slot, SlotId};
 use crate::summary::Summary;
@@ -112,6 +112,11 @@ impl Board {
         self.drain(slots, timeout, None);
     }
 
+    /// The time of all drains is up.
+    pub(super) fn hurry(&mut self) {
+        self.drains.iter_mut().for_each(Drain::hurry);
+    }
+
     /// Whether all that was to be drained is.
     pub(super) fn is_drained(&self) -> bool {
         self.drains.is_empty()
@@ -177,6 +182,11 @@ impl Board {
             }
         }
         changed | self.poll_drains(cx)
+    }
+
+    /// How it is to end, if a handle has asked for that since.
+    pub(super) fn take_shutdown(&mut self) -> Option<Shutdown> {
+        self.gate.take_shutdown()
     }
 
     /// What the intake should know.

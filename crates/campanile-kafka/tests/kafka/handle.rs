@@ -1,0 +1,134 @@
+//! What a handle ends.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use campanile_core::{BoxError, DecodeLayer, Lock, Record, Request, key};
+use campanile_idempotency::{IdempotencyLayer, MemoryStore, Store};
+use campanile_kafka::Consumer;
+use tower::{Service, ServiceBuilder, service_fn};
+
+use crate::support::{Log, committed, consumer, mock, serve, until_committed, within};
+
+/// Handlers that end for the even records, and hang for the odd ones.
+fn half_hangs(
+    begun: &Log,
+) -> impl Service<Record, Response = (), Error = BoxError, Future: Send> + Send + use<> {
+    let begun = begun.clone();
+    service_fn(move |record: Record| {
+        begun.push(&record);
+        async move {
+            if record.offset() % 2 == 1 {
+                std::future::pending::<()>().await;
+            }
+            Ok(())
+        }
+    })
+}
+
+/// A time that the test's bound would not allow.
+fn patient(consumer: Consumer) -> Consumer {
+    consumer.with_drain_timeout(Duration::from_secs(3600))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn any_handle_ends_it_gracefully_and_said_again_that_changes_nothing() {
+    let kafka = mock("orders", 3, 10);
+    let config = kafka.consumer_config("g");
+    let log = Log::default();
+    let seen = log.clone();
+    let service = service_fn(move |record: Record| {
+        seen.push(&record);
+        async move {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            Ok::<_, BoxError>(())
+        }
+    });
+    let serving = serve(patient(consumer(config.clone(), "orders")), service);
+    let handle = serving.handle();
+    log.reaches(3).await;
+    handle.clone().shutdown();
+    handle.shutdown();
+    let summary = serving.ended().await.unwrap();
+    handle.shutdown();
+    assert_eq!(summary.processed, log.len() as u64, "what was at work has ended: {summary:?}");
+    assert!(summary.left > 0, "{summary:?}");
+    let marks: Vec<_> = (0..3).map(|p| Some(log.of(p).len() as i64)).collect();
+    assert_eq!(committed(&config, "orders", 3), marks);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_that_is_told_to_end_before_it_serves_begins_nothing() {
+    let kafka = mock("orders", 1, 10);
+    let log = Log::default();
+    let serve = consumer(kafka.consumer_config("g"), "orders").serve(half_hangs(&log));
+    serve.handle().shutdown();
+    let summary = within("the end", serve.into_future()).await.unwrap();
+    assert_eq!((summary.processed, log.len()), (0, 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_demand_ends_the_drain_at_once_and_what_is_finished_is_committed() {
+    let kafka = mock("orders", 2, 3);
+    let config = kafka.consumer_config("g");
+    let begun = Log::default();
+    let mut serving = serve(patient(consumer(config.clone(), "orders")), half_hangs(&begun));
+    let handle = serving.handle();
+    begun.reaches(4).await;
+    serving.begin_to_stop().await;
+    handle.shutdown_now();
+    let summary = serving.ended().await.unwrap();
+    assert_eq!((summary.processed, summary.left), (2, 4));
+    assert_eq!(committed(&config, "orders", 2), [Some(1); 2]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ended_at_once_it_releases_the_locks_and_hands_the_attempts_back() {
+    let kafka = mock("orders", 4, 1);
+    let config = kafka.consumer_config("g");
+    let store = Arc::new(MemoryStore::new());
+    let attempts = Arc::new(AtomicU32::new(0));
+    let stack = |hangs: bool, log: &Log| {
+        let (log, attempts) = (log.clone(), attempts.clone());
+        // A lock that is not released would be held for far longer than the test may take.
+        let layer = IdempotencyLayer::new(store.clone().boxed(), "orders", key::coordinates());
+        let layer = layer.unwrap().with_lock_ttl(Duration::from_secs(3600)).unwrap();
+        ServiceBuilder::new().layer(DecodeLayer::raw()).layer(layer).service_fn(
+            move |request: Request| {
+                log.push(request.record());
+                attempts.fetch_max(request.lock().map_or(0, Lock::attempt), Ordering::SeqCst);
+                async move {
+                    if hangs {
+                        std::future::pending::<()>().await;
+                    }
+                    Ok::<_, BoxError>(())
+                }
+            },
+        )
+    };
+    let (begun, again) = (Log::default(), Log::default());
+    let serving = serve(patient(consumer(config.clone(), "orders")), stack(true, &begun));
+    begun.reaches(4).await;
+    serving.handle().shutdown_now();
+    assert_eq!(serving.ended().await.unwrap().left, 4);
+
+    let serving = serve(consumer(config.clone(), "orders"), stack(false, &again));
+    until_committed(&config, "orders", &[1; 4]).await;
+    serving.stop().await.unwrap();
+    assert_eq!((again.len(), attempts.load(Ordering::SeqCst)), (4, 1));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ended_at_once_it_waits_neither_for_brokers_that_are_away_nor_for_handlers() {
+    let kafka = mock("orders", 2, 3);
+    let begun = Log::default();
+    let serving =
+        serve(patient(consumer(kafka.consumer_config("g"), "orders")), half_hangs(&begun));
+    begun.reaches(4).await;
+    kafka.cluster().broker_down(1).unwrap();
+    let start = tokio::time::Instant::now();
+    serving.handle().shutdown_now();
+    serving.ended().await.unwrap();
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+}
