@@ -115,7 +115,7 @@ impl RedisConfig {
             credentials: None,
             #[cfg(feature = "tls")]
             certificates: Certificates::default(),
-            connect_timeout: Duration::from_secs(5),
+            connect_timeout: Duration::from_secs(10),
             command_timeout: Duration::from_secs(1),
             buckets: Buckets::DEFAULT,
             safety: Safety::default(),
@@ -135,9 +135,10 @@ impl RedisConfig {
         self
     }
 
-    /// How long [`RedisStore::connect`](crate::RedisStore::connect) may take as a whole, and how
-    /// long each connection that is made later. Default: 5 s, because a slow name server takes
-    /// some.
+    /// How long [`RedisStore::connect`](crate::RedisStore::connect) may take as a whole, a server
+    /// that is not up yet included, and how long each connection that is made later. Default: 10 s,
+    /// because a server that is started together with this process takes some to come up. One that
+    /// has much data to load takes longer.
     ///
     /// A connection is made within the call that needs it, so it ends with that call's time, too.
     ///

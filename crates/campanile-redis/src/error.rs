@@ -4,10 +4,11 @@ use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
-use campanile_core::BoxError;
-use redis::{ErrorKind, RedisError};
+use campanile_core::{BoxError, error};
+use redis::{ErrorKind, RedisError, ServerErrorKind};
 
 use crate::Finding;
+use crate::topology::NoPrimary;
 
 /// Why [`RedisStore::connect`](crate::RedisStore::connect) failed. It shows the address that was
 /// tried, and never the credentials.
@@ -20,7 +21,8 @@ pub enum ConnectError {
         /// What is wrong with it.
         source: BoxError,
     },
-    /// The server was not reached, or the connection broke.
+    /// What is there is no Redis of the kind that was asked for. One that is only not up yet is
+    /// waited for, and then [`TimedOut`](Self::TimedOut).
     Unreachable {
         /// Where it was looked for.
         address: Box<str>,
@@ -41,6 +43,8 @@ pub enum ConnectError {
         address: Box<str>,
         /// The time that it had.
         after: Duration,
+        /// Why the last try failed. None: it was not answered.
+        source: Option<BoxError>,
     },
     /// The server refused the user or the password.
     Denied {
@@ -63,20 +67,39 @@ impl ConnectError {
         Self::Url { source: source.into() }
     }
 
-    pub(crate) fn of(source: RedisError, address: &str) -> Self {
-        let address = address.into();
-        let is_denied = source.kind() == ErrorKind::AuthenticationFailed
-            || matches!(source.code(), Some("NOAUTH" | "WRONGPASS" | "NOPERM"));
-        let is_untrusted = crate::tls::is_refusal(&source);
-        let source = source.into();
-        if is_denied {
+    pub(crate) fn of(source: impl Into<BoxError>, address: &str) -> Self {
+        let (address, source) = (address.into(), source.into());
+        let cause: Option<&RedisError> = error::find(&*source);
+        let is_denied = |error: &RedisError| {
+            error.kind() == ErrorKind::AuthenticationFailed
+                || matches!(error.code(), Some("NOAUTH" | "WRONGPASS" | "NOPERM"))
+        };
+        if cause.is_some_and(is_denied) {
             Self::Denied { address, source }
-        } else if is_untrusted {
+        } else if cause.is_some_and(crate::tls::is_refusal) {
             Self::Untrusted { address, source }
         } else {
             Self::Unreachable { address, source }
         }
     }
+}
+
+/// Whether it is worth waiting: the server may only not be up yet.
+pub(crate) fn may_pass(error: &(dyn Error + 'static)) -> bool {
+    if let Some(none) = error::find::<NoPrimary>(error) {
+        return none.may_pass();
+    }
+    // What the library did not say is that nothing was answered, or not yet as it will be.
+    error::find::<RedisError>(error).is_none_or(|error| match error.kind() {
+        ErrorKind::Io => !crate::tls::is_refusal(error),
+        ErrorKind::Server(kind) => matches!(
+            kind,
+            ServerErrorKind::BusyLoading
+                | ServerErrorKind::MasterDown
+                | ServerErrorKind::ClusterDown
+        ),
+        _ => false,
+    })
 }
 
 impl fmt::Debug for ConnectError {
@@ -99,9 +122,14 @@ impl fmt::Display for ConnectError {
             Self::Untrusted { address, .. } => {
                 write!(f, "Redis at {address} cannot be trusted, or does not trust us")
             }
-            Self::TimedOut { address, after } => {
+            Self::TimedOut { address, after, source: None } => {
                 write!(f, "Redis at {address} did not answer within {after:?}")
             }
+            Self::TimedOut { address, after, source: Some(_) } => write!(
+                f,
+                "Redis at {address} was not up within {after:?}; start it, correct its address, or \
+                 wait longer (RedisConfig::with_connect_timeout)"
+            ),
             Self::Denied { address, .. } => write!(f, "Redis at {address} denies access"),
             Self::Unsafe { address, findings } => {
                 write!(f, "Redis at {address} is not safe to use")?;
@@ -123,7 +151,8 @@ impl Error for ConnectError {
             | Self::Unreachable { source, .. }
             | Self::Untrusted { source, .. }
             | Self::Denied { source, .. } => Some(&**source),
-            Self::TimedOut { .. } | Self::Unsafe { .. } => None,
+            Self::TimedOut { source, .. } => source.as_ref().map(|source| &**source as _),
+            Self::Unsafe { .. } => None,
         }
     }
 }

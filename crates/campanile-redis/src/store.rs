@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::batch::Batch;
 use crate::bucket::Buckets;
 use crate::call::MAX_KEYS;
-use crate::check::{Witness, check_all};
+use crate::check::{Witness, check_when_up};
 use crate::delivery::Delivery;
 use crate::script::Scripts;
 use crate::topology::Topology;
@@ -21,7 +21,7 @@ use crate::wait::{Lanes, Waiting};
 use crate::{ConnectError, Finding, RedisConfig};
 
 /// No call takes longer, so that its deadline can be counted.
-const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
+pub(crate) const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Keeps entries in Redis, version 7.0 or later: in one server, on the primary that sentinels name, or
 /// in a cluster. Clones share their connections.
@@ -74,14 +74,18 @@ pub(crate) struct Inner {
 impl RedisStore {
     /// A store on this server; a URL is enough.
     ///
+    /// A server that is not up yet is waited for: nothing listens there, its name is not known, it
+    /// is loading its data, or has no primary yet. An event tells so.
+    ///
     /// # Errors
-    /// When the server is not there within the connect timeout, refuses the credentials, or is one
-    /// on which the protocol does not hold: [`RedisConfig::with_safety`]. The error tells the address
-    /// that was tried.
+    /// When the server is not there within the
+    /// [connect timeout](RedisConfig::with_connect_timeout); at once when it refuses the credentials,
+    /// is no Redis, or one on which the protocol does not hold: [`RedisConfig::with_safety`]. The
+    /// error tells the address that was tried.
     pub async fn connect(config: impl Into<RedisConfig>) -> Result<Self, ConnectError> {
         let config = config.into();
         let topology = config.topology()?;
-        let findings = check_all(&topology, &config).await?;
+        let findings = check_when_up(&topology, &config).await?;
         let lanes = || (0..Lanes::COUNT).map(|_| topology.another()).collect();
         let waiting = config.wait.map(|wait| Waiting::new(wait, Lanes::new(lanes())));
         let witness = Witness::new(topology.cluster().is_some(), config.buckets);

@@ -10,32 +10,64 @@ mod permissions;
 mod seen;
 mod witness;
 
+use std::time::Duration;
+
 use futures_util::future::join_all;
 use redis::ConnectionInfo;
+use tokio::time::{Instant, timeout_at};
 
 pub use self::finding::{Finding, FindingKind, Safety, Severity};
 use self::seen::Seen;
 pub(crate) use self::witness::{Unmet, Witness};
 use crate::connection;
+use crate::error::may_pass;
+use crate::store::LONGEST;
 use crate::topology::Topology;
 use crate::{ConnectError, RedisConfig};
 
+/// Between two looks for a server that is not up yet.
+const PAUSE: Duration = Duration::from_millis(100);
+
 /// Looks at each server that takes writes; gives what was found and is accepted.
 ///
-/// A master of a cluster that is away is passed over, as it is later, if another one is there.
-pub(crate) async fn check_all(
+/// Waits for those that are not up yet: what is started together with its Redis is often faster.
+pub(crate) async fn check_when_up(
     topology: &Topology,
     config: &RedisConfig,
 ) -> Result<Box<[Finding]>, ConnectError> {
-    let after = config.connect_timeout;
-    let late = || ConnectError::TimedOut { address: topology.to_string().into(), after };
-    let primaries = tokio::time::timeout(after, topology.primaries()).await.map_err(|_| late())?;
-    let unreachable =
-        |source| ConnectError::Unreachable { address: topology.to_string().into(), source };
-    let primaries = primaries.map_err(unreachable)?;
+    let time = Time::new(config.connect_timeout);
+    let mut is_told = false;
+    loop {
+        match check_all(topology, config, &time).await {
+            Err(ConnectError::Unreachable { address, source }) if may_pass(&*source) => {
+                if !time.allows(PAUSE) {
+                    let (after, source) = (time.limit, Some(source));
+                    return Err(ConnectError::TimedOut { address, after, source });
+                }
+                if !is_told {
+                    let error = &*source as &dyn std::error::Error;
+                    tracing::warn!(%address, error, limit = ?time.limit, "waiting for Redis");
+                    is_told = true;
+                }
+                tokio::time::sleep(PAUSE).await;
+            }
+            checked => return checked,
+        }
+    }
+}
+
+/// A master of a cluster that is away is passed over, as it is later, if another one is there.
+async fn check_all(
+    topology: &Topology,
+    config: &RedisConfig,
+    time: &Time,
+) -> Result<Box<[Finding]>, ConnectError> {
+    let address = topology.to_string();
+    let primaries = time.bound(&address, topology.primaries()).await?;
+    let primaries = primaries.map_err(|error| ConnectError::of(error, &address))?;
     let count = primaries.len();
 
-    let checks = primaries.into_iter().map(|info| check(info, config));
+    let checks = primaries.into_iter().map(|info| check(info, config, time));
     let (mut all, mut away) = (Vec::new(), Vec::new());
     for checked in join_all(checks).await {
         match checked {
@@ -65,13 +97,13 @@ pub(crate) async fn check_all(
 /// not be the one that will use the store.
 ///
 /// Gives what was found and is accepted, and tells it as events.
-async fn check(info: ConnectionInfo, config: &RedisConfig) -> Result<Box<[Finding]>, ConnectError> {
+async fn check(
+    info: ConnectionInfo,
+    config: &RedisConfig,
+    time: &Time,
+) -> Result<Box<[Finding]>, ConnectError> {
     let address = info.addr().to_string().into_boxed_str();
-    let after = config.connect_timeout;
-    let findings = match tokio::time::timeout(after, look(info, &address, config)).await {
-        Ok(findings) => findings?,
-        Err(_) => return Err(ConnectError::TimedOut { address, after }),
-    };
+    let findings = time.bound(&address, look(info, &address, config)).await??;
     if config.safety == Safety::Refuse {
         let is_fatal = |finding: &&Finding| finding.severity() == Severity::Breaks;
         let fatal: Box<[_]> = findings.iter().filter(is_fatal).cloned().collect();
@@ -95,6 +127,35 @@ async fn look(
     }
     let seen = Seen::ask(&mut connection, config).await.map_err(failed)?;
     Ok(judge::findings(&seen, address, config))
+}
+
+/// What a start may take.
+struct Time {
+    limit: Duration,
+    ends: Instant,
+}
+
+impl Time {
+    fn new(limit: Duration) -> Self {
+        Self { limit, ends: Instant::now() + limit.min(LONGEST) }
+    }
+
+    /// Whether so much of it is left.
+    fn allows(&self, pause: Duration) -> bool {
+        Instant::now() + pause < self.ends
+    }
+
+    async fn bound<T>(
+        &self,
+        address: &str,
+        asked: impl Future<Output = T>,
+    ) -> Result<T, ConnectError> {
+        timeout_at(self.ends, asked).await.map_err(|_| ConnectError::TimedOut {
+            address: address.into(),
+            after: self.limit,
+            source: None,
+        })
+    }
 }
 
 fn tell(finding: &Finding) {

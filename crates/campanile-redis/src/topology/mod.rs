@@ -11,7 +11,7 @@ use campanile_idempotency::StoreError;
 use redis::ConnectionInfo;
 
 pub(crate) use self::cluster::{Address, Cluster, Node, slot_of};
-pub(crate) use self::sentinel::Sentinel;
+pub(crate) use self::sentinel::{NoPrimary, Sentinel};
 use crate::connection::{Connections, Link};
 
 /// The servers of a store, and the connections to them.

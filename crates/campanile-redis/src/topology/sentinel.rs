@@ -8,13 +8,14 @@ use campanile_core::{BoxError, error};
 use campanile_idempotency::StoreError;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use redis::{ConnectionInfo, Value, cmd};
+use redis::{ConnectionInfo, RedisError, Value, cmd};
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::timeout;
 
 use super::Address;
 use crate::access::Access;
 use crate::connection::{self, Connections, Link};
+use crate::error::may_pass;
 
 /// The primary, as long as the connection to it lasts; asked for anew then.
 pub(crate) struct Sentinel {
@@ -124,7 +125,7 @@ impl Sentinel {
 
     /// Where one sentinel believes the primary to be.
     async fn ask(&self, sentinel: &ConnectionInfo) -> Result<Address, BoxError> {
-        let failed = |what: String| format!("the sentinel at {} {what}", sentinel.addr());
+        let told_nothing = |why| NotTold { sentinel: sentinel.addr().to_string(), why };
         let asked = async {
             let mut connection = connection::open(sentinel.clone()).await?;
             let mut ask = cmd("SENTINEL");
@@ -133,9 +134,9 @@ impl Sentinel {
         };
         match timeout(self.patience, asked).await {
             Ok(Ok(Some((host, port)))) => Ok(Address { host: host.into(), port }),
-            Ok(Ok(None)) => Err(failed("knows no such name".into()).into()),
-            Ok(Err(error)) => Err(failed(format!("failed: {error}")).into()),
-            Err(_) => Err(failed("does not answer".into()).into()),
+            Ok(Ok(None)) => Err(told_nothing(Why::UnknownName).into()),
+            Ok(Err(error)) => Err(told_nothing(Why::Failed(error)).into()),
+            Err(_) => Err(told_nothing(Why::Silent).into()),
         }
     }
 }
@@ -163,9 +164,19 @@ impl fmt::Display for Sentinel {
 
 /// No server was found that is the primary.
 #[derive(Debug)]
-struct NoPrimary {
+pub(crate) struct NoPrimary {
     name: Box<str>,
     reasons: Vec<BoxError>,
+}
+
+impl NoPrimary {
+    /// Whether one may be found later: some of the servers may only not be up yet.
+    pub(crate) fn may_pass(&self) -> bool {
+        self.reasons.iter().any(|reason| match reason.downcast_ref() {
+            Some(NotTold { why: Why::UnknownName, .. }) => false,
+            _ => may_pass(&**reason),
+        })
+    }
 }
 
 impl fmt::Display for NoPrimary {
@@ -182,3 +193,37 @@ impl fmt::Display for NoPrimary {
 }
 
 impl std::error::Error for NoPrimary {}
+
+/// A sentinel that named no server.
+#[derive(Debug)]
+struct NotTold {
+    sentinel: String,
+    why: Why,
+}
+
+#[derive(Debug)]
+enum Why {
+    UnknownName,
+    Failed(RedisError),
+    Silent,
+}
+
+impl fmt::Display for NotTold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let why = match self.why {
+            Why::UnknownName => "knows no such name",
+            Why::Failed(_) => "failed",
+            Why::Silent => "does not answer",
+        };
+        write!(f, "the sentinel at {} {why}", self.sentinel)
+    }
+}
+
+impl std::error::Error for NotTold {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match &self.why {
+            Why::Failed(error) => Some(error),
+            Why::UnknownName | Why::Silent => None,
+        }
+    }
+}

@@ -12,10 +12,53 @@ use crate::support::{acquire, acquired, apply, chain, complete, key, patient, ti
 #[tokio::test]
 async fn a_server_that_is_not_there_is_told_with_its_address() {
     let address = format!("127.0.0.1:{}", free_port().unwrap());
-    let error = RedisStore::connect(patient(format!("redis://{address}"))).await.unwrap_err();
-    assert!(matches!(error, ConnectError::Unreachable { .. }), "{error:?}");
+    let bound = Duration::from_millis(300);
+    let config = RedisConfig::new(format!("redis://{address}"));
+    let config = config.with_connect_timeout(bound).unwrap();
+    let (took, error) = timed(RedisStore::connect(config)).await;
+    let error = error.unwrap_err();
+    assert!(matches!(error, ConnectError::TimedOut { after, .. } if after == bound), "{error:?}");
     let text = chain(&error);
-    assert!(text.contains(&address) && text.contains("refused"), "{text}");
+    for part in [&*address, "refused", "with_connect_timeout"] {
+        assert!(text.contains(part), "{text}");
+    }
+    assert!(took < bound * 10, "{took:?}");
+}
+
+#[tokio::test]
+async fn a_server_that_is_started_a_second_after_its_client_is_waited_for() {
+    let port = free_port().unwrap();
+    let start = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let start = move || RedisServer::builder().port(port).start().unwrap();
+        tokio::task::spawn_blocking(start).await.unwrap()
+    };
+    let connect = RedisStore::connect(patient(format!("redis://127.0.0.1:{port}")));
+    let (_server, store) = tokio::join!(start, connect);
+    acquired(&store.unwrap(), &key("key"), 1).await;
+}
+
+#[tokio::test]
+async fn a_server_that_loads_its_data_is_waited_for() {
+    let mut server = RedisServer::builder()
+        .config("key-load-delay", "1000")
+        .config("loading-process-events-interval-bytes", "1024")
+        .start()
+        .unwrap();
+    let fill = "for i = 1, 1000 do redis.call('SET', string.format('%064d', i), i) end";
+    server.cli(&["EVAL", fill, "0"]).unwrap();
+    server.cli(&["SAVE"]).unwrap();
+    let url = server.url();
+    server.kill().unwrap();
+    let restart = tokio::task::spawn_blocking(move || {
+        server.restart().unwrap();
+        server
+    });
+    let store = RedisStore::connect(patient(url)).await.unwrap();
+    // A server that still loads would refuse it.
+    let reply = apply(&store, &key("key"), acquire(1)).await.unwrap();
+    assert!(matches!(reply, Reply::Acquired { .. }), "{reply:?}");
+    restart.await.unwrap();
 }
 
 #[tokio::test]

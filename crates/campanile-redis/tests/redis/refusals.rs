@@ -106,6 +106,8 @@ async fn a_server_that_loads_its_data_is_an_error_until_it_has_it() {
     let fill = "for n = 1, 100000 do redis.call('SET', 'filler' .. n, '') end";
     scene.server.cli(&["EVAL", fill, "0"]).unwrap();
     let mut restarting = scene.server;
+    // Before the first command, which it would answer otherwise.
+    restarting.kill().unwrap();
     let (store, held) = (scene.store.clone(), scene.held);
     let restart = std::thread::spawn(move || {
         restarting.restart().unwrap();

@@ -115,9 +115,26 @@ async fn a_sentinel_that_names_a_replica_is_not_believed() {
     let sentinel = redis.sentinel(0);
     sentinel.cli(&["SENTINEL", "MONITOR", "stale", "127.0.0.1", &replica, "1"]).unwrap();
     let config = RedisConfig::sentinel("stale", redis.urls());
+    let config = config.with_connect_timeout(Duration::from_secs(1)).unwrap();
     let error = RedisStore::connect(config).await.unwrap_err();
-    assert!(matches!(error, ConnectError::Unreachable { .. }), "{error:?}");
+    assert!(matches!(error, ConnectError::TimedOut { .. }), "{error:?}");
     assert!(chain(&error).contains("is no primary"), "{}", chain(&error));
+}
+
+#[tokio::test]
+async fn a_server_that_is_promoted_while_the_store_connects_is_waited_for() {
+    let redis = RedisSentinel::builder().sentinels(1).start().unwrap();
+    let promoted = redis.server(1);
+    let (sentinel, port) = (redis.sentinel(0), promoted.port().to_string());
+    sentinel.cli(&["SENTINEL", "MONITOR", "later", "127.0.0.1", &port, "1"]).unwrap();
+    let config = RedisConfig::sentinel("later", redis.urls());
+    let config = config.with_connect_timeout(Duration::from_secs(60)).unwrap();
+    let promote = async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        promoted.cli(&["REPLICAOF", "NO", "ONE"]).unwrap();
+    };
+    let (store, ()) = tokio::join!(RedisStore::connect(config), promote);
+    acquired(&store.unwrap(), &key("key"), 1).await;
 }
 
 #[tokio::test]
@@ -142,6 +159,7 @@ async fn a_name_that_no_sentinel_knows_is_told_with_their_addresses() {
     let config = RedisConfig::sentinel("belfry", redis.urls());
     assert!(!format!("{config:?}").contains("creak"), "{config:?}");
     let error = RedisStore::connect(config).await.unwrap_err();
+    assert!(matches!(error, ConnectError::Unreachable { .. }), "waits in vain: {error:?}");
     let text = chain(&error);
     assert!(text.contains("belfry") && text.contains("knows no such name"), "{text}");
     assert!(text.contains(&redis.sentinel(0).addr().to_string()), "{text}");
@@ -149,7 +167,9 @@ async fn a_name_that_no_sentinel_knows_is_told_with_their_addresses() {
 
     let wrong = redis.urls().into_iter().map(|url| url.replace("creak", "Squeak"));
     let config = RedisConfig::sentinel(redis.name(), wrong);
-    let text = chain(&RedisStore::connect(config).await.unwrap_err());
+    let error = RedisStore::connect(config).await.unwrap_err();
+    assert!(matches!(error, ConnectError::Unreachable { .. }), "waits in vain: {error:?}");
+    let text = chain(&error);
     assert!(text.contains("WRONGPASS") || text.contains("authentication"), "{text}");
     assert!(!text.contains("Squeak"), "{text}");
 }
