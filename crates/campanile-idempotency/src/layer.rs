@@ -128,7 +128,8 @@ impl<E, C> IdempotencyLayer<E, C> {
 
     /// How long a lock lives without a renewal. Default: 30 s, because that is how long a crashed
     /// process keeps others waiting, and ten times what a store may well be away. A call to the store
-    /// gets a sixth of it, and at most 5 s, before it is taken for lost.
+    /// gets a sixth of it, and at most 5 s, before it is taken for lost; an event warns where the
+    /// store's own time-outs are longer.
     ///
     /// # Errors
     /// Below 500 ms or above 1 h.
@@ -138,6 +139,7 @@ impl<E, C> IdempotencyLayer<E, C> {
                 "the lock's time to live must be {MIN_LOCK_TTL:?} to {MAX_LOCK_TTL:?}, not {ttl:?}"
             )));
         }
+        self.guard.keeper.warn_of_short(ttl);
         self.terms_mut().ttl = ttl;
         Ok(self)
     }

@@ -153,6 +153,9 @@ impl RedisConfig {
     /// included. Default: 1 s: an answer takes a millisecond, what a fork or a slow disk holds up
     /// takes less than a second, and a renewal must leave time to be repeated.
     ///
+    /// The lock keeper waits for no call longer than 5 s or a sixth of the lock's time to live; an
+    /// event warns if that is less.
+    ///
     /// # Errors
     /// When it is zero.
     pub fn with_command_timeout(mut self, timeout: Duration) -> Result<Self, ConfigError> {
@@ -197,8 +200,7 @@ impl RedisConfig {
     ///
     /// Where fewer have it in time, the lock is refused as [unavailable], and its attempt handed back;
     /// a completion counts all the same, in [`RedisStore::shortfalls`]. So a replica that is away stops
-    /// the consumer. The timeout comes on top of the command timeout, and the lock keeper waits for no
-    /// call longer than 5 s or a sixth of the lock's time to live.
+    /// the consumer. The timeout comes on top of the command timeout, and is bounded with it.
     ///
     /// With fewer than all replicas it holds only if the failover chooses one that has it: Sentinel
     /// and Cluster prefer the one that has most. It cannot be used with [`with_wait_aof`], which

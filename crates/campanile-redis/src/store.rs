@@ -131,10 +131,9 @@ impl Store for RedisStore {
     }
 
     async fn apply_batch(&self, commands: Vec<Command>) -> Vec<Result<Answer, StoreError>> {
-        let Inner { topology, waiting, command_timeout, .. } = &*self.0;
+        let Inner { topology, waiting, .. } = &*self.0;
         let waiting = waiting.as_ref().filter(|waiting| waiting.is_for(&commands));
-        let for_wait = waiting.map_or(Duration::ZERO, Waiting::timeout);
-        let limit = command_timeout.saturating_add(for_wait).min(LONGEST);
+        let limit = self.0.limit(waiting);
         let deadline = Instant::now() + limit;
         let late =
             || StoreError::timeout(format!("Redis at {topology} did not answer within {limit:?}"));
@@ -156,6 +155,19 @@ impl Store for RedisStore {
         let Inner { topology, buckets, .. } = &*self.0;
         let calls = if topology.cluster().is_some() { usize::from(buckets.count()) } else { 1 };
         NonZeroUsize::new(calls * MAX_KEYS).expect("a namespace has a bucket")
+    }
+
+    /// The command timeout, and that of [`RedisConfig::with_wait`].
+    fn longest_call(&self) -> Option<Duration> {
+        Some(self.0.limit(self.0.waiting.as_ref()))
+    }
+}
+
+impl Inner {
+    /// How long a call may take, with what it waits for.
+    fn limit(&self, waiting: Option<&Waiting>) -> Duration {
+        let for_wait = waiting.map_or(Duration::ZERO, Waiting::timeout);
+        self.command_timeout.saturating_add(for_wait).min(LONGEST)
     }
 }
 

@@ -16,6 +16,26 @@ use crate::store::{Store, StoreError};
 /// No call takes longer, whatever the store promises: else a few that hang would stop all.
 pub(super) const CALL_LIMIT: Duration = Duration::from_secs(5);
 
+/// The same for a call about a lock of this time to live. One that is lost must leave time for the
+/// next before the lock ends, and not only a renewal: behind a completion that hangs, the handler
+/// would run again elsewhere.
+pub(super) fn call_limit(ttl: Duration) -> Duration {
+    CALL_LIMIT.min(ttl / 6)
+}
+
+/// Warns of a store that may take longer than it is waited for.
+pub(super) fn warn_of_longer(longest: Option<Duration>, limit: Duration) {
+    if let Some(longest) = longest.filter(|longest| *longest > limit) {
+        tracing::warn!(
+            ?longest,
+            ?limit,
+            "a call of the store may take longer than the lock keeper waits for it, and its answer \
+             would be lost: shorten the store's time-out (`RedisConfig::with_command_timeout`), or \
+             lengthen the lock's time to live, a sixth of which a call may take, and at most 5 s"
+        );
+    }
+}
+
 /// The calls that are in flight.
 pub(super) struct Calls<S> {
     store: Arc<S>,

@@ -9,6 +9,7 @@ use std::time::Duration;
 use campanile_core::{Clock, ConfigError, Fingerprint, Interrupt, StoreKey};
 use tokio::sync::{mpsc, oneshot};
 
+use super::calls::{self, CALL_LIMIT, call_limit};
 use super::message::{Acquire, Acquisition, Message, Terms};
 use super::task::Task;
 use crate::store::Store;
@@ -30,6 +31,8 @@ use crate::store::Store;
 #[derive(Clone)]
 pub struct LockKeeper {
     messages: mpsc::UnboundedSender<Message>,
+    /// Of the store's calls.
+    longest_call: Option<Duration>,
 }
 
 impl LockKeeper {
@@ -57,8 +60,10 @@ impl LockKeeper {
     /// and every request is answered with a store that is unavailable.
     pub fn unspawned(store: impl Store, clock: Clock) -> (Self, impl Future<Output = ()> + Send) {
         let (messages, received) = mpsc::unbounded_channel();
+        let longest_call = store.longest_call();
+        calls::warn_of_longer(longest_call, CALL_LIMIT);
         let task = Task::new(store, clock, messages.downgrade(), received);
-        (Self { messages }, task.run())
+        (Self { messages, longest_call }, task.run())
     }
 
     /// Takes no new locks, and waits at most this long until those there are have been settled.
@@ -70,6 +75,11 @@ impl LockKeeper {
             return Report { settled: false };
         }
         Report { settled: matches!(tokio::time::timeout(at_most, settled).await, Ok(Ok(()))) }
+    }
+
+    /// Warns if the store may take longer for a call than locks of this time to live allow.
+    pub(crate) fn warn_of_short(&self, ttl: Duration) {
+        calls::warn_of_longer(self.longest_call, call_limit(ttl));
     }
 
     /// Starts an acquisition. If the receiver is dropped, what was granted is handed back.

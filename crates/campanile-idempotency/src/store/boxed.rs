@@ -3,6 +3,7 @@
 use std::fmt;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
+use std::time::Duration;
 
 use campanile_core::{Answer, Command};
 use futures_util::FutureExt;
@@ -33,6 +34,10 @@ impl Store for BoxStore {
         self.0.max_batch()
     }
 
+    fn longest_call(&self) -> Option<Duration> {
+        self.0.longest_call()
+    }
+
     fn boxed(self) -> BoxStore {
         self
     }
@@ -49,6 +54,7 @@ trait Erased: Send + Sync {
     fn apply(&self, command: Command) -> BoxFuture<'_, Result<Answer, StoreError>>;
     fn apply_batch(&self, batch: Vec<Command>) -> BoxFuture<'_, Vec<Result<Answer, StoreError>>>;
     fn max_batch(&self) -> NonZeroUsize;
+    fn longest_call(&self) -> Option<Duration>;
 }
 
 impl<S: Store> Erased for S {
@@ -62,5 +68,9 @@ impl<S: Store> Erased for S {
 
     fn max_batch(&self) -> NonZeroUsize {
         Store::max_batch(self)
+    }
+
+    fn longest_call(&self) -> Option<Duration> {
+        Store::longest_call(self)
     }
 }

@@ -328,4 +328,8 @@ impl<S: Store> Store for Cached<S> {
     fn max_batch(&self) -> NonZeroUsize {
         self.0.store.max_batch()
     }
+
+    fn longest_call(&self) -> Option<Duration> {
+        self.0.store.longest_call()
+    }
 }

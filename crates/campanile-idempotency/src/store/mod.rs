@@ -15,6 +15,7 @@ mod stepped;
 use std::future::Future;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
+use std::time::Duration;
 
 use campanile_core::{Answer, Command, FencingToken, Operation, Reply, Retention, StoreKey};
 use futures_util::future::join_all;
@@ -62,6 +63,13 @@ pub trait Store: Send + Sync + 'static {
         DEFAULT
     }
 
+    /// The longest that a call may take, by the store's own time-outs. The lock keeper waits for a call
+    /// a sixth of the lock's time to live, and at most 5 s; it warns of a store that may take longer,
+    /// whose late answers are lost. Default: it is not known.
+    fn longest_call(&self) -> Option<Duration> {
+        None
+    }
+
     /// Opens a key again that was given up: what is produced for it from now on is processed, with all
     /// its attempts. For an operator who brings a dead letter back: first this, then the record. With
     /// `force` also a key that is COMPLETED, or exhausted and not buried.
@@ -106,5 +114,9 @@ impl<S: Store> Store for Arc<S> {
 
     fn max_batch(&self) -> NonZeroUsize {
         (**self).max_batch()
+    }
+
+    fn longest_call(&self) -> Option<Duration> {
+        (**self).longest_call()
     }
 }

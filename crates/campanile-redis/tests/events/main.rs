@@ -7,9 +7,11 @@ mod lines;
 #[path = "../redis/support.rs"]
 mod support;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use campanile_core::{FencingToken, Operation, Reply};
+use campanile_idempotency::{Cached, IdempotencyLayer, LockKeeper, Store};
 use campanile_redis::{RedisConfig, RedisStore, Safety};
 use campanile_test::{RedisSentinel, RedisServer};
 
@@ -199,4 +201,37 @@ async fn a_failover_says_whether_the_last_completion_is_still_there() {
     }
     assert_eq!(lines.count(&["WARN", "failed over", "still there"]), 1, "{lines:?}");
     assert_eq!(lines.count(&["ERROR"]), 0, "{lines:?}");
+}
+
+#[tokio::test]
+async fn a_timeout_that_is_longer_than_the_keeper_waits_is_told_with_what_to_change() {
+    let server = RedisServer::start().unwrap();
+    let store = async |timeout, wait| {
+        let config = RedisConfig::new(server.url()).with_command_timeout(timeout).unwrap();
+        let config = match wait {
+            Some(wait) => config.with_wait(1, wait).unwrap(),
+            None => config,
+        };
+        RedisStore::connect(config.with_safety(Safety::Off)).await.unwrap()
+    };
+    let lines = Lines::default();
+    let _guard = lines.listen();
+    let told = |what: &[&str]| {
+        let what: Vec<_> = ["WARN", "with_command_timeout"].iter().chain(what).copied().collect();
+        lines.count(&what)
+    };
+    let second = Duration::from_secs(1);
+    let layer = IdempotencyLayer::new(store(second, None).await, "n", ()).unwrap();
+    let layer = layer.with_lock_ttl(second * 6).unwrap();
+    assert_eq!(told(&[]), 0, "{lines:?}");
+    let _ = layer.with_lock_ttl(second * 5).unwrap();
+    assert_eq!(told(&["longest=1s", "limit=833.333333ms"]), 1, "{lines:?}");
+
+    let _ = LockKeeper::new(store(second * 5, None).await).unwrap();
+    assert_eq!(told(&[]), 1, "{lines:?}");
+    let _ = LockKeeper::new(store(second * 6, None).await).unwrap();
+    assert_eq!(told(&["longest=6s", "limit=5s"]), 1, "{lines:?}");
+    let waiting = store(second, Some(second * 6)).await.boxed();
+    let _ = LockKeeper::new(Cached::new(Arc::new(waiting), 1024)).unwrap();
+    assert_eq!(told(&["longest=7s", "limit=5s"]), 1, "{lines:?}");
 }

@@ -2,6 +2,7 @@ use std::fmt;
 use std::num::NonZeroUsize;
 use std::panic::resume_unwind;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use campanile_core::{Answer, Command};
 use campanile_idempotency::{Store, StoreError};
@@ -176,6 +177,10 @@ impl<S: Store> Store for FaultyStore<S> {
 
     fn max_batch(&self) -> NonZeroUsize {
         self.0.store.max_batch()
+    }
+
+    fn longest_call(&self) -> Option<Duration> {
+        self.0.store.longest_call()
     }
 }
 

@@ -14,7 +14,7 @@ use slab::Slab;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
 
-use super::calls::{CALL_LIMIT, Calls, Done, Lane, Sent};
+use super::calls::{CALL_LIMIT, Calls, Done, Lane, Sent, call_limit};
 use super::ends::Ends;
 use super::message::Message;
 use super::slot::{Phase, Slot, Way, What};
@@ -179,9 +179,7 @@ impl<S: Store> Task<S> {
                 continue;
             };
             slot.way = Way::Sent;
-            // A call that is lost must leave time for the next before the lock ends, and not only
-            // a renewal: behind a completion that hangs, the handler would run again elsewhere.
-            limit = limit.min(slot.terms.ttl / 6);
+            limit = limit.min(call_limit(slot.terms.ttl));
             sent.push(Sent { slot: index, what, at });
             commands.push(command);
         }
