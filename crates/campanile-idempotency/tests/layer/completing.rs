@@ -1,6 +1,8 @@
 //! How a grant ends in the store: once, whatever happens to the command and its answer.
 
 use std::future::ready;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use campanile_core::{
@@ -214,6 +216,53 @@ async fn a_shutdown_without_the_store_ends_in_time() {
     assert!(!world.keeper.shutdown(most).await.settled);
     assert_eq!(world.clock.elapsed() - before, most);
     assert!(is_pending(&call).await);
+}
+
+/// Which is why nothing is renewed when that is noticed: each of them would be cancelled and run again.
+#[tokio::test(start_paused = true)]
+async fn handlers_that_end_before_their_next_renewal_do_not_run_again_when_the_store_loses_its_data()
+ {
+    let clock = TestClock::new();
+    let memory = || MemoryStore::with_clock(clock.store_clock());
+    let store = Restarted(Arc::new(Mutex::new(memory())));
+    let (keeper, task) = LockKeeper::unspawned(store.clone(), clock.clock());
+    tokio::spawn(task);
+    let guard = Guard::new(&keeper, "payments").unwrap();
+    let runs = Arc::new(AtomicUsize::new(0));
+    let run = |id: u64, takes: Duration| {
+        let (guard, runs) = (guard.clone(), runs.clone());
+        let work = async move |_| {
+            runs.fetch_add(1, Ordering::Relaxed);
+            sleep(takes).await;
+            Ok::<_, BoxError>(())
+        };
+        tokio::spawn(async move { guard.run(id, work).await })
+    };
+    let short: Vec<_> = (0..100).map(|id| run(id, TTL / 6)).collect();
+    let long = run(100, TTL);
+    settle_down().await;
+    *store.0.lock().unwrap() = memory();
+    for call in short {
+        assert_eq!(call.await.unwrap().unwrap(), Outcome::Processed(()));
+    }
+    for id in 0..100 {
+        assert!(run(id, TTL).await.unwrap().unwrap().is_duplicate());
+    }
+    assert_eq!(runs.load(Ordering::Relaxed), 101);
+    let called = long.await.unwrap();
+    assert!(matches!(refusal(&called), IdempotencyError::LockLost(_)), "{called:?}");
+    assert!(clock.elapsed() <= TTL / 3, "with its next renewal");
+}
+
+/// A store whose entries can be taken away.
+#[derive(Clone)]
+struct Restarted(Arc<Mutex<MemoryStore>>);
+
+impl Store for Restarted {
+    async fn apply(&self, command: Command) -> Result<Answer, StoreError> {
+        let store = self.0.lock().unwrap().clone();
+        store.apply(command).await
+    }
 }
 
 /// Nobody waits for it any more, and nobody can ask it anything; but it knows of a completion.
