@@ -48,7 +48,7 @@ fn of_three_consumers_one_is_stopped_and_one_killed_and_every_key_is_processed_a
     wait_for(&folder, "half", |ledger| ledger.runs().count() > RECORDS / 2);
     killed.kill().unwrap();
     // Nobody takes a lock over before it has expired, so this is how the kill has left the entries.
-    let at_kill = store::entries(&redis, "payments");
+    let at_kill = store::entries([&redis], "payments");
 
     group::wait_for_end(&kafka.consumer_config(GROUP), TOPIC, PARTITIONS, LONG);
     let status = survivor.terminate().unwrap();

@@ -4,8 +4,11 @@
 mod events;
 #[path = "../support/group.rs"]
 mod group;
+#[path = "../support/ledger.rs"]
 mod ledger;
 mod load;
+#[path = "../support/serving.rs"]
+mod serving;
 #[path = "../support/store.rs"]
 mod store;
 
@@ -20,12 +23,14 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 use tokio::sync::watch;
 
 use events::Events;
-use ledger::{End, Ledger, Run, now};
-use load::{Load, Payment, Serving, Work};
+use ledger::{End, Ledger, Run, by_key, now};
+use load::Load;
+use serving::{Payment, Serving, Work};
 
 /// Shared: it takes some seconds to start. A `static` is never dropped; its process ends with ours.
 static KAFKA: LazyLock<KafkaServer> = LazyLock::new(|| KafkaServer::start().unwrap());
 
+const NAMESPACE: &str = "outage";
 const LONG: Duration = Duration::from_secs(60);
 
 /// How long the store hangs, and how long it is gone after that.
@@ -37,7 +42,7 @@ fn an_outage_of_the_store_counts_no_attempt_loses_no_record_and_moves_no_partiti
     const TOPIC: &str = "outage";
     const PARTITIONS: i32 = 8;
     const SPECIAL: [(&str, Work); 2] =
-        [("until-the-stop", Work::UntilTheStop), ("beyond-its-lock", Work::BeyondItsLock)];
+        [("until-the-stop", Work::UntilTold), ("beyond-its-lock", Work::BeyondItsLock)];
 
     let seed = fastrand::u64(..);
     println!("seed {seed}");
@@ -52,16 +57,16 @@ fn an_outage_of_the_store_counts_no_attempt_loses_no_record_and_moves_no_partiti
     let (stop, stopped) = watch::channel(false);
     let connect = async { RedisStore::connect(redis.url()).await.unwrap() };
     let ttl = Duration::from_secs(5); // an outage is longer
-    let serving = Serving::start(&KAFKA, TOPIC, ttl, connect, &ledger, &stopped);
+    let serving = serve(TOPIC, ttl, connect, &ledger, &stopped);
 
     let load = Load::start(&KAFKA, TOPIC, PARTITIONS, rng);
-    wait_for("the load", || ledger.runs().len() > 200);
+    wait_for("the load", || ledger.tell(<[Run]>::len) > 200);
     for ((id, work), partition) in SPECIAL.into_iter().zip(0..) {
         let payment = Payment { id: id.to_owned(), work };
         KAFKA.producer().produce(payment.message(TOPIC, partition)).unwrap();
     }
     wait_for("the handlers that meet the outage", || {
-        let by_key = ledger.by_key();
+        let by_key = by_key([&ledger]);
         SPECIAL.iter().all(|(id, _)| by_key.contains_key(*id))
     });
 
@@ -107,23 +112,25 @@ impl Outage {
     /// work when the store went away, and had lost their lock when they were dropped.
     fn check(&self, ledger: &Ledger) -> Vec<String> {
         let mut twice = Vec::new();
-        for (key, runs) in ledger.by_key() {
+        for (key, runs) in by_key([ledger]) {
             assert_eq!(runs.iter().filter_map(Run::ended).count(), 1, "{key}: {runs:?}");
             assert!(runs.iter().all(|run| run.attempt == 1), "{key}: {runs:?}");
             for (dropped, next) in runs.iter().zip(&runs[1..]) {
-                let End::Dropped(Some(lost)) = &dropped.end else {
+                let End::Dropped(at, Some(lost)) = &dropped.end else {
                     panic!("{key}: {runs:?}");
                 };
                 assert_eq!(lost.cause, LostCause::Expired);
-                assert!(dropped.begun < self.begun && self.over < next.begun, "{key}: {runs:?}");
+                let met = dropped.begun < self.begun && self.begun < *at;
+                assert!(met && self.over < next.begun, "{key}: {runs:?}");
                 assert!(dropped.token < next.token, "{key}: {runs:?}");
                 twice.push(key.clone());
             }
         }
         // What was answered before may still have begun, but nothing else without the store.
         let deaf = self.begun + Duration::from_secs(5)..self.over;
-        let begun: Vec<_> = ledger.runs().into_iter().filter(|r| deaf.contains(&r.begun)).collect();
-        assert!(begun.is_empty(), "{begun:?}");
+        let heard = |runs: &[Run]| runs.iter().find(|run| deaf.contains(&run.begun)).cloned();
+        let begun = ledger.tell(heard);
+        assert!(begun.is_none(), "{begun:?}");
         twice
     }
 }
@@ -155,7 +162,7 @@ fn a_store_that_is_slow_but_in_time_is_not_down() {
     };
     let start = now();
     let ttl = Duration::from_secs(30);
-    let serving = Serving::start(&KAFKA, TOPIC, ttl, connect, &ledger, &stopped);
+    let serving = serve(TOPIC, ttl, connect, &ledger, &stopped);
     group::wait_for_end(&KAFKA.consumer_config(TOPIC), TOPIC, PARTITIONS, LONG);
     let took = now() - start;
     let summary = serving.stop();
@@ -166,20 +173,34 @@ fn a_store_that_is_slow_but_in_time_is_not_down() {
     // A store that is taken for down lets records wait.
     assert_eq!((summary.waited, summary.retried, summary.skipped), (0, 0, 0));
     assert_eq!((summary.received, summary.processed), (keys as u64, keys as u64));
-    assert_eq!(ledger.runs().len(), keys);
+    assert_eq!(ledger.tell(<[Run]>::len), keys);
     check_entries(&redis, &ledger, keys);
 }
 
 /// Every key was processed, and is COMPLETED by its first attempt.
 fn check_entries(redis: &RedisServer, ledger: &Ledger, keys: usize) {
-    let by_key = ledger.by_key();
+    let by_key = by_key([ledger]);
     assert_eq!(by_key.len(), keys);
-    let entries = store::entries(redis, "outage");
+    let entries = store::entries([redis], NAMESPACE);
     for (key, runs) in by_key {
         let entry = entries.get(&key).unwrap();
         assert_eq!((entry.state(), entry.attempt()), (State::Completed, 1), "{key}: {runs:?}");
         assert_eq!(Some(entry.token().get()), runs.last().map(|run| run.token), "{key}: {runs:?}");
     }
+}
+
+fn serve(
+    topic: &str,
+    lock_ttl: Duration,
+    store: impl Future<Output = RedisStore>,
+    ledger: &Ledger,
+    stopped: &watch::Receiver<bool>,
+) -> Serving {
+    let mut config = KAFKA.consumer_config(topic);
+    // An outage is much longer: a consumer that did not poll meanwhile would lose its partitions.
+    config.set("max.poll.interval.ms", "5000");
+    let consumer = campanile::Consumer::new(config).unwrap().subscribe([topic]);
+    Serving::start(consumer, NAMESPACE, lock_ttl, store, ledger, stopped)
 }
 
 /// The ids of the group's members; one that joins anew gets another.
@@ -191,7 +212,7 @@ fn members(kafka: &KafkaServer, group: &str) -> Vec<String> {
 
 /// When the first handler began after that time.
 fn began_after(ledger: &Ledger, time: Duration) -> Option<Duration> {
-    ledger.runs().iter().map(|run| run.begun).filter(|begun| *begun > time).min()
+    ledger.tell(|runs| runs.iter().map(|run| run.begun).filter(|begun| *begun > time).min())
 }
 
 fn wait_for(what: &str, so: impl Fn() -> bool) {

@@ -84,7 +84,7 @@ impl<K: Deref<Target = KafkaServer>> Scene<K> {
         let status = process.terminate().unwrap();
         assert!(status.success(), "{status}: {}", process.log().unwrap());
 
-        let entries = store::entries(&self.redis, "poison");
+        let entries = store::entries([&self.redis], "poison");
         let poison = entries.get("poison").unwrap();
         let seen = (poison.state(), u32::from(poison.attempt()));
         assert_eq!(seen, (State::Failed, self.attempts));

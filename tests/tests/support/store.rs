@@ -12,21 +12,28 @@ pub(crate) struct Entries {
     by_digest: HashMap<[u8; 16], Entry>,
 }
 
-pub(crate) fn entries(redis: &RedisServer, namespace: &str) -> Entries {
-    let client = redis::Client::open(redis.url()).unwrap();
-    let mut connection = client.get_connection().unwrap();
-    let pattern = format!("{{{namespace}:*}}*");
-    let keys: Vec<Vec<u8>> = redis::cmd("KEYS").arg(pattern).query(&mut connection).unwrap();
-    let mut values = redis::cmd("MGET");
-    for key in &keys {
-        values.arg(key);
+/// As they stand in these servers, of which each has some of them.
+pub(crate) fn entries<'a>(
+    servers: impl IntoIterator<Item = &'a RedisServer>,
+    namespace: &str,
+) -> Entries {
+    let mut by_digest = HashMap::new();
+    for server in servers {
+        let client = redis::Client::open(server.url()).unwrap();
+        let mut connection = client.get_connection().unwrap();
+        let pattern = format!("{{{namespace}:*}}*");
+        let keys: Vec<Vec<u8>> = redis::cmd("KEYS").arg(pattern).query(&mut connection).unwrap();
+        // One by one: a node of a cluster refuses an `MGET` of keys of several slots.
+        let mut values = redis::pipe();
+        for key in &keys {
+            values.get(key);
+        }
+        let values: Vec<Option<Vec<u8>>> = values.query(&mut connection).unwrap();
+        for (key, value) in keys.iter().zip(values) {
+            let Some(value) = value else { continue };
+            by_digest.insert(*key.last_chunk().unwrap(), Entry::from_bytes(&value).unwrap());
+        }
     }
-    let values: Vec<Option<Vec<u8>>> = values.query(&mut connection).unwrap();
-    let entry = |(key, value): (Vec<u8>, Option<Vec<u8>>)| {
-        let digest = *key.last_chunk().unwrap();
-        Some((digest, Entry::from_bytes(&value?).unwrap()))
-    };
-    let by_digest = keys.into_iter().zip(values).filter_map(entry).collect();
     Entries { namespace: Namespace::try_from(namespace).unwrap(), by_digest }
 }
 

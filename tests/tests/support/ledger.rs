@@ -26,8 +26,8 @@ pub(crate) enum End {
     Runs,
     /// It came to its end, then.
     Ended(Duration),
-    /// It was dropped; why its lock was lost, if that was so.
-    Dropped(Option<LockLost>),
+    /// It was dropped then; why its lock was lost, if that was so.
+    Dropped(Duration, Option<LockLost>),
 }
 
 impl Ledger {
@@ -44,17 +44,22 @@ impl Ledger {
         Open { ledger: self.clone(), index: runs.len() - 1, lock: lock.clone(), ended: false }
     }
 
-    pub(crate) fn runs(&self) -> Vec<Run> {
-        self.0.lock().unwrap().clone()
+    /// What can be told of the runs.
+    pub(crate) fn tell<T>(&self, of: impl FnOnce(&[Run]) -> T) -> T {
+        of(&self.0.lock().unwrap())
     }
+}
 
-    pub(crate) fn by_key(&self) -> BTreeMap<String, Vec<Run>> {
-        let mut by_key: BTreeMap<_, Vec<_>> = BTreeMap::new();
-        for run in self.runs() {
-            by_key.entry(run.key.clone()).or_default().push(run);
-        }
-        by_key
+/// The runs of each key in these ledgers, in the order in which they began.
+pub(crate) fn by_key<'a>(
+    ledgers: impl IntoIterator<Item = &'a Ledger>,
+) -> BTreeMap<String, Vec<Run>> {
+    let mut by_key: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for run in ledgers.into_iter().flat_map(|ledger| ledger.tell(<[Run]>::to_vec)) {
+        by_key.entry(run.key.clone()).or_default().push(run);
     }
+    by_key.values_mut().for_each(|runs| runs.sort_by_key(|run| run.begun));
+    by_key
 }
 
 /// A run that goes on.
@@ -74,7 +79,8 @@ impl Open {
 
 impl Drop for Open {
     fn drop(&mut self) {
-        let end = if self.ended { End::Ended(now()) } else { End::Dropped(self.lock.loss()) };
+        let end =
+            if self.ended { End::Ended(now()) } else { End::Dropped(now(), self.lock.loss()) };
         self.ledger.0.lock().unwrap()[self.index].end = end;
     }
 }
@@ -83,7 +89,7 @@ impl Run {
     pub(crate) fn ended(&self) -> Option<Duration> {
         match self.end {
             End::Ended(at) => Some(at),
-            End::Runs | End::Dropped(_) => None,
+            End::Runs | End::Dropped(..) => None,
         }
     }
 }

@@ -1,0 +1,167 @@
+//! A topic, two consumers that work it off, and a fault meanwhile.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use campanile::{Consumer, RedisConfig, RedisStore};
+use campanile_test::{RedisServer, eventually};
+use tokio::sync::watch;
+
+use crate::ledger::{Ledger, Run, by_key, now};
+use crate::serving::{Payment, Serving, Work};
+use crate::verdict::{Cause, Fault, Verdict};
+use crate::{KAFKA, LOCK_TTL, RECORDS, TIMEOUT, group, setting, store};
+
+/// A record waits for the one before it in its partition, so this is how many are at work.
+const PARTITIONS: i32 = 48;
+pub(crate) const NAMESPACE: &str = "storms";
+const LONG: Duration = Duration::from_secs(120);
+
+/// So many handlers are at work throughout the fault, each with a key of its own.
+const THROUGHOUT: i32 = 6;
+
+pub(crate) struct Storm {
+    scene: &'static str,
+    seed: u64,
+    topic: String,
+    /// One for each consumer.
+    ledgers: [Ledger; 2],
+    consumers: Vec<Serving>,
+    records: usize,
+    keys: usize,
+    tell: watch::Sender<bool>,
+    fault: Option<Fault>,
+}
+
+/// For a Redis that has to answer in time.
+pub(crate) fn timed(config: impl Into<RedisConfig>) -> RedisConfig {
+    config.into().with_command_timeout(TIMEOUT).unwrap()
+}
+
+impl Storm {
+    /// Starts two consumers, each with a store of its own, and fills their topic.
+    pub(crate) fn begin(scene: &'static str, seed: u64, config: impl Fn() -> RedisConfig) -> Self {
+        static TOPICS: AtomicU32 = AtomicU32::new(0);
+        println!("{scene}: seed {seed}");
+        let topic = format!("storm-{}", TOPICS.fetch_add(1, Ordering::Relaxed));
+        KAFKA.create_topic(&topic, PARTITIONS, &[]).unwrap();
+        let (tell, told) = watch::channel(false);
+        let ledgers = [Ledger::default(), Ledger::default()];
+        let serve = |ledger| {
+            let mut settings = KAFKA.consumer_config(&topic);
+            // A busy machine is no fault of the storm's.
+            settings.set("session.timeout.ms", "20000");
+            let consumer = Consumer::new(settings).unwrap().subscribe([topic.as_str()]);
+            let connect = async { RedisStore::connect(config()).await.unwrap() };
+            Serving::start(consumer, NAMESPACE, LOCK_TTL, connect, ledger, &told)
+        };
+        let consumers = ledgers.iter().map(serve).collect();
+        let (records, keys, fault) = (0, 0, None);
+        let mut storm = Self { scene, seed, topic, ledgers, consumers, records, keys, tell, fault };
+        storm.until_both_work();
+        storm.fill();
+        storm
+    }
+
+    /// Until each has partitions, so that none moves later.
+    fn until_both_work(&mut self) {
+        let soon = Duration::from_millis(300);
+        let works = |ledger: &Ledger| ledger.tell(|runs| !runs.is_empty());
+        while eventually(soon, || self.ledgers.iter().all(works).then_some(())).is_none() {
+            let first = self.keys;
+            let payments = (0..PARTITIONS).map(|partition| {
+                let payment = Payment::usual(first + partition as usize);
+                payment.message(&self.topic, partition)
+            });
+            KAFKA.producer().produce_all(payments).unwrap();
+            self.keys += PARTITIONS as usize;
+            self.records += PARTITIONS as usize;
+        }
+    }
+
+    /// One in ten records repeats the key of another, in any partition.
+    fn fill(&mut self) {
+        let mut rng = fastrand::Rng::with_seed(self.seed);
+        let throughout = (0..THROUGHOUT).map(|n| {
+            let payment = Payment { id: format!("throughout-{n}"), work: Work::UntilTold };
+            payment.message(&self.topic, n)
+        });
+        KAFKA.producer().produce_all(throughout).unwrap();
+        let records = setting("CAMPANILE_STORM_RECORDS").unwrap_or(RECORDS) as usize;
+        let keys = self.keys..self.keys + records / 10 * 9;
+        let repeats = records - keys.len();
+        let mut numbers: Vec<_> = keys.clone().collect();
+        numbers.extend((0..repeats).map(|_| rng.usize(keys.clone())));
+        rng.shuffle(&mut numbers);
+        let usual = numbers
+            .into_iter()
+            .map(|number| Payment::usual(number).message(&self.topic, rng.i32(0..PARTITIONS)));
+        KAFKA.producer().produce_all(usual).unwrap();
+        self.keys += keys.len() + THROUGHOUT as usize;
+        self.records += records + THROUGHOUT as usize;
+    }
+
+    /// How many runs are as asked for.
+    fn count(&self, so: impl Fn(&Run) -> bool) -> usize {
+        let count = |ledger: &Ledger| ledger.tell(|runs| runs.iter().filter(|r| so(r)).count());
+        self.ledgers.iter().map(count).sum()
+    }
+
+    /// Does this again and again until this part of the keys is processed.
+    pub(crate) fn until(&self, part: f64, mut act: impl FnMut()) {
+        let done = || {
+            act();
+            self.is_done(part).then_some(())
+        };
+        eventually(LONG, done).expect("the load goes on meanwhile");
+    }
+
+    /// Whether this part of the keys is processed.
+    fn is_done(&self, part: f64) -> bool {
+        self.count(|run| run.ended().is_some()) as f64 >= part * self.keys as f64
+    }
+
+    /// The fault begins when this part of the keys is processed, and some handlers are at work that
+    /// go on until its end.
+    pub(crate) fn begin_fault(&mut self, part: f64, cause: Cause) {
+        let at_work = || self.count(|run| run.key.starts_with("throughout"));
+        let ready = || (self.is_done(part) && at_work() == THROUGHOUT as usize).then_some(());
+        eventually(LONG, ready).expect("the load begins");
+        self.fault = Some(Fault { cause, begun: now(), over: Duration::MAX });
+    }
+
+    /// It is over: the store can answer.
+    pub(crate) fn end_fault(&mut self) {
+        self.fault.as_mut().expect("it has begun").over = now();
+        self.tell.send(true).expect("they serve");
+    }
+
+    /// All that was produced is to be committed; then what the handlers did is held against what
+    /// these servers have.
+    pub(crate) fn end<'a>(self, servers: impl IntoIterator<Item = &'a RedisServer>) -> Verdict {
+        let Self { scene, seed, topic, ledgers, consumers, records, keys, fault, .. } = self;
+        let fault = fault.expect("it was a storm");
+        group::wait_for_end(&KAFKA.consumer_config(&topic), &topic, PARTITIONS, LONG);
+        let summaries: Vec<_> = consumers.into_iter().map(Serving::stop).collect();
+        let entries = store::entries(servers, NAMESPACE);
+        let by_key = by_key(&ledgers);
+        let begun = by_key.values().flatten().map(|run| run.begun);
+        let meanwhile = begun.clone().filter(|at| (fault.begun..fault.over).contains(at)).count();
+        let first = begun.filter(|at| *at >= fault.over).min();
+        let recovery = first.map_or("no".into(), |at| format!("{:?}", at - fault.over));
+
+        let verdict = Verdict::of(&fault, keys, &by_key, &entries, &summaries);
+        let (twice, violations) = (verdict.twice, &verdict.violations);
+        println!(
+            "storm: {scene}: {records} records, {keys} keys, {twice} keys twice ({}), {} violations; \
+             {meanwhile} begun in the {:?} of the fault, the next {recovery} after it (goal {:?}); \
+             seed {seed}",
+            fault.cause,
+            violations.len(),
+            fault.over - fault.begun,
+            TIMEOUT * 3,
+        );
+        assert!(violations.is_empty(), "{violations:#?}");
+        verdict
+    }
+}

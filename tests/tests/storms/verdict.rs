@@ -1,0 +1,150 @@
+//! What is held against a storm.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use campanile::Summary;
+use campanile::store::State;
+
+use crate::LOCK_TTL;
+use crate::ledger::{End, Run, now};
+use crate::store::Entries;
+
+/// How far behind a replica may be, on a machine that is busy.
+const BEHIND: Duration = Duration::from_secs(1);
+
+/// A lock is renewed each third of its time to live, with some jitter, and given up a tenth before its
+/// end: so it lives at least so long after the store has gone.
+const LIVES: Duration = LOCK_TTL.checked_div(2).expect("not zero");
+
+/// Why a key may run twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// For no reason.
+    None,
+    /// Its lock could not be renewed for as long as it lived.
+    Expiry,
+    /// Redis has lost the last that it had acknowledged.
+    Loss,
+}
+
+pub(crate) struct Fault {
+    pub(crate) cause: Cause,
+    pub(crate) begun: Duration,
+    pub(crate) over: Duration,
+}
+
+#[derive(Default)]
+pub(crate) struct Verdict {
+    /// Keys that ran more than once, for the cause that the fault gives.
+    pub(crate) twice: usize,
+    pub(crate) violations: Vec<String>,
+}
+
+impl Verdict {
+    pub(crate) fn of(
+        fault: &Fault,
+        keys: usize,
+        by_key: &BTreeMap<String, Vec<Run>>,
+        entries: &Entries,
+        summaries: &[Summary],
+    ) -> Self {
+        let mut verdict = Self::default();
+        let lost = keys - by_key.len().min(keys);
+        verdict.expect(lost == 0, || format!("{lost} keys never ran"));
+        for runs in by_key.values() {
+            verdict.judge(fault, runs);
+            verdict.judge_entry(fault, runs, entries);
+        }
+        for summary in summaries {
+            // Nothing failed, and nothing was given up.
+            let ended = summary.processed + summary.revoked + summary.left;
+            let well = summary.retried == 0 && ended == summary.received;
+            verdict.expect(well, || format!("{summary:?}"));
+        }
+        verdict
+    }
+
+    /// The runs of one key, in their order.
+    fn judge(&mut self, fault: &Fault, runs: &[Run]) {
+        let of_key = |what: &str| format!("{what}: {runs:#?}, fault {:?}", fault.begun..fault.over);
+        let ended = runs.iter().any(|run| run.ended().is_some());
+        self.expect(ended, || of_key("never processed"));
+        self.expect(runs[0].attempt == 1, || of_key("an attempt was counted"));
+        for (one, next) in runs.iter().zip(&runs[1..]) {
+            let allowed = fault.allows(one, next);
+            self.expect(allowed, || of_key("ran twice without cause"));
+            let attempts = 1..=one.attempt + u32::from(allowed);
+            self.expect(attempts.contains(&next.attempt), || of_key("an attempt was counted"));
+            self.expect(one.token < next.token, || of_key("the token did not rise"));
+            let apart = over(one).is_some_and(|over| over <= next.begun);
+            // A lock that Redis has lost is held by two for as long as nobody asks.
+            self.expect(apart || fault.cause == Cause::Loss, || of_key("two at a time"));
+        }
+        self.twice += usize::from(runs.len() > 1);
+    }
+
+    fn judge_entry(&mut self, fault: &Fault, runs: &[Run], entries: &Entries) {
+        let last = runs.last().expect("a key that ran");
+        if fault.cause == Cause::Loss && fault.met(last) {
+            return;
+        }
+        let entry = entries.get(&last.key);
+        let found = entry.map(|entry| (entry.state(), entry.attempt(), entry.token().get()));
+        let expected = (State::Completed, u16::try_from(last.attempt).expect("few"), last.token);
+        self.expect(found == Some(expected), || {
+            format!("the entry is {found:?}, not {expected:?}: {runs:#?}")
+        });
+    }
+
+    fn expect(&mut self, holds: bool, otherwise: impl FnOnce() -> String) {
+        if !holds {
+            self.violations.push(otherwise());
+        }
+    }
+}
+
+impl Fault {
+    /// Whether it explains that a key ran once more.
+    fn allows(&self, one: &Run, next: &Run) -> bool {
+        let met = self.met(one) && next.begun >= self.begun;
+        match self.cause {
+            Cause::None => false,
+            Cause::Loss => met,
+            Cause::Expiry => {
+                let lost = match &one.end {
+                    End::Runs => false,
+                    // Its completion came after another had taken the key.
+                    End::Ended(_) => true,
+                    End::Dropped(at, lost) => lost.is_some() && *at >= self.begun + LIVES,
+                };
+                met && lost && next.begun >= self.begun + LIVES
+            }
+        }
+    }
+
+    /// Whether it was at work during the fault, or so shortly before that not all of it may be kept.
+    fn met(&self, run: &Run) -> bool {
+        let since = over(run).unwrap_or(now());
+        run.begun <= self.over && since + BEHIND >= self.begun
+    }
+}
+
+/// When it ended or was dropped.
+fn over(run: &Run) -> Option<Duration> {
+    match run.end {
+        End::Runs => None,
+        End::Ended(at) | End::Dropped(at, _) => Some(at),
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::None => "none may",
+            Self::Expiry => "whose lock ended while Redis was away",
+            Self::Loss => "whose last writes the failover lost",
+        })
+    }
+}
