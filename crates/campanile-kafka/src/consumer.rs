@@ -18,6 +18,7 @@ use crate::flood::FloodGuard;
 use crate::given_up::{Fate, GivenUp};
 use crate::handle::Gate;
 use crate::intake::{Intake, Settings};
+use crate::order::Order;
 use crate::retry_topics::{Ladder, RetryTopics, Sources};
 use crate::routes::{Routes, Single, Target};
 use crate::serve::Serve;
@@ -26,8 +27,8 @@ use crate::task::Task;
 
 /// Feeds records into a tower service, and commits the offsets of those that are finished.
 ///
-/// Records of one partition are processed in their order, one at a time; partitions side by side.
-/// See the [crate's documentation](crate) for an example.
+/// By default the records of one partition are processed in their order, one at a time; partitions
+/// side by side. [`Order`] has other ways. See the [crate's documentation](crate) for an example.
 pub struct Consumer {
     config: Checked,
     topics: Vec<String>,
@@ -36,12 +37,16 @@ pub struct Consumer {
     start_timeout: Duration,
     given_up: GivenUp,
     retry_topics: Option<RetryTopics>,
+    order: Order,
     max_in_flight: usize,
     classifiers: Classifiers,
 }
 
 /// What the dispatcher decides by.
 pub(crate) struct Policies {
+    pub(crate) order: Order,
+    /// How far ahead of a partition's oldest unfinished record others may be begun.
+    pub(crate) far: u64,
     pub(crate) max_in_flight: usize,
     pub(crate) given_up: Fate,
     pub(crate) flood_guard: FloodGuard,
@@ -66,6 +71,7 @@ impl Consumer {
             start_timeout: Duration::from_secs(30),
             given_up: GivenUp::default(),
             retry_topics: None,
+            order: Order::default(),
             max_in_flight: 256,
             classifiers: Classifiers(Vec::new()),
         })
@@ -78,8 +84,14 @@ impl Consumer {
         self
     }
 
-    /// How many records may be at work at the same time, over all partitions; at least 1. Each is of
-    /// another partition. Default: 256, enough to keep a store's batches full.
+    /// Which records are processed one after the other. Default: [`Order::by_partition`].
+    pub fn with_order(mut self, order: Order) -> Self {
+        self.order = order;
+        self
+    }
+
+    /// How many records may be at work at the same time, over all partitions; at least 1. By
+    /// partition, each is of another one. Default: 256, enough to keep a store's batches full.
     pub fn with_max_in_flight(mut self, n: usize) -> Self {
         self.max_in_flight = n.max(1);
         self
@@ -236,6 +248,8 @@ impl Consumer {
             start_timeout: self.start_timeout,
         })?;
         let policies = Policies {
+            order: self.order,
+            far: self.budget.records,
             max_in_flight: self.max_in_flight,
             given_up,
             flood_guard,

@@ -50,8 +50,10 @@
 //! # What holds
 //!
 //! * **Order.** Records of a partition are processed in their order, one at a time; one that is to be
-//!   tried again holds up its partition, and only that. Partitions are processed side by side. With
-//!   [`RetryTopics`] it waits in a topic of its own and holds up nobody, which gives up that order.
+//!   tried again holds up its partition, and only that. Partitions are processed side by side. By
+//!   [`Order`], the records of one key are in their order and others beside them, or all side by side.
+//!   With [`RetryTopics`] what is to be tried again waits in a topic of its own and holds up nobody,
+//!   which gives up the order.
 //! * **Commits.** The offset that is committed has only finished records below it: those that the
 //!   service answered with `Ok`, those that were given up by an explicit policy, and those whose copy is
 //!   in a retry topic. A completion that comes after its partition was revoked commits nothing.
@@ -88,7 +90,7 @@
 //! * [`Consumer`] and [`ConsumerConfig`] say how, [`Serve`] does it, and ends with a [`Summary`] or a
 //!   [`ConsumerError`].
 //! * `intake` is the thread that owns librdkafka's consumer: records in, offsets out.
-//! * `dispatch` is the task between it and the service: lanes, retries, drains. [`Routes`] are several
+//! * `dispatch` is the task between it and the service: lanes, strands, retries, drains. [`Routes`] are several
 //!   services.
 //! * `dead_letter` publishes what is given up, and `retry_topics` what waits; both through `publish`,
 //!   which waits for acknowledgements.
@@ -107,6 +109,7 @@ mod handle;
 mod intake;
 mod log;
 mod millis;
+mod order;
 mod publish;
 mod retry_topics;
 mod routes;
@@ -126,6 +129,7 @@ pub use self::flood::FloodGuard;
 pub use self::given_up::GivenUp;
 pub use self::handle::{Handle, Paused};
 pub use self::intake::ToRecord;
+pub use self::order::Order;
 pub use self::retry_topics::RetryTopics;
 pub use self::routes::{NoRoute, Routes};
 pub use self::serve::Serve;

@@ -22,7 +22,7 @@ pub use campanile_idempotency::{
 #[cfg(feature = "kafka")]
 pub use campanile_kafka::{
     Consumer, ConsumerConfig, ConsumerError, DeadLetter, FloodGuard, GivenUp, Handle, HeaderStyle,
-    NoRoute, Paused, RetryTopics, Routes, Serve, Summary, ToRecord,
+    NoRoute, Order, Paused, RetryTopics, Routes, Serve, Summary, ToRecord,
 };
 #[cfg(feature = "redis")]
 pub use campanile_redis::{

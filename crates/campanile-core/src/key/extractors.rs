@@ -131,6 +131,13 @@ macro_rules! of_record {
                 Ok(of(self, request.record()))
             }
         }
+
+        impl KeyExtractor<Record> for $extractor {
+            fn extract(&self, record: &Record) -> Result<Option<IdempotencyKey>, BoxError> {
+                let of: fn(&Self, &Record) -> Option<IdempotencyKey> = $of;
+                Ok(of(self, record))
+            }
+        }
     )*};
 }
 

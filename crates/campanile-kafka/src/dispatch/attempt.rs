@@ -12,10 +12,10 @@ use pin_project_lite::pin_project;
 use tokio::sync::mpsc::UnboundedSender;
 use tracing::Span;
 
+use super::strand::StrandId;
 use crate::dead_letter::Unburied;
 use crate::error::panic_text;
 use crate::flood::Passage;
-use crate::slot::SlotId;
 
 /// How the work on a record ended.
 #[derive(Debug)]
@@ -42,17 +42,17 @@ pub(super) enum Ended {
 
 /// Tells the dispatcher, once, how the work on a record ended.
 pub(super) struct Report {
-    pub(super) slot: SlotId,
+    pub(super) strand: StrandId,
     pub(super) reports: UnboundedSender<Reported>,
 }
 
 /// How it ended, and whose record it was.
-pub(super) type Reported = (SlotId, Ended);
+pub(super) type Reported = (StrandId, Ended);
 
 impl Report {
     pub(super) fn send(self, ended: Ended) {
         // A dispatcher that is gone waits for nothing.
-        let _ = self.reports.send((self.slot, ended));
+        let _ = self.reports.send((self.strand, ended));
     }
 }
 

@@ -1,8 +1,8 @@
 //! One task between the intake and the service.
 //!
-//! Each partition has a lane: its records in order, of which one at a time is at work. The lanes take
-//! turns. A record is chosen first; only then the service that it needs is polled ready and called,
-//! and the future runs as a task of its own.
+//! Each partition has a lane, and the records that are processed in order are a strand of it, of which
+//! one at a time is at work. The strands take turns. A record is chosen first; only then the service
+//! that it needs is polled ready and called, and the future runs as a task of its own.
 
 mod attempt;
 mod board;
@@ -10,6 +10,7 @@ mod drain;
 mod lane;
 mod span;
 mod store;
+mod strand;
 mod turns;
 mod waits;
 
@@ -186,8 +187,8 @@ impl<S: Target> Dispatcher<S> {
     fn poll_reports(&mut self, cx: &mut Context<'_>) -> bool {
         let mut ended = std::mem::take(&mut self.ended);
         let any = self.reports.poll_recv_many(cx, &mut ended, TAKE).is_ready();
-        for (slot, ended) in ended.drain(..) {
-            if let Some(error) = self.board.ended(slot, ended) {
+        for (id, ended) in ended.drain(..) {
+            if let Some(error) = self.board.ended(id, ended) {
                 self.stop(Some(error));
             }
         }
@@ -200,8 +201,8 @@ impl<S: Target> Dispatcher<S> {
     fn dispatch(&mut self, cx: &mut Context<'_>) -> bool {
         let mut any = false;
         self.board.turns().again();
-        while let Some(slot) = self.board.next() {
-            let route = self.service.route(self.board.due(slot));
+        while let Some(id) = self.board.next() {
+            let route = self.service.route(self.board.due(id));
             if self.board.turns().is_full(route) {
                 self.board.turns().pass(route);
                 continue;
@@ -224,16 +225,16 @@ impl<S: Target> Dispatcher<S> {
                 }
             }
             any = true;
-            let (record, report) = self.board.begin(slot);
+            let (record, report) = self.board.begin(id);
             let span = span::record(&record, &self.group);
             let call = || self.service.call(route, record.clone());
             let called = span.in_scope(|| catch_unwind(AssertUnwindSafe(call)));
             match called {
                 Ok(future) => {
                     let task = Task::spawn(Attempt::new(future, record, report, span));
-                    self.board.begun(slot, task);
+                    self.board.begun(id, task);
                 }
-                Err(panic) => self.board.panicked(slot, &panic_text(&*panic)),
+                Err(panic) => self.board.panicked(id, &panic_text(&*panic)),
             }
         }
         any

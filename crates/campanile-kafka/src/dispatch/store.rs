@@ -1,4 +1,5 @@
-//! Whether the store answers. While it does not, one record at a time asks.
+//! Whether the store answers. While it does not, one record at a time asks; while it answers some, the
+//! others wait each for itself.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -6,14 +7,25 @@ use std::time::Duration;
 
 use tokio::time::Sleep;
 
+use super::strand::StrandId;
 use crate::backoff::impatient;
-use crate::slot::SlotId;
 
 /// The state of the store, as the records' errors tell it.
-#[derive(Default)]
-pub(super) enum StoreHealth {
-    #[default]
+pub(super) struct StoreHealth {
+    state: State,
+    /// So many that fail one after the other, with none answered between them, are an outage although
+    /// some were answered after the last one.
+    outage: usize,
+}
+
+enum State {
     Up,
+    /// It was down, and has answered since: it may be a part of it that is still away, such as one
+    /// shard of several. So what it does not answer waits alone.
+    Partly {
+        failed_in_row: usize,
+        answered_in_row: usize,
+    },
     Down {
         /// How many probes have failed, the outage's first record included.
         failures: u32,
@@ -21,67 +33,98 @@ pub(super) enum StoreHealth {
     },
 }
 
+/// What is to become of a record that the store did not answer.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Unanswered {
+    /// It is tried again as soon as anything is.
+    WithAll,
+    /// It waits for a time of its own.
+    Alone,
+}
+
 pub(super) enum Probe {
     /// The next comes then.
     After(Pin<Box<Sleep>>),
     /// The next record is one.
     Due,
-    /// The record of this slot is one; then at the latest it counts as answered.
-    Running(SlotId, Pin<Box<Sleep>>),
+    /// This record is one; then at the latest it counts as answered.
+    Running(StrandId, Pin<Box<Sleep>>),
 }
 
 /// An acquire that was not answered by then has failed. So a probe that still runs has its lock, and
 /// what takes so long is its handler, which must not hold up all others.
 const ANSWERED: Duration = Duration::from_secs(6);
 
+/// After so many answers with no failure between them, the whole store is there.
+const WHOLE: usize = 1_000;
+
 impl StoreHealth {
-    /// Whether a record may be dispatched.
-    pub(super) fn allows(&self) -> bool {
-        matches!(self, Self::Up | Self::Down { probe: Probe::Due, .. })
+    pub(super) fn new(outage: usize) -> Self {
+        Self { state: State::Up, outage }
     }
 
-    /// A record of this slot was dispatched.
-    pub(super) fn dispatched(&mut self, slot: SlotId) {
-        if let Self::Down { probe: probe @ Probe::Due, .. } = self {
-            *probe = Probe::Running(slot, Box::pin(tokio::time::sleep(ANSWERED)));
+    /// Whether a record may be dispatched.
+    pub(super) fn allows(&self) -> bool {
+        !matches!(self.state, State::Down { probe: Probe::After(_) | Probe::Running(..), .. })
+    }
+
+    /// This record was dispatched.
+    pub(super) fn dispatched(&mut self, id: StrandId) {
+        if let State::Down { probe: probe @ Probe::Due, .. } = &mut self.state {
+            *probe = Probe::Running(id, Box::pin(tokio::time::sleep(ANSWERED)));
         }
     }
 
-    /// The store did not answer a record of this slot.
-    pub(super) fn failed(&mut self, slot: SlotId, error: &str) {
-        let failures = match self {
-            Self::Up => {
+    /// The store did not answer this record.
+    pub(super) fn failed(&mut self, id: StrandId, error: &str) -> Unanswered {
+        let failures = match &mut self.state {
+            State::Partly { failed_in_row, answered_in_row } if *failed_in_row < self.outage => {
+                tracing::debug!(error, "the store does not answer this record");
+                *failed_in_row += 1;
+                *answered_in_row = 0;
+                return Unanswered::Alone;
+            }
+            State::Up | State::Partly { .. } => {
                 tracing::warn!(error, "the store is down: nothing is dispatched until it answers");
                 1
             }
-            Self::Down { failures, probe: Probe::Running(probe, _) } if *probe == slot => {
+            State::Down { failures, probe: Probe::Running(probe, _) } if *probe == id => {
                 tracing::debug!(error, failures, "the store is still down");
                 failures.saturating_add(1)
             }
             // Dispatched before the outage.
-            Self::Down { .. } => return,
+            State::Down { .. } => return Unanswered::WithAll,
         };
         let sleep = Box::pin(tokio::time::sleep(impatient().delay(failures)));
-        *self = Self::Down { failures, probe: Probe::After(sleep) };
+        self.state = State::Down { failures, probe: Probe::After(sleep) };
+        Unanswered::WithAll
     }
 
-    /// A record of this slot ended, and the store had answered.
-    pub(super) fn answered(&mut self, slot: SlotId) {
-        if matches!(self, Self::Down { probe: Probe::Running(probe, _), .. } if *probe == slot) {
-            self.up();
+    /// This record ended, and the store had answered.
+    pub(super) fn answered(&mut self, id: StrandId) {
+        match &mut self.state {
+            State::Up => {}
+            State::Partly { failed_in_row, answered_in_row } => {
+                *failed_in_row = 0;
+                *answered_in_row += 1;
+                if *answered_in_row >= WHOLE {
+                    self.state = State::Up;
+                }
+            }
+            State::Down { probe: Probe::Running(probe, _), .. } if *probe == id => self.up(),
+            State::Down { .. } => {}
         }
     }
 
     fn up(&mut self) {
         tracing::info!("the store answers again");
-        *self = Self::Up;
+        self.state = State::Partly { failed_in_row: 0, answered_in_row: 0 };
     }
 
-    /// A record of this slot ended, or was let go, without having asked the store: the next one is
-    /// the probe.
-    pub(super) fn not_asked(&mut self, slot: SlotId) {
-        if let Self::Down { probe, .. } = self
-            && matches!(probe, Probe::Running(running, _) if *running == slot)
+    /// This record ended, or was let go, without having asked the store: the next one is the probe.
+    pub(super) fn not_asked(&mut self, id: StrandId) {
+        if let State::Down { probe, .. } = &mut self.state
+            && matches!(probe, Probe::Running(running, _) if *running == id)
         {
             *probe = Probe::Due;
         }
@@ -89,7 +132,7 @@ impl StoreHealth {
 
     /// Whether the next probe has become due, or the one that runs has its answer.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let Self::Down { probe, .. } = self else {
+        let State::Down { probe, .. } = &mut self.state else {
             return Poll::Pending;
         };
         match probe {
@@ -111,12 +154,12 @@ impl StoreHealth {
 mod tests {
     use super::*;
 
-    const ONE: SlotId = SlotId(1);
-    const OTHER: SlotId = SlotId(2);
+    const ONE: StrandId = StrandId::numbered(1);
+    const OTHER: StrandId = StrandId::numbered(2);
 
     /// A store that is down, with its next probe due.
     async fn down() -> StoreHealth {
-        let mut health = StoreHealth::Up;
+        let mut health = StoreHealth::new(2);
         health.failed(ONE, "refused");
         assert!(!health.allows());
         std::future::poll_fn(|cx| health.poll(cx)).await;
@@ -142,7 +185,7 @@ mod tests {
         health.answered(OTHER);
         assert!(!health.allows(), "dispatched before the outage");
         health.answered(ONE);
-        assert!(matches!(health, StoreHealth::Up));
+        assert!(health.allows());
     }
 
     #[tokio::test(start_paused = true)]
@@ -161,13 +204,49 @@ mod tests {
         health.dispatched(ONE);
         let start = tokio::time::Instant::now();
         std::future::poll_fn(|cx| health.poll(cx)).await;
-        assert!(matches!(health, StoreHealth::Up));
+        assert!(health.allows());
         assert_eq!(start.elapsed(), ANSWERED);
+    }
+
+    /// A store that was down, and answers some.
+    async fn partly() -> StoreHealth {
+        let mut health = down().await;
+        health.dispatched(ONE);
+        health.answered(ONE);
+        health
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn after_an_outage_what_is_not_answered_waits_alone_while_others_are() {
+        let mut health = partly().await;
+        for _ in 0..100 {
+            assert_eq!(health.failed(ONE, "refused"), Unanswered::Alone);
+            assert_eq!(health.failed(ONE, "refused"), Unanswered::Alone);
+            assert!(health.allows());
+            health.answered(OTHER);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_outage_after_an_outage_is_seen_when_nobody_is_answered_any_more() {
+        let mut health = partly().await;
+        assert_eq!(health.failed(ONE, "refused"), Unanswered::Alone);
+        assert_eq!(health.failed(OTHER, "refused"), Unanswered::Alone);
+        assert_eq!(health.failed(ONE, "refused"), Unanswered::WithAll);
+        assert!(!health.allows());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn when_all_are_answered_for_long_the_next_failure_is_an_outage() {
+        let mut health = partly().await;
+        (0..WHOLE).for_each(|_| health.answered(OTHER));
+        assert_eq!(health.failed(ONE, "refused"), Unanswered::WithAll);
+        assert!(!health.allows());
     }
 
     #[tokio::test(start_paused = true)]
     async fn probes_come_at_most_five_seconds_apart() {
-        let mut health = StoreHealth::Up;
+        let mut health = StoreHealth::new(2);
         health.failed(ONE, "refused");
         for _ in 0..40 {
             let start = tokio::time::Instant::now();

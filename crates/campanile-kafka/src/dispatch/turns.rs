@@ -2,52 +2,52 @@
 
 use std::collections::VecDeque;
 
-use crate::slot::SlotId;
+use super::strand::StrandId;
 
-/// Lanes in the order of their turns.
+/// Strands in the order of their turns.
 #[derive(Default)]
 pub(super) struct Turns {
-    next: VecDeque<SlotId>,
+    next: VecDeque<StrandId>,
     routes: Vec<Passed>,
 }
 
-/// The lanes of one route that were passed over, since its service was not ready.
+/// The strands of one route that were passed over, since its service was not ready.
 #[derive(Default)]
 struct Passed {
-    lanes: VecDeque<SlotId>,
+    strands: VecDeque<StrandId>,
     /// Whether the service was not ready when it was asked last, since [`Turns::again`].
     full: bool,
 }
 
 impl Turns {
     /// Puts it at the end.
-    pub(super) fn push(&mut self, slot: SlotId) {
-        self.next.push_back(slot);
+    pub(super) fn push(&mut self, id: StrandId) {
+        self.next.push_back(id);
     }
 
     /// Whose turn it is. Who was passed over comes before the others, as soon as its service may be
     /// ready.
-    pub(super) fn front(&mut self) -> Option<SlotId> {
+    pub(super) fn front(&mut self) -> Option<StrandId> {
         self.source().front().copied()
     }
 
     /// Takes that turn.
-    pub(super) fn pop(&mut self) -> Option<SlotId> {
+    pub(super) fn pop(&mut self) -> Option<StrandId> {
         self.source().pop_front()
     }
 
     /// Passes over whose turn it is, for the service of its route is not ready. Those behind it go on
     /// if theirs are.
     pub(super) fn pass(&mut self, route: usize) {
-        let slot = self.pop();
+        let id = self.pop();
         if self.routes.len() <= route {
             self.routes.resize_with(route + 1, Passed::default);
         }
-        let Passed { lanes, full } = &mut self.routes[route];
+        let Passed { strands, full } = &mut self.routes[route];
         // The one by which the service was asked is the first that is to be served by it.
         match std::mem::replace(full, true) {
-            false => slot.into_iter().for_each(|slot| lanes.push_front(slot)),
-            true => lanes.extend(slot),
+            false => id.into_iter().for_each(|id| strands.push_front(id)),
+            true => strands.extend(id),
         }
     }
 
@@ -61,9 +61,9 @@ impl Turns {
         self.routes.iter_mut().for_each(|passed| passed.full = false);
     }
 
-    fn source(&mut self) -> &mut VecDeque<SlotId> {
-        let passed = self.routes.iter_mut().find(|p| !p.full && !p.lanes.is_empty());
-        passed.map_or(&mut self.next, |passed| &mut passed.lanes)
+    fn source(&mut self) -> &mut VecDeque<StrandId> {
+        let passed = self.routes.iter_mut().find(|p| !p.full && !p.strands.is_empty());
+        passed.map_or(&mut self.next, |passed| &mut passed.strands)
     }
 }
 
@@ -71,14 +71,14 @@ impl Turns {
 mod tests {
     use super::*;
 
-    fn turns(slots: std::ops::Range<u64>) -> Turns {
+    fn turns(numbers: std::ops::Range<usize>) -> Turns {
         let mut turns = Turns::default();
-        slots.map(SlotId).for_each(|slot| turns.push(slot));
+        numbers.map(StrandId::numbered).for_each(|id| turns.push(id));
         turns
     }
 
-    fn all(turns: &mut Turns) -> Vec<u64> {
-        std::iter::from_fn(|| turns.pop()).map(|slot| slot.0).collect()
+    fn all(turns: &mut Turns) -> Vec<usize> {
+        std::iter::from_fn(|| turns.pop()).map(|id| id.number()).collect()
     }
 
     #[test]
@@ -86,7 +86,7 @@ mod tests {
         let mut turns = turns(0..6);
         // The even ones are of a service that is not ready.
         for n in 0..6 {
-            assert_eq!(turns.front(), Some(SlotId(n)));
+            assert_eq!(turns.front(), Some(StrandId::numbered(n)));
             match n % 2 {
                 0 => turns.pass(1),
                 _ => drop(turns.pop()),
@@ -94,14 +94,14 @@ mod tests {
         }
         assert!(turns.is_full(1) && !turns.is_full(0));
         assert_eq!(turns.front(), None);
-        turns.push(SlotId(6));
+        turns.push(StrandId::numbered(6));
         for _ in 0..3 {
             // Asked again, and not ready again.
             turns.again();
-            assert_eq!(turns.front(), Some(SlotId(0)));
+            assert_eq!(turns.front(), Some(StrandId::numbered(0)));
             turns.pass(1);
         }
-        assert_eq!(turns.front(), Some(SlotId(6)));
+        assert_eq!(turns.front(), Some(StrandId::numbered(6)));
         turns.again();
         assert_eq!(all(&mut turns), [0, 2, 4, 6]);
     }
@@ -111,7 +111,7 @@ mod tests {
         let mut turns = turns(0..2);
         turns.pass(0);
         turns.pass(0);
-        turns.push(SlotId(2));
+        turns.push(StrandId::numbered(2));
         turns.pass(0);
         turns.again();
         assert_eq!(all(&mut turns), [0, 1, 2]);

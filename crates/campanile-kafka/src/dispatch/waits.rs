@@ -8,16 +8,16 @@ use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 
-use crate::slot::SlotId;
+use super::strand::StrandId;
 
 /// Names one wait: one that was given up meanwhile ends unheard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct WaitId(u64);
 
-/// All waits: one for each lane at most, since the record at work holds up its lane.
+/// All waits: one for each strand at most, since the first of its records holds up the others.
 #[derive(Default)]
 pub(super) struct Waits {
-    waits: FuturesUnordered<BoxFuture<'static, (SlotId, WaitId)>>,
+    waits: FuturesUnordered<BoxFuture<'static, (StrandId, WaitId)>>,
     next: u64,
 }
 
@@ -25,7 +25,7 @@ impl Waits {
     /// Waits for so long, or until the key's holder in this process has ended.
     pub(super) fn start(
         &mut self,
-        slot: SlotId,
+        strand: StrandId,
         after: Duration,
         settled: Option<Settled>,
     ) -> WaitId {
@@ -37,13 +37,13 @@ impl Waits {
                 Some(settled) => drop(tokio::time::timeout(after, settled).await),
                 None => tokio::time::sleep(after).await,
             }
-            (slot, id)
+            (strand, id)
         }));
         id
     }
 
     /// The next that is over.
-    pub(super) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<(SlotId, WaitId)> {
+    pub(super) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<(StrandId, WaitId)> {
         match self.waits.poll_next_unpin(cx) {
             Poll::Ready(Some(over)) => Poll::Ready(over),
             Poll::Ready(None) | Poll::Pending => Poll::Pending,

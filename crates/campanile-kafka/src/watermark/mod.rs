@@ -6,7 +6,7 @@ mod properties;
 use std::collections::VecDeque;
 
 /// Names one delivery. An offset that is delivered again has another one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Delivery(u64);
 
 /// The mark of one partition in one assignment: the offset below which everything that was
@@ -49,6 +49,11 @@ impl Watermark {
     /// The offset below which everything is finished.
     pub(crate) fn mark(&self) -> Option<i64> {
         self.mark
+    }
+
+    /// How many deliveries this one comes after the oldest one that is not finished.
+    pub(crate) fn ahead(&self, Delivery(number): Delivery) -> u64 {
+        number.saturating_sub(self.first)
     }
 
     /// A delivery is finished. Gives the mark if that has moved it.

@@ -9,6 +9,7 @@ mod duplicates;
 mod every_record;
 mod given_up;
 mod handle;
+mod order;
 mod real;
 mod rebalance;
 mod records;

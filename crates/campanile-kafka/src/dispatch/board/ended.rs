@@ -7,105 +7,114 @@ use campanile_idempotency::{Backoff, Settled};
 use tracing::field::debug;
 
 use super::Board;
+use crate::backoff::impatient;
 use crate::dead_letter::Cause;
 use crate::dispatch::attempt::Ended;
-use crate::dispatch::lane::HeadState;
+use crate::dispatch::store::Unanswered;
+use crate::dispatch::strand::{State, StrandId};
 use crate::error::{ConsumerError, chain};
 use crate::given_up::Fate;
 use crate::retry_topics::origin;
-use crate::slot::SlotId;
 use crate::verdict::{Verdict, asked_the_store, judge};
 
 impl Board {
     /// The work on a record has ended. An error ends the consumer.
     pub(in crate::dispatch) fn ended(
         &mut self,
-        slot: SlotId,
+        id: StrandId,
         ended: Ended,
     ) -> Option<ConsumerError> {
         // One that has been let go already ended too late: it finishes nothing, and commits nothing.
-        let lane = self.lanes.get_mut(&slot)?;
-        lane.head().state = HeadState::Due;
-        lane.head().waited = None;
+        let head = &mut self.strands.get_mut(id)?.head;
+        head.state = State::Ended;
+        head.waited = None;
+        self.lane(id).busy -= 1;
         self.busy -= 1;
         match ended {
             Ended::Processed => {
-                self.store.answered(slot);
+                self.store.answered(id);
                 self.summary.processed += 1;
                 self.flood.finished(false);
-                self.finish(slot);
+                self.finish(id);
             }
             Ended::Skipped => {
                 self.summary.skipped += 1;
                 self.flood.finished(false);
-                self.finish(slot);
+                self.finish(id);
             }
             Ended::Buried(_passage) => {
                 self.summary.dead_lettered += 1;
                 self.flood.finished(true);
-                self.finish(slot);
+                self.finish(id);
             }
-            Ended::Unburied(why) => return self.unburied(slot, why),
+            Ended::Unburied(why) => return self.unburied(id, why),
             // It comes again as another record: that it failed says nothing of a flood of dead
             // letters, for or against.
             Ended::Deferred => {
                 self.summary.deferred += 1;
-                self.finish(slot);
+                self.finish(id);
             }
-            Ended::NotDeferred(after) => drop(self.wait(slot, after, None)),
-            Ended::Held => self.due_again(slot),
-            Ended::Left => self.leave(slot),
-            Ended::Panicked(text) => self.panicked(slot, &text),
-            Ended::Failed(error) => return self.failed(slot, error),
+            Ended::NotDeferred(after) => drop(self.wait(id, after, None)),
+            Ended::Held => self.due_again(id),
+            Ended::Left => self.leave(id),
+            Ended::Panicked(text) => self.panicked(id, &text),
+            Ended::Failed(error) => return self.failed(id, error),
         }
         None
     }
 
-    /// User code has panicked over this lane's record.
-    pub(in crate::dispatch) fn panicked(&mut self, slot: SlotId, text: &str) {
-        self.store.not_asked(slot);
-        self.retry(slot, None, &format!("panicked: {text}"));
+    /// User code has panicked over this record.
+    pub(in crate::dispatch) fn panicked(&mut self, id: StrandId, text: &str) {
+        self.store.not_asked(id);
+        self.retry(id, None, &format!("panicked: {text}"));
     }
 
-    pub(super) fn failed(&mut self, slot: SlotId, error: BoxError) -> Option<ConsumerError> {
-        let record = self.record(slot);
+    pub(super) fn failed(&mut self, id: StrandId, error: BoxError) -> Option<ConsumerError> {
+        let record = self.record(id);
         let (at, origin) = (record.coordinates(), origin(&record));
         let text = || chain(&*error);
         let verdict = judge(&error, &self.policies.classifiers);
-        if let Verdict::StoreDown = verdict {
-            self.store.failed(slot, &text());
-        } else if asked_the_store(&error) {
-            self.store.answered(slot);
-        } else {
-            self.store.not_asked(slot);
+        if !matches!(verdict, Verdict::StoreDown) {
+            match asked_the_store(&error) {
+                true => self.store.answered(id),
+                false => self.store.not_asked(id),
+            }
         }
         match verdict {
-            Verdict::Retry { after } => self.retry(slot, after, &text()),
+            Verdict::Retry { after } => self.retry(id, after, &text()),
             Verdict::Wait { after, settled } => {
                 self.summary.waited += 1;
-                let after = self.wait(slot, after, settled).map(debug);
+                let after = self.wait(id, after, settled).map(debug);
                 tracing::debug!(record = %at, origin, error = text(), after, "waits");
             }
             Verdict::StoreDown => {
                 self.summary.waited += 1;
-                self.due_again(slot);
+                match self.store.failed(id, &text()) {
+                    Unanswered::WithAll => self.due_again(id),
+                    Unanswered::Alone => {
+                        let head = self.head(id);
+                        head.tries = head.tries.saturating_add(1);
+                        let after = impatient().delay(head.tries);
+                        self.wait(id, Some(after), None);
+                    }
+                }
             }
             Verdict::GiveUp { burial, reason, help } => match &self.policies.given_up {
                 Fate::Skip => {
                     tracing::warn!(record = %at, origin, error = text(), "given up and skipped");
-                    self.skip(slot, burial, reason);
+                    self.skip(id, burial, reason);
                 }
                 Fate::DeadLetter(letters) => {
                     let letters = letters.clone();
-                    self.bury(slot, letters, burial, Cause::of(&*error), reason);
+                    self.bury(id, letters, burial, Cause::of(&*error), reason);
                 }
-                Fate::Stop => return Some(self.halt(slot, burial, help, error)),
+                Fate::Stop => return Some(self.halt(id, burial, help, error)),
             },
             Verdict::Skip { burial, reason } => {
                 tracing::info!(record = %at, origin, error = text(), "skipped");
-                self.skip(slot, burial, reason);
+                self.skip(id, burial, reason);
             }
-            Verdict::Stop { burial, help } => return Some(self.halt(slot, burial, help, error)),
+            Verdict::Stop { burial, help } => return Some(self.halt(id, burial, help, error)),
         }
         None
     }
@@ -114,46 +123,67 @@ impl Board {
     /// `None` if somebody else is to try it.
     pub(super) fn wait(
         &mut self,
-        slot: SlotId,
+        id: StrandId,
         after: Option<Duration>,
         settled: Option<Settled>,
     ) -> Option<Duration> {
-        if self.lane(slot).is_draining() {
-            self.leave(slot);
+        if self.lane(id).draining {
+            self.leave(id);
             return None;
         }
-        let head = self.lane(slot).head();
+        let head = self.head(id);
         let after = after.unwrap_or_else(|| {
             head.tries = head.tries.saturating_add(1);
             Backoff::default().delay(head.tries)
         });
         head.waited.clone_from(&settled);
-        let id = self.waits.start(slot, after, settled);
-        self.lane(slot).head().state = HeadState::Waiting(id);
+        let wait = self.waits.start(id, after, settled);
+        self.head(id).state = State::Waiting(wait);
         Some(after)
     }
 
     /// The record is tried again as soon as it may be dispatched.
-    fn due_again(&mut self, slot: SlotId) {
-        if self.lane(slot).is_draining() {
-            return self.leave(slot);
+    fn due_again(&mut self, id: StrandId) {
+        if self.lane(id).draining {
+            return self.leave(id);
         }
-        self.list(slot);
+        self.list(id);
     }
 
-    fn finish(&mut self, slot: SlotId) {
-        let amount = self.lane(slot).finish();
+    fn finish(&mut self, id: StrandId) {
+        let far = self.policies.far;
+        let head = self.head(id);
+        let (delivery, amount) = (head.delivery, head.amount());
+        let lane = self.lane(id);
+        lane.let_go(amount);
+        let near = lane.finish(delivery, far);
         self.finished += amount;
-        self.list(slot);
+        self.next_of(id);
+        for id in near {
+            if self.strands.get_mut(id).is_some() {
+                self.list(id);
+            }
+        }
     }
 
     /// The record at work is let go unfinished.
-    fn leave(&mut self, slot: SlotId) {
-        let (amount, _) = self.lane(slot).leave();
+    fn leave(&mut self, id: StrandId) {
+        let amount = self.head(id).amount();
+        self.lane(id).let_go(amount);
         self.left(amount);
+        self.next_of(id);
     }
 
-    pub(super) fn record(&mut self, slot: SlotId) -> Record {
-        self.lane(slot).head().record.clone()
+    /// The record is dealt with. Behind it there may be another.
+    fn next_of(&mut self, id: StrandId) {
+        if self.strand(id).next() {
+            self.turns.push(id);
+        } else {
+            self.remove(id);
+        }
+    }
+
+    pub(super) fn record(&mut self, id: StrandId) -> Record {
+        self.head(id).record.clone()
     }
 }

@@ -1,4 +1,5 @@
-//! All lanes, and whose turn it is: everything of the dispatcher that does not know the service.
+//! All lanes and strands, and whose turn it is: everything of the dispatcher that does not know the
+//! service.
 
 mod ended;
 mod given_up;
@@ -14,8 +15,9 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::attempt::{Report, Reported};
 use super::drain::Drain;
-use super::lane::{HeadState, Lane};
+use super::lane::Lane;
 use super::store::StoreHealth;
+use super::strand::{Head, State, Strand, StrandId, Strands};
 use super::turns::Turns;
 use super::waits::Waits;
 use crate::budget::Amount;
@@ -25,15 +27,17 @@ use crate::flood::Flood;
 use crate::given_up::Fate;
 use crate::handle::{Gate, Shutdown};
 use crate::intake::{Done, Received};
+use crate::order::WHOLE;
 use crate::slot::{Slot, SlotId};
 use crate::summary::Summary;
 use crate::task::Task;
 
 pub(super) struct Board {
     lanes: HashMap<SlotId, Lane>,
-    /// Whose turn comes, in this order. Who has nothing due by then is passed over.
+    strands: Strands,
+    /// Whose turn comes, in this order. Who has ended by then is passed over.
     turns: Turns,
-    /// How many lanes have a record at work.
+    /// How many records are at work.
     busy: usize,
     waits: Waits,
     store: StoreHealth,
@@ -52,10 +56,11 @@ impl Board {
     pub(super) fn new(policies: Policies, gate: Gate, reports: UnboundedSender<Reported>) -> Self {
         Self {
             lanes: HashMap::new(),
+            strands: Strands::default(),
             turns: Turns::default(),
             busy: 0,
             waits: Waits::default(),
-            store: StoreHealth::default(),
+            store: StoreHealth::new(policies.max_in_flight),
             drains: Vec::new(),
             stopping: false,
             gate,
@@ -84,14 +89,25 @@ impl Board {
         let mut checked = Ok(());
         for Received { slot, record, due } in records {
             match self.lanes.get_mut(&slot) {
-                Some(lane) if !lane.is_draining() => {
+                Some(lane) if !lane.draining => {
                     self.summary.received += 1;
-                    if lane.rung().is_some() {
+                    let line = if lane.rung().is_some() {
                         checked = checked.and(self.policies.sources.check(&record));
-                    }
+                        Some(WHOLE)
+                    } else {
+                        self.policies.order.line(&record)
+                    };
                     // In any case, so that nothing behind it is committed.
-                    lane.push(record, due);
-                    self.list(slot);
+                    let queued = lane.deliver(record, due);
+                    let strand = line.and_then(|line| lane.strands.get(&line));
+                    match strand.and_then(|&id| self.strands.get_mut(id)) {
+                        Some(strand) => strand.push(queued),
+                        None => {
+                            let id = self.strands.insert(slot, line, queued);
+                            line.map(|line| lane.strands.insert(line, id));
+                            self.turns.push(id);
+                        }
+                    }
                 }
                 // Revoked while it was on its way.
                 _ => self.finished += Amount::of(&record),
@@ -122,29 +138,33 @@ impl Board {
         self.drains.is_empty()
     }
 
-    /// The lane whose record is to be dispatched next, if one may be dispatched.
-    pub(super) fn next(&mut self) -> Option<SlotId> {
+    /// Whose record is to be dispatched next, if one may be dispatched.
+    pub(super) fn next(&mut self) -> Option<StrandId> {
         let full = self.busy >= self.policies.max_in_flight;
         if full || !self.gate.is_open() || !self.store.allows() {
             return None;
         }
-        while let Some(slot) = self.turns.front() {
-            match self.lanes.get_mut(&slot) {
-                Some(lane) if lane.is_due() => match lane.early() {
-                    None => return Some(slot),
-                    Some(left) => self.wait_for_its_time(slot, left),
-                },
-                Some(lane) => lane.listed = false,
-                None => {}
+        while let Some(id) = self.turns.front() {
+            let strand = self.strands.get_mut(id);
+            if let Some(Strand { slot, head, .. }) = strand
+                && let Some(lane) = self.lanes.get_mut(slot)
+            {
+                if let Some(left) = head.early(lane.rung()) {
+                    head.state = State::Waiting(self.waits.start(id, left, None));
+                } else if lane.hold(id, head.delivery, self.policies.far) {
+                    head.state = State::Ahead;
+                } else {
+                    return Some(id);
+                }
             }
             self.turns.pop();
         }
         None
     }
 
-    /// The record of this lane, whose turn it is.
-    pub(super) fn due(&mut self, slot: SlotId) -> &Record {
-        &self.lane(slot).due().record
+    /// The record whose turn it is.
+    pub(super) fn due(&mut self, id: StrandId) -> &Record {
+        &self.strand(id).head.record
     }
 
     pub(super) fn turns(&mut self) -> &mut Turns {
@@ -152,18 +172,15 @@ impl Board {
     }
 
     /// Takes this turn: its record, and how to tell of its end.
-    pub(super) fn begin(&mut self, slot: SlotId) -> (Record, Report) {
+    pub(super) fn begin(&mut self, id: StrandId) -> (Record, Report) {
         self.turns.pop();
-        let lane = self.lane(slot);
-        lane.listed = false;
-        let record = lane.due().record.clone();
-        (record, self.report(slot))
+        (self.record(id), self.report(id))
     }
 
-    /// The service has the record of this lane.
-    pub(super) fn begun(&mut self, slot: SlotId, task: Task<()>) {
-        self.at_work(slot, task);
-        self.store.dispatched(slot);
+    /// The service has this record.
+    pub(super) fn begun(&mut self, id: StrandId, task: Task<()>) {
+        self.at_work(id, task);
+        self.store.dispatched(id);
     }
 
     /// Waits, drains, the store's next probe and the gate. Whether anything has changed.
@@ -173,12 +190,12 @@ impl Board {
             self.flood.clear();
             changed = true;
         }
-        while let Poll::Ready((slot, id)) = self.waits.poll_next(cx) {
+        while let Poll::Ready((id, wait)) = self.waits.poll_next(cx) {
             changed = true;
-            if let Some(lane) = self.lanes.get_mut(&slot)
-                && lane.wait_is_over(id)
+            if let Some(strand) = self.strands.get_mut(id)
+                && matches!(strand.head.state, State::Waiting(of) if of == wait)
             {
-                self.list(slot);
+                self.list(id);
             }
         }
         changed | self.poll_drains(cx)
@@ -198,56 +215,89 @@ impl Board {
         self.summary
     }
 
-    /// A lane that must be there, since its record is being dealt with.
-    fn lane(&mut self, slot: SlotId) -> &mut Lane {
-        let lane = self.lanes.get_mut(&slot);
-        lane.expect("a lane is not removed while its record is dealt with")
+    /// One that must be there, since its record is being dealt with.
+    fn strand(&mut self, id: StrandId) -> &mut Strand {
+        let strand = self.strands.get_mut(id);
+        strand.expect("a strand does not end while its record is dealt with")
     }
 
-    fn at_work(&mut self, slot: SlotId, task: Task<()>) {
-        self.lane(slot).head().state = HeadState::Running(task);
+    fn head(&mut self, id: StrandId) -> &mut Head {
+        &mut self.strand(id).head
+    }
+
+    /// The lane of such a one.
+    fn lane(&mut self, id: StrandId) -> &mut Lane {
+        let slot = self.strand(id).slot;
+        let lane = self.lanes.get_mut(&slot);
+        lane.expect("a lane is not removed before its strands")
+    }
+
+    fn at_work(&mut self, id: StrandId, task: Task<()>) {
+        self.head(id).state = State::Running(task);
+        self.lane(id).busy += 1;
         self.busy += 1;
     }
 
-    /// Puts a lane at the end of the turns.
-    fn list(&mut self, slot: SlotId) {
-        let lane = self.lane(slot);
-        if !lane.listed {
-            lane.listed = true;
-            self.turns.push(slot);
-        }
+    /// Puts it at the end of the turns.
+    fn list(&mut self, id: StrandId) {
+        self.head(id).state = State::Due;
+        self.turns.push(id);
     }
 
-    fn report(&self, slot: SlotId) -> Report {
-        Report { slot, reports: self.reports.clone() }
+    fn report(&self, id: StrandId) -> Report {
+        Report { strand: id, reports: self.reports.clone() }
     }
 
+    /// Begins nothing more of these, and lets go of all that no task has.
     fn drain(&mut self, slots: Vec<SlotId>, timeout: Duration, done: Option<Done>) {
+        let mut any = false;
         for slot in &slots {
             // One that was assigned while we stop has no lane.
             if let Some(lane) = self.lanes.get_mut(slot) {
-                let amount = lane.drain();
-                self.left(amount);
+                any |= !std::mem::replace(&mut lane.draining, true);
             }
         }
+        if any {
+            self.let_go_of_what_waits();
+        }
         self.drains.push(Drain::new(slots, timeout, done));
+    }
+
+    fn let_go_of_what_waits(&mut self) {
+        let mut ended = Vec::new();
+        let mut left = Amount::default();
+        for (id, strand) in self.strands.iter_mut() {
+            let Some(lane) = self.lanes.get(&strand.slot).filter(|lane| lane.draining) else {
+                continue;
+            };
+            let mut amount = Amount::default();
+            strand.drain().for_each(|record| amount += Amount::of(&record));
+            if !strand.head.is_running() {
+                amount += strand.head.amount();
+                ended.push(id);
+            }
+            lane.let_go(amount);
+            left += amount;
+        }
+        ended.into_iter().for_each(|id| drop(self.remove(id)));
+        self.left(left);
     }
 
     fn poll_drains(&mut self, cx: &mut Context<'_>) -> bool {
         let mut drains = std::mem::take(&mut self.drains);
         let before = drains.len();
         drains.retain_mut(|drain| {
-            drain.lanes.retain(|&slot| {
-                let busy = self.lanes.get(&slot).is_some_and(Lane::is_busy);
+            drain.lanes.retain(|slot| {
+                let busy = self.lanes.get(slot).is_some_and(|lane| lane.busy > 0);
                 if !busy {
-                    self.remove(slot);
+                    self.lanes.remove(slot);
                 }
                 busy
             });
             if !drain.lanes.is_empty() && drain.poll_deadline(cx).is_ready() {
-                let lanes = std::mem::take(&mut drain.lanes);
-                let tasks = lanes.into_iter().filter_map(|slot| self.remove(slot));
-                drain.let_go(tasks.collect());
+                let tasks = self.take_back(&drain.lanes);
+                drain.lanes.clear();
+                drain.let_go(tasks);
             }
             drain.poll_end(cx).is_pending()
         });
@@ -255,14 +305,34 @@ impl Board {
         self.drains.len() < before
     }
 
-    /// Ends a lane. Gives the record at work, with its task.
-    fn remove(&mut self, slot: SlotId) -> Option<(Task<()>, Record)> {
-        let mut lane = self.lanes.remove(&slot)?;
-        let (amount, task) = lane.leave();
-        self.busy -= usize::from(task.is_some());
-        self.left(amount);
-        self.store.not_asked(slot);
-        task
+    /// Ends these lanes. Gives their records at work, each with its task.
+    fn take_back(&mut self, slots: &[SlotId]) -> Vec<(Task<()>, Record)> {
+        let running = self.strands.iter_mut().filter(|(_, strand)| slots.contains(&strand.slot));
+        let running: Vec<StrandId> = running.map(|(id, _)| id).collect();
+        let mut tasks = Vec::new();
+        for id in running {
+            let Strand { slot, head, .. } = self.remove(id);
+            if let Some(lane) = self.lanes.get(&slot) {
+                lane.let_go(head.amount());
+            }
+            self.left(head.amount());
+            if let State::Running(task) = head.state {
+                self.busy -= 1;
+                tasks.push((task, head.record));
+            }
+        }
+        slots.iter().for_each(|slot| drop(self.lanes.remove(slot)));
+        tasks
+    }
+
+    /// Ends a strand that has no record but its first, which is finished or let go.
+    fn remove(&mut self, id: StrandId) -> Strand {
+        self.store.not_asked(id);
+        let strand = self.strands.remove(id);
+        if let (Some(line), Some(lane)) = (strand.line, self.lanes.get_mut(&strand.slot)) {
+            lane.strands.remove(&line);
+        }
+        strand
     }
 
     /// Records were let go unfinished.

@@ -7,23 +7,22 @@ use tokio::time::Instant;
 
 use super::Board;
 use crate::dispatch::attempt::Ended;
-use crate::dispatch::lane::HeadState;
+use crate::dispatch::strand::StrandId;
 use crate::retry_topics::{Ladder, origin};
-use crate::slot::SlotId;
 use crate::task::Task;
 
 impl Board {
     /// An attempt has failed. Again after this time, or after a back-off of the driver's.
-    pub(super) fn retry(&mut self, slot: SlotId, after: Option<Duration>, error: &str) {
+    pub(super) fn retry(&mut self, id: StrandId, after: Option<Duration>, error: &str) {
         self.summary.retried += 1;
-        let record = self.record(slot);
+        let record = self.record(id);
         let (after, retry_topic) = match self.policies.ladder.clone() {
-            Some(ladder) if !self.lane(slot).is_draining() => {
-                let to = ladder.next(after, self.lane(slot).rung()).clone();
-                self.defer(slot, ladder, to.topic.clone(), after);
+            Some(ladder) if !self.lane(id).draining => {
+                let to = ladder.next(after, self.lane(id).rung()).clone();
+                self.defer(id, ladder, to.topic.clone(), after);
                 (Some(to.delay), Some(to.topic))
             }
-            _ => (self.wait(slot, after, None), None),
+            _ => (self.wait(id, after, None), None),
         };
         tracing::warn!(
             record = %record.coordinates(),
@@ -39,13 +38,13 @@ impl Board {
     /// again after this time, or after a back-off of the driver's.
     fn defer(
         &mut self,
-        slot: SlotId,
+        id: StrandId,
         ladder: Arc<Ladder>,
         topic: Arc<str>,
         after: Option<Duration>,
     ) {
-        let report = self.report(slot);
-        let record = self.record(slot);
+        let report = self.report(id);
+        let record = self.record(id);
         let start = Instant::now();
         let task = Task::spawn(async move {
             report.send(match ladder.publish(&record, &topic).await {
@@ -62,14 +61,6 @@ impl Board {
                 }
             });
         });
-        self.at_work(slot, task);
-    }
-
-    /// The next record of this lane is a copy whose delay is over in so long.
-    pub(super) fn wait_for_its_time(&mut self, slot: SlotId, left: Duration) {
-        let id = self.waits.start(slot, left, None);
-        let lane = self.lane(slot);
-        lane.listed = false;
-        lane.due().state = HeadState::Waiting(id);
+        self.at_work(id, task);
     }
 }

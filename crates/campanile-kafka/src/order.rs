@@ -1,0 +1,149 @@
+//! Which records are processed one after the other.
+
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+
+use campanile_core::{KeyExtractor, Record};
+
+/// Which records of a partition are processed one after the other, in their order; all others side
+/// by side. Given to [`Consumer::with_order`](crate::Consumer::with_order).
+///
+/// ```
+/// use campanile_core::{ConfigError, Record, key};
+/// use campanile_kafka::{Consumer, ConsumerConfig, Order};
+///
+/// # fn main() -> Result<(), ConfigError> {
+/// let config = ConsumerConfig::new("localhost:9092", "billing");
+/// let consumer = Consumer::new(config)?.subscribe(["payments"]);
+/// // one account after the other, whatever partitions its records are spread over
+/// let consumer = consumer.with_order(Order::by(key::header("account")));
+/// # let _ = consumer;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Records of different partitions are always processed side by side: Kafka itself knows no order
+/// between them. Copies in [retry topics](crate::RetryTopics) are processed by partition.
+///
+/// # How far ahead
+/// A partition's offset is committed up to its oldest record that is not finished. With
+/// [`by_key`](Self::by_key), [`by`](Self::by) and [`none`](Self::none), others go on behind one that
+/// takes long or waits: as many as the [budget](crate::Consumer::with_budget) has records, counted
+/// from that one. Then its partition waits for it. So many at most are read again after a crash, and
+/// answered as duplicates.
+pub struct Order(Kind);
+
+enum Kind {
+    Partition,
+    Key(RandomState),
+    By(Box<dyn Fn(&Record) -> Line + Send + Sync>),
+    None,
+}
+
+/// What is processed in order has the same number.
+pub(crate) type Line = u64;
+
+/// That of records which no key tells apart.
+pub(crate) const WHOLE: Line = 0;
+
+impl Order {
+    /// The whole partition: each record once the one before it is finished. The default, because it
+    /// is what Kafka promises.
+    ///
+    /// One record that takes long, waits for its next attempt or for a lock holds up its partition.
+    pub fn by_partition() -> Self {
+        Self(Kind::Partition)
+    }
+
+    /// Records with the same record key. Those without a key are in order among themselves.
+    ///
+    /// Keys that share a number of 64 bits, which happens by chance, are in order, too.
+    pub fn by_key() -> Self {
+        Self(Kind::Key(RandomState::new()))
+    }
+
+    /// Records with the same key of this extractor: a header, or what a closure makes of the record.
+    /// Those for which it finds none, or an error, are in order among themselves.
+    ///
+    /// With the extractor of the idempotency layer, a duplicate is met after its original is
+    /// finished, and never waits for its lock in this process.
+    pub fn by(key: impl KeyExtractor<Record> + Send + Sync + 'static) -> Self {
+        let state = RandomState::new();
+        Self(Kind::By(Box::new(move |record| match key.extract(record) {
+            Ok(Some(key)) => state.hash_one(key.as_bytes()),
+            Ok(None) | Err(_) => WHOLE,
+        })))
+    }
+
+    /// All side by side.
+    pub fn none() -> Self {
+        Self(Kind::None)
+    }
+
+    /// Those with the same number are processed in order; one without a number, beside all others.
+    pub(crate) fn line(&self, record: &Record) -> Option<Line> {
+        match &self.0 {
+            Kind::Partition => Some(WHOLE),
+            Kind::Key(state) => Some(record.key().map_or(WHOLE, |key| state.hash_one(&**key))),
+            Kind::By(line) => Some(line(record)),
+            Kind::None => None,
+        }
+    }
+}
+
+/// [`by_partition`](Self::by_partition).
+impl Default for Order {
+    fn default() -> Self {
+        Self::by_partition()
+    }
+}
+
+impl fmt::Debug for Order {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.0 {
+            Kind::Partition => "Order::by_partition",
+            Kind::Key(_) => "Order::by_key",
+            Kind::By(_) => "Order::by",
+            Kind::None => "Order::none",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use campanile_core::key;
+
+    use super::*;
+
+    fn record(key: Option<&'static str>, account: &'static str) -> Record {
+        let record = Record::builder("t", 0, 0).header("account", account);
+        match key {
+            Some(key) => record.key(key).build(),
+            None => record.build(),
+        }
+    }
+
+    #[test]
+    fn by_key_orders_what_has_the_same_key_and_what_has_none() {
+        let order = Order::by_key();
+        let line = |key| order.line(&record(key, "a"));
+        assert_eq!(line(Some("k")), line(Some("k")));
+        assert_ne!(line(Some("k")), line(Some("l")));
+        assert_eq!(line(None), Some(WHOLE));
+    }
+
+    #[test]
+    fn by_an_extractor_orders_what_it_finds_the_same() {
+        let order = Order::by(key::header("account"));
+        assert_eq!(order.line(&record(Some("k"), "a")), order.line(&record(Some("l"), "a")));
+        assert_ne!(order.line(&record(None, "a")), order.line(&record(None, "b")));
+        let refuses = Order::by(|_: &Record| Err::<String, _>("no"));
+        assert_eq!(refuses.line(&record(None, "a")), Some(WHOLE));
+    }
+
+    #[test]
+    fn none_orders_nothing_and_by_partition_everything() {
+        assert_eq!(Order::none().line(&record(Some("k"), "a")), None);
+        assert_eq!(Order::default().line(&record(Some("k"), "a")), Some(WHOLE));
+    }
+}

@@ -1,0 +1,264 @@
+//! Which records are processed one after the other, and how far others go ahead.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use campanile_core::{BoxError, Record, error};
+use campanile_idempotency::{IdempotencyError, StoreError};
+use campanile_kafka::{Consumer, Order};
+use campanile_test::{Message, MockKafka};
+use rdkafka::ClientConfig;
+use tokio::sync::{Barrier, Semaphore};
+use tower::service_fn;
+
+use crate::support::{Log, committed, consumer, mock, serve, until_committed};
+
+/// A cluster with one partition, in which records with these keys are.
+fn keyed<'a>(keys: impl IntoIterator<Item = &'a str>) -> MockKafka {
+    let kafka = mock("orders", 1, 0);
+    let message = |key: &str| Message::to("orders").partition(0).key(key.to_owned()).payload("p");
+    kafka.producer().produce_all(keys.into_iter().map(message)).unwrap();
+    kafka
+}
+
+fn ordered(config: &ClientConfig, order: Order) -> Consumer {
+    consumer(config.clone(), "orders").with_order(order)
+}
+
+fn key_of(record: &Record) -> Option<Bytes> {
+    record.key().cloned()
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Step {
+    Begin(i64),
+    End(i64),
+}
+
+/// What the handler did, for each partition and key.
+type History = Arc<Mutex<HashMap<(i32, Option<Bytes>), Vec<Step>>>>;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn records_of_a_key_are_processed_one_after_the_other_in_their_order() {
+    let seed = fastrand::u64(..);
+    println!("seed {seed}");
+    let mut random = fastrand::Rng::with_seed(seed);
+    let kafka = mock("orders", 3, 0);
+    let messages = (0..1500).map(|_| {
+        let message = Message::to("orders").partition(random.i32(0..3)).payload("p");
+        match random.u8(0..12) {
+            0 => message,
+            key => message.key(format!("k{key}")),
+        }
+    });
+    kafka.producer().produce_all(messages.collect::<Vec<_>>()).unwrap();
+    let config = kafka.consumer_config("g");
+    let history = History::default();
+    let (steps, log) = (history.clone(), Log::default());
+    let (seen, random) = (log.clone(), Arc::new(Mutex::new(random)));
+    let service = service_fn(move |record: Record| {
+        let (steps, seen, random) = (steps.clone(), seen.clone(), random.clone());
+        async move {
+            let step = |step| {
+                let line = (record.partition(), key_of(&record));
+                steps.lock().unwrap().entry(line).or_default().push(step);
+            };
+            step(Step::Begin(record.offset()));
+            let (micros, fails) = {
+                let mut random = random.lock().unwrap();
+                (random.u64(0..2000), random.u8(0..50) == 0)
+            };
+            tokio::time::sleep(Duration::from_micros(micros)).await;
+            step(Step::End(record.offset()));
+            if fails {
+                return Err(BoxError::from(error::retry_after("again", Duration::from_millis(3))));
+            }
+            seen.push(&record);
+            Ok::<_, BoxError>(())
+        }
+    });
+    let serving = serve(ordered(&config, Order::by_key()), service);
+    log.reaches(1500).await;
+    let summary = serving.stop().await.unwrap();
+    assert_eq!(summary.processed, 1500);
+    let history = history.lock().unwrap();
+    assert_eq!(history.len(), 36);
+    for steps in history.values() {
+        let mut last = -1;
+        for pair in steps.chunks(2) {
+            let &[Step::Begin(begun), Step::End(ended)] = pair else { panic!("{steps:?}") };
+            assert!(begun == ended && begun >= last, "{begun} to {ended} after {last}: {steps:?}");
+            last = begun;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keys_of_one_partition_are_processed_side_by_side() {
+    for order in [Order::by_key(), Order::by(key_of), Order::none()] {
+        let kafka = keyed(["a", "b", "c", "d"]);
+        let log = Log::default();
+        // All four are at work at once, or none ever ends.
+        let (seen, all) = (log.clone(), Arc::new(Barrier::new(4)));
+        let service = service_fn(move |record: Record| {
+            let (all, seen) = (all.clone(), seen.clone());
+            async move {
+                all.wait().await;
+                seen.push(&record);
+                Ok::<_, BoxError>(())
+            }
+        });
+        let serving = serve(ordered(&kafka.consumer_config("g"), order), service);
+        log.reaches(4).await;
+        serving.stop().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_an_order_records_of_a_key_are_processed_side_by_side_too() {
+    let kafka = keyed(["a"; 8]);
+    let (log, all) = (Log::default(), Arc::new(Barrier::new(8)));
+    let seen = log.clone();
+    let service = service_fn(move |record: Record| {
+        let (all, seen) = (all.clone(), seen.clone());
+        async move {
+            all.wait().await;
+            seen.push(&record);
+            Ok::<_, BoxError>(())
+        }
+    });
+    let serving = serve(ordered(&kafka.consumer_config("g"), Order::none()), service);
+    log.reaches(8).await;
+    serving.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn behind_a_key_that_stands_still_others_go_on_as_far_as_the_budget_has_records() {
+    const FAR: usize = 50;
+    let keys = (0..200).map(|n| ["slow", "a", "b", "c"][if n == 0 { 0 } else { n % 3 + 1 }]);
+    for order in [Order::by_key(), Order::none()] {
+        let kafka = keyed(keys.clone());
+        let config = kafka.consumer_config("g");
+        let (log, gate) = (Log::default(), Arc::new(Semaphore::new(0)));
+        let (seen, opens) = (log.clone(), gate.clone());
+        let service = service_fn(move |record: Record| {
+            let (seen, opens) = (seen.clone(), opens.clone());
+            async move {
+                if record.offset() == 0 {
+                    opens.acquire().await?.forget();
+                }
+                seen.push(&record);
+                Ok::<_, BoxError>(())
+            }
+        });
+        let consumer = ordered(&config, order).with_budget(FAR, 64 << 20);
+        let serving = serve(consumer, service);
+        log.reaches(FAR - 1).await;
+        // A longer time only makes the test stricter.
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let mut first = log.of(0);
+        first.sort_unstable();
+        assert_eq!(first, (1..FAR as i64).collect::<Vec<_>>());
+        assert_eq!(committed(&config, "orders", 1), [None]);
+        gate.add_permits(1);
+        until_committed(&config, "orders", &[200]).await;
+        let summary = serving.stop().await.unwrap();
+        assert_eq!((summary.processed, log.len()), (200, 200));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_record_that_waits_for_its_next_attempt_holds_up_its_key_and_no_other() {
+    let kafka = keyed(["a", "b", "a", "b", "a", "b"]);
+    let config = kafka.consumer_config("g");
+    let (log, mended) = (Log::default(), Arc::new(Semaphore::new(0)));
+    let (seen, is_mended) = (log.clone(), mended.clone());
+    let service = service_fn(move |record: Record| {
+        let fails = record.offset() == 0 && is_mended.available_permits() == 0;
+        if !fails {
+            seen.push(&record);
+        }
+        async move {
+            match fails {
+                true => Err(BoxError::from(error::retry_after("no", Duration::from_millis(20)))),
+                false => Ok(()),
+            }
+        }
+    });
+    let serving = serve(ordered(&config, Order::by_key()), service);
+    log.reaches(3).await;
+    assert_eq!(log.of(0), [1, 3, 5]);
+    mended.add_permits(1);
+    until_committed(&config, "orders", &[6]).await;
+    serving.stop().await.unwrap();
+    assert_eq!(log.of(0)[3..], [0, 2, 4]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_finished_behind_a_record_that_is_let_go_is_not_committed_and_comes_again() {
+    let kafka = keyed(["a", "b", "c", "d", "e", "f"]);
+    let config = kafka.consumer_config("g");
+    let log = Log::default();
+    let seen = log.clone();
+    let service = service_fn(move |record: Record| {
+        let seen = seen.clone();
+        async move {
+            if record.offset() == 2 {
+                std::future::pending::<()>().await;
+            }
+            seen.push(&record);
+            Ok::<_, BoxError>(())
+        }
+    });
+    let consumer = ordered(&config, Order::by_key());
+    let serving = serve(consumer.with_drain_timeout(Duration::from_millis(20)), service);
+    log.reaches(5).await;
+    let summary = serving.stop().await.unwrap();
+    assert_eq!((summary.processed, summary.left), (5, 1));
+    assert_eq!(committed(&config, "orders", 1), [Some(2)]);
+    let log = Log::default();
+    let seen = log.clone();
+    let service = service_fn(move |record: Record| {
+        seen.push(&record);
+        async { Ok::<_, BoxError>(()) }
+    });
+    let serving = serve(ordered(&config, Order::by_key()), service);
+    until_committed(&config, "orders", &[6]).await;
+    serving.stop().await.unwrap();
+    let mut again = log.of(0);
+    again.sort_unstable();
+    assert_eq!(again, [2, 3, 4, 5]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_part_of_the_store_that_is_away_holds_up_its_own_keys_and_no_others() {
+    let keys: Vec<String> = (0..300).map(|n| format!("k{n}")).collect();
+    let kafka = keyed(keys.iter().map(String::as_str));
+    let config = kafka.consumer_config("g");
+    let (log, back) = (Log::default(), Arc::new(Semaphore::new(0)));
+    let (seen, is_back) = (log.clone(), back.clone());
+    let service = service_fn(move |record: Record| {
+        // The shard of every third key refuses connections.
+        let away = record.offset() % 3 == 0 && is_back.available_permits() == 0;
+        if !away {
+            seen.push(&record);
+        }
+        async move {
+            if away {
+                let error = StoreError::unavailable("connection refused");
+                return Err(BoxError::from(IdempotencyError::Store(error)));
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            Ok(())
+        }
+    });
+    let serving = serve(ordered(&config, Order::by_key()).with_max_in_flight(16), service);
+    log.reaches(200).await;
+    assert!(log.all().iter().all(|(_, offset)| offset % 3 != 0));
+    back.add_permits(1);
+    until_committed(&config, "orders", &[300]).await;
+    let summary = serving.stop().await.unwrap();
+    assert_eq!((summary.processed, summary.retried, log.len()), (300, 0, 300));
+}
