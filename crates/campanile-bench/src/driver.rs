@@ -3,58 +3,138 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
-use campanile::{BoxError, Clock, Consumer, ConsumerConfig, Record};
+use campanile::{BoxError, Clock, Consumer, ConsumerConfig, Order, Record};
 use campanile_test::{KafkaServer, Message};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use tokio::sync::watch;
 
 use crate::report::{Goal, Report, Row};
 
-const ROUNDS: usize = 5;
-const RECORDS: u64 = 1_000_000;
-const PARTITIONS: i32 = 6;
-const TOPIC: &str = "bench";
+const ROUNDS: usize = 3;
+
+/// A topic, filled once and read by all.
+struct Topic {
+    name: &'static str,
+    partitions: i32,
+    records: u64,
+    payload: usize,
+    rows: [Option<&'static str>; 3],
+}
+
+/// Each key comes so many times.
+const TIMES: u64 = 100;
+
+const TOPICS: [Topic; 4] = [
+    Topic {
+        name: "6-partitions",
+        partitions: 6,
+        records: 1_000_000,
+        payload: 100,
+        rows: [
+            Some("no-op, 6 partitions, 100 B, by partition"),
+            Some("no-op, 6 partitions, 100 B, by key"),
+            Some("no-op, 6 partitions, 100 B, no order"),
+        ],
+    },
+    Topic {
+        name: "6-partitions-1-kib",
+        partitions: 6,
+        records: 300_000,
+        payload: 1024,
+        rows: [
+            Some("no-op, 6 partitions, 1 KiB, by partition"),
+            Some("no-op, 6 partitions, 1 KiB, by key"),
+            None,
+        ],
+    },
+    Topic {
+        name: "100-partitions",
+        partitions: 100,
+        records: 1_000_000,
+        payload: 100,
+        rows: [
+            Some("no-op, 100 partitions, 100 B, by partition"),
+            Some("no-op, 100 partitions, 100 B, by key"),
+            None,
+        ],
+    },
+    Topic {
+        name: "1000-partitions",
+        partitions: 1000,
+        records: 1_000_000,
+        payload: 100,
+        rows: [
+            Some("no-op, 1000 partitions, 100 B, by partition"),
+            Some("no-op, 1000 partitions, 100 B, by key"),
+            None,
+        ],
+    },
+];
+
+/// In the order of a topic's rows.
+fn order(row: usize) -> (Order, Goal) {
+    match row {
+        0 => (Order::by_partition(), Goal::AtLeast(0.4)),
+        1 => (Order::by_key(), Goal::AtLeast(0.6)),
+        _ => (Order::none(), Goal::AtLeast(0.6)),
+    }
+}
 
 pub(crate) fn run(report: &mut Report) -> Result<(), BoxError> {
     let kafka = KafkaServer::start()?;
-    kafka.create_topic(TOPIC, PARTITIONS, &[])?;
-    let payload = vec![b'x'; 100];
-    let partition = |number| i32::try_from(number % PARTITIONS as u64).unwrap_or(0);
-    kafka
-        .producer()
-        .produce_all((0..RECORDS).map(|number| {
-            Message::to(TOPIC).partition(partition(number)).payload(payload.clone())
-        }))?;
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let (mut bare, mut driven) = (vec![], vec![]);
-    // A round that is not counted brings the log into the page cache.
-    for round in 0..=ROUNDS {
-        let alone = bare_loop(&kafka, &format!("bare-{round}"))?;
-        let product = runtime.block_on(driver(&kafka, format!("driver-{round}")))?;
-        if round > 0 {
-            bare.push(per_second(alone));
-            driven.push(per_second(product));
+    for topic in &TOPICS {
+        let Topic { name, partitions, records, payload, rows } = *topic;
+        kafka.create_topic(name, partitions, &[])?;
+        let payload = vec![b'x'; payload];
+        let message = |number: u64| {
+            let partition = i32::try_from(number % partitions as u64).unwrap_or(0);
+            let key = number % (records / TIMES);
+            let key = key.to_string().into_bytes();
+            Message::to(name).partition(partition).key(key).payload(payload.clone())
+        };
+        kafka.producer().produce_all((0..records).map(message))?;
+        let (mut bare, mut driven) = (vec![], [vec![], vec![], vec![]]);
+        // A round that is not counted brings the log into the page cache.
+        for round in 0..=ROUNDS {
+            let alone = bare_loop(&kafka, topic, &format!("bare-{name}-{round}"))?;
+            for row in 0..rows.len() {
+                if rows[row].is_none() {
+                    continue;
+                }
+                let group = format!("driver-{name}-{row}-{round}");
+                let product = runtime.block_on(driver(&kafka, topic, group, order(row).0))?;
+                if round > 0 {
+                    driven[row].push(per_second(records, product));
+                }
+            }
+            if round > 0 {
+                bare.push(per_second(records, alone));
+            }
+        }
+        for (row, (name, values)) in rows.into_iter().zip(driven).enumerate() {
+            let Some(name) = name else { continue };
+            report.add(Row {
+                area: "driver",
+                name,
+                unit: "records/s",
+                values,
+                against: Some(("a bare BaseConsumer loop, records/s", bare.clone())),
+                goal: Some(order(row).1),
+            });
         }
     }
-    report.add(Row {
-        area: "driver",
-        name: "no-op service, 6 partitions, in their order",
-        unit: "records/s",
-        values: driven,
-        against: Some(("a bare BaseConsumer loop, records/s", bare)),
-        goal: Some(Goal::AtLeast(0.15)),
-    });
     Ok(())
 }
 
 /// Both are timed from the first record to the last, without the join of the group before it.
-fn bare_loop(kafka: &KafkaServer, group: &str) -> Result<Duration, BoxError> {
+fn bare_loop(kafka: &KafkaServer, topic: &Topic, group: &str) -> Result<Duration, BoxError> {
     let consumer: BaseConsumer = kafka.consumer_config(group).create()?;
-    consumer.subscribe(&[TOPIC])?;
+    consumer.subscribe(&[topic.name])?;
     let clock = Clock::boot();
     let (mut start, mut received, mut bytes) = (None, 0, 0);
-    while received < RECORDS {
+    while received < topic.records {
         let Some(message) = consumer.poll(Duration::from_millis(100)) else {
             continue;
         };
@@ -66,7 +146,13 @@ fn bare_loop(kafka: &KafkaServer, group: &str) -> Result<Duration, BoxError> {
     Ok(clock.now() - start.unwrap_or_default())
 }
 
-async fn driver(kafka: &KafkaServer, group: String) -> Result<Duration, BoxError> {
+async fn driver(
+    kafka: &KafkaServer,
+    topic: &Topic,
+    group: String,
+    order: Order,
+) -> Result<Duration, BoxError> {
+    let records = topic.records;
     let config = ConsumerConfig::new(kafka.bootstrap(), group).set("auto.offset.reset", "earliest");
     let clock = Clock::boot();
     let (progress, seen) = watch::channel((Duration::ZERO, Duration::ZERO));
@@ -77,7 +163,7 @@ async fn driver(kafka: &KafkaServer, group: String) -> Result<Duration, BoxError
         handled += 1;
         if handled == 1 {
             progress.send_modify(|(start, _)| *start = own_clock.now());
-        } else if handled == RECORDS {
+        } else if handled == records {
             progress.send_modify(|(_, end)| *end = own_clock.now());
         }
         std::future::ready(Ok::<_, Infallible>(()))
@@ -85,17 +171,18 @@ async fn driver(kafka: &KafkaServer, group: String) -> Result<Duration, BoxError
     let mut watched = seen.clone();
     let end = async move { drop(watched.wait_for(|(_, end)| !end.is_zero()).await) };
     let summary = Consumer::new(config)?
-        .subscribe([TOPIC])
+        .subscribe([topic.name])
+        .with_order(order)
         .serve(service)
         .with_graceful_shutdown(end)
         .await?;
-    if summary.processed != RECORDS {
+    if summary.processed != records {
         return Err(format!("not every record was processed: {summary:?}").into());
     }
     let (start, end) = *seen.borrow();
     Ok(end - start)
 }
 
-fn per_second(took: Duration) -> f64 {
-    RECORDS as f64 / took.as_secs_f64()
+fn per_second(records: u64, took: Duration) -> f64 {
+    records as f64 / took.as_secs_f64()
 }
