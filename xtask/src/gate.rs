@@ -15,7 +15,8 @@ pub(crate) fn test(progress: &Progress) -> Result {
         cargo().args(["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings"),
     )?;
     // The documentation's examples are among the tests.
-    let output = progress.run_and_listen(cargo().args(["test", "--workspace"]))?;
+    let (output, ended) = progress.run_and_listen(cargo().args(["test", "--workspace"]))?;
+    ended?;
     let promises = Promises::read()?;
     promises.check(&output)?;
     for name in examples()? {

@@ -8,6 +8,7 @@ mod install;
 mod libs;
 mod progress;
 mod promises;
+mod soak;
 
 use progress::Progress;
 use std::env;
@@ -26,9 +27,13 @@ cargo xtask <command>
             starts Kafka and Redis to play with, until Ctrl-C. Their data goes with them.
   bench [core|redis|driver] [--json FILE]
             the benchmarks.
-  soak      the long variants of the randomised tests, in release mode. The environment variables
-            CAMPANILE_DIFFERENTIAL_OPS (1000000), CAMPANILE_SIMULATION_CASES (5000),
-            PROPTEST_CASES (5000) and CAMPANILE_DURABILITY_ROUNDS (20) say how long.
+  soak [redis]
+            the long variants of the tests, in release mode, all or those of Redis and its storms. The
+            last line counts the storms, their records, the keys that ran twice and the violations.
+            The environment variables CAMPANILE_DIFFERENTIAL_OPS (1000000),
+            CAMPANILE_SIMULATION_CASES (5000), PROPTEST_CASES (5000), CAMPANILE_DURABILITY_ROUNDS (20),
+            CAMPANILE_STORM_RECORDS (20000), CAMPANILE_STORM_ROUNDS (3) and
+            CAMPANILE_STORM_BACKLOG_MIB (1024) say how long.
 
 Environment: CAMPANILE_CACHE is the cache folder instead of ~/.cache/campanile, and
 CAMPANILE_KAFKA_LIBS a folder of Kafka's jars to be used instead of fetching them.";
@@ -42,11 +47,12 @@ fn main() -> ExitCode {
     let rest: Vec<OsString> = args.collect();
     let progress = Progress::start();
     let result = match (command.to_str(), rest.is_empty()) {
-        (Some("test"), true) => gate::test(&progress),
-        (Some("install"), true) => install::install(&progress),
-        (Some("servers"), _) => commands::servers(&progress, &rest),
-        (Some("bench"), _) => commands::bench(&progress, &rest),
-        (Some("soak"), true) => commands::soak(&progress),
+        (Some("test"), true) => gate::test(&progress).map(done),
+        (Some("install"), true) => install::install(&progress).map(done),
+        (Some("servers"), _) => commands::servers(&progress, &rest).map(done),
+        (Some("bench"), _) => commands::bench(&progress, &rest).map(done),
+        (Some("soak"), true) => soak::ALL.run(&progress),
+        (Some("soak"), false) if rest == ["redis"] => soak::REDIS.run(&progress),
         (Some("help" | "--help" | "-h"), true) => {
             println!("{USAGE}");
             return ExitCode::SUCCESS;
@@ -57,8 +63,8 @@ fn main() -> ExitCode {
         }
     };
     match result {
-        Ok(()) => {
-            progress.step("done");
+        Ok(told) => {
+            progress.step(&told);
             ExitCode::SUCCESS
         }
         Err(error) => {
@@ -66,4 +72,9 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// What there is to say of a command that went well.
+fn done(_: ()) -> String {
+    "done".to_owned()
 }

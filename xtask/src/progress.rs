@@ -33,8 +33,9 @@ impl Progress {
         succeeded(&shown, status)
     }
 
-    /// The same, and gives the lines of its standard output, which are shown as they come.
-    pub(crate) fn run_and_listen(&self, command: &mut Command) -> Result<Vec<String>> {
+    /// The same, and gives the lines of its standard output, which are shown as they come, and how it
+    /// ended.
+    pub(crate) fn run_and_listen(&self, command: &mut Command) -> Result<(Vec<String>, Result)> {
         let shown = show(command);
         self.step(&shown);
         let mut child = command
@@ -43,8 +44,8 @@ impl Progress {
             .map_err(|error| format!("`{shown}` cannot be run: {error}"))?;
         let output = BufReader::new(child.stdout.take().expect("it is piped"));
         let lines = listen(output, &mut io::stdout())?;
-        succeeded(&shown, child.wait()?)?;
-        Ok(lines)
+        let ended = succeeded(&shown, child.wait()?);
+        Ok((lines, ended))
     }
 }
 
@@ -110,8 +111,9 @@ mod tests {
 
     #[test]
     fn a_command_that_fails_says_how_although_it_was_listened_to() {
-        let failed = Progress::start().run_and_listen(&mut Command::new("false"));
-        let error = failed.expect_err("it fails").to_string();
+        let mut command = Command::new("false");
+        let (_, ended) = Progress::start().run_and_listen(&mut command).expect("it runs");
+        let error = ended.expect_err("it fails").to_string();
         assert_eq!(error, "`false` ended with exit status: 1");
     }
 }

@@ -1,0 +1,153 @@
+use crate::Result;
+use crate::install::install;
+use crate::progress::{Progress, cargo};
+use std::collections::BTreeMap;
+use std::env;
+use std::fmt;
+
+/// Tests that have a long variant.
+pub(crate) struct Soak {
+    packages: &'static [&'static str],
+    /// The test binaries of these packages; all, if there is none.
+    tests: &'static [&'static str],
+}
+
+pub(crate) const ALL: Soak = Soak {
+    packages: &[
+        "campanile-core",
+        "campanile-idempotency",
+        "campanile-redis",
+        "campanile-test",
+        "campanile-tests",
+    ],
+    tests: &[],
+};
+
+/// What concerns Redis: the store's own long tests, and the storms.
+pub(crate) const REDIS: Soak =
+    Soak { packages: &["campanile-redis", "campanile-tests"], tests: &["redis", "storms"] };
+
+/// How long they run unless the environment says so.
+const LENGTHS: &[(&str, &str)] = &[
+    ("CAMPANILE_DIFFERENTIAL_OPS", "1000000"),
+    ("CAMPANILE_SIMULATION_CASES", "5000"),
+    ("PROPTEST_CASES", "5000"),
+    ("CAMPANILE_DURABILITY_ROUNDS", "20"),
+    ("CAMPANILE_STORM_RECORDS", "20000"),
+    ("CAMPANILE_STORM_ROUNDS", "3"),
+    ("CAMPANILE_STORM_BACKLOG_MIB", "1024"),
+];
+
+impl Soak {
+    /// Runs them all, whichever fail, and says in one line what came of them.
+    pub(crate) fn run(&self, progress: &Progress) -> Result<String> {
+        install(progress)?;
+        let mut command = cargo();
+        command.args(["test", "--release", "--no-fail-fast"]);
+        for package in self.packages {
+            command.args(["--package", package]);
+        }
+        for test in self.tests {
+            command.args(["--test", test]);
+        }
+        for (variable, length) in LENGTHS {
+            let length = env::var_os(variable).unwrap_or_else(|| length.into());
+            command.env(variable, length);
+        }
+        // Seeds and counts are worth seeing although all is well.
+        let (lines, ended) = progress.run_and_listen(command.args(["--", "--show-output"]))?;
+        let tally = Tally::of(&lines);
+        match ended {
+            Ok(()) if tally.violations == 0 && tally.storms > 0 => Ok(tally.to_string()),
+            Ok(()) => Err(tally.to_string().into()),
+            Err(error) => Err(format!("{tally}; {error}").into()),
+        }
+    }
+}
+
+/// What the tests have told.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Tally {
+    failed_tests: u64,
+    storms: u64,
+    records: u64,
+    /// Keys that ran twice, by the cause that allows it.
+    twice: BTreeMap<String, u64>,
+    violations: u64,
+}
+
+impl Tally {
+    fn of(lines: &[String]) -> Self {
+        let mut tally = Self::default();
+        for line in lines {
+            let is_test = line.starts_with("test ");
+            tally.failed_tests += u64::from(is_test && line.ends_with(" ... FAILED"));
+            if let Some(told) = line.strip_prefix("storm: ") {
+                tally.add(told);
+            }
+        }
+        tally
+    }
+
+    /// `scene: 20 records, 18 keys, 2 keys twice (for a cause), 0 violations; …`
+    fn add(&mut self, told: &str) {
+        self.storms += 1;
+        self.records += number_before(told, " records").unwrap_or_default();
+        let twice = number_before(told, " keys twice (").unwrap_or_default();
+        let cause = told.split_once(" keys twice (").and_then(|(_, rest)| rest.split_once(')'));
+        if let (Some((cause, _)), 1..) = (cause, twice) {
+            *self.twice.entry(cause.to_owned()).or_default() += twice;
+        }
+        // A line that does not tell is one.
+        self.violations += number_before(told, " violations").unwrap_or(1);
+    }
+}
+
+fn number_before(text: &str, words: &str) -> Option<u64> {
+    let (before, _) = text.split_once(words)?;
+    before.rsplit(' ').next()?.parse().ok()
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { failed_tests, storms, records, twice, violations } = self;
+        let keys: u64 = twice.values().sum();
+        write!(f, "{storms} storms, {records} records, {keys} keys twice with a cause")?;
+        for (cause, keys) in twice {
+            write!(f, " ({keys} {cause})")?;
+        }
+        write!(f, ", {violations} violations, {failed_tests} tests failed")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tally(lines: &[&str]) -> String {
+        let lines: Vec<String> = lines.iter().map(|&line| line.to_owned()).collect();
+        Tally::of(&lines).to_string()
+    }
+
+    #[test]
+    fn the_last_line_counts_records_keys_with_their_causes_and_violations() {
+        let told = tally(&[
+            "running 3 tests",
+            "storm: hung: 3150 records, 2850 keys, 6 keys twice (whose lock ended), 0 violations; 17 begun",
+            "storm: cut: 100 records, 90 keys, 1 keys twice (whose lock ended), 2 violations; 17 begun",
+            "storm: moved: 3102 records, 2802 keys, 0 keys twice (none may), 0 violations; seed 1",
+            "test hang::hung ... ok",
+            "test network::cut ... FAILED",
+        ]);
+        assert_eq!(
+            told,
+            "3 storms, 6352 records, 7 keys twice with a cause (7 whose lock ended), 2 violations, \
+             1 tests failed"
+        );
+    }
+
+    #[test]
+    fn a_storm_that_does_not_tell_its_violations_has_one() {
+        assert!(tally(&["storm: hung: half a li"]).contains(" 1 violations"));
+    }
+}
