@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use campanile_core::{Answer, Command};
-use futures_util::future::BoxFuture;
+use futures_util::future::{AbortHandle, Aborted, BoxFuture, abortable};
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
+use slab::Slab;
 use tracing::{Instrument, Span};
 
 use super::slot::What;
@@ -40,6 +41,16 @@ pub(super) fn warn_of_longer(longest: Option<Duration>, limit: Duration) {
 pub(super) struct Calls<S> {
     store: Arc<S>,
     in_flight: FuturesUnordered<BoxFuture<'static, Done>>,
+    /// Of each in flight. The keeper has one timer for all: one of the runtime for each call would cost
+    /// more than the call itself.
+    limits: Slab<Limit>,
+}
+
+/// How long a call is waited for.
+struct Limit {
+    /// By the keeper's clock; `None`, once it is given up.
+    at: Option<Duration>,
+    call: AbortHandle,
 }
 
 /// A command that was sent.
@@ -53,6 +64,7 @@ pub(super) struct Sent {
 
 /// A call that was answered, or failed.
 pub(super) struct Done {
+    limit: usize,
     pub(super) lane: Lane,
     pub(super) sent: Vec<Sent>,
     pub(super) answers: Vec<Result<Answer, StoreError>>,
@@ -67,7 +79,7 @@ pub(super) enum Lane {
 
 impl<S: Store> Calls<S> {
     pub(super) fn new(store: S) -> Self {
-        Self { store: Arc::new(store), in_flight: FuturesUnordered::new() }
+        Self { store: Arc::new(store), in_flight: FuturesUnordered::new(), limits: Slab::new() }
     }
 
     /// As many commands as one call should have.
@@ -75,20 +87,15 @@ impl<S: Store> Calls<S> {
         self.store.max_batch().get()
     }
 
-    /// Sends these commands together.
+    /// Sends these commands together, and waits for their answers until `limit`, by the keeper's clock.
     pub(super) fn send(
-        &self,
+        &mut self,
         lane: Lane,
         sent: Vec<Sent>,
         mut commands: Vec<Command>,
         limit: Duration,
     ) {
         let store = self.store.clone();
-        // The other steps have a span each in their own request's.
-        let span = match lane {
-            Lane::Renewals => tracing::debug_span!("renew", locks = sent.len()),
-            Lane::Commands => Span::none(),
-        };
         let call = async move {
             match (commands.pop(), commands.is_empty()) {
                 (Some(command), true) => vec![store.apply(command).await],
@@ -99,37 +106,63 @@ impl<S: Store> Calls<S> {
                 (None, _) => Vec::new(),
             }
         };
+        // A store that panics must not take the locks of all others with it.
+        let (call, handle) = abortable(AssertUnwindSafe(call).catch_unwind());
+        let limit = self.limits.insert(Limit { at: Some(limit), call: handle });
+        // The other steps have a span each in their own request's.
+        let span = match lane {
+            Lane::Renewals => tracing::debug_span!("renew", locks = sent.len()),
+            Lane::Commands => Span::none(),
+        };
         self.in_flight.push(
             async move {
-                // A store that panics must not take the locks of all others with it.
-                let call = AssertUnwindSafe(call).catch_unwind();
-                let answers = match tokio::time::timeout(limit, call).await {
+                let answers = match call.await {
                     Ok(Ok(answers)) if answers.len() == sent.len() => Ok(answers),
                     // Which answer belongs to which command is not known then, and a lock must not
                     // be taken for another's.
                     Ok(Ok(_)) => Err("the store did not give one answer for each command"),
                     Ok(Err(_)) => Err("the store panicked"),
-                    Err(_) => Err("the call took longer than the keeper waits"),
+                    Err(Aborted) => Err("the call took longer than the keeper waits"),
                 };
                 let answers =
                     answers.unwrap_or_else(|why| vec![Err(StoreError::timeout(why)); sent.len()]);
-                Done { lane, sent, answers }
+                Done { limit, lane, sent, answers }
             }
             .instrument(span)
             .boxed(),
         );
     }
 
+    /// When the next call is to be given up.
+    pub(super) fn next_limit(&self) -> Option<Duration> {
+        self.limits.iter().filter_map(|(_, limit)| limit.at).min()
+    }
+
+    /// Gives up what has taken too long; each of these is then answered so.
+    pub(super) fn give_up(&mut self, now: Duration) {
+        for (_, limit) in &mut self.limits {
+            if limit.at.take_if(|at| *at <= now).is_some() {
+                limit.call.abort();
+            }
+        }
+    }
+
     /// The next call that is answered; pending while there is none.
     pub(super) async fn next(&mut self) -> Done {
         match self.in_flight.next().await {
-            Some(done) => done,
+            Some(done) => self.ended(done),
             None => std::future::pending().await,
         }
     }
 
     /// The next one, if it is answered already.
     pub(super) fn next_now(&mut self) -> Option<Done> {
-        self.in_flight.next().now_or_never().flatten()
+        let done = self.in_flight.next().now_or_never().flatten()?;
+        Some(self.ended(done))
+    }
+
+    fn ended(&mut self, done: Done) -> Done {
+        self.limits.remove(done.limit);
+        done
     }
 }

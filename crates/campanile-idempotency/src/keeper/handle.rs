@@ -49,7 +49,12 @@ impl LockKeeper {
         let (keeper, task) = Self::unspawned(store, Clock::boot());
         thread::Builder::new()
             .name("campanile-keeper".into())
-            .spawn(move || runtime.block_on(task))
+            .spawn(move || {
+                // As a task, not as what the runtime blocks on: to poll that again, it would look for
+                // events first, which is a call of the system for each answer of the store.
+                let task = runtime.spawn(task);
+                runtime.block_on(task)
+            })
             .map_err(|error| ConfigError::new(format!("no thread for the lock keeper: {error}")))?;
         Ok(keeper)
     }

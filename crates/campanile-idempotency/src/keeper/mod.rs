@@ -13,6 +13,7 @@
 //! * **Nothing is left behind.** A future that is dropped hands its lock over with one synchronous
 //!   send; an acquire whose answer is unknown is cancelled.
 
+mod alarm;
 mod calls;
 mod ends;
 mod handle;

@@ -12,8 +12,8 @@ use std::time::Duration;
 use campanile_core::{Clock, FencingToken, LostCause, StoreKey};
 use slab::Slab;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::sleep;
 
+use super::alarm::Alarm;
 use super::calls::{CALL_LIMIT, Calls, Done, Lane, Sent, call_limit};
 use super::ends::Ends;
 use super::message::Message;
@@ -89,6 +89,7 @@ impl<S: Store> Task<S> {
     pub(super) async fn run(mut self) {
         let mut inbox = Vec::with_capacity(INBOX);
         let mut closing = None;
+        let mut alarm = Alarm::new();
         loop {
             self.send();
             if self.slots.is_empty() {
@@ -104,8 +105,8 @@ impl<S: Store> Task<S> {
                 tracing::warn!(left = self.slots.len(), "the lock keeper ends unsettled");
                 return;
             }
-            let timer = self.timers.next().into_iter().chain(closing).min();
-            let wait = timer.map_or(Duration::MAX, |at| at.saturating_sub(now));
+            let times = [self.timers.next(), self.calls.next_limit(), closing];
+            let next = times.into_iter().flatten().min();
             tokio::select! {
                 count = self.received.recv_many(&mut inbox, INBOX), if closing.is_none() => {
                     if count == 0 {
@@ -115,12 +116,21 @@ impl<S: Store> Task<S> {
                 }
                 done = self.calls.next() => {
                     self.answered(done);
-                    while let Some(done) = self.calls.next_now() {
-                        self.answered(done);
-                    }
+                    self.answers();
                 }
-                () = sleep(wait), if timer.is_some() => self.fire(),
+                () = alarm.wait(next, &self.clock) => {
+                    // What was answered in time is not given up, although we are late ourselves.
+                    self.answers();
+                    self.fire();
+                }
             }
+        }
+    }
+
+    /// Takes in what is answered already.
+    fn answers(&mut self) {
+        while let Some(done) = self.calls.next_now() {
+            self.answered(done);
         }
     }
 
@@ -160,7 +170,8 @@ impl<S: Store> Task<S> {
     fn send_batch(&mut self, lane: Lane) {
         let most = self.calls.max_batch();
         let at = self.clock.now();
-        let (mut sent, mut commands) = (Vec::new(), Vec::new());
+        let room = self.queue(lane).slots.len().min(most);
+        let (mut sent, mut commands) = (Vec::with_capacity(room), Vec::with_capacity(room));
         let mut limit = CALL_LIMIT;
         while sent.len() < most
             && let Some(index) = self.queue(lane).slots.pop_front()
@@ -185,7 +196,7 @@ impl<S: Store> Task<S> {
         }
         if !sent.is_empty() {
             self.queue(lane).calls += 1;
-            self.calls.send(lane, sent, commands, limit);
+            self.calls.send(lane, sent, commands, at + limit);
         }
     }
 
@@ -214,6 +225,7 @@ impl<S: Store> Task<S> {
 
     fn fire(&mut self) {
         let now = self.clock.now();
+        self.calls.give_up(now);
         while let Some(index) = self.timers.pop(now) {
             let slot = &mut self.slots[index];
             slot.timer = None;
