@@ -121,27 +121,31 @@ where
                     acquiring(shared, pending.take().expect("it was there just now"))
                 }
                 StateProj::Processing { future, running, lost, span } => {
+                    let inner = running.as_mut().expect("taken once, at its end");
+                    let cancel = shared.guard.lost == OnLost::Cancel;
                     // The deadline first: a handler that was paused with its process beyond its
                     // lock is not polled again.
-                    if shared.guard.lost == OnLost::Cancel
-                        && let Poll::Ready(lost) = Pin::new(lost).poll(cx)
-                    {
+                    if let Some(lost) = inner.loss().filter(|_| cancel) {
                         State::refused(IdempotencyError::LockLost(lost))
                     } else {
-                        let inner = running.as_mut().expect("taken once, at its end");
                         let polled = span.in_scope(|| inner.handle(|| future.poll(cx)));
-                        let result = polled.map_or_else(
+                        let polled = polled.map_or_else(
                             |panicked| Poll::Ready(Err(Failure::Panicked(panicked))),
                             |polled| polled.map_err(Failure::Error),
                         );
-                        let result = ready!(result);
-                        let mut running = running.take().expect("it was there just now");
-                        // User code dies before its lock is let go.
-                        running.call(|| this.state.set(State::Answered { outcome: None }));
-                        match result {
-                            Ok(reply) => completed(shared, running, reply),
-                            Err(Failure::Error(error)) => failed(shared, running, error),
-                            Err(Failure::Panicked(panicked)) => failed(shared, running, panicked),
+                        match polled {
+                            // Only who has to wait needs to be woken by the loss.
+                            Poll::Pending if cancel => {
+                                let lost = ready!(Pin::new(lost).poll(cx));
+                                State::refused(IdempotencyError::LockLost(lost))
+                            }
+                            Poll::Pending => return Poll::Pending,
+                            Poll::Ready(result) => {
+                                let mut running = running.take().expect("it was there just now");
+                                // User code dies before its lock is let go.
+                                running.call(|| this.state.set(State::Answered { outcome: None }));
+                                ended(shared, running, result)
+                            }
                         }
                     }
                 }
@@ -171,6 +175,23 @@ where
 enum Failure<E> {
     Error(E),
     Panicked(Panicked),
+}
+
+fn ended<S, R, C>(
+    shared: &Shared<C>,
+    running: Running,
+    result: Result<S::Response, Failure<S::Error>>,
+) -> State<S, R>
+where
+    S: Service<R>,
+    S::Error: BoxableError,
+    C: ReplyCodec<S::Response>,
+{
+    match result {
+        Ok(reply) => completed(shared, running, reply),
+        Err(Failure::Error(error)) => failed(shared, running, error),
+        Err(Failure::Panicked(panicked)) => failed(shared, running, panicked),
+    }
 }
 
 fn acquiring<S: Service<R>, R: CarryLock, C>(

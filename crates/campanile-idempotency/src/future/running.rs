@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use campanile_core::{IdempotencyKey, Interrupt, LostCause};
+use campanile_core::{IdempotencyKey, Interrupt, LockLost, LostCause};
 
 use crate::error::Panicked;
 use crate::keeper::{HeldLock, Settlement};
@@ -31,6 +31,11 @@ impl Running {
     /// What is locked.
     pub(super) fn key(&self) -> &IdempotencyKey {
         self.held.as_ref().expect("until it has ended").lock().key()
+    }
+
+    /// Whether the lock is lost, and how.
+    pub(super) fn loss(&self) -> Option<LockLost> {
+        self.held.as_ref().expect("until it has ended").lock().loss()
     }
 
     /// Runs user code.
