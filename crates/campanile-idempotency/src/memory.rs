@@ -1,11 +1,12 @@
 //! The embedded store.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry::{Occupied, Vacant};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use campanile_core::{Answer, Clock, Command, Entry, StoreKey, step};
+use campanile_core::{Answer, Clock, Command, Entry, Retention, StoreKey, step};
 
 use crate::store::{Store, StoreError};
 
@@ -84,18 +85,28 @@ impl Store for MemoryStore {
 impl Entries {
     fn apply(&mut self, command: Command, now: SystemTime) -> Answer {
         let Command { key, operation, retention } = command;
-        let before = self.by_key.remove(&key).filter(|kept| now < kept.until);
-        let until = before.as_ref().map(|kept| kept.until);
-        let before = before.map(|kept| kept.entry);
+        let place = self.by_key.entry(key);
+        let before = match &place {
+            Occupied(place) => Some(place.get()).filter(|kept| now < kept.until),
+            Vacant(_) => None,
+        };
+        let until = before.map(|kept| kept.until);
+        let before = before.map(|kept| kept.entry.clone());
         let (after, reply) = step(before.clone(), &operation, now);
-        if let Some(entry) = after {
+        match (after, place) {
             // Only a write prolongs the entry's life.
-            let until = match until {
-                Some(until) if before.as_ref() == Some(&entry) => until,
-                _ => now + retention.of(entry.state()).min(MAX_RETENTION),
-            };
-            self.by_key.insert(key, Kept { entry, until });
-            self.sweep(now);
+            (Some(entry), Occupied(mut place)) => {
+                let until = until.filter(|_| before.as_ref() == Some(&entry));
+                let until = until.unwrap_or_else(|| end(&entry, retention, now));
+                place.insert(Kept { entry, until });
+            }
+            (Some(entry), Vacant(place)) => {
+                let until = end(&entry, retention, now);
+                place.insert(Kept { entry, until });
+                self.sweep(now);
+            }
+            (None, Occupied(place)) => drop(place.remove()),
+            (None, Vacant(_)) => {}
         }
         Answer::new(now, reply)
     }
@@ -108,6 +119,11 @@ impl Entries {
             self.sweep_at = self.by_key.len() * 2;
         }
     }
+}
+
+/// When an entry that is written now is over.
+fn end(entry: &Entry, retention: Retention, now: SystemTime) -> SystemTime {
+    now + retention.of(entry.state()).min(MAX_RETENTION)
 }
 
 /// A century: far beyond any use, and added to a time without overflow.
