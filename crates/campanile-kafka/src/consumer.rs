@@ -24,6 +24,7 @@ use crate::routes::{Routes, Single, Target};
 use crate::serve::Serve;
 use crate::summary::Summary;
 use crate::task::Task;
+use crate::vitals::Vitals;
 
 /// Feeds records into a tower service, and commits the offsets of those that are finished.
 ///
@@ -178,7 +179,8 @@ impl Consumer {
 
     fn start(self, target: Result<impl Target, ConfigError>) -> Serve {
         let consumer = format!("{self:?}");
-        let gate = Gate::new();
+        let poll_interval = Duration::from_millis(self.config.max_poll_interval_ms);
+        let gate = Gate::new(Vitals::new(poll_interval));
         Serve::new(consumer, gate.handle(), |signal| {
             // A task of its own: on a worker of the runtime it is next to the tasks that it starts,
             // and whoever awaits it may be busy with other things in between.
@@ -246,6 +248,7 @@ impl Consumer {
             // The dispatcher keeps to its own time-outs; this is for a runtime that does not run.
             revoke_timeout: timeouts.revoke + LET_GO * 2,
             start_timeout: self.start_timeout,
+            vitals: gate.vitals().clone(),
         })?;
         let policies = Policies {
             order: self.order,

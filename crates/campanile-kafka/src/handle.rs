@@ -8,7 +8,11 @@ use std::task::Context;
 use futures_util::task::AtomicWaker;
 use tokio::sync::watch;
 
-/// Pauses, resumes and ends a consumer that serves. Made by [`Serve::handle`](crate::Serve::handle);
+use crate::health::Health;
+use crate::status::Status;
+use crate::vitals::Vitals;
+
+/// Pauses, resumes and ends a consumer that serves, and tells how it does. Made by [`Serve::handle`](crate::Serve::handle);
 /// its clones are of the same consumer.
 ///
 /// While it is paused, the consumer dispatches nothing. What is at work ends and is committed, but
@@ -112,6 +116,16 @@ impl Handle {
         self.switch.shutdown(Shutdown::Now);
     }
 
+    /// Whether it works.
+    pub fn health(&self) -> Health {
+        Health::of(&self.switch.vitals)
+    }
+
+    /// How far it is, and what it has of each partition.
+    pub fn status(&self) -> Status {
+        self.switch.vitals.status()
+    }
+
     /// Why it is paused; `None` if it is not.
     pub fn paused(&self) -> Option<Paused> {
         self.switch.state.borrow().paused.clone()
@@ -164,6 +178,7 @@ impl fmt::Debug for Handle {
 struct Switch {
     state: watch::Sender<State>,
     dispatcher: AtomicWaker,
+    vitals: Arc<Vitals>,
 }
 
 #[derive(Default)]
@@ -228,13 +243,19 @@ pub(crate) struct Gate {
 }
 
 impl Gate {
-    pub(crate) fn new() -> Self {
-        let switch = Switch { state: watch::Sender::default(), dispatcher: AtomicWaker::new() };
+    pub(crate) fn new(vitals: Vitals) -> Self {
+        let vitals = Arc::new(vitals);
+        let switch =
+            Switch { state: watch::Sender::default(), dispatcher: AtomicWaker::new(), vitals };
         Self { switch: Arc::new(switch), open: true, resumed: 0, shutdown: None }
     }
 
     pub(crate) fn handle(&self) -> Handle {
         Handle { switch: self.switch.clone(), told: AtomicU64::new(NONE) }
+    }
+
+    pub(crate) fn vitals(&self) -> &Arc<Vitals> {
+        &self.switch.vitals
     }
 
     /// Whether records may be dispatched, and dead letters published, at this very moment.
@@ -279,6 +300,7 @@ impl Gate {
 
 impl Drop for Gate {
     fn drop(&mut self) {
+        self.switch.vitals.end();
         self.switch.change(|state| {
             state.paused = None;
             state.ended = true;
@@ -289,13 +311,19 @@ impl Drop for Gate {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use futures_util::FutureExt;
 
     use super::*;
 
+    fn gate() -> Gate {
+        Gate::new(Vitals::new(Duration::MAX))
+    }
+
     #[tokio::test]
     async fn who_waits_for_the_resume_from_elsewhere_learns_of_each_pause_once() {
-        let gate = Gate::new();
+        let gate = gate();
         let (pager, admin) = (gate.handle(), gate.handle());
         assert_eq!(pager.wait_paused().now_or_never(), None);
         for _ in 0..3 {
@@ -310,7 +338,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_pause_that_follows_while_the_one_before_is_told_is_told_as_well() {
-        let gate = Gate::new();
+        let gate = gate();
         let (pager, admin) = (gate.handle(), gate.handle());
         admin.pause();
         pager.wait_paused().await;
@@ -328,7 +356,7 @@ mod tests {
 
     #[tokio::test]
     async fn when_serving_has_ended_nobody_waits() {
-        let gate = Gate::new();
+        let gate = gate();
         let (pager, admin) = (gate.handle(), gate.handle());
         admin.pause();
         pager.wait_paused().await;
@@ -343,7 +371,7 @@ mod tests {
 
     #[test]
     fn each_demand_to_end_is_taken_once_and_none_takes_back_the_one_before() {
-        let mut gate = Gate::new();
+        let mut gate = gate();
         let handle = gate.handle();
         assert_eq!(gate.take_shutdown(), None);
         handle.shutdown();
@@ -357,7 +385,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_flood_is_told_also_where_it_was_paused_by_hand_and_no_hand_hides_it() {
-        let gate = Gate::new();
+        let gate = gate();
         let admin = gate.handle();
         admin.pause();
         let flood = Paused::Flood { most: 50, of_last: 100 };

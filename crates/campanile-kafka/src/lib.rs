@@ -74,6 +74,10 @@
 //! * **Records** come as they are. A header's name that is not UTF-8 has U+FFFD in the place of what is
 //!   not.
 //! * **Memory** is bounded by [a budget](Consumer::with_budget).
+//! * **The end** comes with a signal ([`Serve::with_shutdown_signals`]) or by a [`Handle`]: what is at
+//!   work may end, within the same time as at a rebalance, and a second signal does not wait for it.
+//! * **Health** is the driver's own progress: a store or brokers that are away leave it live. See
+//!   [`Health`], and [`HealthService`] for probes; [`Handle::status`] tells the lag of each partition.
 //!
 //! # Events
 //!
@@ -94,6 +98,7 @@
 //!   services.
 //! * `dead_letter` publishes what is given up, and `retry_topics` what waits; both through `publish`,
 //!   which waits for acknowledgements.
+//! * `vitals` is what a [`Handle`] can see: `status` and `health` are made of it.
 //! * `watermark` is the one place that knows which offset may be committed.
 
 mod backoff;
@@ -103,9 +108,11 @@ mod consumer;
 mod dead_letter;
 mod dispatch;
 mod error;
+mod extent;
 mod flood;
 mod given_up;
 mod handle;
+mod health;
 mod intake;
 mod log;
 mod millis;
@@ -116,9 +123,11 @@ mod routes;
 mod serve;
 mod signals;
 mod slot;
+mod status;
 mod summary;
 mod task;
 mod verdict;
+mod vitals;
 mod watermark;
 
 pub use self::config::ConsumerConfig;
@@ -128,9 +137,11 @@ pub use self::error::ConsumerError;
 pub use self::flood::FloodGuard;
 pub use self::given_up::GivenUp;
 pub use self::handle::{Handle, Paused};
+pub use self::health::{Health, HealthService, Unhealthy};
 pub use self::intake::ToRecord;
 pub use self::order::Order;
 pub use self::retry_topics::RetryTopics;
 pub use self::routes::{NoRoute, Routes};
 pub use self::serve::Serve;
+pub use self::status::{PartitionStatus, Stage, Status};
 pub use self::summary::Summary;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 use crate::budget::Stock;
+use crate::extent::Extent;
 use crate::retry_topics::Rung;
 
 /// No offset.
@@ -24,6 +25,7 @@ pub(crate) struct Slot {
     pub(crate) rung: Option<Rung>,
     /// What is kept in memory of it.
     pub(crate) stock: Stock,
+    pub(crate) extent: Extent,
     mark: AtomicI64,
     over: AtomicBool,
 }
@@ -36,6 +38,7 @@ impl Slot {
             partition,
             rung,
             stock: Stock::default(),
+            extent: Extent::new(),
             mark: AtomicI64::new(NONE),
             over: AtomicBool::new(false),
         }

@@ -22,7 +22,8 @@ pub use campanile_idempotency::{
 #[cfg(feature = "kafka")]
 pub use campanile_kafka::{
     Consumer, ConsumerConfig, ConsumerError, DeadLetter, FloodGuard, GivenUp, Handle, HeaderStyle,
-    NoRoute, Order, Paused, RetryTopics, Routes, Serve, Summary, ToRecord,
+    Health, HealthService, NoRoute, Order, PartitionStatus, Paused, RetryTopics, Routes, Serve,
+    Stage, Status, Summary, ToRecord, Unhealthy,
 };
 #[cfg(feature = "redis")]
 pub use campanile_redis::{

@@ -32,6 +32,7 @@ use crate::error::{ConsumerError, panic_text};
 use crate::handle::{Gate, Shutdown};
 use crate::intake::{Event, Intake};
 use crate::routes::Target;
+use crate::status;
 use crate::summary::Summary;
 use crate::task::Task;
 
@@ -173,6 +174,7 @@ impl<S: Target> Dispatcher<S> {
                     let timeout = if lost { Duration::ZERO } else { self.revoke_timeout };
                     self.board.revoked(slots, timeout, done);
                 }
+                Event::Tick => self.board.look(),
                 Event::Failed(error) => self.stop(Some(error)),
             }
         }
@@ -244,6 +246,7 @@ impl<S: Target> Dispatcher<S> {
         match &mut self.stage {
             Stage::Draining if self.board.is_drained() => {
                 self.intake.close();
+                self.board.vitals().enter(status::Stage::Closing);
                 self.stage = Stage::Closing(Box::pin(tokio::time::sleep(CLOSE)));
                 true
             }
@@ -266,6 +269,7 @@ impl<S: Target> Dispatcher<S> {
         }
         if matches!(self.stage, Stage::Serving) {
             self.stage = Stage::Draining;
+            self.board.vitals().enter(status::Stage::Draining);
             self.intake.stop_reading();
             self.board.stop(self.drain_timeout);
         }

@@ -68,6 +68,11 @@ impl StoreHealth {
         !matches!(self.state, State::Down { probe: Probe::After(_) | Probe::Running(..), .. })
     }
 
+    /// Whether it does not answer.
+    pub(super) fn is_down(&self) -> bool {
+        matches!(self.state, State::Down { .. })
+    }
+
     /// This record was dispatched.
     pub(super) fn dispatched(&mut self, id: StrandId) {
         if let State::Down { probe: probe @ Probe::Due, .. } = &mut self.state {

@@ -17,12 +17,14 @@ use super::assignment::{self, Assignment, Held};
 use super::commit::{self, Failure};
 use crate::retry_topics::Rungs;
 use crate::slot::Slot;
+use crate::vitals::Vitals;
 
 pub(super) struct IntakeContext {
     /// Locked by the thread that polls and its callbacks, never while it polls.
     assignment: Mutex<Assignment>,
     events: UnboundedSender<Event>,
     revoke_timeout: Duration,
+    vitals: Arc<Vitals>,
     /// The text that came with the last error.
     reason: Mutex<Option<String>>,
     /// Whether the last commit failed: so that an outage is told once.
@@ -34,11 +36,13 @@ impl IntakeContext {
         events: UnboundedSender<Event>,
         revoke_timeout: Duration,
         rungs: Rungs,
+        vitals: Arc<Vitals>,
     ) -> Self {
         Self {
             assignment: Mutex::new(Assignment::new(rungs)),
             events,
             revoke_timeout,
+            vitals,
             reason: Mutex::default(),
             commits_fail: AtomicBool::new(false),
         }
@@ -83,6 +87,7 @@ impl IntakeContext {
 
     fn assign(&self, partitions: &TopicPartitionList) {
         let slots = self.assignment().assign(partitions);
+        self.vitals.assign(&slots);
         // A cooperative rebalance that adds nothing is one, too.
         if !slots.is_empty() {
             tracing::info!(partitions = %names(slots.iter().map(|slot| &**slot)), "assigned");
@@ -97,6 +102,7 @@ impl IntakeContext {
     fn revoke(&self, consumer: &BaseConsumer<Self>, partitions: &TopicPartitionList) {
         let lost = consumer.assignment_lost();
         let mut held = self.assignment().revoke(partitions);
+        self.vitals.revoke(lost);
         if held.is_empty() {
             return;
         }

@@ -33,6 +33,7 @@ use crate::budget::Amount;
 use crate::error::ConsumerError;
 use crate::retry_topics::Rungs;
 use crate::slot::{Slot, SlotId};
+use crate::vitals::Vitals;
 
 use self::control::{Control, Stage};
 pub use self::to_record::ToRecord;
@@ -50,6 +51,7 @@ pub(crate) struct Settings {
     /// How long a revoke waits for the dispatcher at most.
     pub(crate) revoke_timeout: Duration,
     pub(crate) start_timeout: Duration,
+    pub(crate) vitals: Arc<Vitals>,
 }
 
 /// What the thread tells the dispatcher.
@@ -60,6 +62,8 @@ pub(crate) enum Event {
     Records(Vec<Received>),
     /// Partitions are taken away. The thread waits until `done` is dropped.
     Revoked { slots: Vec<SlotId>, lost: bool, done: Done },
+    /// Comes about once a second, and not before the last one was answered.
+    Tick,
     /// Nothing comes any more.
     Failed(ConsumerError),
 }

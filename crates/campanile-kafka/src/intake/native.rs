@@ -2,18 +2,23 @@
 //!
 //! * A header's name as bytes. rdkafka panics on one that is not UTF-8, and a name is whatever a
 //!   producer has sent.
+//! * How far a partition goes, as librdkafka knows it by its fetches. rdkafka only asks the brokers.
+//! * Whether the group has taken this consumer in.
 //! * The answer to an asynchronous commit. rdkafka starts such a commit without a queue to answer to,
 //!   so its failure would be known to nobody.
 
 #![allow(unsafe_code)]
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::{ptr, slice};
 
 use rdkafka::TopicPartitionList;
 use rdkafka::bindings::{
-    rd_kafka_commit_queue, rd_kafka_header_get_all, rd_kafka_headers_t, rd_kafka_message_headers,
-    rd_kafka_queue_destroy, rd_kafka_queue_get_consumer, rd_kafka_resp_err_t as Code,
+    rd_kafka_commit_queue, rd_kafka_consumer_group_metadata,
+    rd_kafka_consumer_group_metadata_destroy, rd_kafka_consumer_group_metadata_generation_id,
+    rd_kafka_get_watermark_offsets, rd_kafka_header_get_all, rd_kafka_headers_t,
+    rd_kafka_message_headers, rd_kafka_queue_destroy, rd_kafka_queue_get_consumer,
+    rd_kafka_resp_err_t as Code,
 };
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::{KafkaError, KafkaResult};
@@ -42,6 +47,41 @@ pub(super) fn commit<C: ConsumerContext>(
         Code::RD_KAFKA_RESP_ERR_NO_ERROR => Ok(()),
         code => Err(KafkaError::ConsumerCommit(code.into())),
     }
+}
+
+/// The offset behind a partition's last record, as the last fetch has told. Asks nobody.
+pub(super) fn end<C: ConsumerContext>(
+    consumer: &BaseConsumer<C>,
+    topic: &str,
+    partition: i32,
+) -> Option<i64> {
+    // No topic's name has a NUL byte.
+    let topic = CString::new(topic).ok()?;
+    let client = consumer.client().native_ptr();
+    let (mut low, mut high) = (-1, -1);
+    // SAFETY: the consumer is borrowed, so its handle is alive; the name ends with NUL, and name and
+    // offsets live during the call, which keeps none of them.
+    let code = unsafe {
+        rd_kafka_get_watermark_offsets(client, topic.as_ptr(), partition, &mut low, &mut high)
+    };
+    // Negative where it is not known.
+    (code == Code::RD_KAFKA_RESP_ERR_NO_ERROR && high >= 0).then_some(high)
+}
+
+/// Whether the group has taken it in: whether it is a member of one of the group's generations.
+pub(super) fn is_member<C: ConsumerContext>(consumer: &BaseConsumer<C>) -> bool {
+    let client = consumer.client().native_ptr();
+    // SAFETY: the consumer is borrowed, so its handle is alive. What this gives is ours to destroy; it
+    // is null for a consumer without a group.
+    let metadata = unsafe { rd_kafka_consumer_group_metadata(client) };
+    if metadata.is_null() {
+        return false;
+    }
+    // SAFETY: it is not null, and alive.
+    let generation = unsafe { rd_kafka_consumer_group_metadata_generation_id(metadata) };
+    // SAFETY: it is not used any more.
+    unsafe { rd_kafka_consumer_group_metadata_destroy(metadata) };
+    generation > 0
 }
 
 /// Each header's name and value, in order. A value that is null is `None`.

@@ -38,6 +38,7 @@ pub(super) fn check(
             if control.stage() != Stage::Reading {
                 return Ok(());
             }
+            settings.vitals.round();
             let waited = clock.now() - start;
             let trouble = match ask(consumer, topic) {
                 Answer::Good => break,

@@ -20,6 +20,8 @@ use super::{Event, Received, Settings, message, native, start};
 use crate::budget::Amount;
 use crate::error::ConsumerError;
 use crate::slot::Slot;
+use crate::status;
+use crate::vitals::Vitals;
 
 /// The most records of one hand-over.
 const BATCH: usize = 512;
@@ -27,6 +29,9 @@ const BATCH: usize = 512;
 /// How long the thread sleeps if nobody wakes it. librdkafka does when there is something, and the
 /// dispatcher when there is room; this is for what neither tells.
 const IDLE: Duration = Duration::from_millis(20);
+
+/// How often the dispatcher is asked whether it works.
+const TICK: Duration = Duration::from_secs(1);
 
 /// Consumes until it is told to close.
 pub(super) fn run(settings: Settings, control: Arc<Control>, events: UnboundedSender<Event>) {
@@ -50,6 +55,9 @@ struct Worker {
     paused: usize,
     /// When changed marks were last committed.
     committed: Duration,
+    vitals: Arc<Vitals>,
+    ticked: Duration,
+    newer_protocol: bool,
 }
 
 impl Worker {
@@ -58,7 +66,12 @@ impl Worker {
         control: Arc<Control>,
         events: UnboundedSender<Event>,
     ) -> Result<Self, ConsumerError> {
-        let context = IntakeContext::new(events, settings.revoke_timeout, settings.rungs.clone());
+        let context = IntakeContext::new(
+            events,
+            settings.revoke_timeout,
+            settings.rungs.clone(),
+            settings.vitals.clone(),
+        );
         let mut consumer: BaseConsumer<IntakeContext> =
             settings.client.create_with_context(context).map_err(|error| match error {
                 KafkaError::ClientCreation(text) => {
@@ -75,9 +88,24 @@ impl Worker {
         })?;
         let clock = Clock::boot();
         let committed = clock.now();
+        let (vitals, ticked) = (settings.vitals.clone(), committed);
+        vitals.enter(status::Stage::Serving);
+        let newer_protocol = settings.client.get("group.protocol") == Some("consumer");
         let (flow, run, paused) = (Flow::Open, None, 0);
         let retries = !settings.rungs.is_empty();
-        Ok(Self { consumer, control, clock, flow, retries, run, paused, committed })
+        Ok(Self {
+            consumer,
+            control,
+            clock,
+            flow,
+            retries,
+            run,
+            paused,
+            committed,
+            vitals,
+            ticked,
+            newer_protocol,
+        })
     }
 
     fn work(mut self) {
@@ -90,6 +118,7 @@ impl Worker {
             self.flow = self.flow.next(self.control.level(), now);
             self.pause_and_resume(stage);
             self.commit_changed(now);
+            self.tick(now);
             let read = match (stage, self.flow) {
                 (Stage::Reading, Flow::Full { .. }) => self.wait_for_room(),
                 (Stage::Reading, _) => self.read(),
@@ -122,6 +151,7 @@ impl Worker {
                     let Some(slot) = slot_of(&mut self.run, &context, &message) else {
                         continue;
                     };
+                    slot.extent.read(message.offset());
                     let received = message::received(slot, &message);
                     let one = Amount::of(&received.record);
                     slot.stock.receive(one);
@@ -222,6 +252,29 @@ impl Worker {
         let span = tracing::debug_span!("commit", partitions = offsets.count());
         if let Err(error) = span.in_scope(|| native::commit(&self.consumer, &offsets)) {
             context.commit_ended(Err(error));
+        }
+    }
+
+    /// Shows that it works; once a second, asks the same of the dispatcher, and librdkafka how far
+    /// partitions go.
+    fn tick(&mut self, now: Duration) {
+        self.vitals.round();
+        if now.saturating_sub(self.ticked) < TICK {
+            return;
+        }
+        self.ticked = now;
+        let context = self.consumer.context();
+        for held in context.assignment().iter_mut() {
+            if let Some(end) = native::end(&self.consumer, &held.slot.topic, held.slot.partition) {
+                held.slot.extent.reaches(end);
+            }
+        }
+        // In the newer protocol a member that gets no partitions is told nothing.
+        if self.newer_protocol && !self.vitals.is_assigned() && native::is_member(&self.consumer) {
+            self.vitals.assign(&[]);
+        }
+        if self.vitals.ask() {
+            context.tell(Event::Tick);
         }
     }
 

@@ -75,6 +75,28 @@ async fn two_consumers_share_a_topic_without_loss_and_without_duplicates() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_spare_member_of_the_group_is_ready_in_each_protocol() {
+    for (name, protocol) in [("spare.classic", "classic"), ("spare.newer", "consumer")] {
+        let kafka = topic(name, 1, &[]).await;
+        let mut config = kafka.consumer_config(name);
+        if protocol == "consumer" {
+            config.remove("session.timeout.ms").remove("heartbeat.interval.ms");
+            config.set("group.protocol", protocol);
+        }
+        let members: Vec<_> = (0..2)
+            .map(|_| serve(consumer(config.clone(), name), logging(&Log::default())))
+            .collect();
+        let handles: Vec<_> = members.iter().map(|member| member.handle()).collect();
+        let held = || handles.iter().map(|handle| handle.status().partitions.len()).sum::<usize>();
+        let ready = || handles.iter().all(|handle| handle.health().ready.is_ok());
+        until("both are ready, and one has it", || ready() && held() == 1).await;
+        for member in members {
+            member.stop().await.unwrap();
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn transaction_markers_and_aborted_records_do_not_stop_the_watermark() {
     let kafka = topic("transactions", 1, &[]).await;
     let bootstrap = kafka.bootstrap();

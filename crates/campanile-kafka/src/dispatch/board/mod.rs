@@ -3,6 +3,7 @@
 
 mod ended;
 mod given_up;
+mod look;
 mod retry;
 
 use std::collections::HashMap;

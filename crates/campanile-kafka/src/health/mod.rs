@@ -1,0 +1,208 @@
+//! Whether a consumer works, for those who restart it and for those who wait for it.
+
+mod service;
+
+use std::fmt;
+use std::time::Duration;
+
+pub use self::service::HealthService;
+use crate::status::Stage;
+use crate::vitals::Vitals;
+
+/// How long the dispatcher may owe an answer. It needs microseconds for one, unless code of the user's
+/// blocks it (a `poll_ready` or `call` that waits, handlers that block every thread of the runtime):
+/// more than a busy machine ever takes, and less than anybody should wait for a restart.
+const ANSWER: Duration = Duration::from_secs(30);
+
+/// Whether a consumer works. Given by [`Handle::health`](crate::Handle::health); as an HTTP service
+/// it is [`HealthService`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Health {
+    /// Whether the driver itself makes progress; if it does not, only a restart helps.
+    ///
+    /// Both its halves are looked at: the thread that polls Kafka goes through its rounds, and the
+    /// task that dispatches answers it. Nothing outside the process counts: a store or brokers that
+    /// are away, a pause and a handler that takes long leave it live. It is live before it serves,
+    /// and not after the end.
+    pub live: Result<(), Unhealthy>,
+    /// Whether it is live, its group has assigned partitions to it (if only none: a spare member is
+    /// ready), the store answers, and it is not shutting down.
+    ///
+    /// A pause leaves it ready, so that whoever is to resume it through a service of Kubernetes'
+    /// still reaches it: see [`Handle::paused`](crate::Handle::paused).
+    pub ready: Result<(), Unhealthy>,
+}
+
+/// Why a consumer is not live, or not ready.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Unhealthy {
+    /// Not live: the thread that polls Kafka has begun no round for so long. At most
+    /// `max.poll.interval.ms` is allowed, after which it is not in its group any more.
+    #[non_exhaustive]
+    Intake {
+        /// For so long.
+        silent: Duration,
+    },
+    /// Not live: the task that dispatches has not answered for so long; 30 s are allowed. Something
+    /// blocks the runtime's threads.
+    #[non_exhaustive]
+    Dispatcher {
+        /// For so long.
+        silent: Duration,
+    },
+    /// Not live: serving has ended.
+    Ended,
+    /// Not ready: the brokers or the topics were not found so far.
+    Starting,
+    /// Not ready: it is shutting down.
+    ShuttingDown,
+    /// Not ready: its group has not assigned anything yet, or it was put out of its group.
+    Unassigned,
+    /// Not ready: the store does not answer, so nothing is dispatched.
+    StoreDown,
+}
+
+impl fmt::Display for Unhealthy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Intake { silent } => {
+                write!(f, "the thread that polls Kafka hangs, for {silent:.0?}")
+            }
+            Self::Dispatcher { silent } => write!(
+                f,
+                "the dispatcher hangs, for {silent:.0?}: something blocks the runtime's threads"
+            ),
+            Self::Ended => f.write_str("serving has ended"),
+            Self::Starting => f.write_str("starting: the brokers or the topics were not found yet"),
+            Self::ShuttingDown => f.write_str("shutting down"),
+            Self::Unassigned => f.write_str("the group has assigned no partitions yet"),
+            Self::StoreDown => f.write_str("the store does not answer, so nothing is dispatched"),
+        }
+    }
+}
+
+impl std::error::Error for Unhealthy {}
+
+impl Health {
+    pub(crate) fn of(vitals: &Vitals) -> Self {
+        let live = live(vitals);
+        let ready = live.clone().and_then(|()| ready(vitals));
+        Self { live, ready }
+    }
+}
+
+fn live(vitals: &Vitals) -> Result<(), Unhealthy> {
+    let over = |silent: Option<Duration>, most| silent.filter(|silent| *silent > most);
+    if vitals.stage() == Stage::Ended {
+        return Err(Unhealthy::Ended);
+    }
+    // First, for the thread waits for the dispatcher when partitions are revoked.
+    if let Some(silent) = over(vitals.since_asked(), ANSWER) {
+        return Err(Unhealthy::Dispatcher { silent });
+    }
+    match over(vitals.since_round(), vitals.longest_round()) {
+        // Its last one is the consumer's drop, and that is waited for elsewhere.
+        Some(silent) if vitals.stage() < Stage::Closing => Err(Unhealthy::Intake { silent }),
+        _ => Ok(()),
+    }
+}
+
+fn ready(vitals: &Vitals) -> Result<(), Unhealthy> {
+    match vitals.stage() {
+        Stage::Starting => Err(Unhealthy::Starting),
+        Stage::Serving if !vitals.is_assigned() => Err(Unhealthy::Unassigned),
+        Stage::Serving if vitals.is_store_down() => Err(Unhealthy::StoreDown),
+        Stage::Serving => Ok(()),
+        Stage::Draining | Stage::Closing | Stage::Ended => Err(Unhealthy::ShuttingDown),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const POLL: Duration = Duration::from_secs(300);
+
+    async fn later(time: Duration) {
+        tokio::time::advance(time).await;
+    }
+
+    fn serving() -> Vitals {
+        let vitals = Vitals::new(POLL);
+        vitals.enter(Stage::Serving);
+        vitals.round();
+        vitals.assign(&[]);
+        vitals
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_is_not_awaited_is_live_however_long_it_takes_and_not_ready() {
+        let vitals = Vitals::new(POLL);
+        later(POLL * 2).await;
+        let health = Health::of(&vitals);
+        assert_eq!((health.live, health.ready), (Ok(()), Err(Unhealthy::Starting)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_dispatcher_that_has_nothing_to_answer_is_live_and_one_that_does_not_answer_is_not() {
+        let vitals = serving();
+        later(ANSWER * 2).await;
+        assert_eq!(Health::of(&vitals).ready, Ok(()), "nobody has asked it");
+        assert!(vitals.ask());
+        later(ANSWER).await;
+        assert_eq!(Health::of(&vitals).live, Ok(()));
+        assert!(!vitals.ask(), "it is not asked twice");
+        later(Duration::from_millis(1)).await;
+        let silent = ANSWER + Duration::from_millis(1);
+        assert_eq!(Health::of(&vitals).live, Err(Unhealthy::Dispatcher { silent }));
+        vitals.answer(false);
+        assert_eq!(Health::of(&vitals).live, Ok(()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_thread_that_begins_no_round_is_dead_once_its_group_has_given_it_up() {
+        let vitals = serving();
+        later(POLL).await;
+        assert_eq!(Health::of(&vitals).live, Ok(()));
+        later(Duration::from_secs(1)).await;
+        let dead = Err(Unhealthy::Intake { silent: POLL + Duration::from_secs(1) });
+        assert_eq!(Health::of(&vitals), Health { live: dead.clone(), ready: dead });
+        vitals.enter(Stage::Closing);
+        assert_eq!(Health::of(&vitals).live, Ok(()), "it closes the consumer");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_store_that_is_down_makes_it_unready_and_leaves_it_live() {
+        let vitals = serving();
+        vitals.answer(true);
+        later(POLL).await;
+        vitals.round();
+        let health = Health::of(&vitals);
+        assert_eq!((health.live, health.ready), (Ok(()), Err(Unhealthy::StoreDown)));
+        vitals.answer(false);
+        assert_eq!(Health::of(&vitals).ready, Ok(()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_assignment_that_was_lost_makes_it_unready_and_a_revoke_does_not() {
+        let vitals = serving();
+        vitals.revoke(false);
+        assert_eq!(Health::of(&vitals).ready, Ok(()));
+        vitals.revoke(true);
+        assert_eq!(Health::of(&vitals).ready, Err(Unhealthy::Unassigned));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_shuts_down_is_live_until_the_end_and_not_ready() {
+        let vitals = serving();
+        for stage in [Stage::Draining, Stage::Closing] {
+            vitals.enter(stage);
+            let health = Health::of(&vitals);
+            assert_eq!((health.live, health.ready), (Ok(()), Err(Unhealthy::ShuttingDown)));
+        }
+        vitals.end();
+        assert_eq!(Health::of(&vitals).live, Err(Unhealthy::Ended));
+    }
+}

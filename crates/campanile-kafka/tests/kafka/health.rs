@@ -1,0 +1,132 @@
+//! Who is live, and who is ready.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use axum::Router;
+use axum::body::{Body, to_bytes};
+use axum::http::{Request, StatusCode};
+use campanile_core::{BoxError, Record};
+use campanile_idempotency::{IdempotencyError, StoreError};
+use campanile_kafka::{Handle, HealthService, Paused, Unhealthy};
+use campanile_test::MockKafka;
+use tower::{Service, ServiceExt, service_fn};
+
+use crate::support::{consumer, fill, mock, serve, start, until};
+
+fn accepts() -> impl Service<Record, Response = (), Error = BoxError, Future: Send> + Send {
+    service_fn(|_: Record| async { Ok(()) })
+}
+
+fn is_ready(handle: &Handle) -> bool {
+    handle.health().ready.is_ok()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_consumer_is_ready_with_its_assignment_also_if_that_is_empty() {
+    let kafka = mock("orders", 1, 1);
+    let serve_one = consumer(kafka.consumer_config("g"), "orders").serve(accepts());
+    let first = serve_one.handle();
+    assert_eq!(first.health().ready, Err(Unhealthy::Starting));
+    assert_eq!(first.health().live, Ok(()));
+    let one = start(serve_one);
+    until("its partition", || is_ready(&first)).await;
+    assert_eq!(first.status().partitions.len(), 1);
+
+    let other = serve(consumer(kafka.consumer_config("g"), "orders"), accepts());
+    let second = other.handle();
+    until("the spare one", || is_ready(&second)).await;
+    until("both again", || is_ready(&first) && is_ready(&second)).await;
+    let partitions = || first.status().partitions.len() + second.status().partitions.len();
+    until("one has it", || partitions() == 1).await;
+    one.stop().await.unwrap();
+    other.stop().await.unwrap();
+    for handle in [first, second] {
+        assert_eq!(handle.health().live, Err(Unhealthy::Ended));
+        assert_eq!(handle.health().ready, Err(Unhealthy::Ended));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn brokers_that_are_away_leave_it_live_and_when_its_group_has_given_it_up_it_is_not_ready() {
+    let kafka = mock("orders", 1, 1);
+    let mut config = kafka.consumer_config("g");
+    config.set("session.timeout.ms", "1000").set("heartbeat.interval.ms", "100");
+    let serving = serve(consumer(config, "orders"), accepts());
+    let handle = serving.handle();
+    until("it is ready", || is_ready(&handle)).await;
+    kafka.cluster().broker_down(1).unwrap();
+    let unassigned = Err(Unhealthy::Unassigned);
+    until("its session is over", || handle.health().ready == unassigned).await;
+    assert_eq!(handle.health().live, Ok(()));
+    kafka.cluster().broker_up(1).unwrap();
+    until("it is ready again", || is_ready(&handle)).await;
+    serving.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_is_down_makes_it_unready_and_leaves_it_live() {
+    let kafka = mock("orders", 1, 1);
+    let down = Arc::new(AtomicBool::new(false));
+    let is_down = down.clone();
+    let service = service_fn(move |_: Record| {
+        let down = is_down.load(Ordering::SeqCst);
+        async move {
+            match down {
+                true => Err(IdempotencyError::Store(StoreError::unavailable("refused")).into()),
+                false => Ok::<_, BoxError>(()),
+            }
+        }
+    });
+    // After an outage, one is told from a part of the store that is away by as many failures in a row.
+    let consumer = consumer(kafka.consumer_config("g"), "orders").with_max_in_flight(1);
+    let serving = serve(consumer, service);
+    let handle = serving.handle();
+    until("it is ready", || is_ready(&handle)).await;
+    for _ in 0..2 {
+        down.store(true, Ordering::SeqCst);
+        fill(&kafka, "orders", 1, 1);
+        until("it is not", || handle.health().ready == Err(Unhealthy::StoreDown)).await;
+        assert_eq!(handle.health().live, Ok(()));
+        down.store(false, Ordering::SeqCst);
+        until("it is again", || is_ready(&handle)).await;
+    }
+    serving.stop().await.unwrap();
+}
+
+/// Status and body of the answer to this path.
+async fn get(routes: &Router, path: &str) -> (StatusCode, String) {
+    let request = Request::get(path).body(Body::empty()).unwrap();
+    let (parts, body) = routes.clone().oneshot(request).await.unwrap().into_parts();
+    let body = to_bytes(body, 1000).await.unwrap();
+    (parts.status, String::from_utf8(body.to_vec()).unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_router_answers_probes_with_it_wherever_it_is_mounted() {
+    let kafka = MockKafka::start(1).unwrap();
+    kafka.create_topic("orders", 1).unwrap();
+    let serving = start(consumer(kafka.consumer_config("g"), "orders").serve(accepts()));
+    let handle = serving.handle();
+    let service = HealthService::new(handle.clone());
+    let routes = Router::new()
+        .nest_service("/health", service.clone())
+        .route_service("/ready", service.clone())
+        .route_service("/live", service);
+    until("it is ready", || is_ready(&handle)).await;
+    // Whoever is to resume it must reach it.
+    handle.pause();
+    assert_eq!(handle.paused(), Some(Paused::ByHandle));
+    for path in ["/ready", "/health/ready"] {
+        assert_eq!(get(&routes, path).await, (StatusCode::OK, "ready\n".to_owned()));
+    }
+    for path in ["/live", "/health/live"] {
+        assert_eq!(get(&routes, path).await, (StatusCode::OK, "live\n".to_owned()));
+    }
+    assert_eq!(get(&routes, "/health/else").await.0, StatusCode::NOT_FOUND);
+    serving.stop().await.unwrap();
+    for path in ["/live", "/health/ready"] {
+        let ended = (StatusCode::SERVICE_UNAVAILABLE, "serving has ended\n".to_owned());
+        assert_eq!(get(&routes, path).await, ended);
+    }
+}

@@ -1,0 +1,94 @@
+//! What a handle tells of a consumer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use campanile_core::{BoxError, Record};
+use campanile_kafka::{PartitionStatus, Stage};
+use tokio::sync::Semaphore;
+use tower::service_fn;
+
+use crate::support::{Log, consumer, fill, mock, serve, start, until, within};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_partition_tells_its_lag_its_mark_and_what_is_held_of_it() {
+    let kafka = mock("orders", 2, 10);
+    let (begun, permits) = (Log::default(), Arc::new(Semaphore::new(0)));
+    let (seen, gate) = (begun.clone(), permits.clone());
+    let service = service_fn(move |record: Record| {
+        seen.push(&record);
+        let gate = gate.clone();
+        async move {
+            gate.acquire().await?.forget();
+            Ok::<_, BoxError>(())
+        }
+    });
+    let serve = consumer(kafka.consumer_config("g"), "orders").serve(service);
+    let handle = serve.handle();
+    let status = handle.status();
+    assert_eq!((status.stage, status.partitions.len()), (Stage::Starting, 0));
+    let serving = start(serve);
+
+    let all = |check: &dyn Fn(&PartitionStatus) -> bool| {
+        let partitions = handle.status().partitions;
+        partitions.len() == 2 && partitions.iter().all(check)
+    };
+    until("all are held", || all(&|p| p.held == 10)).await;
+    begun.reaches(2).await;
+    let status = handle.status();
+    assert_eq!(status.stage, Stage::Serving);
+    let names: Vec<_> = status.partitions.iter().map(|p| (&*p.topic, p.partition)).collect();
+    assert_eq!(names, [("orders", 0), ("orders", 1)]);
+    assert!(all(&|p| (p.lag, p.mark) == (Some(10), None)), "{status:?}");
+
+    permits.add_permits(8);
+    begun.reaches(10).await;
+    let mark = |p: &PartitionStatus| p.mark.unwrap_or_default();
+    until("the marks move", || handle.status().partitions.iter().map(mark).sum::<i64>() == 8).await;
+    assert!(all(&|p| p.lag == Some(10 - mark(p) as u64) && p.held == p.lag.unwrap()));
+
+    permits.add_permits(100);
+    let done = |p: &PartitionStatus| (p.lag, p.mark, p.held) == (Some(0), Some(10), 0);
+    until("all is finished", || all(&done)).await;
+    serving.stop().await.unwrap();
+    let status = handle.status();
+    assert_eq!((status.stage, status.partitions.len()), (Stage::Ended, 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_lag_grows_with_what_is_produced_while_nothing_is_finished() {
+    let kafka = mock("orders", 1, 1);
+    let service = service_fn(|_: Record| std::future::pending::<Result<(), BoxError>>());
+    // So small that what comes later is not read.
+    let consumer = consumer(kafka.consumer_config("g"), "orders")
+        .with_budget(1, 1 << 20)
+        .with_drain_timeout(Duration::ZERO);
+    let serving = serve(consumer, service);
+    let handle = serving.handle();
+    let lag = || handle.status().partitions.first().and_then(|p| p.lag);
+    until("the first", || lag() == Some(1)).await;
+    fill(&kafka, "orders", 1, 20);
+    until("those behind it", || lag() == Some(21)).await;
+    assert!(handle.status().partitions[0].held < 21);
+    serving.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_consumer_that_drains_says_so_and_one_that_is_dropped_has_ended() {
+    let kafka = mock("orders", 1, 1);
+    let begun = Log::default();
+    let seen = begun.clone();
+    let service = service_fn(move |record: Record| {
+        seen.push(&record);
+        std::future::pending::<Result<(), BoxError>>()
+    });
+    let consumer = consumer(kafka.consumer_config("g"), "orders")
+        .with_drain_timeout(Duration::from_secs(3600));
+    let serving = serve(consumer, service);
+    let handle = serving.handle();
+    begun.reaches(1).await;
+    handle.shutdown();
+    until("it drains", || handle.status().stage == Stage::Draining).await;
+    within("the drop", serving.drop()).await;
+    until("it has ended", || handle.status().stage == Stage::Ended).await;
+}
