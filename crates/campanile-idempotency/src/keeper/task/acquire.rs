@@ -1,5 +1,6 @@
 //! Acquiring: one at a time for each key.
 
+use std::collections::hash_map::Entry;
 use std::time::Duration;
 
 use campanile_core::{Answer, FencingToken, Reply};
@@ -19,17 +20,17 @@ impl<S: Store> Task<S> {
             let _ = acquire.reply.send(Acquisition::ShuttingDown);
             return;
         }
-        let Some(&index) = self.by_key.get(&acquire.key) else {
-            let now = self.clock.now();
-            if let Some(known) = self.ends.answer(&acquire.key, acquire.fingerprint, now) {
-                let _ = acquire.reply.send(known);
-                return;
+        let index = match self.by_key.entry(acquire.key.clone()) {
+            Entry::Occupied(place) => *place.get(),
+            Entry::Vacant(place) => {
+                let now = self.clock.now();
+                if let Some(known) = self.ends.answer(&acquire.key, acquire.fingerprint, now) {
+                    let _ = acquire.reply.send(known);
+                    return;
+                }
+                let index = *place.insert(self.slots.insert(Slot::new(acquire)));
+                return self.want(index);
             }
-            let key = acquire.key.clone();
-            let index = self.slots.insert(Slot::new(acquire));
-            self.by_key.insert(key, index);
-            self.want(index);
-            return;
         };
         let slot = &mut self.slots[index];
         // An acquire of ours is in doubt: this one is next, and what it asks for now is the answer to
