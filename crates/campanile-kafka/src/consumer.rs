@@ -40,6 +40,7 @@ pub struct Consumer {
     retry_topics: Option<RetryTopics>,
     order: Order,
     max_in_flight: usize,
+    stall: Duration,
     classifiers: Classifiers,
 }
 
@@ -51,6 +52,7 @@ pub(crate) struct Policies {
     pub(crate) max_in_flight: usize,
     pub(crate) given_up: Fate,
     pub(crate) flood_guard: FloodGuard,
+    pub(crate) stall: Duration,
     pub(crate) targets: Targets,
     pub(crate) ladder: Option<Arc<Ladder>>,
     pub(crate) sources: Sources,
@@ -74,6 +76,7 @@ impl Consumer {
             retry_topics: None,
             order: Order::default(),
             max_in_flight: 256,
+            stall: Duration::from_secs(60),
             classifiers: Classifiers(Vec::new()),
         })
     }
@@ -125,6 +128,18 @@ impl Consumer {
     /// restarted together with the consumer take some seconds.
     pub fn with_start_timeout(mut self, timeout: Duration) -> Self {
         self.start_timeout = timeout;
+        self
+    }
+
+    /// After which time it is told, by an event at level WARN, that a partition stands still: that its
+    /// oldest unfinished record has been that for so long, while others could be processed. The event
+    /// says what that waits for: its handler, a back-off, a lock that somebody else holds, the store,
+    /// a resume. It comes again whenever that time has doubled.
+    ///
+    /// Default: 60 s, because by then most handlers have ended, and a lock of the default 30 s that a
+    /// dead process has left is over. Give it more than the slowest handler needs.
+    pub fn with_stall_warning(mut self, after: Duration) -> Self {
+        self.stall = after;
         self
     }
 
@@ -254,6 +269,7 @@ impl Consumer {
             order: self.order,
             far: self.budget.records,
             max_in_flight: self.max_in_flight,
+            stall: self.stall,
             given_up,
             flood_guard,
             targets,

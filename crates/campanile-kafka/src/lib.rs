@@ -83,9 +83,11 @@
 //!
 //! Each attempt has a span `process` with the fields of OpenTelemetry's messaging conventions; keys
 //! and payloads are in none. Rebalances, retries, skipped records, dead letters, failing commits and
-//! a store that goes down are events; at level ERROR is what waits for somebody: a dead letter that
-//! cannot be published (once for each record, then at WARN), and a pause because of a flood. A record
-//! is named in `record` by where it stands; a copy in a retry topic has its `origin` as well, by which it
+//! a store that goes down are events, and so is a [partition that stands
+//! still](Consumer::with_stall_warning), with what it waits for; at level ERROR is what waits for
+//! somebody: a dead letter that cannot be published (once for each record, then at WARN), and a pause
+//! because of a flood. A record is named in `record` by where it stands; a copy in a retry topic has
+//! its `origin` as well, by which it
 //! is followed, and a retry tells `after` which time, and in which `retry_topic`, it comes again. A
 //! dead letter that has no payload is `truncated`. What librdkafka logs has the target `librdkafka`.
 //!

@@ -1,6 +1,7 @@
 //! How a consumer does.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 /// How far a consumer is in its life, and what it has of each partition that is assigned to it. Given
 /// by [`Handle::status`](crate::Handle::status).
@@ -57,4 +58,8 @@ pub struct PartitionStatus {
     pub lag: Option<u64>,
     /// How many of its records are in memory: read, and not finished.
     pub held: u64,
+    /// For how long its oldest unfinished record has been that: at work, waiting for another attempt,
+    /// or for its turn. What is behind it is not committed. Looked at once a second, so `None` also
+    /// where records come and go more quickly.
+    pub oldest: Option<Duration>,
 }

@@ -1,12 +1,13 @@
 //! What the handles can see of the intake and of the dispatcher.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::slot::Slot;
+use crate::slot::{Slot, SlotId};
 use crate::status::{PartitionStatus, Stage, Status};
 
 /// Nothing.
@@ -25,6 +26,8 @@ pub(crate) struct Vitals {
     /// Whether the group has assigned partitions, if only none, and they were not lost since.
     assigned: AtomicBool,
     store_down: AtomicBool,
+    /// Since when each partition's oldest unfinished record has been that.
+    oldest: Mutex<HashMap<SlotId, Instant>>,
     longest_round: Duration,
 }
 
@@ -39,6 +42,7 @@ impl Vitals {
             asked: AtomicU64::new(NONE),
             assigned: AtomicBool::new(false),
             store_down: AtomicBool::new(false),
+            oldest: Mutex::default(),
             longest_round,
         }
     }
@@ -67,8 +71,10 @@ impl Vitals {
         free
     }
 
-    /// By the dispatcher: it works, and this is how the store does.
-    pub(crate) fn answer(&self, store_down: bool) {
+    /// By the dispatcher: it works, this is how the store does, and since when each partition's oldest
+    /// unfinished record has been that.
+    pub(crate) fn answer(&self, store_down: bool, oldest: HashMap<SlotId, Instant>) {
+        *lock(&self.oldest) = oldest;
         self.store_down.store(store_down, Ordering::Relaxed);
         self.asked.store(NONE, Ordering::Release);
     }
@@ -116,6 +122,7 @@ impl Vitals {
     }
 
     pub(crate) fn status(&self) -> Status {
+        let oldest = lock(&self.oldest).clone();
         let of = |slot: &Arc<Slot>| {
             let mark = slot.mark();
             PartitionStatus {
@@ -124,6 +131,7 @@ impl Vitals {
                 mark,
                 lag: slot.extent.lag(mark),
                 held: slot.stock.held().records,
+                oldest: oldest.get(&slot.id).map(Instant::elapsed),
             }
         };
         let stage = self.stage();
@@ -133,7 +141,7 @@ impl Vitals {
     }
 
     fn slots(&self) -> MutexGuard<'_, Vec<Arc<Slot>>> {
-        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.slots)
     }
 
     /// Milliseconds since the origin.
@@ -145,4 +153,8 @@ impl Vitals {
         let at = at.load(Ordering::Acquire);
         (at != NONE).then(|| Duration::from_millis(self.now().saturating_sub(at)))
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

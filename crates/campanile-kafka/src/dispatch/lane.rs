@@ -49,6 +49,10 @@ impl Lane {
         Queued { delivery, record, due: due.map(|due| (due, Instant::now())) }
     }
 
+    pub(super) fn slot(&self) -> &Slot {
+        &self.slot
+    }
+
     /// The retry topic that it is of.
     pub(super) fn rung(&self) -> Option<&Rung> {
         self.slot.rung.as_ref()

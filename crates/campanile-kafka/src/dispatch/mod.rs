@@ -9,8 +9,10 @@ mod board;
 mod drain;
 mod lane;
 mod span;
+mod stalls;
 mod store;
 mod strand;
+mod trouble;
 mod turns;
 mod waits;
 

@@ -8,6 +8,7 @@ use campanile_idempotency::Settled;
 use slab::Slab;
 use tokio::time::Instant;
 
+use super::trouble::Trouble;
 use super::waits::WaitId;
 use crate::budget::Amount;
 use crate::order::Line;
@@ -66,6 +67,8 @@ pub(super) struct Head {
     /// The holder that it waited for last. Kept until the next attempt has ended: as long as somebody
     /// has it, the key is answered from how the holder ended.
     pub(super) waited: Option<Settled>,
+    /// What its attempts have met. Boxed, for most meet nothing.
+    pub(super) trouble: Option<Box<Trouble>>,
     pub(super) state: State,
 }
 
@@ -105,8 +108,14 @@ impl Strand {
 
 impl Head {
     fn new(Queued { delivery, record, due }: Queued) -> Self {
-        let (tries, told, waited) = (0, false, None);
-        Self { delivery, record, due, tries, told, waited, state: State::Due }
+        let (tries, told, waited, trouble) = (0, false, None, None);
+        Self { delivery, record, due, tries, told, waited, trouble, state: State::Due }
+    }
+
+    /// It is not finished, since it has met this, and waits for that.
+    pub(super) fn meets(&mut self, error: String, waits_for: &'static str) {
+        let times = self.trouble.as_ref().map_or(0, |trouble| trouble.times).saturating_add(1);
+        self.trouble = Some(Box::new(Trouble { times, error, waits_for }));
     }
 
     /// Whether a task has it.

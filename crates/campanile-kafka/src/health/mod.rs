@@ -121,6 +121,8 @@ fn ready(vitals: &Vitals) -> Result<(), Unhealthy> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
+
     use super::*;
 
     const POLL: Duration = Duration::from_secs(300);
@@ -157,7 +159,7 @@ mod tests {
         later(Duration::from_millis(1)).await;
         let silent = ANSWER + Duration::from_millis(1);
         assert_eq!(Health::of(&vitals).live, Err(Unhealthy::Dispatcher { silent }));
-        vitals.answer(false);
+        vitals.answer(false, HashMap::new());
         assert_eq!(Health::of(&vitals).live, Ok(()));
     }
 
@@ -176,12 +178,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_store_that_is_down_makes_it_unready_and_leaves_it_live() {
         let vitals = serving();
-        vitals.answer(true);
+        vitals.answer(true, HashMap::new());
         later(POLL).await;
         vitals.round();
         let health = Health::of(&vitals);
         assert_eq!((health.live, health.ready), (Ok(()), Err(Unhealthy::StoreDown)));
-        vitals.answer(false);
+        vitals.answer(false, HashMap::new());
         assert_eq!(Health::of(&vitals).ready, Ok(()));
     }
 

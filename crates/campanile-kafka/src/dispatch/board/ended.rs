@@ -12,6 +12,7 @@ use crate::dead_letter::Cause;
 use crate::dispatch::attempt::Ended;
 use crate::dispatch::store::Unanswered;
 use crate::dispatch::strand::{State, StrandId};
+use crate::dispatch::trouble::{STORE, waits_for};
 use crate::error::{ConsumerError, chain};
 use crate::given_up::Fate;
 use crate::retry_topics::origin;
@@ -84,11 +85,13 @@ impl Board {
             Verdict::Retry { after } => self.retry(id, after, &text()),
             Verdict::Wait { after, settled } => {
                 self.summary.waited += 1;
+                self.head(id).meets(text(), waits_for(&*error));
                 let after = self.wait(id, after, settled).map(debug);
                 tracing::debug!(record = %at, origin, error = text(), after, "waits");
             }
             Verdict::StoreDown => {
                 self.summary.waited += 1;
+                self.head(id).meets(text(), STORE);
                 match self.store.failed(id, &text()) {
                     Unanswered::WithAll => self.due_again(id),
                     Unanswered::Alone => {

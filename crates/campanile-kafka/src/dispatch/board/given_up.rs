@@ -10,6 +10,7 @@ use super::Board;
 use crate::dead_letter::{Cause, Dead, DeadLetters, Unburied};
 use crate::dispatch::attempt::Ended;
 use crate::dispatch::strand::StrandId;
+use crate::dispatch::trouble::LETTER;
 use crate::error::{ConsumerError, chain};
 use crate::flood::Flooded;
 use crate::given_up::{Burial, hold, leave, skip};
@@ -86,9 +87,11 @@ impl Board {
                         "the dead letter is not published, so its partition waits: {help}"
                     );
                 }
+                self.head(id).meets(error, LETTER);
                 self.wait(id, None, None);
             }
             Unburied::Stuck { burials } => {
+                self.head(id).meets("every burial was interrupted".to_owned(), LETTER);
                 tracing::error!(
                     record = %at,
                     origin,

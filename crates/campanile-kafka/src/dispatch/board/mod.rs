@@ -17,6 +17,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use super::attempt::{Report, Reported};
 use super::drain::Drain;
 use super::lane::Lane;
+use super::stalls::Stalls;
 use super::store::StoreHealth;
 use super::strand::{Head, State, Strand, StrandId, Strands};
 use super::turns::Turns;
@@ -42,6 +43,7 @@ pub(super) struct Board {
     busy: usize,
     waits: Waits,
     store: StoreHealth,
+    stalls: Stalls,
     drains: Vec<Drain>,
     stopping: bool,
     gate: Gate,
@@ -62,6 +64,7 @@ impl Board {
             busy: 0,
             waits: Waits::default(),
             store: StoreHealth::new(policies.max_in_flight),
+            stalls: Stalls::new(policies.stall),
             drains: Vec::new(),
             stopping: false,
             gate,

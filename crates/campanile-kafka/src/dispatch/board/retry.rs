@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use super::Board;
 use crate::dispatch::attempt::Ended;
 use crate::dispatch::strand::StrandId;
+use crate::dispatch::trouble::BACK_OFF;
 use crate::retry_topics::{Ladder, origin};
 use crate::task::Task;
 
@@ -15,6 +16,7 @@ impl Board {
     /// An attempt has failed. Again after this time, or after a back-off of the driver's.
     pub(super) fn retry(&mut self, id: StrandId, after: Option<Duration>, error: &str) {
         self.summary.retried += 1;
+        self.head(id).meets(error.to_owned(), BACK_OFF);
         let record = self.record(id);
         let (after, retry_topic) = match self.policies.ladder.clone() {
             Some(ladder) if !self.lane(id).draining => {
