@@ -12,7 +12,6 @@ use crate::call::Plan;
 use crate::connection::Link;
 use crate::delivery::{Delivered, Delivery, Way};
 use crate::key::write_barrier_key;
-use crate::store::Inner;
 use crate::wait::{Short, Wait, Waiting};
 
 /// A batch, and the answers so far. They stay when the batch is cut short.
@@ -46,12 +45,12 @@ impl<'a> Batch<'a> {
     }
 
     /// The answers; this error where there is none.
-    pub(crate) fn answers(&mut self, missing: &StoreError) -> Vec<Result<Answer, StoreError>> {
-        let missing = || Err(missing.clone());
-        std::mem::take(&mut self.answers)
-            .into_iter()
-            .map(|answer| answer.unwrap_or_else(missing))
-            .collect()
+    pub(crate) fn answers(
+        &mut self,
+        missing: impl Fn() -> StoreError,
+    ) -> Vec<Result<Answer, StoreError>> {
+        let answers = std::mem::take(&mut self.answers).into_iter();
+        answers.map(|answer| answer.unwrap_or_else(|| Err(missing()))).collect()
     }
 
     /// Performs commands on distinct keys; what could not be confirmed, once more.
@@ -68,8 +67,7 @@ impl<'a> Batch<'a> {
     /// Answers all commands but those that it gives back.
     async fn attempt(&mut self, indices: Vec<usize>) -> Option<Broken> {
         let delivery = self.delivery;
-        let Inner { buckets, waiting, .. } = delivery.store;
-        let spread = delivery.topology.cluster().map(|_| *buckets);
+        let spread = delivery.topology.cluster().map(|_| delivery.store.buckets);
         let plan = Plan::new(delivery.commands, &indices, spread);
         if !plan.unknown.is_empty() {
             let error = "this version of the store does not know the operation";
@@ -77,33 +75,45 @@ impl<'a> Batch<'a> {
         }
         // Kept apart: a batch that is cut short is not to answer what was not waited for.
         let mut unconfirmed: Vec<Unconfirmed> = Vec::new();
-        let deliver = |call| delivery.deliver(&plan, call);
-        let mut calls: FuturesUnordered<_> = plan.calls.iter().map(deliver).collect();
-        while let Some(delivered) = calls.next().await {
-            for Delivered { indices, outcome } in delivered {
-                let (answers, link) = match outcome {
-                    Ok(answered) => answered,
-                    Err(error) => {
-                        self.refuse(indices, &error);
-                        continue;
-                    }
-                };
-                for (index, answer) in indices.into_iter().zip(answers) {
-                    if waiting.is_some() && Wait::is_for(&answer) {
-                        match unconfirmed.iter_mut().find(|other| other.link.is(&link)) {
-                            Some(other) => other.answers.push((index, answer)),
-                            None => unconfirmed.push(Unconfirmed {
-                                link: link.clone(),
-                                answers: vec![(index, answer)],
-                            }),
-                        }
-                    } else {
-                        self.answers[index] = Some(answer);
-                    }
-                }
+        if let [call] = &*plan.calls {
+            // Mostly there is one, and nothing to be waited for beside it.
+            let delivered = Box::pin(delivery.deliver(&plan, call)).await;
+            self.arrived(delivered, &mut unconfirmed);
+        } else {
+            let deliver = |call| delivery.deliver(&plan, call);
+            let mut calls: FuturesUnordered<_> = plan.calls.iter().map(deliver).collect();
+            while let Some(delivered) = calls.next().await {
+                self.arrived(delivered, &mut unconfirmed);
             }
         }
         self.confirm_all(unconfirmed).await
+    }
+
+    /// Takes in what came of a call; what is to be confirmed, to those that are.
+    fn arrived(&mut self, delivered: Vec<Delivered>, unconfirmed: &mut Vec<Unconfirmed>) {
+        let is_confirming = self.delivery.store.waiting.is_some();
+        for Delivered { indices, outcome } in delivered {
+            let (answers, link) = match outcome {
+                Ok(answered) => answered,
+                Err(error) => {
+                    self.refuse(indices, &error);
+                    continue;
+                }
+            };
+            for (index, answer) in indices.into_iter().zip(answers) {
+                if is_confirming && Wait::is_for(&answer) {
+                    match unconfirmed.iter_mut().find(|other| other.link.is(&link)) {
+                        Some(other) => other.answers.push((index, answer)),
+                        None => unconfirmed.push(Unconfirmed {
+                            link: link.clone(),
+                            answers: vec![(index, answer)],
+                        }),
+                    }
+                } else {
+                    self.answers[index] = Some(answer);
+                }
+            }
+        }
     }
 
     /// Confirms what came from each server; gives back what could not be.

@@ -146,7 +146,7 @@ impl Store for RedisStore {
         let mut batch = Batch::new(delivery);
         // What is not answered by then stays without an answer.
         let _ = timeout_at(deadline, batch.run()).await;
-        batch.answers(&late())
+        batch.answers(late)
     }
 
     /// 64, the most keys of one script call; for a cluster, so many for each bucket, because each is a
