@@ -13,17 +13,14 @@
 --
 -- No shebang: with one, a Redis out of memory would refuse what is answered without a write, too.
 
-local ttl, max_attempts, retention = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
-local highest_floor, BEFORE_ASKED = tonumber(ARGV[4]), 4
+local ttl, retention, highest_floor = tonumber(ARGV[1]), ARGV[3], tonumber(ARGV[4])
+local BEFORE_ASKED = 4
 
 local PROCESSING, RETRYING = 1, 2
-local BURIAL, DOOMED = 8, 16
-local MAX_TTL, MAX_BACKOFF = 3600e6, 86400e6
 local TOKENS_END = 2 ^ 53
-local NO_FINGERPRINT = string.rep('\0', 8)
 
 local pcall, sub = redis.pcall, string.sub
-local pack, unpack, max, min = struct.pack, struct.unpack, math.max, math.min
+local pack, unpack, max = struct.pack, struct.unpack, math.max
 
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -42,6 +39,27 @@ local function own_head(asked)
   local token = max(now, unpack('>I8', asked, 17) + 1)
   return token < TOKENS_END and head(token)
 end
+
+-- The keys that are not granted by that, and for each what was there; true if no token is left.
+local others, found_there = {}, {}
+for i, key in ipairs(KEYS) do
+  local asked = ARGV[BEFORE_ASKED + i]
+  local first = common_head or own_head(asked)
+  local found = not first
+    or pcall('SET', key, first .. sub(asked, 1, 16) .. trailer, 'NX', 'GET', 'PX', retention)
+  if found then
+    others[#others + 1] = i
+    found_there[i] = found
+  end
+end
+
+-- Mostly there are none. To make the functions for them each time would take as long as a write.
+if #others == 0 then return pack('>I8', now) end
+
+local max_attempts = tonumber(ARGV[2])
+local BURIAL, DOOMED = 8, 16
+local MAX_TTL, MAX_BACKOFF = 3600e6, 86400e6
+local NO_FINGERPRINT = string.rep('\0', 8)
 
 local function is_error(reply, code)
   return type(reply) == 'table' and sub(reply.err, 1, #code) == code
@@ -88,9 +106,9 @@ local function meet(key, asked, entry, is_full)
   bits = PROCESSING + doomed
   if doomed > 0 or (max_attempts > 0 and attempt >= max_attempts) then
     bits = bits + BURIAL
-    burials = min(burials + 1, 255)
+    burials = math.min(burials + 1, 255)
   else
-    attempt = min(attempt + 1, 65535)
+    attempt = math.min(attempt + 1, 65535)
   end
   if fingerprint == NO_FINGERPRINT then fingerprint = known end
   entry = pack('>BBI2BB', 0xC1, bits, attempt, interrupts, burials) .. sub(entry, 7, 8)
@@ -100,18 +118,12 @@ local function meet(key, asked, entry, is_full)
 end
 
 local reply = { pack('>I8', now) }
-for i, key in ipairs(KEYS) do
-  local asked = ARGV[BEFORE_ASKED + i]
-  local first = common_head or own_head(asked)
-  -- What was there; false if nothing was, and the key is granted.
-  local found = first
-    and pcall('SET', key, first .. sub(asked, 1, 16) .. trailer, 'NX', 'GET', 'PX', retention)
-  if found or not first then
-    local refusal = not first and 'CORRUPT' or is_error(found, 'OOM') and 'OOM'
-    if refusal then found = pcall('GET', key) end
-    if type(found) == 'table' and not is_error(found, 'WRONGTYPE') then return found end
-    reply[#reply + 1] = i
-    reply[#reply + 1] = found and meet(key, asked, found, refusal == 'OOM') or refusal
-  end
+for _, i in ipairs(others) do
+  local key, found = KEYS[i], found_there[i]
+  local refusal = found == true and 'CORRUPT' or is_error(found, 'OOM') and 'OOM'
+  if refusal then found = pcall('GET', key) end
+  if type(found) == 'table' and not is_error(found, 'WRONGTYPE') then return found end
+  reply[#reply + 1] = i
+  reply[#reply + 1] = found and meet(key, ARGV[BEFORE_ASKED + i], found, refusal == 'OOM') or refusal
 end
-return #reply > 1 and reply or reply[1]
+return reply
