@@ -145,7 +145,8 @@ impl<E, C> IdempotencyLayer<E, C> {
     }
 
     /// How long a COMPLETED entry is kept; a later duplicate runs the handler again. Default: 7 d,
-    /// because Kafka keeps records for so long by default.
+    /// because Kafka keeps records for so long by default. The Kafka driver warns of a topic that keeps
+    /// them for longer.
     ///
     /// # Errors
     /// Below 1 s or above 10 years.

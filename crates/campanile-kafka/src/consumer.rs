@@ -19,6 +19,7 @@ use crate::given_up::{Fate, GivenUp};
 use crate::handle::Gate;
 use crate::intake::{Intake, Settings};
 use crate::order::Order;
+use crate::retention::Retentions;
 use crate::retry_topics::{Ladder, RetryTopics, Sources};
 use crate::routes::{Routes, Single, Target};
 use crate::serve::Serve;
@@ -41,6 +42,7 @@ pub struct Consumer {
     order: Order,
     max_in_flight: usize,
     stall: Duration,
+    checks_retention: bool,
     classifiers: Classifiers,
 }
 
@@ -53,6 +55,7 @@ pub(crate) struct Policies {
     pub(crate) given_up: Fate,
     pub(crate) flood_guard: FloodGuard,
     pub(crate) stall: Duration,
+    pub(crate) retentions: Retentions,
     pub(crate) targets: Targets,
     pub(crate) ladder: Option<Arc<Ladder>>,
     pub(crate) sources: Sources,
@@ -77,6 +80,7 @@ impl Consumer {
             order: Order::default(),
             max_in_flight: 256,
             stall: Duration::from_secs(60),
+            checks_retention: true,
             classifiers: Classifiers(Vec::new()),
         })
     }
@@ -140,6 +144,19 @@ impl Consumer {
     /// dead process has left is over. Give it more than the slowest handler needs.
     pub fn with_stall_warning(mut self, after: Duration) -> Self {
         self.stall = after;
+        self
+    }
+
+    /// Does not compare for how long a topic's records and their entries are kept.
+    ///
+    /// Otherwise each topic is looked at once (`DescribeConfigs`), when the first of its records that
+    /// came through an idempotency layer is finished: where the topic keeps records for longer (its
+    /// `retention.ms`; for ever, if it is compacted) than the layer keeps COMPLETED entries
+    /// (`with_retention`), an event at level WARN tells both. A record that is read again when its
+    /// entry is gone runs again, as after a reset of the group's offset, or when that was lost.
+    /// Nothing is refused, and a user who may not look is told so at INFO.
+    pub fn without_retention_check(mut self) -> Self {
+        self.checks_retention = false;
         self
     }
 
@@ -220,10 +237,22 @@ impl Consumer {
         let longest = Duration::from_millis(self.config.max_poll_interval_ms / 2);
         let timeouts =
             Timeouts { drain: self.drain_timeout, revoke: self.drain_timeout.min(longest) };
+        if self.drain_timeout > longest {
+            tracing::warn!(
+                drain_timeout = ?self.drain_timeout,
+                at_a_revoke = ?longest,
+                "records at work have less time to end when their partition is revoked than at a \
+                 shutdown: raise `max.poll.interval.ms` to twice the drain's time-out, or lower that"
+            );
+        }
         let group = self.config.group;
         let flood_guard = match &self.given_up {
             GivenUp::DeadLetter(policy) => policy.flood_guard,
             _ => FloodGuard::off(),
+        };
+        let retentions = match self.checks_retention {
+            true => Retentions::new(&self.config.client),
+            false => Retentions::off(),
         };
         let mut targets = Targets::default();
         let ladder = self.retry_topics.map(|topics| Ladder::new(topics, &self.config.client));
@@ -270,6 +299,7 @@ impl Consumer {
             far: self.budget.records,
             max_in_flight: self.max_in_flight,
             stall: self.stall,
+            retentions,
             given_up,
             flood_guard,
             targets,

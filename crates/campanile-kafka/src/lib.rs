@@ -91,6 +91,10 @@
 //! is followed, and a retry tells `after` which time, and in which `retry_topic`, it comes again. A
 //! dead letter that has no payload is `truncated`. What librdkafka logs has the target `librdkafka`.
 //!
+//! At the start, what is not set up safely is told at WARN: a topic that [keeps records for longer
+//! than their entries](Consumer::without_retention_check) are kept, and a drain that a revoke would
+//! cut.
+//!
 //! # Layout
 //!
 //! * [`Consumer`] and [`ConsumerConfig`] say how, [`Serve`] does it, and ends with a [`Summary`] or a
@@ -100,6 +104,7 @@
 //!   services.
 //! * `dead_letter` publishes what is given up, and `retry_topics` what waits; both through `publish`,
 //!   which waits for acknowledgements.
+//! * `retention` compares for how long a topic's records and their entries are kept.
 //! * `vitals` is what a [`Handle`] can see: `status` and `health` are made of it.
 //! * `watermark` is the one place that knows which offset may be committed.
 
@@ -120,6 +125,7 @@ mod log;
 mod millis;
 mod order;
 mod publish;
+mod retention;
 mod retry_topics;
 mod routes;
 mod serve;

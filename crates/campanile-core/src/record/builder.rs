@@ -1,7 +1,7 @@
 //! How a record is made, by a driver or in a test.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
 
 use bytes::Bytes;
 
@@ -79,6 +79,7 @@ impl RecordBuilder {
             payload,
             headers,
             interrupted: AtomicBool::new(false),
+            entry_kept: AtomicU32::new(0),
             interrupts: AtomicUsize::new(0),
             wakers: Wakers::default(),
         }))

@@ -5,6 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use super::Record;
 
@@ -25,6 +26,12 @@ impl Interrupt {
     /// Whether it is.
     pub fn is_set(&self) -> bool {
         self.0.0.interrupted.load(Ordering::Acquire)
+    }
+
+    /// Tells the driver for how long the record's entry will be kept.
+    pub fn set_entry_kept(&self, time: Duration) {
+        let seconds = u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
+        self.0.0.entry_kept.store(seconds, Ordering::Relaxed);
     }
 }
 
@@ -93,9 +100,22 @@ impl fmt::Debug for LetGo {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use tokio_test::{assert_pending, assert_ready, task};
 
     use crate::Record;
+
+    #[test]
+    fn the_driver_learns_for_how_long_an_entry_is_kept() {
+        let record = Record::builder("t", 0, 0).build();
+        assert_eq!(record.entry_kept(), None);
+        let day = Duration::from_secs(86_400);
+        record.interrupt().set_entry_kept(day);
+        assert_eq!(record.entry_kept(), Some(day));
+        record.interrupt().set_entry_kept(Duration::MAX);
+        assert!(record.entry_kept() >= Some(day * 3650));
+    }
 
     #[test]
     fn a_record_is_let_go_when_the_last_who_had_to_tell_the_store_has_done_so() {

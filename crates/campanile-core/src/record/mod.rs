@@ -7,8 +7,8 @@ mod interrupt;
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::SystemTime;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 
@@ -45,6 +45,8 @@ struct Inner {
     payload: Option<Bytes>,
     headers: Headers,
     interrupted: AtomicBool,
+    /// For how long its entry is kept, in seconds; 0 where nobody has said so.
+    entry_kept: AtomicU32,
     /// How many [`Interrupt`]s there are.
     interrupts: AtomicUsize,
     wakers: Wakers,
@@ -121,6 +123,13 @@ impl Record {
     #[doc(hidden)]
     pub fn interrupt(&self) -> Interrupt {
         Interrupt::new(self.clone())
+    }
+
+    /// For how long the entry of its key is kept once it is COMPLETED, if a layer has said so.
+    #[doc(hidden)]
+    pub fn entry_kept(&self) -> Option<Duration> {
+        let seconds = self.0.entry_kept.load(Ordering::Relaxed);
+        (seconds > 0).then(|| Duration::from_secs(seconds.into()))
     }
 
     /// How the driver waits, after it has dropped the record's future, until the lock is let go.

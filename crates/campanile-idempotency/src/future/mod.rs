@@ -199,6 +199,9 @@ fn acquiring<S: Service<R>, R: CarryLock, C>(
     pending: Pending<S, R>,
 ) -> State<S, R> {
     let interrupt = pending.request.interrupt();
+    if let Some(interrupt) = &interrupt {
+        interrupt.set_entry_kept(shared.terms.retention.completed);
+    }
     let (key, fingerprint) = (pending.key.clone(), pending.fingerprint);
     let acquiring = shared.guard.keeper.acquire(key, &shared.terms, fingerprint, interrupt);
     let span = tracing::debug_span!("acquire");

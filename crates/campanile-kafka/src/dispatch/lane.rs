@@ -26,6 +26,8 @@ pub(super) struct Lane {
     ahead: BTreeMap<Delivery, StrandId>,
     /// Nothing more is begun.
     pub(super) draining: bool,
+    /// Whether it is known for how long the entries of its records are kept.
+    pub(super) entries_known: bool,
 }
 
 impl Lane {
@@ -37,6 +39,7 @@ impl Lane {
             busy: 0,
             ahead: BTreeMap::new(),
             draining: false,
+            entries_known: false,
         }
     }
 

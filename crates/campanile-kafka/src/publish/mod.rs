@@ -19,6 +19,7 @@ use tokio::time::{Instant, sleep};
 
 use self::context::Acknowledgements;
 pub(crate) use self::message::Message;
+pub(crate) use self::settings::shared as shared_settings;
 pub(crate) use self::terms::Terms;
 use crate::backoff::impatient;
 use crate::config::refusal;

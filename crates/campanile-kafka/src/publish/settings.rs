@@ -63,6 +63,15 @@ const ACKS: &[&str] = &["acks", "request.required.acks"];
 const TIMEOUTS: &[&str] = &["message.timeout.ms", "delivery.timeout.ms"];
 const BROKERS: &[&str] = &["bootstrap.servers", "metadata.broker.list"];
 
+/// Those of a consumer's settings that every client has.
+pub(crate) fn shared(consumer: &ClientConfig) -> ClientConfig {
+    let mut client = consumer.clone();
+    for name in OF_CONSUMERS {
+        client.remove(name);
+    }
+    client
+}
+
 /// The consumer's settings as a producer's, and over them the user's own for the producer.
 ///
 /// # Errors
@@ -73,10 +82,7 @@ pub(super) fn producer(
     own: &[(String, String)],
     try_timeout: Duration,
 ) -> Result<ClientConfig, ConfigError> {
-    let mut client = consumer.clone();
-    for name in OF_CONSUMERS {
-        client.remove(name);
-    }
+    let mut client = shared(consumer);
     for (name, value) in own {
         refuse(name, value)?;
         client.set(name, value);

@@ -21,6 +21,7 @@ use tracing_subscriber::fmt::format::FmtSpan;
 use support::{consumer, serve, until, until_committed, within};
 
 mod events;
+mod retention;
 mod stalls;
 
 /// What was written.

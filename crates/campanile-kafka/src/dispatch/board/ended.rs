@@ -154,6 +154,7 @@ impl Board {
     }
 
     fn finish(&mut self, id: StrandId) {
+        self.see_retention(id);
         let far = self.policies.far;
         let head = self.head(id);
         let (delivery, amount) = (head.delivery, head.amount());

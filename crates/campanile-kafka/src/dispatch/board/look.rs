@@ -42,11 +42,26 @@ impl Board {
         }
         let (moved, oldest) = self.stalls.end(now);
         self.tell_moved(&moved);
+        self.policies.retentions.go_on();
         self.vitals().answer(self.store.is_down(), oldest);
     }
 
     pub(in crate::dispatch) fn vitals(&self) -> &Vitals {
         self.gate.vitals()
+    }
+
+    /// Looks, once for each lane, for how long the entries of its records are kept.
+    pub(super) fn see_retention(&mut self, id: StrandId) {
+        if self.lane(id).entries_known {
+            return;
+        }
+        let record = &self.head(id).record;
+        // Without a layer nobody ever says it.
+        if let Some(kept) = record.entry_kept() {
+            let topic = record.coordinates().topic.clone();
+            self.lane(id).entries_known = true;
+            self.policies.retentions.see(&topic, kept);
+        }
     }
 
     /// The strand with the oldest unfinished record of each partition.

@@ -1,0 +1,95 @@
+//! The question to the brokers.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::mpsc::SyncSender;
+use std::time::Duration;
+
+use rdkafka::ClientConfig;
+use rdkafka::admin::{
+    AdminClient, AdminOptions, ConfigResource, OwnedResourceSpecifier, ResourceSpecifier,
+};
+use rdkafka::client::ClientContext;
+use rdkafka::config::{FromClientConfigAndContext, RDKafkaLogLevel};
+use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode as Code};
+use tokio::runtime::Handle;
+
+use super::Topic;
+
+/// How long the brokers have for an answer. They have just given a record.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What they have said of each topic.
+pub(super) type Answer = KafkaResult<Vec<Result<Config, Code>>>;
+
+/// Settings of a topic.
+#[derive(Debug, Default)]
+pub(super) struct Config {
+    topic: String,
+    settings: HashMap<String, String>,
+}
+
+impl Config {
+    pub(super) fn is_of(&self, topic: &str) -> bool {
+        self.topic == topic
+    }
+
+    pub(super) fn get(&self, name: &str) -> Option<&str> {
+        self.settings.get(name).map(String::as_str)
+    }
+}
+
+impl From<ConfigResource> for Config {
+    fn from(resource: ConfigResource) -> Self {
+        let settings = resource.entries.into_iter();
+        let settings = settings.filter_map(|entry| Some((entry.name, entry.value?))).collect();
+        let topic = match resource.specifier {
+            OwnedResourceSpecifier::Topic(topic) => topic,
+            _ => String::new(),
+        };
+        Self { topic, settings }
+    }
+}
+
+/// Asks on a thread of its own, and tells the answer. On the runtime of the caller.
+pub(super) fn spawn(
+    client: ClientConfig,
+    topics: Vec<Topic>,
+    told: SyncSender<Answer>,
+) -> io::Result<()> {
+    let runtime = Handle::current();
+    let ask = move || {
+        // Whoever has asked may be gone.
+        let _ = told.send(runtime.block_on(ask(&client, &topics)));
+    };
+    std::thread::Builder::new().name("campanile-topics".into()).spawn(ask).map(drop)
+}
+
+async fn ask(client: &ClientConfig, topics: &[Topic]) -> Answer {
+    let admin = AdminClient::from_config_and_context(client, Log)?;
+    let topics: Vec<_> = topics.iter().map(|(topic, _)| ResourceSpecifier::Topic(topic)).collect();
+    let options = AdminOptions::new().request_timeout(Some(PATIENCE));
+    let answers = admin.describe_configs(&topics, &options).await?;
+    Ok(answers.into_iter().map(|answer| answer.map(Config::from)).collect())
+}
+
+/// Passes on what librdkafka logs.
+struct Log;
+
+impl ClientContext for Log {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        crate::log::log(level, facility, message);
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        tracing::debug!(%error, reason, "kafka, of the look at topics");
+    }
+}
+
+#[cfg(test)]
+impl<'a> FromIterator<(&'a str, &'a str)> for Config {
+    fn from_iter<I: IntoIterator<Item = (&'a str, &'a str)>>(settings: I) -> Self {
+        let owned = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
+        Self { topic: String::new(), settings: settings.into_iter().map(owned).collect() }
+    }
+}
