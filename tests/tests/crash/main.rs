@@ -6,13 +6,14 @@ mod group;
 mod ledger;
 #[path = "../support/store.rs"]
 mod store;
+#[path = "../support/worker.rs"]
+mod worker;
 
 use std::collections::{BTreeMap, HashSet};
-use std::process::Command;
 use std::time::Duration;
 
 use campanile::store::{Entry, State};
-use campanile_test::{KafkaServer, Message, Process, RedisServer, eventually};
+use campanile_test::{KafkaServer, Message, RedisServer, eventually};
 use tempfile::TempDir;
 
 use ledger::{Answer, Ledger};
@@ -33,7 +34,7 @@ fn of_three_consumers_one_is_stopped_and_one_killed_and_every_key_is_processed_a
     kafka.create_topic(TOPIC, PARTITIONS, &[]).unwrap();
     produce(&kafka);
     let folder = TempDir::new().unwrap();
-    let worker = || spawn(&kafka, &redis, &folder);
+    let worker = || worker::spawn(&kafka, GROUP, TOPIC, &redis, &folder);
     let (mut stopped, mut killed, mut survivor) = (worker(), worker(), worker());
 
     // All three have begun, so that each has partitions to lose.
@@ -112,15 +113,6 @@ fn produce(kafka: &KafkaServer) {
         Message::to(TOPIC).partition(rng.i32(0..PARTITIONS)).key(id).payload(payload)
     });
     kafka.producer().produce_all(messages).unwrap();
-}
-
-fn spawn(kafka: &KafkaServer, redis: &RedisServer, folder: &TempDir) -> Process {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_worker"));
-    let ledgers = folder.path().join("ledgers");
-    std::fs::create_dir_all(&ledgers).unwrap();
-    command.args([&kafka.bootstrap(), GROUP, TOPIC, &redis.url()]).arg(&ledgers);
-    let log = folder.path().join(format!("log-{}", fastrand::u64(..)));
-    Process::spawn(&command, log).unwrap()
 }
 
 fn wait_for(folder: &TempDir, what: &str, so: impl Fn(&Ledger) -> bool) {

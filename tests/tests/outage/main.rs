@@ -12,6 +12,7 @@ mod serving;
 #[path = "../support/store.rs"]
 mod store;
 
+use std::collections::BTreeMap;
 use std::sync::LazyLock;
 use std::thread;
 use std::time::Duration;
@@ -23,7 +24,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 use tokio::sync::watch;
 
 use events::Events;
-use ledger::{End, Ledger, Run, by_key, now};
+use ledger::{End, Ledger, Run, now};
 use load::Load;
 use serving::{Payment, Serving, Work};
 
@@ -66,7 +67,7 @@ fn an_outage_of_the_store_counts_no_attempt_loses_no_record_and_moves_no_partiti
         KAFKA.producer().produce(payment.message(TOPIC, partition)).unwrap();
     }
     wait_for("the handlers that meet the outage", || {
-        let by_key = by_key([&ledger]);
+        let by_key = by_key(&ledger);
         SPECIAL.iter().all(|(id, _)| by_key.contains_key(*id))
     });
 
@@ -112,7 +113,7 @@ impl Outage {
     /// work when the store went away, and had lost their lock when they were dropped.
     fn check(&self, ledger: &Ledger) -> Vec<String> {
         let mut twice = Vec::new();
-        for (key, runs) in by_key([ledger]) {
+        for (key, runs) in by_key(ledger) {
             assert_eq!(runs.iter().filter_map(Run::ended).count(), 1, "{key}: {runs:?}");
             assert!(runs.iter().all(|run| run.attempt == 1), "{key}: {runs:?}");
             for (dropped, next) in runs.iter().zip(&runs[1..]) {
@@ -179,7 +180,7 @@ fn a_store_that_is_slow_but_in_time_is_not_down() {
 
 /// Every key was processed, and is COMPLETED by its first attempt.
 fn check_entries(redis: &RedisServer, ledger: &Ledger, keys: usize) {
-    let by_key = by_key([ledger]);
+    let by_key = by_key(ledger);
     assert_eq!(by_key.len(), keys);
     let entries = store::entries([redis], NAMESPACE);
     for (key, runs) in by_key {
@@ -201,6 +202,15 @@ fn serve(
     config.set("max.poll.interval.ms", "5000");
     let consumer = campanile::Consumer::new(config).unwrap().subscribe([topic]);
     Serving::start(consumer, NAMESPACE, lock_ttl, store, ledger, stopped)
+}
+
+/// In the order in which they began.
+fn by_key(ledger: &Ledger) -> BTreeMap<String, Vec<Run>> {
+    let mut by_key: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for run in ledger.tell(<[Run]>::to_vec) {
+        by_key.entry(run.key.clone()).or_default().push(run);
+    }
+    by_key
 }
 
 /// The ids of the group's members; one that joins anew gets another.

@@ -3,7 +3,7 @@
 //!
 //! Each storm prints one line. `CAMPANILE_STORM_RECORDS` asks for more records, and
 //! `CAMPANILE_STORM_ROUNDS` for more than one round of each; `CAMPANILE_STORM_SEED` for the records of
-//! one again.
+//! one again. `CAMPANILE_STORM_BACKLOG_MIB` is for the test of memory.
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod cluster;
@@ -13,6 +13,7 @@ mod group;
 mod hang;
 #[path = "../support/ledger.rs"]
 mod ledger;
+mod memory;
 mod network;
 mod restart;
 mod sentinel;
@@ -22,6 +23,8 @@ mod serving;
 mod store;
 mod storm;
 mod verdict;
+#[path = "../support/worker.rs"]
+mod worker;
 
 use std::sync::LazyLock;
 use std::time::Duration;

@@ -16,7 +16,8 @@ const SOON: Duration = Duration::from_secs(30);
 fn a_failover_from_a_killed_primary_costs_no_record() {
     rounds(|seed| {
         let mut redis = RedisSentinel::start().unwrap();
-        let mut storm = begin("failed over from a killed primary", seed, &redis);
+        let mut storm = Storm::begin("failed over from a killed primary", seed, || config(&redis));
+        storm.begin_fault(0.25, Cause::Loss);
         redis.kill(0).unwrap();
         let primary = redis.until_other_primary(0).unwrap();
         storm.end_fault();
@@ -28,7 +29,8 @@ fn a_failover_from_a_killed_primary_costs_no_record() {
 fn a_failover_by_command_costs_no_record() {
     rounds(|seed| {
         let mut redis = RedisSentinel::start().unwrap();
-        let mut storm = begin("failed over by command", seed, &redis);
+        let mut storm = Storm::begin("failed over by command", seed, || config(&redis));
+        storm.begin_fault(0.25, Cause::Loss);
         let primary = redis.failover().unwrap();
         // Until it is told, the old one takes writes, too, and loses them then.
         let follows = || redis.server(0).cli(&["ROLE"]).ok().filter(|r| r.starts_with("slave"));
@@ -38,9 +40,6 @@ fn a_failover_by_command_costs_no_record() {
     });
 }
 
-fn begin(scene: &'static str, seed: u64, redis: &RedisSentinel) -> Storm {
-    let config = || timed(RedisConfig::sentinel(redis.name(), redis.urls()));
-    let mut storm = Storm::begin(scene, seed, config);
-    storm.begin_fault(0.25, Cause::Loss);
-    storm
+fn config(redis: &RedisSentinel) -> RedisConfig {
+    timed(RedisConfig::sentinel(redis.name(), redis.urls()))
 }

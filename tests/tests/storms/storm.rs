@@ -7,9 +7,9 @@ use campanile::{Consumer, RedisConfig, RedisStore};
 use campanile_test::{RedisServer, eventually};
 use tokio::sync::watch;
 
-use crate::ledger::{Ledger, Run, by_key, now};
+use crate::ledger::{Ledger, Run, now};
 use crate::serving::{Payment, Serving, Work};
-use crate::verdict::{Cause, Fault, Verdict};
+use crate::verdict::{Cause, Fault, Verdict, by_key};
 use crate::{KAFKA, LOCK_TTL, RECORDS, TIMEOUT, group, setting, store};
 
 /// A record waits for the one before it in its partition, so this is how many are at work.
@@ -145,7 +145,7 @@ impl Storm {
         let summaries: Vec<_> = consumers.into_iter().map(Serving::stop).collect();
         let entries = store::entries(servers, NAMESPACE);
         let by_key = by_key(&ledgers);
-        let begun = by_key.values().flatten().map(|run| run.begun);
+        let begun = by_key.values().flatten().map(|ran| ran.run.begun);
         let meanwhile = begun.clone().filter(|at| (fault.begun..fault.over).contains(at)).count();
         let first = begun.filter(|at| *at >= fault.over).min();
         let recovery = first.map_or("no".into(), |at| format!("{:?}", at - fault.over));

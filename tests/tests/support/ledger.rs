@@ -1,6 +1,5 @@
 //! What the handlers did.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -48,18 +47,6 @@ impl Ledger {
     pub(crate) fn tell<T>(&self, of: impl FnOnce(&[Run]) -> T) -> T {
         of(&self.0.lock().unwrap())
     }
-}
-
-/// The runs of each key in these ledgers, in the order in which they began.
-pub(crate) fn by_key<'a>(
-    ledgers: impl IntoIterator<Item = &'a Ledger>,
-) -> BTreeMap<String, Vec<Run>> {
-    let mut by_key: BTreeMap<_, Vec<_>> = BTreeMap::new();
-    for run in ledgers.into_iter().flat_map(|ledger| ledger.tell(<[Run]>::to_vec)) {
-        by_key.entry(run.key.clone()).or_default().push(run);
-    }
-    by_key.values_mut().for_each(|runs| runs.sort_by_key(|run| run.begun));
-    by_key
 }
 
 /// A run that goes on.

@@ -1,0 +1,94 @@
+//! What a consumer keeps in memory while its Redis hangs and records keep coming.
+
+use std::fs;
+use std::thread;
+use std::time::Duration;
+
+use campanile_test::{Message, Process, RedisServer, eventually};
+use tempfile::TempDir;
+
+use crate::{KAFKA, group, setting, worker};
+
+const TOPIC: &str = "backlog";
+const PARTITIONS: i32 = 60;
+const LONG: Duration = Duration::from_secs(300);
+
+/// For how long a stall is watched: a longer time only makes the test stricter.
+const WATCHED: Duration = Duration::from_secs(3);
+
+/// In a normal run, in MiB.
+const BACKLOG: u64 = 128;
+const RECORD: usize = 10 * 1024;
+
+/// What the consumer may keep by default, and what others share beyond it while some stand still.
+const BUDGET: u64 = 32 + 8;
+/// What librdkafka prefetches: its queue, and a response on its way in and on its way out of it.
+const PREFETCH: u64 = 8 + 2 * 2;
+
+#[test]
+fn memory_is_bounded_while_redis_hangs_and_the_backlog_grows() {
+    let mut redis = RedisServer::start().unwrap();
+    KAFKA.create_topic(TOPIC, PARTITIONS, &[]).unwrap();
+    let folder = TempDir::new().unwrap();
+    let mut worker = worker::spawn(&KAFKA, TOPIC, TOPIC, &redis, &folder);
+    let settings = KAFKA.consumer_config(TOPIC);
+    let until_all_is_committed = || group::wait_for_end(&settings, TOPIC, PARTITIONS, LONG);
+
+    produce("first", PARTITIONS as u64, 0);
+    until_all_is_committed();
+    let idle = Memory::of(&worker);
+    redis.pause().unwrap();
+    let mib = setting("CAMPANILE_STORM_BACKLOG_MIB").unwrap_or(BACKLOG);
+    let records = (mib << 20) / RECORD as u64;
+    produce("later", records, RECORD);
+    thread::sleep(WATCHED);
+    let filled = Memory::of(&worker);
+    redis.resume().unwrap();
+    // And once more while it is at work.
+    let half = || redis.cli(&["DBSIZE"]).unwrap().parse::<u64>().unwrap() > records / 2;
+    eventually(LONG, || half().then_some(())).expect("half is processed");
+    redis.pause().unwrap();
+    thread::sleep(WATCHED);
+    redis.resume().unwrap();
+    until_all_is_committed();
+    let peak = Memory::of(&worker).peak;
+    let status = worker.terminate().unwrap();
+    assert!(status.success(), "{status}: {}", worker.log().unwrap());
+
+    println!(
+        "memory: {records} records, {mib} MiB: {} MiB resident when idle, {} in a stall, {peak} at most",
+        idle.now, filled.now
+    );
+    let bound = idle.now + BUDGET + PREFETCH;
+    // It has read what it may, or most of it.
+    assert!(filled.now >= idle.now + BUDGET / 2);
+    assert!(peak <= bound, "{peak} MiB, and not {bound} at most");
+}
+
+/// Keys of their own, in all partitions.
+fn produce(name: &str, records: u64, bytes: usize) {
+    let padding = "x".repeat(bytes);
+    let messages = (0..records).zip((0..PARTITIONS).cycle()).map(|(n, partition)| {
+        let key = format!("{name}-{n}");
+        let payload = serde_json::json!({ "id": key, "padding": padding }).to_string();
+        Message::to(TOPIC).partition(partition).key(key).payload(payload)
+    });
+    KAFKA.producer().produce_all(messages).unwrap();
+}
+
+/// What is resident of a process, in MiB.
+struct Memory {
+    now: u64,
+    peak: u64,
+}
+
+impl Memory {
+    fn of(process: &Process) -> Self {
+        let status = fs::read_to_string(format!("/proc/{}/status", process.pid())).unwrap();
+        let mib = |name: &str| {
+            let line = status.lines().find(|line| line.starts_with(name)).unwrap();
+            line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() >> 10
+        };
+        Self { now: mib("VmRSS:"), peak: mib("VmHWM:") }
+    }
+}
