@@ -10,6 +10,8 @@
 //!   has waited for that, how it ended, without a command to the store.
 //! * **It settles until it is answered.** A completion whose reply was lost is repeated; only the
 //!   store's answer decides.
+//! * **Nothing grows.** While the store is away, what is kept of requests that have left is bounded; beyond
+//!   that no further key is acquired.
 //! * **Nothing is left behind.** A future that is dropped hands its lock over with one synchronous
 //!   send; an acquire whose answer is unknown is cancelled.
 

@@ -134,11 +134,15 @@ impl Slot {
         }
     }
 
+    /// Whether whoever asked for the lock has left, and nothing was sent.
+    pub(super) fn is_abandoned(&self) -> bool {
+        matches!(&self.phase, Phase::Acquiring { reply } if reply.is_closed())
+    }
+
     /// The command that the phase asks for.
     pub(super) fn command(&self, floor: FencingToken) -> Option<(What, Command)> {
         let (what, operation) = match &self.phase {
-            // Whoever asked is gone, and nothing was sent.
-            Phase::Acquiring { reply } if reply.is_closed() => return None,
+            Phase::Acquiring { .. } if self.is_abandoned() => return None,
             Phase::Acquiring { .. } => (
                 What::Acquire,
                 Operation::Acquire {

@@ -12,6 +12,7 @@ use campanile_core::BoxError;
 #[derive(Clone, Debug)]
 pub struct StoreError {
     kind: StoreErrorKind,
+    was_sent: bool,
     source: Arc<dyn Error + Send + Sync>,
 }
 
@@ -19,18 +20,32 @@ pub struct StoreError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum StoreErrorKind {
-    /// Not reached, or it refused. Whether the command was applied is not known.
+    /// Not reached, or it refused. Whether the command was applied is not known, unless
+    /// [`StoreError::not_sent`] says so.
     Unavailable,
     /// No answer in time. Whether the command was applied is not known.
     Timeout,
     /// It answered what is no answer, or holds under the key what is no entry. Nothing was changed.
     Unreadable,
+    /// Not asked: the lock keeper still has too many commands that the store has not answered, as in an
+    /// outage. Nothing was changed.
+    Overloaded,
 }
 
 impl StoreError {
     /// Not reached, or it refused.
     pub fn unavailable(source: impl Into<BoxError>) -> Self {
         Self::new(StoreErrorKind::Unavailable, source)
+    }
+
+    /// Not reached, and nothing was sent: the command was not applied for certain, so nothing has to be
+    /// undone.
+    pub fn not_sent(source: impl Into<BoxError>) -> Self {
+        Self { was_sent: false, ..Self::unavailable(source) }
+    }
+
+    pub(crate) fn overloaded(source: impl Into<BoxError>) -> Self {
+        Self { was_sent: false, ..Self::new(StoreErrorKind::Overloaded, source) }
     }
 
     /// No answer in time.
@@ -48,8 +63,13 @@ impl StoreError {
         self.kind
     }
 
+    /// Whether the command may have been sent, and so may have been applied.
+    pub(crate) fn was_sent(&self) -> bool {
+        self.was_sent
+    }
+
     fn new(kind: StoreErrorKind, source: impl Into<BoxError>) -> Self {
-        Self { kind, source: Arc::from(source.into()) }
+        Self { kind, was_sent: true, source: Arc::from(source.into()) }
     }
 }
 
@@ -59,6 +79,7 @@ impl fmt::Display for StoreError {
             StoreErrorKind::Unavailable => "the store is unavailable",
             StoreErrorKind::Timeout => "the store did not answer in time",
             StoreErrorKind::Unreadable => "the store holds or answered what cannot be read",
+            StoreErrorKind::Overloaded => "the store was not asked",
         })
     }
 }

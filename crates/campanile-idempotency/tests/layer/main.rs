@@ -15,6 +15,7 @@ mod giving_up;
 mod leaving;
 mod losing;
 mod orders;
+mod outages;
 mod outcomes;
 mod panics;
 mod refusals;

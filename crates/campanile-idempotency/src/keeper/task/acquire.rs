@@ -6,6 +6,7 @@ use std::time::Duration;
 use campanile_core::{Answer, FencingToken, Reply};
 use tokio::sync::oneshot;
 
+use super::bounds::{MOST_IN_DOUBT, overloaded};
 use super::{Task, corrupt};
 use crate::keeper::HeldLock;
 use crate::keeper::calls::Sent;
@@ -20,12 +21,17 @@ impl<S: Store> Task<S> {
             let _ = acquire.reply.send(Acquisition::ShuttingDown);
             return;
         }
+        self.sweep();
         let index = match self.by_key.entry(acquire.key.clone()) {
             Entry::Occupied(place) => *place.get(),
             Entry::Vacant(place) => {
                 let now = self.clock.now();
                 if let Some(known) = self.ends.answer(&acquire.key, acquire.fingerprint, now) {
                     let _ = acquire.reply.send(known);
+                    return;
+                }
+                if self.in_doubt >= MOST_IN_DOUBT {
+                    let _ = acquire.reply.send(Acquisition::Unavailable(overloaded()));
                     return;
                 }
                 let index = *place.insert(self.slots.insert(Slot::new(acquire)));
@@ -95,6 +101,7 @@ impl<S: Store> Task<S> {
             Ok(Reply::Mismatch) => Acquisition::Mismatch,
             Ok(Reply::Corrupt) => Acquisition::Unavailable(corrupt()),
             Ok(_) => Acquisition::Unavailable(StoreError::unreadable("not an acquire's answer")),
+            Err(error) if !error.was_sent() => Acquisition::Unavailable(error),
             Err(error) => {
                 let _ = waiting.send(Acquisition::Unavailable(error));
                 // The reply may have been lost only on its way here.

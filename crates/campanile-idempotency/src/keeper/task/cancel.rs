@@ -16,6 +16,7 @@ impl<S: Store> Task<S> {
     pub(super) fn cancel(&mut self, index: usize) {
         let until = self.clock.now() + CANCEL_FOR.max(self.slots[index].terms.ttl);
         self.slots[index].phase = Phase::Cancelling { tries: 0, until, next: None };
+        self.in_doubt += 1;
         self.want(index);
     }
 
@@ -37,11 +38,13 @@ impl<S: Store> Task<S> {
                     return self.timers.set(index, &mut slot.timer, Some(at));
                 }
                 slot.phase = Phase::Ended;
+                self.in_doubt -= 1;
                 self.end_when_idle(index);
             }
             // Answered; what cannot be read will be said to who asks next, too.
             Ok(_) | Err(_) => {
                 slot.phase = Phase::Ended;
+                self.in_doubt -= 1;
                 self.end_when_idle(index);
                 if let Some(next) = next {
                     self.acquire(next);

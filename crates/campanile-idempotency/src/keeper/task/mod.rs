@@ -2,6 +2,7 @@
 //! its own.
 
 mod acquire;
+mod bounds;
 mod cancel;
 mod renew;
 mod settle;
@@ -49,6 +50,10 @@ pub(super) struct Task<S> {
     renewals: Queue,
     /// The largest token seen from any key: nobody is granted less than this process has seen.
     floor: FencingToken,
+    /// How many keys are in doubt.
+    in_doubt: usize,
+    /// With so many slots, those that nobody waits for are swept out.
+    sweep_at: usize,
     /// No new locks are taken.
     stopping: bool,
     /// Who wants to know when none is left.
@@ -81,6 +86,8 @@ impl<S: Store> Task<S> {
             commands: Queue::default(),
             renewals: Queue::default(),
             floor: FencingToken::ZERO,
+            in_doubt: 0,
+            sweep_at: 0,
             stopping: false,
             shutdown: Vec::new(),
         }

@@ -52,11 +52,13 @@ impl<S: Store> Task<S> {
             Ok(_) | Err(_) => {
                 // Only an answer decides; the command is the same, so it can be repeated. That
                 // keeps the lock from others as well as a renewal would.
+                self.in_doubt += usize::from(settling.tries == 0);
                 settling.tries += 1;
                 let at = self.clock.now() + repeat_after(settling.tries).min(slot.terms.ttl / 6);
                 return self.timers.set(index, &mut slot.timer, Some(at));
             }
         };
+        self.in_doubt -= usize::from(settling.tries > 0);
         if let Some(reply) = settling.reply.take() {
             let _ = reply.send(result);
         }
