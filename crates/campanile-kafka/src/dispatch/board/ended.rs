@@ -154,13 +154,15 @@ impl Board {
     }
 
     fn finish(&mut self, id: StrandId) {
-        self.see_retention(id);
         let far = self.policies.far;
         let head = self.head(id);
         let (delivery, amount) = (head.delivery, head.amount());
         let lane = self.lane(id);
         lane.let_go(amount);
         let near = lane.finish(delivery, far);
+        if !lane.entries_known {
+            self.see_retention(id);
+        }
         self.finished += amount;
         self.next_of(id);
         for id in near {

@@ -50,11 +50,8 @@ impl Board {
         self.gate.vitals()
     }
 
-    /// Looks, once for each lane, for how long the entries of its records are kept.
+    /// Looks for how long the entries of a lane's records are kept.
     pub(super) fn see_retention(&mut self, id: StrandId) {
-        if self.lane(id).entries_known {
-            return;
-        }
         let record = &self.head(id).record;
         // Without a layer nobody ever says it.
         if let Some(kept) = record.entry_kept() {

@@ -1,0 +1,39 @@
+//! A process ends, whatever does not answer it.
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+use std::process::Command;
+use std::time::Duration;
+
+use campanile_test::{KafkaServer, Message, Process, eventually};
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+const TOPIC: &str = "endless";
+const BOUND: Duration = Duration::from_secs(60);
+
+#[test]
+fn at_the_second_signal_a_process_ends_also_where_neither_its_handler_nor_its_brokers_do() {
+    let mut kafka = KafkaServer::start().unwrap();
+    kafka.create_topic(TOPIC, 1, &[]).unwrap();
+    kafka.producer().produce(Message::to(TOPIC).partition(0)).unwrap();
+    let folder = TempDir::new().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_endless"));
+    command.args([&*kafka.bootstrap(), TOPIC]);
+    let mut process = Process::spawn(&command, folder.path().join("log")).unwrap();
+    says(&process, "begun");
+
+    kafka.pause().unwrap();
+    let pid = Pid::from_raw(process.pid().try_into().unwrap()).unwrap();
+    kill_process(pid, Signal::TERM).unwrap();
+    says(&process, "draining");
+    // The second one. Had it not ended some seconds later, it would be killed.
+    let status = process.terminate().unwrap();
+    let log = process.log().unwrap();
+    assert!(status.success(), "{status}: {log}");
+    assert!(log.contains("processed: 0") && log.contains("left: 1"), "{log}");
+}
+
+fn says(process: &Process, word: &str) {
+    let said = || process.log().unwrap().contains(word).then_some(());
+    eventually(BOUND, said).unwrap_or_else(|| panic!("not {word}: {}", process.log().unwrap()));
+}
