@@ -6,7 +6,7 @@ use campanile::{BoxError, Clock, IdempotencyLayer, LockKeeper, MemoryStore};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::guarded::{Noop, guarded, key, process};
-use crate::report::{Report, Row};
+use crate::report::{Goal, Report, Row};
 
 const ROUNDS: usize = 5;
 const RECORDS: u64 = 100_000;
@@ -23,27 +23,23 @@ pub(crate) fn run(report: &mut Report) -> Result<(), BoxError> {
         many.push(nanos(runtime.block_on(process(handler, RECORDS..2 * RECORDS, 256))?));
         same_thread.push(nanos(one_thread()?.time));
     }
-    let row = |name, values| Row {
-        area: "core",
-        name,
-        unit: "ns/record",
-        values,
-        against: Some(("the bare handler, ns/record", bare.clone())),
-        goal: None,
+    let over_bare = |all: Vec<f64>| all.iter().zip(&bare).map(|(all, bare)| all - bare).collect();
+    let mut row = |name, unit, values, goal| {
+        report.add(Row { area: "core", name, unit, values, against: None, goal });
     };
-    report.add(row("layer + MemoryStore, one at a time", alone));
-    report.add(row("layer + MemoryStore, 256 at once", many));
-    report.add(row("the same, with its keeper on the same thread", same_thread));
-    let allocations = |name, count: u64| Row {
-        area: "core",
-        name,
-        unit: "allocs",
-        values: vec![count as f64 / RECORDS as f64],
-        against: None,
-        goal: None,
-    };
-    report.add(allocations("allocations/record, bare", bare_allocations()?));
-    report.add(allocations("allocations/record, layer + MemoryStore", one_thread()?.allocations));
+    let two_micros = Some(Goal::AtMost(2_000.0));
+    row("the bare handler", "ns/record", bare.clone(), None);
+    row("layer + MemoryStore over that, one at a time", "ns/record", over_bare(alone), None);
+    row("layer + MemoryStore over that, 256 at once", "ns/record", over_bare(many), two_micros);
+    row(
+        "the same, with its keeper on the same thread",
+        "ns/record",
+        over_bare(same_thread),
+        two_micros,
+    );
+    let allocations = one_thread()?.allocations - bare_allocations()?;
+    let each = vec![allocations as f64 / RECORDS as f64];
+    row("its allocations over the bare handler's", "a record", each, Some(Goal::AtMost(6.0)));
     Ok(())
 }
 
