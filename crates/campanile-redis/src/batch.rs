@@ -58,10 +58,14 @@ impl<'a> Batch<'a> {
         let Some(broken) = self.attempt(indices).await else {
             return;
         };
-        let Some(broken) = self.attempt(broken.indices).await else {
-            return;
-        };
-        self.refuse(broken.indices, &StoreError::unavailable(broken.error));
+        let again = broken.indices.clone();
+        if let Some(broken) = self.attempt(broken.indices).await {
+            self.refuse(broken.indices, &StoreError::unavailable(broken.error));
+        }
+        for index in again {
+            let answer = self.answers[index].take();
+            self.answers[index] = answer.map(|it| it.map_err(StoreError::but_sent_before));
+        }
     }
 
     /// Answers all commands but those that it gives back.

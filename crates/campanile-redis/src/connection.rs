@@ -145,7 +145,7 @@ impl Connections {
         if is_timeout {
             StoreError::timeout(unreachable)
         } else {
-            StoreError::unavailable(unreachable)
+            StoreError::not_sent(unreachable)
         }
     }
 }

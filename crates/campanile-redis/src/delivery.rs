@@ -88,7 +88,7 @@ impl Delivery<'_> {
             let is_asking = asked.is_some();
             let route = match (self.topology.cluster(), asked.take()) {
                 (Some(cluster), Some(address)) => Route::Node(cluster.named(address)),
-                _ => self.topology.route(slot).map_err(Failure::Final)?,
+                _ => self.topology.route(slot).map_err(refused(has_broken))?,
             };
             let mut way = Way::to(&route);
             let failure = match self.travel(&mut way, &route, errand, is_asking).await {
@@ -113,6 +113,7 @@ impl Delivery<'_> {
                     asked = Some(way.redirected(&error)?.1);
                     redirections += 1;
                 }
+                (Failure::Final(error), _) => return Err(refused(has_broken)(error)),
                 (failure, cluster) => {
                     if let (Failure::Down(_) | Failure::Moved(_), Some(cluster)) =
                         (&failure, cluster)
@@ -203,6 +204,11 @@ impl Delivery<'_> {
         cluster.note_compared(namespace);
         Ok(())
     }
+}
+
+/// A failure that no further try would mend, after one that may have sent the command or not.
+fn refused(was_sent: bool) -> impl Fn(StoreError) -> Failure {
+    move |error| Failure::Final(if was_sent { error.but_sent_before() } else { error })
 }
 
 /// A connection while something is on its way over it.

@@ -44,6 +44,11 @@ impl StoreError {
         Self { was_sent: false, ..Self::unavailable(source) }
     }
 
+    /// The same for a command of which an earlier try was sent, and may have been applied.
+    pub fn but_sent_before(self) -> Self {
+        Self { was_sent: true, ..self }
+    }
+
     pub(crate) fn overloaded(source: impl Into<BoxError>) -> Self {
         Self { was_sent: false, ..Self::new(StoreErrorKind::Overloaded, source) }
     }

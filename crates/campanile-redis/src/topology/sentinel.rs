@@ -53,7 +53,7 @@ impl Sentinel {
         if let Some(link) = self.current() {
             return Ok(link);
         }
-        let (_, primary, link) = self.find().await.map_err(StoreError::unavailable)?;
+        let (_, primary, link) = self.find().await.map_err(StoreError::not_sent)?;
         *self.primary() = Some(primary);
         Ok(link)
     }

@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use campanile_core::{Grant, Operation, Reply, StoreKey};
-use campanile_idempotency::StoreErrorKind;
+use campanile_core::{BoxError, Entry, Grant, Operation, Reply, State, StoreKey};
+use campanile_idempotency::{Guard, LockKeeper, StoreErrorKind};
 use campanile_redis::RedisStore;
 use campanile_test::{Proxy, RedisServer, eventually};
 
 use crate::support::{
-    acquire, acquired, apply, complete, grant, impatient, insist, key, raw, redis_key,
+    NAMESPACE, acquire, acquired, apply, chain, complete, grant, impatient, insist, key, patient,
+    raw, redis_key,
 };
 
 struct Line {
@@ -97,4 +98,50 @@ async fn a_redrive_whose_reply_was_lost_is_answered_the_same() {
     assert_eq!(insist(&line.store, &key, reject).await, Reply::Rejected);
     let redrive = Operation::Redrive { token: grant.token, force: false };
     assert_eq!(line.lost_and_repeated(&key, redrive).await, Reply::Reopened);
+}
+
+#[tokio::test]
+async fn an_acquire_whose_reply_was_lost_is_cancelled_although_the_next_try_was_not_sent() {
+    let server = RedisServer::start().unwrap();
+    let proxy = Proxy::to(server.addr()).unwrap();
+    let store = RedisStore::connect(patient(server.url_through(proxy.addr()))).await.unwrap();
+    let keeper = LockKeeper::new(store).unwrap();
+    let guard = Guard::new(&keeper, NAMESPACE).unwrap();
+    let run = async |id: &'static str| guard.run(id, async |_| Ok::<_, BoxError>(())).await;
+    // The server is to know the script, or what is lost is that it does not.
+    run("other").await.unwrap();
+    let entry = || {
+        let stored: Option<Vec<u8>> =
+            redis::cmd("GET").arg(redis_key(&key("key"))).query(&mut raw(&server)).unwrap();
+        stored.map(|bytes| Entry::from_bytes(&bytes).unwrap())
+    };
+    proxy.swallow_replies();
+    let cut_off = async {
+        while entry().is_none() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        // The connection breaks, and there is no other.
+        proxy.cut();
+    };
+    let (refused, ()) = tokio::join!(run("key"), cut_off);
+    assert!(chain(&*refused.unwrap_err()).contains("refused"));
+    assert_eq!(entry().unwrap().state(), State::Processing);
+    proxy.heal().unwrap();
+    assert!(keeper.shutdown(Duration::from_secs(60)).await.settled);
+    let entry = entry().unwrap();
+    assert_eq!((entry.state(), entry.attempt()), (State::Retrying, 0));
+}
+
+#[tokio::test]
+async fn an_acquire_that_was_not_sent_leaves_nothing_to_be_cancelled() {
+    let line = Line::new().await;
+    let keeper = LockKeeper::new(line.store.clone()).unwrap();
+    let guard = Guard::new(&keeper, NAMESPACE).unwrap();
+    line.proxy.cut();
+    for id in 0..100_u32 {
+        let refused = guard.run(id, async |_| Ok::<_, BoxError>(())).await.unwrap_err();
+        assert!(chain(&*refused).contains("refused"));
+    }
+    // While the server is still away.
+    assert!(keeper.shutdown(Duration::from_secs(1)).await.settled);
 }

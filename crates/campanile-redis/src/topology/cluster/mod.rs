@@ -96,7 +96,7 @@ impl Cluster {
         }
         drop(state);
         self.refresh();
-        Err(StoreError::unavailable(format!("no node of the cluster serves slot {slot}")))
+        Err(StoreError::not_sent(format!("no node of the cluster serves slot {slot}")))
     }
 
     /// A node that a redirection has named.

@@ -43,7 +43,7 @@ impl Node {
     /// The connection, made now if there is none. A node that cannot be reached is away.
     pub(crate) async fn link(self: &Arc<Self>) -> Result<Link, StoreError> {
         if let Some(reason) = self.away().clone() {
-            return Err(StoreError::unavailable(Away { address: self.address.clone(), reason }));
+            return Err(StoreError::not_sent(Away { address: self.address.clone(), reason }));
         }
         let link = self.connections.link().await;
         if let Err(error) = &link {
