@@ -138,7 +138,9 @@ impl Consumer {
     /// After which time it is told, by an event at level WARN, that a partition stands still: that its
     /// oldest unfinished record has been that for so long, while others could be processed. The event
     /// says what that waits for: its handler, a back-off, a lock that somebody else holds, the store,
-    /// a resume. It comes again whenever that time has doubled.
+    /// a resume. It comes again whenever that time has doubled. A partition from which no record comes
+    /// is not told: whether there is one is the brokers' knowledge, and its
+    /// [lag](crate::PartitionStatus::lag) only a guess at it.
     ///
     /// Default: 60 s, because by then most handlers have ended, and a lock of the default 30 s that a
     /// dead process has left is over. Give it more than the slowest handler needs.
