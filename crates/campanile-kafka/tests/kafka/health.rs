@@ -1,7 +1,9 @@
 //! Who is live, and who is ready.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::task::{Context, Poll};
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, to_bytes};
@@ -91,6 +93,49 @@ async fn a_store_that_is_down_makes_it_unready_and_leaves_it_live() {
         down.store(false, Ordering::SeqCst);
         until("it is again", || is_ready(&handle)).await;
     }
+    serving.stop().await.unwrap();
+}
+
+/// Blocks whoever asks whether it is ready, once there is a record, until it is released.
+struct Blocks(mpsc::Receiver<()>);
+
+impl Service<Record> for Blocks {
+    type Response = ();
+    type Error = BoxError;
+    type Future = std::future::Ready<Result<(), BoxError>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        // An error is that nobody can release it any more.
+        let _ = self.0.recv();
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Record) -> Self::Future {
+        std::future::ready(Ok(()))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dispatcher_that_is_blocked_is_not_live_and_is_again_when_it_goes_on() {
+    let kafka = mock("orders", 1, 1);
+    let (release, released) = mpsc::channel();
+    let serving = serve(consumer(kafka.consumer_config("g"), "orders"), Blocks(released));
+    let handle = serving.handle();
+    until("its partition", || handle.status().partitions.len() == 1).await;
+    assert_eq!(handle.health().live, Ok(()));
+    let start = tokio::time::Instant::now();
+    // It may be silent for 30 s.
+    let hangs = async {
+        while handle.health().live.is_ok() {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), hangs).await.expect("it is found to hang");
+    assert!(start.elapsed() > Duration::from_secs(25), "{:?}", start.elapsed());
+    let Err(why @ Unhealthy::Dispatcher { .. }) = handle.health().live else { panic!() };
+    assert!(why.to_string().contains("the dispatcher hangs, for 3"), "{why}");
+    drop(release);
+    until("it goes on", || handle.health().live.is_ok()).await;
     serving.stop().await.unwrap();
 }
 
