@@ -1,15 +1,19 @@
 //! Taking the lock: one acquisition for each key, counted once, whatever happens to its answer.
 
 use std::collections::HashSet;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use campanile_core::{
-    BoxError, Command, FencingToken, Operation, Outcome, Owner, Request, Retention, State,
+    Answer, BoxError, Command, FencingToken, Operation, Outcome, Owner, Request, Retention, State,
 };
-use campanile_idempotency::{IdempotencyError, Store, StoreErrorKind};
-use campanile_test::faults::Fault;
+use campanile_idempotency::{
+    Guard, IdempotencyError, LockKeeper, MemoryStore, Store, StoreError, StoreErrorKind,
+};
+use campanile_test::TestClock;
+use campanile_test::faults::{Fault, FaultyStore};
 use tokio::time::sleep;
 use tower::{Layer, service_fn};
 
@@ -93,6 +97,57 @@ async fn what_arrives_while_a_call_is_in_flight_travels_together() {
     }
     let calls: Vec<_> = world.store.calls().iter().map(|call| call.commands.len()).collect();
     assert_eq!(calls, [1, 7]);
+}
+
+/// One that takes more at once splits them among more servers.
+#[tokio::test(start_paused = true)]
+async fn the_more_a_store_takes_at_once_the_more_must_wait_to_be_worth_another_call() {
+    for (most, worth) in [(1, [1, 1, 1]), (64, [8, 16, 32]), (1024, [128, 256, 512])] {
+        let clock = TestClock::new();
+        let memory = MemoryStore::with_clock(clock.store_clock());
+        let store = Taking { most, store: FaultyStore::new(memory) };
+        let (keeper, task) = LockKeeper::unspawned(store.clone(), clock.clock());
+        tokio::spawn(task);
+        store.store.always(Fault::Hang);
+        let guard = Guard::new(&keeper, "payments").unwrap();
+        let mut numbers = 0_u32..;
+        let mut come = async |count: usize| {
+            for number in numbers.by_ref().take(count) {
+                let guard = guard.clone();
+                let run = async move { guard.run(number, async |_| Ok::<_, BoxError>(())).await };
+                drop(tokio::spawn(run));
+            }
+            settle_down().await;
+            store.store.calls().len()
+        };
+        assert_eq!(come(1).await, 1, "{most}");
+        for (calls, worth) in (2..).zip(worth) {
+            assert_eq!(come(worth - 1).await, calls - 1, "{most}");
+            assert_eq!(come(1).await, calls, "{most}");
+        }
+        assert_eq!(come(2 * most).await, 4, "{most}: no more than four");
+    }
+}
+
+/// A store that takes so many at once.
+#[derive(Clone)]
+struct Taking {
+    most: usize,
+    store: FaultyStore<MemoryStore>,
+}
+
+impl Store for Taking {
+    async fn apply(&self, command: Command) -> Result<Answer, StoreError> {
+        self.store.apply(command).await
+    }
+
+    async fn apply_batch(&self, batch: Vec<Command>) -> Vec<Result<Answer, StoreError>> {
+        self.store.apply_batch(batch).await
+    }
+
+    fn max_batch(&self) -> NonZeroUsize {
+        NonZeroUsize::new(self.most).unwrap()
+    }
 }
 
 #[tokio::test(start_paused = true)]

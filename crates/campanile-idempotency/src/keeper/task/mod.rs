@@ -28,12 +28,15 @@ const INBOX: usize = 256;
 /// After all handles are gone, what is left is tried for so long.
 const CLOSING: Duration = Duration::from_secs(30);
 
-/// How many commands must wait before another call is begun beside those in flight. The first goes
-/// at once; what arrives meanwhile travels together, and the more is in flight, the larger a batch
-/// must be to be worth a further call. Measured: small batches cost the store several times as much.
-const WORTH_A_CALL: [usize; 4] = [1, 8, 16, 32];
+/// How many commands must wait before another call is begun beside those in flight, of a store that
+/// takes so many at once. The first goes at once; what arrives meanwhile travels together, and the more
+/// is in flight, the larger a batch must be to be worth a further call. Measured: small batches cost the
+/// store several times as much, and one that takes more at once splits them among more servers.
+fn worth_a_call(most: usize) -> [usize; 4] {
+    [1, most / 8, most / 4, most / 2].map(|worth| worth.max(1))
+}
 
-/// As [`WORTH_A_CALL`], for renewals: none waits for another.
+/// How many calls with renewals are begun: none waits for another.
 const RENEWAL_CALLS: usize = 4;
 
 pub(super) struct Task<S> {
@@ -167,7 +170,8 @@ impl<S: Store> Task<S> {
         while self.renewals.calls < RENEWAL_CALLS && !self.renewals.slots.is_empty() {
             self.send_batch(Lane::Renewals);
         }
-        while let Some(&worth) = WORTH_A_CALL.get(self.commands.calls)
+        let worth_a_call = worth_a_call(self.calls.max_batch());
+        while let Some(&worth) = worth_a_call.get(self.commands.calls)
             && self.commands.slots.len() >= worth
         {
             self.send_batch(Lane::Commands);
