@@ -1,5 +1,6 @@
 //! The layer on a real Redis, against its limit: how fast, at what cost, and whether that stays so.
 
+mod cluster;
 mod cpu;
 mod duplicates;
 mod flat;
@@ -29,6 +30,7 @@ pub(crate) fn run(report: &mut Report) -> Result<(), BoxError> {
     duplicates::run(report, &stage)?;
     renewals::run(report, &stage)?;
     memory::run(report, &stage)?;
+    cluster::run(report, &stage)?;
     flat::run(report, &stage)
 }
 
@@ -47,10 +49,23 @@ impl Stage {
 
     /// A number of `INFO`.
     fn info(&self, section: &str, name: &str) -> Result<f64, BoxError> {
-        let info = self.redis.cli(&["INFO", section])?;
-        let value = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-        value
-            .and_then(|value| value.trim().parse().ok())
-            .ok_or_else(|| format!("INFO {section} has no number {name}").into())
+        info(&self.redis, section, name)
     }
+}
+
+/// A number of a server's `INFO`.
+fn info(server: &RedisServer, section: &str, name: &str) -> Result<f64, BoxError> {
+    let info = server.cli(&["INFO", section])?;
+    let value = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    value
+        .and_then(|value| value.trim().parse().ok())
+        .ok_or_else(|| format!("INFO {section} has no number {name}").into())
+}
+
+/// A number of the calls of scripts by a server.
+fn of_scripts(server: &RedisServer, name: &str) -> Result<f64, BoxError> {
+    let info = server.cli(&["INFO", "commandstats"])?;
+    let line = info.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:"));
+    let value = line.and_then(|line| line.split(',').find_map(|part| part.strip_prefix(name)));
+    Ok(value.and_then(|value| value.parse().ok()).ok_or("no script has run")?)
 }

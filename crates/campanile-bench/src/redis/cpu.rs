@@ -4,12 +4,18 @@ use std::fs;
 use std::time::Duration;
 
 use campanile::BoxError;
+use campanile_test::RedisServer;
 
-use super::Stage;
+use super::{Stage, info};
 
 /// The processor's time that Redis has used.
 pub(super) fn of_redis(stage: &Stage) -> Result<Duration, BoxError> {
-    let part = |name| stage.info("cpu", name);
+    of_server(&stage.redis)
+}
+
+/// The processor's time that this Redis has used.
+pub(super) fn of_server(server: &RedisServer) -> Result<Duration, BoxError> {
+    let part = |name| info(server, "cpu", name);
     Ok(Duration::from_secs_f64(part("used_cpu_user")? + part("used_cpu_sys")?))
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use campanile::{BoxError, Guard, IdempotencyLayer, RedisStore};
 use tokio::sync::Semaphore;
 
-use super::{Stage, cpu};
+use super::{Stage, cpu, of_scripts};
 use crate::report::{Goal, Report, Row};
 
 const LOCKS: u32 = 10_000;
@@ -67,9 +67,5 @@ async fn hold(stage: &Stage, ttl: Duration) -> Result<Load, BoxError> {
 
 /// The time that Redis has spent in scripts.
 fn scripts(stage: &Stage) -> Result<Duration, BoxError> {
-    let info = stage.redis.cli(&["INFO", "commandstats"])?;
-    let line = info.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:"));
-    let usec = line.and_then(|line| line.split(',').find_map(|part| part.strip_prefix("usec=")));
-    let usec = usec.and_then(|usec| usec.parse().ok()).ok_or("no script has run")?;
-    Ok(Duration::from_micros(usec))
+    Ok(Duration::from_secs_f64(of_scripts(&stage.redis, "usec=")? / 1e6))
 }

@@ -1,0 +1,96 @@
+//! What a message costs a cluster, against one server.
+
+use std::time::Duration;
+
+use campanile::{BoxError, IdempotencyLayer, RedisConfig, RedisStore};
+use campanile_test::{RedisCluster, RedisServer};
+
+use super::{ROUNDS, Stage, cpu, of_scripts};
+use crate::guarded::{Handler, guarded, key, process};
+use crate::report::{Goal, Report, Row};
+
+/// As many for each of any number at once.
+const MESSAGES: u64 = 204_800;
+
+/// How many messages are in flight. A cluster's calls are for one bucket each, so few messages make
+/// small calls, which cost more for each.
+const AT_ONCE: [(u64, &str, &str, Option<Goal>); 3] = [
+    (256, "three masters, 256 at once", "keys of each of their calls, 256 at once", None),
+    (1024, "three masters, 1 024 at once", "keys of each of their calls, 1 024 at once", None),
+    (
+        4096,
+        "three masters, 4 096 at once",
+        "keys of each of their calls, 4 096 at once",
+        Some(Goal::AtLeast(0.9)),
+    ),
+];
+
+/// What one round has measured.
+struct Measured {
+    /// Messages for a second of all servers' processor time.
+    for_a_second: f64,
+    /// How many keys a script was called with.
+    keys: f64,
+    /// Our processor's time for a message, in microseconds.
+    ours: f64,
+}
+
+pub(super) fn run(report: &mut Report, stage: &Stage) -> Result<(), BoxError> {
+    let cluster = RedisCluster::start()?;
+    let masters: Vec<_> = (0..cluster.len()).map(|node| cluster.node(node)).collect();
+    let layer = |config: RedisConfig| {
+        let store = stage.runtime.block_on(RedisStore::connect(config))?;
+        Ok::<_, BoxError>(IdempotencyLayer::new(store, "cluster", key)?)
+    };
+    let on_three = layer(RedisConfig::cluster(cluster.urls()))?;
+    let on_one = layer(RedisConfig::new(stage.redis.url()))?;
+    let mut first = 0;
+    for (at_once, name, keys, goal) in AT_ONCE {
+        let (mut three, mut one) = (vec![], vec![]);
+        // The first is not counted.
+        for round in 0..=ROUNDS {
+            first += MESSAGES;
+            let many = measure(stage, &masters, guarded(&on_three), first, at_once)?;
+            let alone = measure(stage, &[&stage.redis], guarded(&on_one), first, at_once)?;
+            if round > 0 {
+                three.push(many);
+                one.push(alone);
+            }
+        }
+        let mut row = |name, unit, figure: fn(&Measured) -> f64, goal| {
+            let of = |measured: &[Measured]| measured.iter().map(figure).collect();
+            let (values, against) = (of(&three), Some(("one server", of(&one))));
+            report.add(Row { area: "redis", name, unit, values, against, goal });
+        };
+        row(name, "for a CPU s", |m| m.for_a_second, goal);
+        // What holds it back: a call is for the keys of one bucket, and each costs.
+        row(keys, "keys", |m| m.keys, None);
+        row("our processor time for a message there", "us", |m| m.ours, None);
+    }
+    Ok(())
+}
+
+fn measure(
+    stage: &Stage,
+    servers: &[&RedisServer],
+    handler: impl Handler,
+    first: u64,
+    at_once: u64,
+) -> Result<Measured, BoxError> {
+    for server in servers {
+        server.cli(&["FLUSHALL"])?;
+        server.cli(&["CONFIG", "RESETSTAT"])?;
+    }
+    let used = || servers.iter().map(|server| cpu::of_server(server)).sum::<Result<Duration, _>>();
+    let (before, ours) = (used()?, cpu::ours()?);
+    stage.runtime.block_on(process(handler, first..first + MESSAGES, at_once))?;
+    let (used, ours) = (used()? - before, cpu::ours()? - ours);
+    let calls =
+        servers.iter().map(|server| of_scripts(server, "calls=")).sum::<Result<f64, _>>()?;
+    Ok(Measured {
+        for_a_second: MESSAGES as f64 / used.as_secs_f64(),
+        // Each is acquired and completed.
+        keys: 2.0 * MESSAGES as f64 / calls,
+        ours: ours.as_secs_f64() * 1e6 / MESSAGES as f64,
+    })
+}
