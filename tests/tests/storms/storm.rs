@@ -1,6 +1,7 @@
 //! A topic, two consumers that work it off, and a fault meanwhile.
 
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use campanile::{Consumer, RedisConfig, RedisStore};
@@ -31,6 +32,7 @@ pub(crate) struct Storm {
     keys: usize,
     tell: watch::Sender<bool>,
     fault: Option<Fault>,
+    filling: Option<thread::JoinHandle<()>>,
 }
 
 /// For a Redis that has to answer in time.
@@ -39,7 +41,7 @@ pub(crate) fn timed(config: impl Into<RedisConfig>) -> RedisConfig {
 }
 
 impl Storm {
-    /// Starts two consumers, each with a store of its own, and fills their topic.
+    /// Starts two consumers, each with a store of its own, and begins to fill their topic.
     pub(crate) fn begin(scene: &'static str, seed: u64, config: impl Fn() -> RedisConfig) -> Self {
         static TOPICS: AtomicU32 = AtomicU32::new(0);
         println!("{scene}: seed {seed}");
@@ -56,8 +58,9 @@ impl Storm {
             Serving::start(consumer, NAMESPACE, LOCK_TTL, connect, ledger, &told)
         };
         let consumers = ledgers.iter().map(serve).collect();
-        let (records, keys, fault) = (0, 0, None);
-        let mut storm = Self { scene, seed, topic, ledgers, consumers, records, keys, tell, fault };
+        let (records, keys, fault, filling) = (0, 0, None, None);
+        let mut storm =
+            Self { scene, seed, topic, ledgers, consumers, records, keys, tell, fault, filling };
         storm.until_both_work();
         storm.fill();
         storm
@@ -79,7 +82,8 @@ impl Storm {
         }
     }
 
-    /// One in ten records repeats the key of another, in any partition.
+    /// One in ten records repeats the key of another, in any partition. They come while others are
+    /// worked off, which may be as fast.
     fn fill(&mut self) {
         let mut rng = fastrand::Rng::with_seed(self.seed);
         let throughout = (0..THROUGHOUT).map(|n| {
@@ -93,10 +97,13 @@ impl Storm {
         let mut numbers: Vec<_> = keys.clone().collect();
         numbers.extend((0..repeats).map(|_| rng.usize(keys.clone())));
         rng.shuffle(&mut numbers);
-        let usual = numbers
-            .into_iter()
-            .map(|number| Payment::usual(number).message(&self.topic, rng.i32(0..PARTITIONS)));
-        KAFKA.producer().produce_all(usual).unwrap();
+        let message = |number| {
+            let partition = rng.i32(0..PARTITIONS);
+            Payment::usual(number).message(&self.topic, partition)
+        };
+        let usual: Vec<_> = numbers.into_iter().map(message).collect();
+        let produce = || drop(KAFKA.producer().produce_all(usual).unwrap());
+        self.filling = Some(thread::spawn(produce));
         self.keys += keys.len() + THROUGHOUT as usize;
         self.records += records + THROUGHOUT as usize;
     }
@@ -141,6 +148,7 @@ impl Storm {
     pub(crate) fn end<'a>(self, servers: impl IntoIterator<Item = &'a RedisServer>) -> Verdict {
         let Self { scene, seed, topic, ledgers, consumers, records, keys, fault, .. } = self;
         let fault = fault.expect("it was a storm");
+        self.filling.expect("it is filled").join().unwrap();
         group::wait_for_end(&KAFKA.consumer_config(&topic), &topic, PARTITIONS, LONG);
         let summaries: Vec<_> = consumers.into_iter().map(Serving::stop).collect();
         let entries = store::entries(servers, NAMESPACE);
