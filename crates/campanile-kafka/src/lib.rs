@@ -119,6 +119,7 @@ mod extent;
 mod flood;
 mod given_up;
 mod handle;
+mod hash;
 mod health;
 mod intake;
 mod log;
@@ -136,6 +137,7 @@ mod summary;
 mod task;
 mod verdict;
 mod vitals;
+mod watch;
 mod watermark;
 
 pub use self::config::ConsumerConfig;

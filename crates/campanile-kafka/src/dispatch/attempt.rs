@@ -20,8 +20,10 @@ use crate::flood::Passage;
 /// How the work on a record ended.
 #[derive(Debug)]
 pub(super) enum Ended {
-    /// The service answered.
-    Processed,
+    /// The service answered: at its future's first poll, or later.
+    Processed {
+        at_once: bool,
+    },
     Failed(BoxError),
     Panicked(String),
     /// It is given up, and that is recorded.
@@ -62,10 +64,10 @@ pin_project! {
         #[pin]
         future: Option<F>,
         record: Record,
-        // `None` once it was sent.
+        // `None` once it has ended.
         report: Option<Report>,
-        // Whether foreign code is on the stack: a drop that finds it set is a panic.
-        inside: bool,
+        // Whether it was polled before.
+        polled: bool,
         span: Span,
     }
 
@@ -73,14 +75,10 @@ pin_project! {
         fn drop(this: Pin<&mut Self>) {
             let this = this.project();
             let _entered = this.span.enter();
-            match this.report.take() {
-                Some(report) if *this.inside => {
-                    report.send(Ended::Panicked("a drop panicked".to_owned()));
-                }
-                // Dropped by a revoke, by a shutdown or with the runtime. The layer must know before
-                // its future goes: then the lock is released, and no failed attempt counted.
-                Some(_) => this.record.set_interrupted(),
-                None => {}
+            // Dropped by a revoke, by a shutdown or with the runtime. The layer must know before its
+            // future goes: then the lock is released, and no failed attempt counted.
+            if this.report.is_some() {
+                this.record.set_interrupted();
             }
         }
     }
@@ -88,7 +86,39 @@ pin_project! {
 
 impl<F> Attempt<F> {
     pub(super) fn new(future: F, record: Record, report: Report, span: Span) -> Self {
-        Self { future: Some(future), record, report: Some(report), inside: false, span }
+        Self { future: Some(future), record, report: Some(report), polled: false, span }
+    }
+}
+
+impl<F, T, E> Attempt<F>
+where
+    F: Future<Output = Result<T, E>>,
+    E: BoxableError,
+{
+    /// Polls it. Gives how it ended, and whom to tell. Never panics.
+    pub(super) fn poll_once(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<(Report, Ended)> {
+        let mut this = self.project();
+        let _entered = this.span.enter();
+        let at_once = !std::mem::replace(this.polled, true);
+        let polled = catch_unwind(AssertUnwindSafe(|| {
+            let future = this.future.as_mut().as_pin_mut().expect("polled after its end");
+            Poll::Ready(match ready!(future.poll(cx)) {
+                Ok(_) => Ended::Processed { at_once },
+                Err(error) => Ended::Failed(error.into()),
+            })
+        }));
+        let mut ended = match polled {
+            Ok(polled) => ready!(polled),
+            Err(panic) => Ended::Panicked(panic_text(&*panic)),
+        };
+        // Before anybody is told: whatever the future holds is free when the next record begins.
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| this.future.set(None))) {
+            ended = Ended::Panicked(format!("a drop panicked: {}", panic_text(&*panic)));
+        }
+        if !matches!(ended, Ended::Processed { .. }) {
+            this.span.record("otel.status_code", "ERROR");
+        }
+        Poll::Ready((this.report.take().expect("it ends once"), ended))
     }
 }
 
@@ -100,34 +130,8 @@ where
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let mut this = self.project();
-        let _entered = this.span.enter();
-        *this.inside = true;
-        let polled = catch_unwind(AssertUnwindSafe(|| {
-            let future = this.future.as_mut().as_pin_mut().expect("polled after its end");
-            let ended = match ready!(future.poll(cx)) {
-                Ok(_) => Ended::Processed,
-                Err(error) => Ended::Failed(error.into()),
-            };
-            Poll::Ready(ended)
-        }));
-        let ended = match polled {
-            Ok(Poll::Pending) => {
-                *this.inside = false;
-                return Poll::Pending;
-            }
-            Ok(Poll::Ready(ended)) => ended,
-            Err(panic) => Ended::Panicked(panic_text(&*panic)),
-        };
-        // Before the report: whatever the future holds is free when the next record begins.
-        this.future.set(None);
-        *this.inside = false;
-        if !matches!(ended, Ended::Processed) {
-            this.span.record("otel.status_code", "ERROR");
-        }
-        if let Some(report) = this.report.take() {
-            report.send(ended);
-        }
+        let (report, ended) = ready!(self.poll_once(cx));
+        report.send(ended);
         Poll::Ready(())
     }
 }

@@ -1,6 +1,6 @@
 //! A partition that is assigned: what was delivered of it, and up to where that is finished.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use super::strand::{Queued, StrandId};
 use crate::budget::Amount;
+use crate::hash::ByNumber;
 use crate::order::Line;
 use crate::retry_topics::Rung;
 use crate::slot::Slot;
@@ -19,7 +20,7 @@ pub(super) struct Lane {
     slot: Arc<Slot>,
     watermark: Watermark,
     /// Its strands, but for those that no record can join.
-    pub(super) strands: HashMap<Line, StrandId>,
+    pub(super) strands: ByNumber<Line, StrandId>,
     /// How many of its records are at work.
     pub(super) busy: usize,
     /// Strands whose record is too far ahead, by that.
@@ -35,7 +36,7 @@ impl Lane {
         Self {
             slot,
             watermark: Watermark::default(),
-            strands: HashMap::new(),
+            strands: ByNumber::default(),
             busy: 0,
             ahead: BTreeMap::new(),
             draining: false,

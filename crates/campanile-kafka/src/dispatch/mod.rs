@@ -2,12 +2,15 @@
 //!
 //! Each partition has a lane, and the records that are processed in order are a strand of it, of which
 //! one at a time is at work. The strands take turns. A record is chosen first; only then the service
-//! that it needs is polled ready and called, and the future runs as a task of its own.
+//! that it needs is polled ready and called. Its future runs as a task of its own, so that a handler
+//! which blocks or panics is alone with it; one that is quick runs here, as long as it is.
 
 mod attempt;
 mod board;
+mod desk;
 mod drain;
 mod lane;
+mod pace;
 mod span;
 mod stalls;
 mod store;
@@ -22,13 +25,17 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use campanile_core::BoxError;
 use futures_util::future::BoxFuture;
 use tokio::sync::mpsc::{self, UnboundedReceiver};
+use tokio::sync::oneshot;
 use tokio::time::Sleep;
 
-use self::attempt::{Attempt, Reported};
+use self::attempt::{Attempt, Ended, Reported};
 use self::board::Board;
 pub(crate) use self::drain::LET_GO;
+use self::pace::Pace;
+use self::strand::StrandId;
 use crate::consumer::Policies;
 use crate::error::{ConsumerError, panic_text};
 use crate::handle::{Gate, Shutdown};
@@ -37,6 +44,7 @@ use crate::routes::Target;
 use crate::status;
 use crate::summary::Summary;
 use crate::task::Task;
+use crate::watch::Watch;
 
 /// How long the consumer may take to commit and to leave the group. A broker that cannot be reached
 /// holds nobody up for longer: the thread is left behind, and ends when librdkafka does.
@@ -57,8 +65,13 @@ pub(crate) struct Dispatcher<S> {
     group: Arc<str>,
     drain_timeout: Duration,
     revoke_timeout: Duration,
+    pace: Pace,
+    /// Whose future is polled here.
+    here: Option<StrandId>,
+    /// Who waits for the end.
+    closed: Option<oneshot::Sender<Result<Summary, ConsumerError>>>,
     events: Vec<Event>,
-    ended: Vec<Reported>,
+    reported: Vec<Reported>,
 }
 
 enum Stage {
@@ -98,39 +111,54 @@ impl<S: Target> Dispatcher<S> {
             group: group.into(),
             drain_timeout: timeouts.drain,
             revoke_timeout: timeouts.revoke,
+            pace: Pace::new(),
+            here: None,
+            closed: None,
             events: Vec::new(),
-            ended: Vec::new(),
+            reported: Vec::new(),
         }
     }
 
     /// Serves until the signal or an error, and then until all has been drained and committed.
-    pub(crate) async fn run(mut self) -> Result<Summary, ConsumerError> {
-        std::future::poll_fn(|cx| self.poll(cx)).await;
-        let summary = self.board.summary();
-        tracing::info!(?summary, error = self.error.is_some(), "served");
-        match self.error.take() {
-            Some(error) => Err(error),
-            None => Ok(summary),
-        }
+    pub(crate) async fn run(self) -> Result<Summary, ConsumerError> {
+        desk::serve(self).await
     }
 
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        loop {
-            let mut changed = self.poll_signal(cx);
-            changed |= self.poll_events(cx);
-            changed |= self.poll_reports(cx);
-            changed |= self.board.poll(cx);
-            changed |= self.heed_handles();
-            changed |= self.dispatch(cx);
-            self.intake.finished(self.board.take_finished());
-            changed |= self.poll_stage(cx);
-            if matches!(self.stage, Stage::Closed) {
-                return Poll::Ready(());
-            }
-            if !changed {
-                return Poll::Pending;
-            }
+    /// Resolves when it is closed.
+    fn closed(&mut self) -> oneshot::Receiver<Result<Summary, ConsumerError>> {
+        let (closed, end) = oneshot::channel();
+        self.closed = Some(closed);
+        end
+    }
+
+    /// Looks what has come. Whether anything has changed.
+    fn look(&mut self, cx: &mut Context<'_>) -> bool {
+        let mut changed = self.poll_signal(cx);
+        changed |= self.poll_events(cx);
+        changed |= self.poll_reports(cx);
+        changed |= self.board.poll(cx);
+        changed | self.heed_handles()
+    }
+
+    /// After what was due was dispatched. Whether anything has changed.
+    fn settle(&mut self, cx: &mut Context<'_>) -> bool {
+        self.intake.finished(self.board.take_finished());
+        self.poll_stage(cx)
+    }
+
+    /// Whether it is closed. Who waits for that is told.
+    fn is_closed(&mut self) -> bool {
+        if !matches!(self.stage, Stage::Closed) {
+            return false;
         }
+        let summary = self.board.summary();
+        tracing::info!(?summary, error = self.error.is_some(), "served");
+        let result = self.error.take().map_or(Ok(summary), Err);
+        if let Some(closed) = self.closed.take() {
+            // Who does not wait any more drops this, too.
+            let _ = closed.send(result);
+        }
+        true
     }
 
     fn poll_signal(&mut self, cx: &mut Context<'_>) -> bool {
@@ -189,59 +217,113 @@ impl<S: Target> Dispatcher<S> {
     }
 
     fn poll_reports(&mut self, cx: &mut Context<'_>) -> bool {
-        let mut ended = std::mem::take(&mut self.ended);
-        let any = self.reports.poll_recv_many(cx, &mut ended, TAKE).is_ready();
-        for (id, ended) in ended.drain(..) {
-            if let Some(error) = self.board.ended(id, ended) {
-                self.stop(Some(error));
+        let mut reported = std::mem::take(&mut self.reported);
+        let any = self.reports.poll_recv_many(cx, &mut reported, TAKE).is_ready();
+        for (id, ended) in reported.drain(..) {
+            if let Ended::Processed { at_once } = ended {
+                self.pace.ended(at_once);
             }
+            self.ended(id, ended);
         }
-        self.ended = ended;
+        self.reported = reported;
         any
     }
 
-    /// Calls the services with one record after the other, as long as one is due whose service is
-    /// ready.
-    fn dispatch(&mut self, cx: &mut Context<'_>) -> bool {
-        let mut any = false;
+    /// The work on a record has ended.
+    fn ended(&mut self, id: StrandId, ended: Ended) {
+        if let Some(error) = self.board.ended(id, ended) {
+            self.stop(Some(error));
+        }
+    }
+
+    /// Whether the next future that is polled here is to be timed.
+    fn is_timed(&self) -> bool {
+        self.pace.is_timed()
+    }
+
+    fn watch(&self) -> Arc<Watch> {
+        self.intake.watch()
+    }
+
+    /// Services that were not ready are to be asked again.
+    fn again(&mut self) {
         self.board.turns().again();
+    }
+
+    /// Calls the services with one record after the other, as long as one is due whose service is
+    /// ready. Ends at one whose future is to be polled here. `any`: whether there was another.
+    fn next(
+        &mut self,
+        cx: &mut Context<'_>,
+        any: &mut bool,
+        mut here: Pin<&mut Option<Attempt<S::Future>>>,
+    ) -> Option<StrandId> {
         while let Some(id) = self.board.next() {
             let route = self.service.route(self.board.due(id));
             if self.board.turns().is_full(route) {
                 self.board.turns().pass(route);
                 continue;
             }
-            let ready = catch_unwind(AssertUnwindSafe(|| self.service.poll_ready(route, cx)));
-            match ready {
-                Ok(Poll::Pending) => {
+            match self.poll_ready(route, cx) {
+                Poll::Ready(Ok(())) => *any = true,
+                Poll::Pending => {
                     self.board.turns().pass(route);
                     continue;
                 }
-                Ok(Poll::Ready(Ok(()))) => {}
-                Ok(Poll::Ready(Err(error))) => {
+                Poll::Ready(Err(error)) => {
                     self.stop(Some(ConsumerError::Service(error)));
-                    return true;
-                }
-                Err(panic) => {
-                    let text = format!("poll_ready panicked: {}", panic_text(&*panic));
-                    self.stop(Some(ConsumerError::Service(text.into())));
-                    return true;
+                    *any = true;
+                    return None;
                 }
             }
-            any = true;
             let (record, report) = self.board.begin(id);
             let span = span::record(&record, &self.group);
             let call = || self.service.call(route, record.clone());
             let called = span.in_scope(|| catch_unwind(AssertUnwindSafe(call)));
             match called {
+                Ok(future) if self.pace.is_quick() => {
+                    here.set(Some(Attempt::new(future, record, report, span)));
+                    self.here = Some(id);
+                    return Some(id);
+                }
                 Ok(future) => {
                     let task = Task::spawn(Attempt::new(future, record, report, span));
-                    self.board.begun(id, task);
+                    self.board.has(id, task);
                 }
-                Err(panic) => self.board.panicked(id, &panic_text(&*panic)),
+                Err(panic) => self.ended(id, Ended::Panicked(panic_text(&*panic))),
             }
         }
-        any
+        None
+    }
+
+    fn poll_ready(&mut self, route: usize, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        let poll = AssertUnwindSafe(|| self.service.poll_ready(route, cx));
+        catch_unwind(poll).unwrap_or_else(|panic| {
+            let text = format!("poll_ready panicked: {}", panic_text(&*panic));
+            Poll::Ready(Err(text.into()))
+        })
+    }
+
+    /// A future that was polled here, for so long if that was timed, has ended.
+    fn ended_here(&mut self, id: StrandId, ended: Ended, took: Option<Duration>) {
+        self.here = None;
+        self.pace.ran(false, took);
+        self.ended(id, ended);
+    }
+
+    /// It goes on in this task.
+    fn goes_on(&mut self, id: StrandId, task: Task<()>, took: Option<Duration>) {
+        self.here = None;
+        self.pace.ran(true, took);
+        self.board.has(id, task);
+    }
+
+    /// The future that is polled by this task does not end.
+    fn taken_over(&mut self, task: Task<()>) {
+        self.pace.slow();
+        if let Some(id) = self.here.take() {
+            self.board.has(id, task);
+        }
     }
 
     fn poll_stage(&mut self, cx: &mut Context<'_>) -> bool {

@@ -5,26 +5,28 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use tokio::time::Sleep;
+use tokio::time::{Instant, Sleep};
 
 use super::strand::StrandId;
 use crate::backoff::impatient;
 
 /// The state of the store, as the records' errors tell it.
+#[derive(Default)]
 pub(super) struct StoreHealth {
     state: State,
-    /// So many that fail one after the other, with none answered between them, are an outage although
-    /// some were answered after the last one.
-    outage: usize,
 }
 
+#[derive(Default)]
 enum State {
+    #[default]
     Up,
     /// It was down, and has answered since: it may be a part of it that is still away, such as one
     /// shard of several. So what it does not answer waits alone.
     Partly {
-        failed_in_row: usize,
-        answered_in_row: usize,
+        /// When it did last.
+        answered: Instant,
+        /// How often, since it did not.
+        in_row: usize,
     },
     Down {
         /// How many probes have failed, the outage's first record included.
@@ -55,14 +57,13 @@ pub(super) enum Probe {
 /// what takes so long is its handler, which must not hold up all others.
 const ANSWERED: Duration = Duration::from_secs(6);
 
+/// A store that does not answer a record, and has answered none for so long, is down once more.
+const OUTAGE: Duration = Duration::from_secs(2);
+
 /// After so many answers with no failure between them, the whole store is there.
 const WHOLE: usize = 1_000;
 
 impl StoreHealth {
-    pub(super) fn new(outage: usize) -> Self {
-        Self { state: State::Up, outage }
-    }
-
     /// Whether a record may be dispatched.
     pub(super) fn allows(&self) -> bool {
         !matches!(self.state, State::Down { probe: Probe::After(_) | Probe::Running(..), .. })
@@ -83,10 +84,9 @@ impl StoreHealth {
     /// The store did not answer this record.
     pub(super) fn failed(&mut self, id: StrandId, error: &str) -> Unanswered {
         let failures = match &mut self.state {
-            State::Partly { failed_in_row, answered_in_row } if *failed_in_row < self.outage => {
+            State::Partly { answered, in_row } if answered.elapsed() < OUTAGE => {
                 tracing::debug!(error, "the store does not answer this record");
-                *failed_in_row += 1;
-                *answered_in_row = 0;
+                *in_row = 0;
                 return Unanswered::Alone;
             }
             State::Up | State::Partly { .. } => {
@@ -109,10 +109,10 @@ impl StoreHealth {
     pub(super) fn answered(&mut self, id: StrandId) {
         match &mut self.state {
             State::Up => {}
-            State::Partly { failed_in_row, answered_in_row } => {
-                *failed_in_row = 0;
-                *answered_in_row += 1;
-                if *answered_in_row >= WHOLE {
+            State::Partly { answered, in_row } => {
+                *answered = Instant::now();
+                *in_row += 1;
+                if *in_row >= WHOLE {
                     self.state = State::Up;
                 }
             }
@@ -123,7 +123,7 @@ impl StoreHealth {
 
     fn up(&mut self) {
         tracing::info!("the store answers again");
-        self.state = State::Partly { failed_in_row: 0, answered_in_row: 0 };
+        self.state = State::Partly { answered: Instant::now(), in_row: 0 };
     }
 
     /// This record ended, or was let go, without having asked the store: the next one is the probe.
@@ -164,7 +164,7 @@ mod tests {
 
     /// A store that is down, with its next probe due.
     async fn down() -> StoreHealth {
-        let mut health = StoreHealth::new(2);
+        let mut health = StoreHealth::default();
         health.failed(ONE, "refused");
         assert!(!health.allows());
         std::future::poll_fn(|cx| health.poll(cx)).await;
@@ -235,8 +235,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_outage_after_an_outage_is_seen_when_nobody_is_answered_any_more() {
         let mut health = partly().await;
+        tokio::time::sleep(OUTAGE / 2).await;
+        health.answered(OTHER);
+        tokio::time::sleep(OUTAGE / 2).await;
         assert_eq!(health.failed(ONE, "refused"), Unanswered::Alone);
-        assert_eq!(health.failed(OTHER, "refused"), Unanswered::Alone);
+        tokio::time::sleep(OUTAGE / 2).await;
         assert_eq!(health.failed(ONE, "refused"), Unanswered::WithAll);
         assert!(!health.allows());
     }
@@ -251,7 +254,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn probes_come_at_most_five_seconds_apart() {
-        let mut health = StoreHealth::new(2);
+        let mut health = StoreHealth::default();
         health.failed(ONE, "refused");
         for _ in 0..40 {
             let start = tokio::time::Instant::now();

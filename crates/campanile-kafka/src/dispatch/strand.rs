@@ -77,6 +77,8 @@ pub(super) enum State {
     Due,
     /// Too far ahead of its partition's oldest record.
     Ahead,
+    /// The service has it, and the dispatcher itself polls what that gave.
+    Here,
     /// The service has it, or it is being given up.
     Running(Task<()>),
     /// The work on it has ended, and what follows is being decided.
@@ -118,9 +120,9 @@ impl Head {
         self.trouble = Some(Box::new(Trouble { times, error, waits_for }));
     }
 
-    /// Whether a task has it.
+    /// Whether it is at work.
     pub(super) fn is_running(&self) -> bool {
-        matches!(self.state, State::Running(_))
+        matches!(self.state, State::Here | State::Running(_))
     }
 
     /// How long it has to wait, if it is a copy whose delay is not over.

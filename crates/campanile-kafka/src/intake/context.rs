@@ -1,10 +1,11 @@
 //! What librdkafka calls back, on the thread that polls.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::sync_channel;
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use campanile_core::Clock;
 use rdkafka::TopicPartitionList;
 use rdkafka::client::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
@@ -18,6 +19,10 @@ use super::commit::{self, Failure};
 use crate::retry_topics::Rungs;
 use crate::slot::Slot;
 use crate::vitals::Vitals;
+use crate::watch::{Watch, Watcher};
+
+/// How often a thread that waits for the dispatcher looks whether that is blocked.
+const LOOK: Duration = Duration::from_millis(20);
 
 pub(super) struct IntakeContext {
     /// Locked by the thread that polls and its callbacks, never while it polls.
@@ -25,6 +30,7 @@ pub(super) struct IntakeContext {
     events: UnboundedSender<Event>,
     revoke_timeout: Duration,
     vitals: Arc<Vitals>,
+    watch: Arc<Watch>,
     /// The text that came with the last error.
     reason: Mutex<Option<String>>,
     /// Whether the last commit failed: so that an outage is told once.
@@ -37,12 +43,14 @@ impl IntakeContext {
         revoke_timeout: Duration,
         rungs: Rungs,
         vitals: Arc<Vitals>,
+        watch: Arc<Watch>,
     ) -> Self {
         Self {
             assignment: Mutex::new(Assignment::new(rungs)),
             events,
             revoke_timeout,
             vitals,
+            watch,
             reason: Mutex::default(),
             commits_fail: AtomicBool::new(false),
         }
@@ -116,10 +124,15 @@ impl IntakeContext {
         let slots = held.iter().map(|held| held.slot.id).collect();
         self.tell(Event::Revoked { slots, lost, done });
         // Ends when the dispatcher drops `done`, as it does when there is no dispatcher any more.
-        if ended.recv_timeout(self.revoke_timeout)
-            == Err(std::sync::mpsc::RecvTimeoutError::Timeout)
-        {
-            tracing::warn!("the runtime is too busy to let go of revoked partitions");
+        let (clock, mut watcher) = (Clock::boot(), Watcher::default());
+        let late = clock.now() + self.revoke_timeout;
+        while ended.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
+            let now = clock.now();
+            watcher.look(&self.watch, now);
+            if now >= late {
+                tracing::warn!("the runtime is too busy to let go of revoked partitions");
+                break;
+            }
         }
         // It may have been lost meanwhile.
         if !consumer.assignment_lost() {

@@ -1,8 +1,10 @@
 //! What the dispatcher sets and the consumer's thread looks at.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use crate::budget::{Amount, Stock};
+use crate::watch::Watch;
 
 /// Below this part of the budget the thread reads on.
 pub(super) const LOW_WATER: f64 = 0.75;
@@ -23,6 +25,7 @@ pub(super) struct Control {
     stage: AtomicU8,
     /// The thread waits for room in the budget.
     waiting: AtomicBool,
+    pub(super) watch: Arc<Watch>,
 }
 
 impl Control {
@@ -32,6 +35,7 @@ impl Control {
             total: Stock::default(),
             stage: AtomicU8::new(Stage::Reading as u8),
             waiting: AtomicBool::new(false),
+            watch: Arc::default(),
         }
     }
 

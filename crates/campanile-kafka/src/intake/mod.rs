@@ -34,6 +34,7 @@ use crate::error::ConsumerError;
 use crate::retry_topics::Rungs;
 use crate::slot::{Slot, SlotId};
 use crate::vitals::Vitals;
+use crate::watch::Watch;
 
 use self::control::{Control, Stage};
 pub use self::to_record::ToRecord;
@@ -119,6 +120,11 @@ impl Intake {
         if self.control.finished(amount) {
             self.thread.unpark();
         }
+    }
+
+    /// Where the dispatcher tells that it runs a handler itself.
+    pub(crate) fn watch(&self) -> Arc<Watch> {
+        self.control.watch.clone()
     }
 
     /// No further records, please; partitions stay assigned and marks are committed.

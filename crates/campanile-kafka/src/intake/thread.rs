@@ -22,6 +22,7 @@ use crate::error::ConsumerError;
 use crate::slot::Slot;
 use crate::status;
 use crate::vitals::Vitals;
+use crate::watch::Watcher;
 
 /// The most records of one hand-over.
 const BATCH: usize = 512;
@@ -58,6 +59,7 @@ struct Worker {
     vitals: Arc<Vitals>,
     ticked: Duration,
     newer_protocol: bool,
+    watcher: Watcher,
 }
 
 impl Worker {
@@ -71,6 +73,7 @@ impl Worker {
             settings.revoke_timeout,
             settings.rungs.clone(),
             settings.vitals.clone(),
+            control.watch.clone(),
         );
         let mut consumer: BaseConsumer<IntakeContext> =
             settings.client.create_with_context(context).map_err(|error| match error {
@@ -105,6 +108,7 @@ impl Worker {
             vitals,
             ticked,
             newer_protocol,
+            watcher: Watcher::default(),
         })
     }
 
@@ -119,6 +123,7 @@ impl Worker {
             self.pause_and_resume(stage);
             self.commit_changed(now);
             self.tick(now);
+            self.watcher.look(&self.control.watch, now);
             let read = match (stage, self.flow) {
                 (Stage::Reading, Flow::Full { .. }) => self.wait_for_room(),
                 (Stage::Reading, _) => self.read(),

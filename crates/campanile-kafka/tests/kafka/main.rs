@@ -11,6 +11,7 @@ mod given_up;
 mod handle;
 mod health;
 mod order;
+mod quick;
 mod real;
 mod rebalance;
 mod records;

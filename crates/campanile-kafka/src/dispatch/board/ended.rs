@@ -32,7 +32,7 @@ impl Board {
         self.lane(id).busy -= 1;
         self.busy -= 1;
         match ended {
-            Ended::Processed => {
+            Ended::Processed { .. } => {
                 self.store.answered(id);
                 self.summary.processed += 1;
                 self.flood.finished(false);
@@ -58,16 +58,13 @@ impl Board {
             Ended::NotDeferred(after) => drop(self.wait(id, after, None)),
             Ended::Held => self.due_again(id),
             Ended::Left => self.leave(id),
-            Ended::Panicked(text) => self.panicked(id, &text),
+            Ended::Panicked(text) => {
+                self.store.not_asked(id);
+                self.retry(id, None, &format!("panicked: {text}"));
+            }
             Ended::Failed(error) => return self.failed(id, error),
         }
         None
-    }
-
-    /// User code has panicked over this record.
-    pub(in crate::dispatch) fn panicked(&mut self, id: StrandId, text: &str) {
-        self.store.not_asked(id);
-        self.retry(id, None, &format!("panicked: {text}"));
     }
 
     pub(super) fn failed(&mut self, id: StrandId, error: BoxError) -> Option<ConsumerError> {

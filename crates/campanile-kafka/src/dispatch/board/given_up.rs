@@ -9,7 +9,7 @@ use campanile_idempotency::IdempotencyError;
 use super::Board;
 use crate::dead_letter::{Cause, Dead, DeadLetters, Unburied};
 use crate::dispatch::attempt::Ended;
-use crate::dispatch::strand::StrandId;
+use crate::dispatch::strand::{State, StrandId};
 use crate::dispatch::trouble::LETTER;
 use crate::error::{ConsumerError, chain};
 use crate::flood::Flooded;
@@ -30,7 +30,7 @@ impl Board {
                 Err(error) => Ended::Failed(error.into()),
             });
         });
-        self.at_work(id, task);
+        self.at_work(id, State::Running(task));
     }
 
     /// Publishes the record's dead letter, unless that would be one too many. While the consumer is
@@ -64,7 +64,7 @@ impl Board {
                 }
             });
         });
-        self.at_work(id, task);
+        self.at_work(id, State::Running(task));
     }
 
     /// The record's dead letter is not published, or that is not recorded.
@@ -147,6 +147,6 @@ impl Board {
             record.let_go().await;
             report.send(ended);
         });
-        self.at_work(id, task);
+        self.at_work(id, State::Running(task));
     }
 }

@@ -6,7 +6,6 @@ mod given_up;
 mod look;
 mod retry;
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -28,6 +27,7 @@ use crate::error::ConsumerError;
 use crate::flood::Flood;
 use crate::given_up::Fate;
 use crate::handle::{Gate, Shutdown};
+use crate::hash::ByNumber;
 use crate::intake::{Done, Received};
 use crate::order::WHOLE;
 use crate::slot::{Slot, SlotId};
@@ -35,7 +35,7 @@ use crate::summary::Summary;
 use crate::task::Task;
 
 pub(super) struct Board {
-    lanes: HashMap<SlotId, Lane>,
+    lanes: ByNumber<SlotId, Lane>,
     strands: Strands,
     /// Whose turn comes, in this order. Who has ended by then is passed over.
     turns: Turns,
@@ -58,12 +58,12 @@ pub(super) struct Board {
 impl Board {
     pub(super) fn new(policies: Policies, gate: Gate, reports: UnboundedSender<Reported>) -> Self {
         Self {
-            lanes: HashMap::new(),
+            lanes: ByNumber::default(),
             strands: Strands::default(),
             turns: Turns::default(),
             busy: 0,
             waits: Waits::default(),
-            store: StoreHealth::new(policies.max_in_flight),
+            store: StoreHealth::default(),
             stalls: Stalls::new(policies.stall),
             drains: Vec::new(),
             stopping: false,
@@ -178,13 +178,14 @@ impl Board {
     /// Takes this turn: its record, and how to tell of its end.
     pub(super) fn begin(&mut self, id: StrandId) -> (Record, Report) {
         self.turns.pop();
+        self.at_work(id, State::Here);
+        self.store.dispatched(id);
         (self.record(id), self.report(id))
     }
 
-    /// The service has this record.
-    pub(super) fn begun(&mut self, id: StrandId, task: Task<()>) {
-        self.at_work(id, task);
-        self.store.dispatched(id);
+    /// This task has it from now on.
+    pub(super) fn has(&mut self, id: StrandId, task: Task<()>) {
+        self.head(id).state = State::Running(task);
     }
 
     /// Waits, drains, the store's next probe and the gate. Whether anything has changed.
@@ -236,8 +237,8 @@ impl Board {
         lane.expect("a lane is not removed before its strands")
     }
 
-    fn at_work(&mut self, id: StrandId, task: Task<()>) {
-        self.head(id).state = State::Running(task);
+    fn at_work(&mut self, id: StrandId, state: State) {
+        self.head(id).state = state;
         self.lane(id).busy += 1;
         self.busy += 1;
     }

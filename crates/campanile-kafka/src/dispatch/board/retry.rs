@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::Board;
 use crate::dispatch::attempt::Ended;
-use crate::dispatch::strand::StrandId;
+use crate::dispatch::strand::{State, StrandId};
 use crate::dispatch::trouble::BACK_OFF;
 use crate::retry_topics::{Ladder, origin};
 use crate::task::Task;
@@ -63,6 +63,6 @@ impl Board {
                 }
             });
         });
-        self.at_work(id, task);
+        self.at_work(id, State::Running(task));
     }
 }

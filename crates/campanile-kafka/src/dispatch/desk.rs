@@ -1,0 +1,252 @@
+//! The task that has the dispatcher, and the one that takes it over.
+//!
+//! Handlers that are quick are run by the dispatcher's own task, the leader: a task for each would
+//! cost more than the rest of the driver. Meanwhile the dispatcher lies on a desk. If a handler blocks
+//! the leader, the deputy takes the dispatcher from there and goes on with it; the former leader's
+//! task has nothing left but that one handler. So a handler that blocks is alone with it.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use campanile_core::Clock;
+
+use super::Dispatcher;
+use super::attempt::Attempt;
+use super::strand::StrandId;
+use crate::error::ConsumerError;
+use crate::routes::Target;
+use crate::summary::Summary;
+use crate::task::Task;
+use crate::watch::Watch;
+
+/// So many handlers at most are run until events are looked at.
+const ROUND: u32 = 64;
+
+/// So many rounds at most are made until other tasks are let in.
+const ROUNDS: u32 = 16;
+
+/// Serves until the dispatcher is closed.
+///
+/// # Cancellation
+/// Dropped, it takes the dispatcher with it, wherever that is.
+pub(super) async fn serve<S: Target>(
+    mut dispatcher: Dispatcher<S>,
+) -> Result<Summary, ConsumerError> {
+    let closed = dispatcher.closed();
+    let (things, watch) = (Mutex::new(Things::default()), dispatcher.watch());
+    let desk = Occupied(Arc::new(Desk { things, watch }));
+    let leader = Leader::new(desk.0.clone(), Box::new(dispatcher));
+    {
+        let mut things = desk.0.things();
+        things.leader = Some(Task::spawn(leader));
+    }
+    if let Ok(result) = closed.await {
+        return result;
+    }
+    let leader = desk.0.things().leader.take();
+    leader.expect("there is always a leader").join().await;
+    unreachable!("a leader ends with its dispatcher closed, or has panicked")
+}
+
+struct Desk<S: Target> {
+    things: Mutex<Things<S>>,
+    watch: Arc<Watch>,
+}
+
+struct Things<S: Target> {
+    /// Here while the leader runs a handler.
+    dispatcher: Option<Box<Dispatcher<S>>>,
+    /// Who has it, and who may take it over.
+    leader: Option<Task<()>>,
+    deputy: Option<Task<()>>,
+    /// How often it was taken over: so a former leader knows that what lies here is not its own.
+    terms: u64,
+    /// Nobody works here any more.
+    cleared: bool,
+}
+
+impl<S: Target> Desk<S> {
+    fn things(&self) -> MutexGuard<'_, Things<S>> {
+        self.things.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<S: Target> Default for Things<S> {
+    fn default() -> Self {
+        Self { dispatcher: None, leader: None, deputy: None, terms: 0, cleared: false }
+    }
+}
+
+/// Clears the desk when it is dropped, which ends all that works at it.
+struct Occupied<S: Target>(Arc<Desk<S>>);
+
+impl<S: Target> Drop for Occupied<S> {
+    fn drop(&mut self) {
+        // Taken out first: what is dropped may be the user's, and takes its time.
+        let cleared = Things { cleared: true, ..Things::default() };
+        let things = std::mem::replace(&mut *self.0.things(), cleared);
+        drop(things);
+    }
+}
+
+/// The task that has the dispatcher.
+struct Leader<S: Target> {
+    desk: Arc<Desk<S>>,
+    term: u64,
+    /// `None` once the deputy has taken it over: then this is the task of its last handler.
+    dispatcher: Option<Box<Dispatcher<S>>>,
+    /// What is run here.
+    attempt: Slot<S::Future>,
+    clock: Clock,
+}
+
+/// Boxed once for all that end where they are run.
+type Slot<F> = Pin<Box<Option<Attempt<F>>>>;
+
+impl<S: Target> Leader<S> {
+    fn new(desk: Arc<Desk<S>>, dispatcher: Box<Dispatcher<S>>) -> Self {
+        let term = desk.things().terms;
+        Self {
+            desk,
+            term,
+            dispatcher: Some(dispatcher),
+            attempt: Box::pin(None),
+            clock: Clock::boot(),
+        }
+    }
+
+    /// Dispatches what is due. Whether there was anything.
+    fn dispatch(&mut self, cx: &mut Context<'_>) -> bool {
+        let mut any = false;
+        if let Some(dispatcher) = &mut self.dispatcher {
+            dispatcher.again();
+        }
+        for _ in 0..ROUND {
+            let Some(dispatcher) = &mut self.dispatcher else {
+                break;
+            };
+            let Some(id) = dispatcher.next(cx, &mut any, self.attempt.as_mut()) else {
+                break;
+            };
+            self.run(id);
+        }
+        any
+    }
+
+    /// Runs a handler here. If that takes long, the dispatcher is taken over meanwhile.
+    fn run(&mut self, id: StrandId) {
+        let timed = self.dispatcher.as_ref().is_some_and(|dispatcher| dispatcher.is_timed());
+        self.put_down();
+        let attempt = self.attempt.as_mut().as_pin_mut().expect("there is one to run");
+        self.desk.watch.begin();
+        let start = timed.then(|| self.clock.now());
+        // If it goes on, it is polled at once again in a task of its own, with that task's waker.
+        let polled = attempt.poll_once(&mut Context::from_waker(Waker::noop()));
+        let took = start.map(|start| self.clock.now().saturating_sub(start));
+        self.desk.watch.end();
+        self.take_up();
+        match (&mut self.dispatcher, polled) {
+            (Some(dispatcher), Poll::Ready((_, ended))) => {
+                self.attempt.set(None);
+                dispatcher.ended_here(id, ended, took);
+            }
+            (Some(dispatcher), Poll::Pending) => {
+                let attempt = std::mem::replace(&mut self.attempt, Box::pin(None));
+                dispatcher.goes_on(id, Task::spawn(Alone(attempt)), took);
+            }
+            (None, Poll::Ready((report, ended))) => {
+                self.attempt.set(None);
+                report.send(ended);
+            }
+            (None, Poll::Pending) => {}
+        }
+    }
+
+    /// Takes the dispatcher from the desk, if it was not taken over.
+    fn take_up(&mut self) {
+        let mut things = self.desk.things();
+        if things.terms == self.term {
+            self.dispatcher = things.dispatcher.take();
+        }
+    }
+
+    /// Puts the dispatcher on the desk.
+    fn put_down(&mut self) {
+        let mut things = self.desk.things();
+        things.dispatcher = self.dispatcher.take();
+        if things.deputy.is_none() && !things.cleared {
+            things.deputy = Some(Task::spawn(deputy(self.desk.clone())));
+        }
+    }
+}
+
+impl<S: Target> Future for Leader<S> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let this = &mut *self;
+        for _ in 0..ROUNDS {
+            let Some(dispatcher) = &mut this.dispatcher else {
+                return match this.attempt.as_mut().as_pin_mut() {
+                    Some(attempt) => attempt.poll(cx),
+                    None => Poll::Ready(()),
+                };
+            };
+            let looked = dispatcher.look(cx);
+            let dispatched = this.dispatch(cx);
+            let Some(dispatcher) = &mut this.dispatcher else {
+                // It was taken over: whoever did may have cancelled this task since.
+                break;
+            };
+            let settled = dispatcher.settle(cx);
+            if dispatcher.is_closed() {
+                return Poll::Ready(());
+            }
+            if !(looked || dispatched || settled) {
+                return Poll::Pending;
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+}
+
+/// A handler that was begun by the leader and goes on in a task of its own.
+struct Alone<F>(Slot<F>);
+
+impl<F> Future for Alone<F>
+where
+    Attempt<F>: Future<Output = ()>,
+{
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        self.0.as_mut().as_pin_mut().expect("it is begun with").poll(cx)
+    }
+}
+
+/// Takes the dispatcher over when a handler has blocked the leader.
+async fn deputy<S: Target>(desk: Arc<Desk<S>>) {
+    let dispatcher = loop {
+        desk.watch.stuck().await;
+        if let Some(dispatcher) = desk.take_over() {
+            break dispatcher;
+        }
+    };
+    Leader::new(desk, dispatcher).await;
+}
+
+impl<S: Target> Desk<S> {
+    /// The dispatcher, if a handler is still stuck. The deputy is the leader then.
+    fn take_over(&self) -> Option<Box<Dispatcher<S>>> {
+        let mut things = self.things();
+        let mut dispatcher = things.dispatcher.take_if(|_| self.watch.is_stuck())?;
+        things.terms += 1;
+        let deputy = things.deputy.take();
+        let leader = std::mem::replace(&mut things.leader, deputy);
+        dispatcher.taken_over(leader.expect("there is always a leader"));
+        Some(dispatcher)
+    }
+}

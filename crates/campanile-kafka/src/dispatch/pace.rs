@@ -1,0 +1,151 @@
+//! Whether handlers are so quick that a task for each would cost more than they do.
+
+use std::time::Duration;
+
+/// A handler whose poll takes longer is worth a task: other threads can help then.
+const QUICK: Duration = Duration::from_micros(5);
+
+/// Over so many they are judged.
+const ROUND: u32 = 128;
+
+/// Of these, one in so many is timed.
+const TIMED: u32 = 8;
+
+/// At most so many in a row must end at their first poll until they are run here once more.
+const MOST: u32 = 64 * 1024;
+
+/// What handlers did lately. They are run here while they end at their first poll, and that is quick.
+pub(super) struct Pace {
+    quick: bool,
+    /// How many with a task have ended at their first poll, one after the other.
+    row: u32,
+    /// How many must: the more often that was not worth it, the more.
+    needed: u32,
+    /// How many were run here since they are.
+    here: u32,
+    round: Round,
+}
+
+/// The last ones that were run here.
+#[derive(Default)]
+struct Round {
+    ran: u32,
+    /// Of these, those that did not end.
+    pending: u32,
+    /// Of those that were timed, the ones that took long.
+    long: u32,
+}
+
+impl Pace {
+    pub(super) fn new() -> Self {
+        Self { quick: false, row: 0, needed: ROUND, here: 0, round: Round::default() }
+    }
+
+    /// Whether the next is to be run here.
+    pub(super) fn is_quick(&self) -> bool {
+        self.quick
+    }
+
+    /// One with a task of its own has ended, at its first poll or later.
+    pub(super) fn ended(&mut self, at_once: bool) {
+        self.row = if at_once { self.row + 1 } else { 0 };
+        if self.row >= self.needed {
+            (self.quick, self.row, self.here) = (true, 0, 0);
+        }
+    }
+
+    /// Whether the next one that is run here is to be timed.
+    pub(super) fn is_timed(&self) -> bool {
+        self.round.ran.is_multiple_of(TIMED)
+    }
+
+    /// One was run here: whether it goes on, and how long its poll took, if it was timed.
+    pub(super) fn ran(&mut self, pending: bool, took: Option<Duration>) {
+        let round = &mut self.round;
+        round.ran += 1;
+        round.pending += u32::from(pending);
+        round.long += u32::from(took.is_some_and(|took| took > QUICK));
+        if round.ran < ROUND {
+            return;
+        }
+        let Round { ran, pending, long } = std::mem::take(round);
+        self.here = self.here.saturating_add(ran);
+        if pending > ran / 8 || long > ran / TIMED / 4 {
+            self.slow();
+        } else if self.here >= MOST {
+            self.needed = ROUND;
+        }
+    }
+
+    /// It is not worth it, for now.
+    pub(super) fn slow(&mut self) {
+        self.quick = false;
+        self.round = Round::default();
+        self.needed = (self.needed * 2).min(MOST);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn quick() -> Pace {
+        let mut pace = Pace::new();
+        (0..ROUND).for_each(|_| pace.ended(true));
+        assert!(pace.is_quick());
+        pace
+    }
+
+    #[test]
+    fn only_handlers_that_end_at_their_first_poll_one_after_the_other_are_run_here() {
+        let mut pace = Pace::new();
+        for _ in 0..1000 {
+            (1..ROUND).for_each(|_| pace.ended(true));
+            pace.ended(false);
+        }
+        assert!(!pace.is_quick());
+        (0..ROUND).for_each(|_| pace.ended(true));
+        assert!(pace.is_quick());
+    }
+
+    /// Runs a round, of which so many go on and so many take long.
+    fn run(pace: &mut Pace, pending: u32, long: u32) {
+        let mut timed = 0;
+        for n in 0..ROUND {
+            timed += u32::from(pace.is_timed());
+            let took = if timed <= long { QUICK * 2 } else { QUICK / 2 };
+            let took = pace.is_timed().then_some(took);
+            pace.ran(n < pending, took);
+        }
+        assert_eq!(timed, ROUND / TIMED);
+    }
+
+    #[test]
+    fn those_that_take_long_or_do_not_end_get_a_task_again() {
+        let mut pace = quick();
+        run(&mut pace, ROUND / 8, ROUND / TIMED / 4);
+        assert!(pace.is_quick());
+        run(&mut pace, 0, ROUND / TIMED / 4 + 1);
+        assert!(!pace.is_quick());
+        let mut pace = quick();
+        run(&mut pace, ROUND / 8 + 1, 0);
+        assert!(!pace.is_quick());
+    }
+
+    #[test]
+    fn the_more_often_it_was_not_worth_it_the_more_must_be_quick() {
+        let mut pace = quick();
+        for times in 1..40 {
+            pace.slow();
+            let needed = (ROUND << times.min(9)).min(MOST);
+            (1..needed).for_each(|_| pace.ended(true));
+            assert!(!pace.is_quick());
+            pace.ended(true);
+            assert!(pace.is_quick());
+        }
+        (0..MOST / ROUND).for_each(|_| run(&mut pace, 0, 0));
+        pace.slow();
+        (0..2 * ROUND).for_each(|_| pace.ended(true));
+        assert!(pace.is_quick());
+    }
+}

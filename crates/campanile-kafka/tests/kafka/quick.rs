@@ -1,0 +1,155 @@
+//! Handlers that are so quick that the driver runs them itself: what holds for all handlers holds for
+//! them, too.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use campanile_core::{BoxError, Record};
+use campanile_kafka::Order;
+use campanile_test::MockKafka;
+use rdkafka::ClientConfig;
+use tokio::task;
+use tower::service_fn;
+
+use crate::support::{Log, committed, consumer, fill, mock, serve, until, until_committed};
+
+/// So many records of each partition make the driver run their handlers itself.
+const WARM: usize = 2000;
+
+/// A thread that is blocked until it is let go.
+#[derive(Clone, Default)]
+struct Block(Arc<(Mutex<bool>, Condvar)>);
+
+impl Block {
+    /// What a handler should not do.
+    fn wait(&self) {
+        let (free, changed) = &*self.0;
+        drop(changed.wait_while(free.lock().unwrap(), |free| !*free).unwrap());
+    }
+
+    fn let_go(&self) {
+        *self.0.0.lock().unwrap() = true;
+        self.0.1.notify_all();
+    }
+}
+
+/// Which tasks handlers ran in.
+#[derive(Clone, Default)]
+struct Tasks(Arc<Mutex<HashMap<task::Id, usize>>>);
+
+impl Tasks {
+    fn take_down(&self) {
+        *self.0.lock().unwrap().entry(task::id()).or_default() += 1;
+    }
+
+    /// How many ran in the same.
+    fn most(&self) -> usize {
+        self.0.lock().unwrap().values().copied().max().unwrap_or(0)
+    }
+}
+
+/// Two partitions, after whose first records the driver runs the handlers itself.
+fn warm() -> (MockKafka, ClientConfig) {
+    let kafka = mock("orders", 2, WARM);
+    let config = kafka.consumer_config("g");
+    (kafka, config)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_quick_handler_that_blocks_its_thread_is_alone_with_it() {
+    let (kafka, config) = warm();
+    let (log, tasks, block) = (Log::default(), Tasks::default(), Block::default());
+    let (seen, ids, blocks) = (log.clone(), tasks.clone(), block.clone());
+    let service = service_fn(move |record: Record| {
+        let (seen, ids, blocks) = (seen.clone(), ids.clone(), blocks.clone());
+        async move {
+            ids.take_down();
+            if record.offset() == WARM as i64 && record.partition() == 0 {
+                blocks.wait();
+            }
+            seen.push(&record);
+            Ok::<_, BoxError>(())
+        }
+    });
+    let serving = serve(consumer(config.clone(), "orders"), service);
+    log.reaches(2 * WARM).await;
+    // On a busy machine few look quick, but some do; each of the others has a task of its own.
+    assert!(tasks.most() > 1, "the driver runs none of them itself");
+    fill(&kafka, "orders", 2, WARM);
+    until_committed(&config, "orders", &[WARM as i64, 2 * WARM as i64]).await;
+    assert_eq!((log.of(0).len(), log.of(1).len()), (WARM, 2 * WARM));
+    block.let_go();
+    until_committed(&config, "orders", &[2 * WARM as i64; 2]).await;
+    let summary = serving.stop().await.unwrap();
+    assert_eq!(summary.processed, 4 * WARM as u64);
+    assert_eq!(log.of(0), (0..2 * WARM as i64).collect::<Vec<_>>());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_quick_handler_that_blocks_its_thread_does_not_hold_up_a_shutdown() {
+    let (kafka, config) = warm();
+    let (log, block) = (Log::default(), Block::default());
+    let (seen, blocks) = (log.clone(), block.clone());
+    let blocked = Arc::new(AtomicBool::new(false));
+    let is_blocked = blocked.clone();
+    let service = service_fn(move |record: Record| {
+        let (seen, blocks, is_blocked) = (seen.clone(), blocks.clone(), is_blocked.clone());
+        async move {
+            if record.offset() == WARM as i64 {
+                is_blocked.store(true, Ordering::SeqCst);
+                blocks.wait();
+                // The driver has let it go: what comes after this is not run.
+                task::yield_now().await;
+            }
+            seen.push(&record);
+            Ok::<_, BoxError>(())
+        }
+    });
+    let consumer = consumer(config.clone(), "orders").with_drain_timeout(Duration::from_millis(50));
+    let serving = serve(consumer, service);
+    log.reaches(2 * WARM).await;
+    fill(&kafka, "orders", 1, 1);
+    until("it is blocked", || blocked.load(Ordering::SeqCst)).await;
+    let summary = serving.stop().await.unwrap();
+    assert_eq!((summary.processed, summary.left), (2 * WARM as u64, 1));
+    assert_eq!(committed(&config, "orders", 2), [Some(WARM as i64); 2]);
+    block.let_go();
+    assert_eq!(log.len(), 2 * WARM);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_quick_handler_that_waits_panics_or_fails_is_dealt_with_as_any_other() {
+    let (kafka, config) = warm();
+    let (log, tries) = (Log::default(), Arc::new(Mutex::new(HashMap::new())));
+    let (seen, counts) = (log.clone(), tries.clone());
+    let service = service_fn(move |record: Record| {
+        let (seen, counts) = (seen.clone(), counts.clone());
+        async move {
+            let first = counts.lock().unwrap().insert(record.coordinates().clone(), ()).is_none();
+            match record.offset() % 1000 {
+                300 => tokio::time::sleep(Duration::from_millis(1)).await,
+                600 if first => panic!("the first time"),
+                900 if first => {
+                    let again = Duration::from_millis(1);
+                    return Err(campanile_core::error::retry_after("no", again).into());
+                }
+                _ => {}
+            }
+            seen.push(&record);
+            Ok::<_, BoxError>(())
+        }
+    });
+    let serving =
+        serve(consumer(config.clone(), "orders").with_order(Order::by_partition()), service);
+    until_committed(&config, "orders", &[WARM as i64; 2]).await;
+    fill(&kafka, "orders", 2, WARM);
+    until_committed(&config, "orders", &[2 * WARM as i64; 2]).await;
+    let summary = serving.stop().await.unwrap();
+    // In each thousand of each partition one has panicked and one has failed.
+    assert_eq!((summary.processed, summary.retried), (4 * WARM as u64, 16));
+    for partition in 0..2 {
+        assert_eq!(log.of(partition), (0..2 * WARM as i64).collect::<Vec<_>>());
+    }
+}
