@@ -5,7 +5,7 @@ use std::sync::{OnceLock, Weak};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use campanile_core::{Fingerprint, StoreKey};
+use campanile_core::{Clock, Fingerprint, StoreKey};
 
 use super::message::Acquisition;
 
@@ -116,14 +116,14 @@ impl Ends {
         &mut self,
         key: &StoreKey,
         fingerprint: Option<Fingerprint>,
-        now: Duration,
+        clock: &Clock,
     ) -> Option<Acquisition> {
         // Mostly there is none, and then a key need not be hashed.
         if self.by_key.is_empty() {
             return None;
         }
         let end = self.by_key.get(key)?.upgrade();
-        let answer = end.as_ref().and_then(|end| end.get()?.answer(fingerprint, now));
+        let answer = end.as_ref().and_then(|end| end.get()?.answer(fingerprint, clock.now()));
         if end.is_none() {
             self.by_key.remove(key);
         }
@@ -158,7 +158,8 @@ mod tests {
             ends.insert(key(number), Arc::downgrade(&signal()));
         }
         assert!(ends.by_key.len() <= 128, "{}", ends.by_key.len());
-        assert!(ends.answer(&key(0), None, Duration::ZERO).is_some());
-        assert!(ends.answer(&key(9_999), None, Duration::ZERO).is_none());
+        let clock = Clock::from_fn(|| Duration::ZERO);
+        assert!(ends.answer(&key(0), None, &clock).is_some());
+        assert!(ends.answer(&key(9_999), None, &clock).is_none());
     }
 }

@@ -118,10 +118,10 @@ impl Slot {
     }
 
     /// Takes down how it has ended, for those who wait.
-    pub(super) fn ended(&mut self, known: Known, now: Duration) {
+    pub(super) fn ended(&mut self, known: Known, clock: &Clock) {
         // Mostly nobody does.
         if self.settled.is_some() {
-            self.end = Some(End::new(known, self.fingerprint, now));
+            self.end = Some(End::new(known, self.fingerprint, clock.now()));
         }
     }
 

@@ -25,8 +25,8 @@ impl<S: Store> Task<S> {
         let index = match self.by_key.entry(acquire.key.clone()) {
             Entry::Occupied(place) => *place.get(),
             Entry::Vacant(place) => {
-                let now = self.clock.now();
-                if let Some(known) = self.ends.answer(&acquire.key, acquire.fingerprint, now) {
+                let known = self.ends.answer(&acquire.key, acquire.fingerprint, &self.clock);
+                if let Some(known) = known {
                     let _ = acquire.reply.send(known);
                     return;
                 }
@@ -67,7 +67,6 @@ impl<S: Store> Task<S> {
 
     pub(super) fn acquire_answered(&mut self, sent: Sent, answer: Result<Answer, StoreError>) {
         let index = sent.slot;
-        let now = self.clock.now();
         let slot = &mut self.slots[index];
         let ttl = slot.terms.ttl;
         let Phase::Acquiring { reply: waiting } = std::mem::replace(&mut slot.phase, Phase::Ended)
@@ -109,7 +108,7 @@ impl<S: Store> Task<S> {
             }
         };
         if let Some(known) = Known::of(&outcome) {
-            slot.ended(known, now);
+            slot.ended(known, &self.clock);
         }
         let _ = waiting.send(outcome);
         self.end_when_idle(index);

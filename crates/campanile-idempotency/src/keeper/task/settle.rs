@@ -64,7 +64,7 @@ impl<S: Store> Task<S> {
         }
         slot.phase = Phase::Ended;
         if let Some(end) = end {
-            slot.ended(end, self.clock.now());
+            slot.ended(end, &self.clock);
         }
         self.end_when_idle(index);
     }
