@@ -44,7 +44,25 @@ pub(super) fn run(report: &mut Report, stage: &Stage) -> Result<(), BoxError> {
     };
     let on_three = layer(RedisConfig::cluster(cluster.urls()))?;
     let on_one = layer(RedisConfig::new(stage.redis.url()))?;
+    // With one bucket its calls are as large as those of one server.
+    let lonely = RedisCluster::builder().masters(1).start()?;
+    let on_lonely = layer(RedisConfig::cluster(lonely.urls()).with_buckets(1)?)?;
+    let (mut values, mut against) = (vec![], vec![]);
     let mut first = 0;
+    for round in 0..=ROUNDS {
+        first += MESSAGES;
+        let in_cluster = measure(stage, &[lonely.node(0)], guarded(&on_lonely), first, 256)?;
+        let alone = measure(stage, &[&stage.redis], guarded(&on_one), first, 256)?;
+        if round > 0 {
+            values.push(in_cluster.for_a_second);
+            against.push(alone.for_a_second);
+        }
+    }
+    let (name, unit) = ("one master with one bucket, 256 at once", "for a CPU s");
+    let against = Some(("one server", against));
+    // What being in a cluster costs Redis itself.
+    report.add(Row { area: "redis", name, unit, values, against, goal: None });
+    drop(lonely);
     for (at_once, name, keys, goal) in AT_ONCE {
         let (mut three, mut one) = (vec![], vec![]);
         // The first is not counted.

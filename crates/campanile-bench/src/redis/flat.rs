@@ -58,7 +58,7 @@ pub(super) fn run(report: &mut Report, stage: &Stage) -> Result<(), BoxError> {
     };
     let name = "256 at once, with 10 million keys present";
     row(name, "messages/s", |m| m.per_second, Some(Goal::AtLeast(0.95)));
-    // What holds it back: nothing is the larger for us, so the difference is Redis's.
+    // What holds it back, if anything does: Redis's part, and ours.
     row("Redis's processor time for one of them", "us", |m| m.redis, None);
     row("our processor time for one of them", "us", |m| m.ours, None);
     Ok(())
