@@ -24,6 +24,8 @@ const RECORD: usize = 10 * 1024;
 const BUDGET: u64 = 32 + 8;
 /// What librdkafka prefetches: its queue, and a response on its way in and on its way out of it.
 const PREFETCH: u64 = 8 + 2 * 2;
+/// What the allocator keeps of what was freed, and the work itself takes.
+const SLACK: u64 = 12;
 
 #[test]
 fn memory_is_bounded_while_redis_hangs_and_the_backlog_grows() {
@@ -59,7 +61,7 @@ fn memory_is_bounded_while_redis_hangs_and_the_backlog_grows() {
         "memory: {records} records, {mib} MiB: {} MiB resident when idle, {} in a stall, {peak} at most",
         idle.now, filled.now
     );
-    let bound = idle.now + BUDGET + PREFETCH;
+    let bound = idle.now + BUDGET + PREFETCH + SLACK;
     // It has read what it may, or most of it.
     assert!(filled.now >= idle.now + BUDGET / 2);
     assert!(peak <= bound, "{peak} MiB, and not {bound} at most");
