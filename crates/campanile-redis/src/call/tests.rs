@@ -123,8 +123,11 @@ fn a_head_names_each_argument_that_is_sent() {
                 "{name}"
             );
         }
-        assert!(code.contains(&format!("BEFORE_{}", item.to_uppercase())), "{item}");
-        assert!(code.contains(&format!(", {}\n", leading.len())), "{verb:?} skips other arguments");
+        // Set in a line of its own, or as the last of several.
+        let before = format!("BEFORE_{} = ", item.to_uppercase());
+        let set = code.lines().find_map(|line| line.split_once(&before)).expect("it is set");
+        let skipped = set.1.rsplit(", ").next();
+        assert_eq!(skipped, Some(&*leading.len().to_string()), "{verb:?} skips other arguments");
 
         for count in [1, 3] {
             let batch = batch(&operation, count);
