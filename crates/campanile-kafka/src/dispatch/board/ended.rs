@@ -7,7 +7,7 @@ use campanile_idempotency::{Backoff, Settled};
 use tracing::field::debug;
 
 use super::Board;
-use crate::backoff::impatient;
+use crate::backoff::each;
 use crate::dead_letter::Cause;
 use crate::dispatch::attempt::Ended;
 use crate::dispatch::store::Unanswered;
@@ -33,7 +33,7 @@ impl Board {
         self.busy -= 1;
         match ended {
             Ended::Processed { .. } => {
-                self.store.answered(id);
+                self.answered(id);
                 self.summary.processed += 1;
                 self.flood.finished(false);
                 self.finish(id);
@@ -74,7 +74,7 @@ impl Board {
         let verdict = judge(&error, &self.policies.classifiers);
         if !matches!(verdict, Verdict::StoreDown) {
             match asked_the_store(&error) {
-                true => self.store.answered(id),
+                true => self.answered(id),
                 false => self.store.not_asked(id),
             }
         }
@@ -91,12 +91,7 @@ impl Board {
                 self.head(id).meets(text(), STORE);
                 match self.store.failed(id, &text()) {
                     Unanswered::WithAll => self.due_again(id),
-                    Unanswered::Alone => {
-                        let head = self.head(id);
-                        head.tries = head.tries.saturating_add(1);
-                        let after = impatient().delay(head.tries);
-                        self.wait(id, Some(after), None);
-                    }
+                    Unanswered::Alone => self.wait_alone(id),
                 }
             }
             Verdict::GiveUp { burial, reason, help } => match &self.policies.given_up {
@@ -140,6 +135,34 @@ impl Board {
         let wait = self.waits.start(id, after, settled);
         self.head(id).state = State::Waiting(wait);
         Some(after)
+    }
+
+    /// The store has answered this record.
+    fn answered(&mut self, id: StrandId) {
+        self.store.answered(id);
+        if self.head(id).alone == 0 {
+            return;
+        }
+        // What was away for this one may be back for others.
+        for id in std::mem::take(&mut self.alone) {
+            if let Some(strand) = self.strands.get_mut(id) {
+                strand.head.alone = 0;
+                if let State::Waiting(_) = strand.head.state {
+                    self.list(id);
+                }
+            }
+        }
+    }
+
+    /// The store does not answer this record, but others.
+    fn wait_alone(&mut self, id: StrandId) {
+        let head = self.head(id);
+        head.alone = head.alone.saturating_add(1);
+        let times = head.alone;
+        if times == 1 {
+            self.alone.push(id);
+        }
+        self.wait(id, Some(each().delay(times)), None);
     }
 
     /// The record is tried again as soon as it may be dispatched.

@@ -43,6 +43,8 @@ pub(super) struct Board {
     busy: usize,
     waits: Waits,
     store: StoreHealth,
+    /// Records that the store does not answer while it answers others, and some that it has since.
+    alone: Vec<StrandId>,
     stalls: Stalls,
     drains: Vec<Drain>,
     stopping: bool,
@@ -64,6 +66,7 @@ impl Board {
             busy: 0,
             waits: Waits::default(),
             store: StoreHealth::default(),
+            alone: Vec::new(),
             stalls: Stalls::new(policies.stall),
             drains: Vec::new(),
             stopping: false,
