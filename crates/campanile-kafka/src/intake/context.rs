@@ -16,6 +16,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use super::Event;
 use super::assignment::{self, Assignment, Held};
 use super::commit::{self, Failure};
+use super::native::fetched::Fetched;
 use crate::retry_topics::Rungs;
 use crate::slot::Slot;
 use crate::vitals::Vitals;
@@ -28,6 +29,7 @@ pub(super) struct IntakeContext {
     /// Locked by the thread that polls and its callbacks, never while it polls.
     assignment: Mutex<Assignment>,
     events: UnboundedSender<Event>,
+    fetched: Arc<Fetched>,
     revoke_timeout: Duration,
     vitals: Arc<Vitals>,
     watch: Arc<Watch>,
@@ -40,6 +42,7 @@ pub(super) struct IntakeContext {
 impl IntakeContext {
     pub(super) fn new(
         events: UnboundedSender<Event>,
+        fetched: Arc<Fetched>,
         revoke_timeout: Duration,
         rungs: Rungs,
         vitals: Arc<Vitals>,
@@ -48,6 +51,7 @@ impl IntakeContext {
         Self {
             assignment: Mutex::new(Assignment::new(rungs)),
             events,
+            fetched,
             revoke_timeout,
             vitals,
             watch,
@@ -93,8 +97,11 @@ impl IntakeContext {
         }
     }
 
-    fn assign(&self, partitions: &TopicPartitionList) {
+    fn assign(&self, consumer: &BaseConsumer<Self>, partitions: &TopicPartitionList) {
         let slots = self.assignment().assign(partitions);
+        for slot in &slots {
+            self.fetched.take_in(consumer, &slot.topic, slot.partition);
+        }
         self.vitals.assign(&slots);
         // A cooperative rebalance that adds nothing is one, too.
         if !slots.is_empty() {
@@ -162,7 +169,7 @@ impl IntakeContext {
 impl ConsumerContext for IntakeContext {
     fn pre_rebalance(&self, consumer: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
         match rebalance {
-            Rebalance::Assign(partitions) => self.assign(partitions),
+            Rebalance::Assign(partitions) => self.assign(consumer, partitions),
             Rebalance::Revoke(partitions) => self.revoke(consumer, partitions),
             Rebalance::Error(error) => tracing::warn!(%error, "rebalance"),
         }

@@ -2,10 +2,9 @@
 
 use bytes::Bytes;
 use campanile_core::{Record, Timestamp};
-use rdkafka::Message;
-use rdkafka::message::BorrowedMessage;
 
-use super::{Received, native};
+use super::Received;
+use super::native::fetched::Message;
 use crate::millis;
 use crate::retry_topics::{self, Origin};
 use crate::slot::Slot;
@@ -14,7 +13,7 @@ use crate::slot::Slot;
 ///
 /// A header's name that is not UTF-8 gets U+FFFD in the place of what is not: it is kept, it panics
 /// nowhere, and it is no name that anybody asks for.
-pub(super) fn received(slot: &Slot, message: &BorrowedMessage<'_>) -> Received {
+pub(super) fn received(slot: &Slot, message: &Message<'_>) -> Received {
     let mut record = Record::builder(slot.topic.clone(), slot.partition, message.offset());
     if let Some(key) = message.key() {
         record = record.key(Bytes::copy_from_slice(key));
@@ -23,7 +22,7 @@ pub(super) fn received(slot: &Slot, message: &BorrowedMessage<'_>) -> Received {
         record = record.payload(Bytes::copy_from_slice(payload));
     }
     let mut origin = slot.rung.as_ref().map(|_| Origin::default());
-    for (name, value) in native::headers(message) {
+    for (name, value) in message.headers() {
         if origin.as_mut().is_some_and(|origin| origin.take(name, value)) {
             continue;
         }

@@ -5,10 +5,8 @@ use std::thread;
 use std::time::Duration;
 
 use campanile_core::Clock;
-use rdkafka::Message;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
-use rdkafka::message::BorrowedMessage;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::assignment;
@@ -16,6 +14,7 @@ use super::commit;
 use super::context::IntakeContext;
 use super::control::{Control, Stage};
 use super::flow::{self, ALLOWANCE, Flow};
+use super::native::fetched::{Batch, Fetched, Message, TopicHandle};
 use super::{Event, Received, Settings, message, native, start};
 use crate::budget::Amount;
 use crate::error::ConsumerError;
@@ -45,13 +44,17 @@ pub(super) fn run(settings: Settings, control: Arc<Control>, events: UnboundedSe
 
 struct Worker {
     consumer: BaseConsumer<IntakeContext>,
+    fetched: Arc<Fetched>,
+    batch: Batch,
+    /// The largest record of the last batch.
+    largest: u64,
     control: Arc<Control>,
     clock: Clock,
     flow: Flow,
     /// Whether there are retry topics.
     retries: bool,
     /// Where the last record came from: librdkafka hands over long runs of one partition.
-    run: Option<Arc<Slot>>,
+    run: Option<Run>,
     /// How many partitions are paused.
     paused: usize,
     /// When changed marks were last committed.
@@ -62,14 +65,23 @@ struct Worker {
     watcher: Watcher,
 }
 
+/// Records of one partition after another.
+struct Run {
+    topic: TopicHandle,
+    slot: Arc<Slot>,
+}
+
 impl Worker {
     fn start(
         settings: &Settings,
         control: Arc<Control>,
         events: UnboundedSender<Event>,
     ) -> Result<Self, ConsumerError> {
+        let this = thread::current();
+        let fetched = Arc::new(Fetched::new(this.clone()));
         let context = IntakeContext::new(
             events,
+            fetched.clone(),
             settings.revoke_timeout,
             settings.rungs.clone(),
             settings.vitals.clone(),
@@ -82,8 +94,8 @@ impl Worker {
                 }
                 error => ConsumerError::kafka("librdkafka refuses the settings", Some(error)),
             })?;
-        let this = thread::current();
         consumer.set_nonempty_callback(move || this.unpark());
+        fetched.open(&consumer);
         start::check(&consumer, settings, &control)?;
         let topics: Vec<&str> = settings.topics.iter().map(String::as_str).collect();
         consumer.subscribe(&topics).map_err(|error| {
@@ -98,6 +110,9 @@ impl Worker {
         let retries = !settings.rungs.is_empty();
         Ok(Self {
             consumer,
+            fetched,
+            batch: Batch::default(),
+            largest: 0,
             control,
             clock,
             flow,
@@ -138,39 +153,32 @@ impl Worker {
     /// Hands over what there is, up to a batch and to the budget. Whether there was anything.
     fn read(&mut self) -> bool {
         let _span = tracing::trace_span!("receive").entered();
-        let context = self.consumer.context().clone();
         let room = self.room();
-        let mut records: Vec<Received> = Vec::new();
-        let mut amount = Amount::default();
-        // One `None` may stand for an event that was served; two in a row are taken for the end.
-        let mut nothing = 0;
-        while nothing < 2 && records.len() < BATCH && amount.left_of(room).is_some() {
-            match self.consumer.poll(Duration::ZERO) {
-                None => nothing += 1,
-                Some(Err(error)) => {
-                    nothing += 1;
-                    failed(&context, error);
-                }
-                Some(Ok(message)) => {
-                    nothing = 0;
-                    let Some(slot) = slot_of(&mut self.run, &context, &message) else {
-                        continue;
-                    };
-                    slot.extent.read(message.offset());
-                    let received = message::received(slot, &message);
-                    let one = Amount::of(&received.record);
-                    slot.stock.receive(one);
-                    amount += one;
-                    records.push(received);
-                }
+        // Those that are taken come, however large they are; so take as many as fit.
+        let fit = usize::try_from(room.bytes / self.largest.max(1)).unwrap_or(BATCH);
+        let most = usize::try_from(room.records).unwrap_or(BATCH).min(fit).clamp(1, BATCH);
+        let Self { consumer, fetched, batch, run, .. } = self;
+        let context = consumer.context();
+        let (records, amount, largest) = Default::default();
+        let mut taken = Taken { run, context, records, amount, largest };
+        let served = serve_events(consumer, |message| taken.take(&message));
+        let mut messages = fetched.take(batch, most);
+        taken.records.reserve(messages.len());
+        while let Some(message) = messages.next() {
+            match message {
+                Ok(message) => taken.take(&message),
+                Err(error) => failed(context, error),
             }
         }
-        let any = !records.is_empty();
-        if any {
-            self.control.received(amount);
-            context.tell(Event::Records(records));
+        drop(messages);
+        let Taken { records, amount, largest, .. } = taken;
+        if records.is_empty() {
+            return served;
         }
-        any
+        self.largest = largest;
+        self.control.received(amount);
+        self.consumer.context().tell(Event::Records(records));
+        true
     }
 
     /// What one read may take: so little that a partition which is paused after it was read from does
@@ -188,14 +196,8 @@ impl Worker {
 
     /// Serves callbacks, and drops the records that are still on their way. Whether there were any.
     fn discard(&mut self) -> bool {
-        match self.consumer.poll(Duration::ZERO) {
-            Some(Ok(_)) => true,
-            Some(Err(error)) => {
-                failed(self.consumer.context(), error);
-                true
-            }
-            None => false,
-        }
+        let served = serve_events(&self.consumer, |_| {});
+        self.fetched.take(&mut self.batch, BATCH).len() > 0 || served
     }
 
     /// Nothing is read; the dispatcher wakes the thread at low water. Never sleeps long, for a
@@ -285,24 +287,66 @@ impl Worker {
 
     /// Commits, and leaves the group: the consumer's drop does that, and serves the revoke.
     fn close(self) {
+        self.fetched.close();
         let context = self.consumer.context();
         context.commit_now(&self.consumer, context.assignment().iter_mut());
     }
 }
 
+/// Serves callbacks, and takes errors. Whether there was anything.
+///
+/// Records come by a queue of their own, but for a partition whose queue could not be had.
+fn serve_events(consumer: &BaseConsumer<IntakeContext>, mut take: impl FnMut(Message<'_>)) -> bool {
+    let mut any = false;
+    // `None` may stand for an event that was served: the next round finds the next.
+    while let Some(event) = consumer.poll(Duration::ZERO) {
+        any = true;
+        match event {
+            Ok(message) => take(Message::borrowed(&message)),
+            Err(error) => failed(consumer.context(), error),
+        }
+    }
+    any
+}
+
+/// Records that were taken in one round.
+struct Taken<'a> {
+    run: &'a mut Option<Run>,
+    context: &'a IntakeContext,
+    records: Vec<Received>,
+    amount: Amount,
+    largest: u64,
+}
+
+impl Taken<'_> {
+    fn take(&mut self, message: &Message<'_>) {
+        let Some(slot) = slot_of(self.run, self.context, message) else {
+            return;
+        };
+        slot.extent.read(message.offset());
+        let received = message::received(slot, message);
+        let one = Amount::of(&received.record);
+        slot.stock.receive(one);
+        self.amount += one;
+        self.largest = self.largest.max(one.bytes);
+        self.records.push(received);
+    }
+}
+
 /// The slot that a message belongs to; none if the partition is not ours any more.
 fn slot_of<'a>(
-    run: &'a mut Option<Arc<Slot>>,
+    run: &'a mut Option<Run>,
     context: &IntakeContext,
-    message: &BorrowedMessage<'_>,
+    message: &Message<'_>,
 ) -> Option<&'a Slot> {
-    let (topic, partition) = (message.topic(), message.partition());
+    let (topic, partition) = (message.topic_handle(), message.partition());
     let same =
-        |slot: &Arc<Slot>| slot.partition == partition && *slot.topic == *topic && !slot.is_over();
+        |run: &Run| run.topic == topic && run.slot.partition == partition && !run.slot.is_over();
     if !run.as_ref().is_some_and(same) {
-        *run = context.slot(topic, partition);
+        let slot = context.slot(message.topic(), partition);
+        *run = slot.map(|slot| Run { topic, slot });
     }
-    run.as_deref()
+    run.as_ref().map(|run| &*run.slot)
 }
 
 /// An error that librdkafka reports: most it deals with itself.

@@ -6,8 +6,11 @@
 //! * Whether the group has taken this consumer in.
 //! * The answer to an asynchronous commit. rdkafka starts such a commit without a queue to answer to,
 //!   so its failure would be known to nobody.
+//! * Messages in batches: [`fetched`].
 
 #![allow(unsafe_code)]
+
+pub(super) mod fetched;
 
 use std::ffi::{CStr, CString};
 use std::{ptr, slice};
@@ -17,8 +20,8 @@ use rdkafka::bindings::{
     rd_kafka_commit_queue, rd_kafka_consumer_group_metadata,
     rd_kafka_consumer_group_metadata_destroy, rd_kafka_consumer_group_metadata_generation_id,
     rd_kafka_get_watermark_offsets, rd_kafka_header_get_all, rd_kafka_headers_t,
-    rd_kafka_message_headers, rd_kafka_queue_destroy, rd_kafka_queue_get_consumer,
-    rd_kafka_resp_err_t as Code,
+    rd_kafka_message_headers, rd_kafka_message_s, rd_kafka_queue_destroy,
+    rd_kafka_queue_get_consumer, rd_kafka_resp_err_t as Code,
 };
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::{KafkaError, KafkaResult};
@@ -91,12 +94,21 @@ pub(super) fn is_member<C: ConsumerContext>(consumer: &BaseConsumer<C>) -> bool 
 pub(super) fn headers<'m>(
     message: &'m BorrowedMessage<'_>,
 ) -> impl Iterator<Item = (&'m [u8], Option<&'m [u8]>)> {
+    // SAFETY: the message is borrowed as long as the iterator.
+    unsafe { walk_of(message.ptr()) }
+}
+
+/// # Safety
+/// The message must live for `'m`.
+unsafe fn walk_of<'m>(
+    message: *const rd_kafka_message_s,
+) -> impl Iterator<Item = (&'m [u8], Option<&'m [u8]>)> {
     let mut headers = ptr::null_mut();
-    // SAFETY: the message is borrowed, so its pointer is valid. The headers belong to the message
-    // and live as long; without any, `headers` stays null.
-    let code = unsafe { rd_kafka_message_headers(message.ptr(), &mut headers) };
+    // SAFETY: the message is alive. The headers belong to it and live as long; without any, `headers`
+    // stays null.
+    let code = unsafe { rd_kafka_message_headers(message, &mut headers) };
     let found = (code == Code::RD_KAFKA_RESP_ERR_NO_ERROR).then_some(headers.cast_const());
-    // SAFETY: there are headers, and the message is borrowed as long as the iterator.
+    // SAFETY: there are headers, and they live for `'m`.
     unsafe { walk(found) }
 }
 
