@@ -40,7 +40,7 @@ impl Producer {
     ///
     /// # Errors
     ///
-    /// When it is not acknowledged within 30 s, or never will be.
+    /// When it is not acknowledged within two minutes, or never will be.
     pub fn produce(&self, message: Message) -> Result<Delivered, KafkaError> {
         let delivered = self.produce_all([message])?;
         Ok(delivered[0])
@@ -81,7 +81,7 @@ impl Producer {
         config
             .set("enable.idempotence", "true")
             .set("linger.ms", "0")
-            .set("message.timeout.ms", "30000")
+            .set("message.timeout.ms", "120000")
             .set("topic.metadata.propagation.max.ms", "1000")
             // A broker that is started again should be found at once.
             .set("reconnect.backoff.ms", "50")
