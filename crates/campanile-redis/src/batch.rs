@@ -130,6 +130,9 @@ impl<'a> Batch<'a> {
         while let Some((Unconfirmed { link, answers }, short)) = confirmed.next().await {
             match short {
                 Ok(short) => {
+                    if short.is_some() {
+                        delivery.topology.doubt();
+                    }
                     let completed = self.confirmed(answers, short.as_ref());
                     shortfalls.note(link.address(), completed, short.as_ref());
                 }

@@ -76,7 +76,8 @@ impl RedisConfig {
 
     /// The primary that the sentinels at these URLs know by this name; after a failover the one that
     /// they name then. A sentinel that is dead, hangs or tells what was is passed over; one that
-    /// answers is enough.
+    /// answers is enough. A primary that answers is left for another only when more than half of these
+    /// sentinels name that one.
     ///
     /// User and password of a URL are the sentinel's own; those of the servers are set by
     /// [`with_credentials`](Self::with_credentials). The first URL's database is the servers'.

@@ -34,7 +34,9 @@ pub(crate) const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 /// store works with, to each server, is made on the runtime that first needs it, usually the lock
 /// keeper's own, so that a runtime of the user's that is blocked does not hold up renewals. It is
 /// replaced when it breaks, when the server on it has become a replica, and when an answer did not
-/// come in time; the sentinels are asked for the primary then. A runtime that ends takes its
+/// come in time; the sentinels are asked for the primary then. While calls are made they are also
+/// asked in the background, each second and when a replica that is waited for is late: the old primary
+/// of a failover may go on answering, and lose what it answers. A runtime that ends takes its
 /// connections with it; the store can be used on another.
 ///
 /// A master of a cluster that does not answer is looked for in the background. Until it is found, or a

@@ -63,6 +63,13 @@ impl Topology {
         })
     }
 
+    /// What was written did not come to the replicas: the primary may have been deposed, unnoticed.
+    pub(crate) fn doubt(&self) {
+        if let Self::Sentinel(sentinel) = self {
+            sentinel.doubt();
+        }
+    }
+
     /// The cluster, if it is one.
     pub(crate) fn cluster(&self) -> Option<&Cluster> {
         match self {

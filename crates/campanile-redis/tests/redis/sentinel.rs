@@ -7,7 +7,7 @@ use campanile_redis::{ConnectError, RedisConfig, RedisStore};
 use campanile_test::contract::{self, RealTime};
 use campanile_test::{RedisSentinel, RedisServer, eventually, free_port};
 
-use crate::support::{acquire, acquired, apply, chain, complete, key, timed};
+use crate::support::{Looks, acquire, acquired, apply, chain, complete, key, timed};
 
 const SOON: Duration = Duration::from_secs(30);
 
@@ -17,8 +17,24 @@ fn config(redis: &RedisSentinel) -> RedisConfig {
 
 /// Until the replica has what the primary has.
 fn until_replicated(redis: &RedisSentinel, primary: usize, replica: usize) {
-    let keys = |server: usize| redis.server(server).cli(&["DBSIZE"]).unwrap();
-    eventually(SOON, || (keys(primary) == keys(replica)).then_some(())).expect("it follows");
+    let is_so = || (keys(redis, primary) == keys(redis, replica)).then_some(());
+    eventually(SOON, is_so).expect("it follows");
+}
+
+fn keys(redis: &RedisSentinel, server: usize) -> usize {
+    redis.server(server).cli(&["DBSIZE"]).unwrap().parse().unwrap()
+}
+
+/// Acquires one key after the other; gives how many.
+async fn writes_until(store: &RedisStore, mut so: impl FnMut() -> bool) -> usize {
+    for n in 0..1_000 {
+        if so() {
+            return n;
+        }
+        acquired(store, &key(format!("{n}")), 1).await;
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("never so");
 }
 
 async fn until_completed(
@@ -89,6 +105,40 @@ async fn a_primary_that_stands_back_is_left_for_the_new_one() {
     redis.server(0).cli(&["REPLICAOF", "127.0.0.1", &redis.server(1).port().to_string()]).unwrap();
     eventually(SOON, follows).unwrap();
     assert_eq!(apply(&store, &key, complete(grant, "done")).await.unwrap(), Reply::Completed);
+}
+
+#[tokio::test]
+async fn after_a_failover_by_command_the_old_primary_is_left_while_it_still_takes_writes() {
+    let mut redis = RedisSentinel::start().unwrap();
+    let store = RedisStore::connect(config(&redis)).await.unwrap();
+    acquired(&store, &key("before"), 1).await;
+    until_replicated(&redis, 0, 1);
+    assert_eq!(redis.failover().unwrap(), 1);
+    let had = keys(&redis, 1);
+    let (took, lost) = timed(writes_until(&store, || keys(&redis, 1) > had)).await;
+    let role = redis.server(0).cli(&["ROLE"]).unwrap();
+    println!("left {took:?} after the promotion, {lost} writes were lost");
+    assert!(role.starts_with("master"), "it was left because it refused writes: {role}");
+    assert!(took < SOON / 5, "{took:?}");
+    // Nor does the store come back to it.
+    let (old, mut looks) = (keys(&redis, 0), Looks::at(redis.sentinel(0)));
+    writes_until(&store, || looks.count() > 2).await;
+    assert_eq!(keys(&redis, 0), old);
+}
+
+#[tokio::test]
+async fn a_few_sentinels_that_name_another_primary_do_not_move_the_store() {
+    let mut redis = RedisSentinel::start().unwrap();
+    // One that names a server that says of itself that it is a primary.
+    let cut_off = RedisSentinel::builder().replicas(0).sentinels(1).start().unwrap();
+    let urls = [cut_off.urls(), redis.urls()].concat();
+    let store = RedisStore::connect(RedisConfig::sentinel(redis.name(), urls)).await.unwrap();
+    acquired(&store, &key("first"), 1).await;
+    // The only one that still answers.
+    (0..3).for_each(|sentinel| redis.kill_sentinel(sentinel).unwrap());
+    let mut looks = Looks::at(cut_off.sentinel(0));
+    writes_until(&store, || looks.count() > 2).await;
+    assert_eq!(keys(&cut_off, 0), 0);
 }
 
 #[tokio::test]

@@ -128,6 +128,32 @@ pub(crate) fn replica_through(primary: &RedisServer, port: u16) -> RedisServer {
     replica
 }
 
+/// Counts how often a sentinel is asked for the primary: over a connection of its own each time.
+pub(crate) struct Looks<'a> {
+    sentinel: &'a RedisServer,
+    before: u64,
+    /// The connections of who counts.
+    own: u64,
+}
+
+impl<'a> Looks<'a> {
+    pub(crate) fn at(sentinel: &'a RedisServer) -> Self {
+        Self { sentinel, before: connections(sentinel), own: 0 }
+    }
+
+    /// How often since it was begun to count.
+    pub(crate) fn count(&mut self) -> u64 {
+        self.own += 1;
+        connections(self.sentinel) - self.before - self.own
+    }
+}
+
+fn connections(server: &RedisServer) -> u64 {
+    let stats = server.cli(&["INFO", "stats"]).unwrap();
+    let received = |line: &str| line.strip_prefix("total_connections_received:")?.parse().ok();
+    stats.lines().find_map(received).expect("a server counts them")
+}
+
 /// An error and all its sources, in one line.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();

@@ -6,9 +6,10 @@ use campanile_core::{Command, Reply};
 use campanile_idempotency::{Store, StoreErrorKind};
 use campanile_redis::{RedisConfig, RedisStore};
 use campanile_test::{RedisCluster, RedisSentinel};
+use tokio::time::timeout;
 
 use crate::cluster::{patient, slot};
-use crate::support::{acquire, acquired, apply, command, complete, insist, key};
+use crate::support::{Looks, acquire, acquired, apply, command, complete, insist, key, timed};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -58,4 +59,25 @@ async fn what_was_waited_for_is_there_after_a_failover_by_sentinels() {
         let reply = insist(&plain, key, acquire(2)).await;
         assert!(matches!(reply, Reply::Duplicate { attempt: 1, .. }), "{reply:?}");
     }
+}
+
+#[tokio::test]
+async fn a_wait_that_falls_short_is_a_reason_to_ask_the_sentinels_at_once() {
+    const LOOKS: u64 = 12;
+    let mut redis = RedisSentinel::start().unwrap();
+    let config = RedisConfig::sentinel(redis.name(), redis.urls());
+    let config = config.with_wait(1, Duration::from_millis(20)).unwrap();
+    let store = RedisStore::connect(config).await.unwrap();
+    redis.kill(1).unwrap();
+    let mut looks = Looks::at(redis.sentinel(0));
+    let refused = async {
+        while looks.count() < LOOKS {
+            apply(&store, &key("key"), acquire(1)).await.unwrap_err();
+        }
+    };
+    let (took, ended) = timed(timeout(LONG, refused)).await;
+    ended.expect("they are asked");
+    println!("{LOOKS} looks in {took:?}");
+    // Else there is one each second.
+    assert!(took < Duration::from_secs(LOOKS - 2), "{took:?}");
 }
