@@ -4,6 +4,8 @@ use std::fs;
 
 use tempfile::TempDir;
 
+use crate::worker;
+
 pub(crate) struct Ledger(Vec<Line>);
 
 enum Line {
@@ -32,13 +34,13 @@ impl Ledger {
     /// Of all workers, the runs in the order in which they ended.
     pub(crate) fn read(folder: &TempDir) -> Self {
         let mut lines = Vec::new();
-        let files = fs::read_dir(folder.path().join("ledgers")).into_iter().flatten();
+        let files = fs::read_dir(worker::ledgers(folder)).into_iter().flatten();
         for file in files.map(Result::unwrap) {
             let pid = file.file_name().to_str().unwrap().parse().unwrap();
             let text = fs::read_to_string(file.path()).unwrap();
             // The last line may just be on its way.
             let whole = text.rfind('\n').map_or("", |end| &text[..end]);
-            lines.extend(whole.lines().map(|line| Line::parse(pid, line)));
+            lines.extend(whole.lines().filter_map(|line| Line::parse(pid, line)));
         }
         lines.sort_by_key(|line| match line {
             Line::Run(run) => run.end,
@@ -63,8 +65,10 @@ impl Ledger {
 }
 
 impl Line {
-    fn parse(pid: u32, line: &str) -> Self {
-        match *line.split(' ').collect::<Vec<_>>() {
+    /// None where it is about what did not come to its end.
+    fn parse(pid: u32, line: &str) -> Option<Self> {
+        Some(match *line.split(' ').collect::<Vec<_>>() {
+            ["begin" | "dropped", ..] => return None,
             ["run", key, token, attempt, start, end] => Self::Run(Run {
                 pid,
                 key: key.into(),
@@ -73,9 +77,9 @@ impl Line {
                 start: start.parse().unwrap(),
                 end: end.parse().unwrap(),
             }),
-            ["PROCESSED", _, key] => Self::Answer(pid, Answer::Processed(key.into())),
-            ["DUPLICATE", _, _] => Self::Answer(pid, Answer::Duplicate),
+            ["PROCESSED", _, key, _] => Self::Answer(pid, Answer::Processed(key.into())),
+            ["DUPLICATE", _, _, _] => Self::Answer(pid, Answer::Duplicate),
             _ => panic!("no line of a ledger: {line}"),
-        }
+        })
     }
 }

@@ -34,7 +34,8 @@ fn of_three_consumers_one_is_stopped_and_one_killed_and_every_key_is_processed_a
     kafka.create_topic(TOPIC, PARTITIONS, &[]).unwrap();
     produce(&kafka);
     let folder = TempDir::new().unwrap();
-    let worker = || worker::spawn(&kafka, GROUP, TOPIC, &redis, &folder);
+    let worker =
+        || worker::spawn(&kafka.bootstrap(), GROUP, TOPIC, &redis, &folder, worker::SOON_MISSED);
     let (mut stopped, mut killed, mut survivor) = (worker(), worker(), worker());
 
     // All three have begun, so that each has partitions to lose.

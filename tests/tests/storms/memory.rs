@@ -32,7 +32,8 @@ fn memory_is_bounded_while_redis_hangs_and_the_backlog_grows() {
     let mut redis = RedisServer::start().unwrap();
     KAFKA.create_topic(TOPIC, PARTITIONS, &[]).unwrap();
     let folder = TempDir::new().unwrap();
-    let mut worker = worker::spawn(&KAFKA, TOPIC, TOPIC, &redis, &folder);
+    let mut worker =
+        worker::spawn(&KAFKA.bootstrap(), TOPIC, TOPIC, &redis, &folder, worker::SOON_MISSED);
     let settings = KAFKA.consumer_config(TOPIC);
     let until_all_is_committed = || group::wait_for_end(&settings, TOPIC, PARTITIONS, LONG);
 

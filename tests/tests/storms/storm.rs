@@ -169,6 +169,11 @@ impl Storm {
             fault.over - fault.begun,
             TIMEOUT * 3,
         );
+        let into = |at: &Duration| at.saturating_sub(fault.begun);
+        if let Some(last) = verdict.lost.iter().map(into).max() {
+            let count = verdict.lost.len();
+            println!("{count} completions were lost, the last of them {last:?} into the fault");
+        }
         assert!(violations.is_empty(), "{violations:#?}");
         verdict
     }

@@ -39,6 +39,8 @@ pub(crate) struct Fault {
 pub(crate) struct Verdict {
     /// Keys that ran more than once, for the cause that the fault gives.
     pub(crate) twice: usize,
+    /// When the runs came to their ends whose completions were lost, for that cause.
+    pub(crate) lost: Vec<Duration>,
     pub(crate) violations: Vec<String>,
 }
 
@@ -94,6 +96,9 @@ impl Verdict {
         for (first, second) in runs.iter().zip(&runs[1..]) {
             let (one, next) = (&first.run, &second.run);
             let allowed = fault.allows(one, next);
+            if fault.cause == Cause::Loss {
+                self.lost.extend(one.ended());
+            }
             self.expect(allowed, || of_key("ran twice without cause"));
             // Who gives a lock up hands its attempt back; a lock that another takes over, as after a
             // crash, leaves its attempt behind.
@@ -110,12 +115,13 @@ impl Verdict {
 
     fn judge_entry(&mut self, fault: &Fault, runs: &[Ran], entries: &Entries) {
         let last = &runs.last().expect("a key that ran").run;
-        if fault.cause == Cause::Loss && fault.met(last) {
-            return;
-        }
         let entry = entries.get(&last.key);
         let found = entry.map(|entry| (entry.state(), entry.attempt(), entry.token().get()));
         let expected = (State::Completed, u16::try_from(last.attempt).expect("few"), last.token);
+        if found != Some(expected) && fault.cause == Cause::Loss && fault.met(last) {
+            self.lost.extend(last.ended());
+            return;
+        }
         self.expect(found == Some(expected), || {
             format!("the entry is {found:?}, not {expected:?}: {runs:#?}")
         });

@@ -1,0 +1,67 @@
+//! Every commit of a group, as the broker has taken it down.
+
+use std::time::Duration;
+
+use campanile_test::eventually;
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::{ClientConfig, Message, Offset, TopicPartitionList};
+
+const TOPIC: &str = "__consumer_offsets";
+const ANSWER: Duration = Duration::from_secs(10);
+const LONG: Duration = Duration::from_secs(60);
+
+#[derive(Debug)]
+pub(crate) struct Commit {
+    pub(crate) partition: i32,
+    pub(crate) offset: i64,
+    /// In milliseconds of the broker's clock.
+    pub(crate) at: u64,
+}
+
+/// In their order. The topic is compacted, but only in segments that are closed, and its first is far
+/// larger than these tests fill.
+pub(crate) fn read(config: &ClientConfig, group: &str) -> Vec<Commit> {
+    let mut config = config.clone();
+    config.set("group.id", format!("{group}-auditor"));
+    let consumer: BaseConsumer = config.create().unwrap();
+    let end = consumer.fetch_watermarks(TOPIC, 0, ANSWER).unwrap().1;
+    let mut list = TopicPartitionList::new();
+    list.add_partition_offset(TOPIC, 0, Offset::Beginning).unwrap();
+    consumer.assign(&list).unwrap();
+    let mut commits = Vec::new();
+    let all_read = || {
+        while let Some(message) = consumer.poll(Duration::from_millis(100)) {
+            let Ok(message) = message else { continue };
+            commits.extend(commit(&message, group));
+            if message.offset() == end - 1 {
+                return Some(());
+            }
+        }
+        None
+    };
+    eventually(LONG, all_read).expect("the broker tells its commits");
+    commits
+}
+
+/// What a record says, if it is a commit of this group's: its key is a version of two bytes, 0 or 1,
+/// the group, the topic and the partition, and its value a version and the offset, and more.
+fn commit(message: &impl Message, group: &str) -> Option<Commit> {
+    let (version, key) = message.key()?.split_first_chunk()?;
+    let (of, key) = string(key)?;
+    if u16::from_be_bytes(*version) > 1 || of != group.as_bytes() {
+        return None;
+    }
+    let (_topic, partition) = string(key)?;
+    let offset = message.payload()?.get(2..)?.first_chunk()?;
+    Some(Commit {
+        partition: i32::from_be_bytes(*partition.first_chunk()?),
+        offset: i64::from_be_bytes(*offset),
+        at: message.timestamp().to_millis()?.try_into().ok()?,
+    })
+}
+
+/// A length of two bytes, and so many more; and the rest.
+fn string(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (length, rest) = bytes.split_first_chunk()?;
+    rest.split_at_checked(u16::from_be_bytes(*length).into())
+}

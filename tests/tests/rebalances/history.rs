@@ -1,0 +1,153 @@
+//! What the workers wrote down.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::path::Path;
+
+/// Of all workers, what their handlers did and what their layers answered. Times are in microseconds
+/// since boot.
+#[derive(Default)]
+pub(crate) struct History {
+    /// Each key's, in the order of their tokens.
+    pub(crate) runs: BTreeMap<String, Vec<Run>>,
+    /// When each record was answered first, by partition and offset.
+    pub(crate) answered: BTreeMap<i32, BTreeMap<i64, u64>>,
+}
+
+/// A handler that was begun.
+#[derive(Clone, Debug)]
+pub(crate) struct Run {
+    pub(crate) pid: u32,
+    pub(crate) token: u64,
+    pub(crate) partition: i32,
+    pub(crate) offset: i64,
+    pub(crate) record_key: String,
+    pub(crate) begun: u64,
+    /// When it had its effect.
+    pub(crate) effect: Option<u64>,
+    pub(crate) over: Over,
+}
+
+/// How it came out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Over {
+    /// Nobody wrote that down.
+    Unknown,
+    /// The layer answered then that it was processed.
+    Processed(u64),
+    /// It was dropped then.
+    Dropped(u64),
+}
+
+/// The ledger of one process.
+struct Reader<'a> {
+    pid: u32,
+    runs: Vec<(String, Run)>,
+    /// The last run of each record.
+    of_record: HashMap<&'a str, usize>,
+    answers: Vec<(i32, i64, u64)>,
+}
+
+impl History {
+    /// Of the processes whose ledgers are in this folder.
+    pub(crate) fn read(ledgers: &Path) -> Self {
+        let mut history = Self::default();
+        for file in fs::read_dir(ledgers).into_iter().flatten().map(Result::unwrap) {
+            let pid = file.file_name().to_str().unwrap().parse().unwrap();
+            history.add(pid, &fs::read_to_string(file.path()).unwrap());
+        }
+        history.runs.values_mut().for_each(|runs| runs.sort_by_key(|run| run.token));
+        history
+    }
+
+    /// Of one process.
+    pub(crate) fn of(ledgers: &Path, pid: u32) -> Self {
+        let mut history = Self::default();
+        if let Ok(text) = fs::read_to_string(ledgers.join(pid.to_string())) {
+            history.add(pid, &text);
+        }
+        history
+    }
+
+    fn add(&mut self, pid: u32, text: &str) {
+        // The last line may just be on its way.
+        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+        let (runs, of_record, answers) = (Vec::new(), HashMap::new(), Vec::new());
+        let mut reader = Reader { pid, runs, of_record, answers };
+        whole.lines().for_each(|line| reader.line(line));
+        for (key, run) in reader.runs {
+            self.runs.entry(key).or_default().push(run);
+        }
+        for (partition, offset, at) in reader.answers {
+            let first = self.answered.entry(partition).or_default().entry(offset).or_insert(at);
+            *first = at.min(*first);
+        }
+    }
+}
+
+impl<'a> Reader<'a> {
+    fn line(&mut self, line: &'a str) {
+        match *line.split(' ').collect::<Vec<_>>() {
+            ["begin", key, token, record, record_key, at] => {
+                self.of_record.insert(record, self.runs.len());
+                let (partition, offset) = place(record);
+                let run = Run {
+                    pid: self.pid,
+                    token: token.parse().unwrap(),
+                    partition,
+                    offset,
+                    record_key: record_key.into(),
+                    begun: at.parse().unwrap(),
+                    effect: None,
+                    over: Over::Unknown,
+                };
+                self.runs.push((key.into(), run));
+            }
+            ["run", key, token, _, _, at] => {
+                let token: u64 = token.parse().unwrap();
+                let so = |run: &&mut (String, Run)| run.0 == key && run.1.token == token;
+                self.runs.iter_mut().rev().find(so).expect("what ends has begun").1.effect =
+                    Some(at.parse().unwrap());
+            }
+            ["dropped", record, at] => {
+                self.run(record).expect("what is dropped has begun").over =
+                    Over::Dropped(at.parse().unwrap());
+            }
+            [answer @ ("PROCESSED" | "DUPLICATE"), record, _, at] => {
+                let at = at.parse().unwrap();
+                if answer == "PROCESSED" {
+                    self.run(record).expect("what is processed has begun").over =
+                        Over::Processed(at);
+                }
+                let (partition, offset) = place(record);
+                self.answers.push((partition, offset, at));
+            }
+            _ => panic!("no line of a ledger: {line}"),
+        }
+    }
+
+    fn run(&mut self, record: &str) -> Option<&mut Run> {
+        Some(&mut self.runs[*self.of_record.get(record)?].1)
+    }
+}
+
+/// `TOPIC/PARTITION@OFFSET`
+fn place(record: &str) -> (i32, i64) {
+    let (_, place) = record.rsplit_once('/').unwrap();
+    let (partition, offset) = place.split_once('@').unwrap();
+    (partition.parse().unwrap(), offset.parse().unwrap())
+}
+
+impl Run {
+    /// When it was over, if that was written down.
+    pub(crate) fn over(&self) -> Option<u64> {
+        match self.over {
+            Over::Unknown => None,
+            Over::Processed(at) | Over::Dropped(at) => Some(at),
+        }
+    }
+
+    pub(crate) fn is_processed(&self) -> bool {
+        matches!(self.over, Over::Processed(_))
+    }
+}

@@ -1,0 +1,22 @@
+//! Members that are killed.
+
+use std::thread;
+
+use crate::scene::Scene;
+use crate::verdict::Cause;
+use crate::{KAFKA, RATE, records, setting, worker};
+
+#[test]
+fn members_that_are_killed_cost_no_record_and_only_what_they_were_at_runs_again() {
+    let options = [&["order=key", "lock_ms=4000"], worker::SOON_MISSED].concat();
+    let mut scene = Scene::new("killed", &KAFKA, &options);
+    scene.fill(records(), RATE, |rng| rng.u64(1..15));
+    scene.start_all(Scene::size());
+    for _ in 0..setting("CAMPANILE_REBALANCE_KILLS", 4) {
+        thread::sleep(scene.pause());
+        let member = scene.any();
+        scene.kill(member);
+        scene.start();
+    }
+    scene.end(Cause::Killed);
+}

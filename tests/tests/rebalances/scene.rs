@@ -1,0 +1,243 @@
+//! A topic that is filled, and the processes that work it off.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, SystemTime};
+
+use campanile_test::{KafkaServer, Message, Process, Producer, RedisServer, eventually};
+use rdkafka::ClientConfig;
+use tempfile::TempDir;
+
+use crate::commits;
+use crate::history::History;
+use crate::verdict::{Cause, Evidence, Kill, Stop, Verdict};
+use crate::{group, now, seed, setting, store, worker};
+
+/// The workers'.
+const NAMESPACE: &str = "payments";
+const PARTITIONS: i32 = 32;
+/// Record keys, each of one partition.
+const ACCOUNTS: usize = 512;
+/// In a second.
+const CHUNKS: usize = 10;
+const LONG: Duration = Duration::from_secs(120);
+
+pub(crate) struct Scene {
+    name: String,
+    seed: u64,
+    pub(crate) rng: fastrand::Rng,
+    bootstrap: String,
+    settings: ClientConfig,
+    topic: String,
+    redis: RedisServer,
+    folder: TempDir,
+    options: Vec<String>,
+    pub(crate) members: Vec<Process>,
+    filling: Option<JoinHandle<()>>,
+    records: usize,
+    keys: usize,
+    kills: Vec<Kill>,
+    stops: Vec<Stop>,
+    violations: Vec<String>,
+}
+
+impl Scene {
+    /// A topic without records and a group without members, whose workers will have these options.
+    pub(crate) fn new(name: &str, kafka: &KafkaServer, options: &[&str]) -> Self {
+        static TOPICS: AtomicU32 = AtomicU32::new(0);
+        let seed = seed();
+        println!("{name}: seed {seed}");
+        let topic = format!("rebalances-{}", TOPICS.fetch_add(1, Ordering::Relaxed));
+        kafka.create_topic(&topic, PARTITIONS, &[]).unwrap();
+        Self {
+            name: name.into(),
+            seed,
+            rng: fastrand::Rng::with_seed(seed),
+            bootstrap: kafka.bootstrap(),
+            settings: kafka.consumer_config(&topic),
+            topic,
+            redis: RedisServer::start().unwrap(),
+            folder: TempDir::new().unwrap(),
+            options: options.iter().map(|&option| option.into()).collect(),
+            members: Vec::new(),
+            filling: None,
+            records: 0,
+            keys: 0,
+            kills: Vec::new(),
+            stops: Vec::new(),
+            violations: Vec::new(),
+        }
+    }
+
+    /// How many members the group has at most.
+    pub(crate) fn size() -> usize {
+        setting("CAMPANILE_REBALANCE_MEMBERS", 4) as usize
+    }
+
+    /// Begins to produce so many records, so many in a second, each with so much work. One in twenty repeats the key of
+    /// another: half of them as another record of the same account, and half of any.
+    pub(crate) fn fill(
+        &mut self,
+        records: usize,
+        rate: usize,
+        work_ms: impl Fn(&mut fastrand::Rng) -> u64,
+    ) {
+        let (keys, rng) = (records - records / 20, &mut self.rng);
+        let mut numbers: Vec<_> = (0..keys).map(|number| (number, number % ACCOUNTS)).collect();
+        numbers.extend((keys..records).map(|_| {
+            let number = rng.usize(..keys);
+            (number, if rng.bool() { number % ACCOUNTS } else { rng.usize(..ACCOUNTS) })
+        }));
+        rng.shuffle(&mut numbers);
+        let message = |(number, account): (usize, usize)| {
+            let payload =
+                serde_json::json!({ "id": format!("p-{number}"), "work_ms": work_ms(rng) });
+            let partition = account as i32 % PARTITIONS;
+            let message = Message::to(&self.topic).partition(partition);
+            message.key(format!("a-{account}")).payload(payload.to_string())
+        };
+        let messages: Vec<_> = numbers.into_iter().map(message).collect();
+        let producer = Producer::new(&self.bootstrap).unwrap();
+        self.filling = Some(thread::spawn(move || {
+            for chunk in messages.chunks(rate / CHUNKS) {
+                producer.produce_all(chunk.iter().cloned()).unwrap();
+                thread::sleep(Duration::from_secs(1) / CHUNKS as u32);
+            }
+        }));
+        (self.records, self.keys) = (records, keys);
+    }
+
+    pub(crate) fn is_filled(&self) -> bool {
+        self.filling.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Another member joins.
+    pub(crate) fn start(&mut self) {
+        let options: Vec<_> = self.options.iter().map(String::as_str).collect();
+        let (bootstrap, topic) = (&self.bootstrap, &self.topic);
+        let member = worker::spawn(bootstrap, topic, topic, &self.redis, &self.folder, &options);
+        self.members.push(member);
+    }
+
+    /// Joins until there are so many, and until each of them has begun.
+    pub(crate) fn start_all(&mut self, members: usize) {
+        while self.members.len() < members {
+            self.start();
+        }
+        for member in &self.members {
+            let pid = member.pid();
+            let begun = || (!self.of(pid).runs.is_empty()).then_some(());
+            let log = || member.log().unwrap();
+            eventually(LONG, begun).unwrap_or_else(|| panic!("{pid} begins: {}", log()));
+        }
+    }
+
+    /// One of them.
+    pub(crate) fn any(&mut self) -> usize {
+        self.rng.usize(..self.members.len())
+    }
+
+    /// It leaves gracefully.
+    pub(crate) fn stop(&mut self, member: usize) {
+        let mut member = self.members.swap_remove(member);
+        let status = member.terminate().unwrap();
+        assert!(status.success(), "{status}: {}", member.log().unwrap());
+    }
+
+    /// It is killed. Nobody takes a lock over before it has expired, so what is read of the entries
+    /// now is how the kill has left them.
+    pub(crate) fn kill(&mut self, member: usize) {
+        let mut member = self.members.swap_remove(member);
+        member.kill().unwrap();
+        let (pid, at) = (member.pid(), now());
+        self.kills.push(Kill { pid, at, entries: self.entries() });
+    }
+
+    /// It stands still until this is so.
+    pub(crate) fn stand_still(&mut self, member: usize, until: impl Fn(&Self) -> bool) {
+        let (pid, from) = (self.members[member].pid(), now());
+        self.members[member].pause().unwrap();
+        let so = || until(self).then_some(());
+        let so = eventually(LONG, so);
+        self.members[member].resume().unwrap();
+        self.stops.push(Stop { pid, from, to: now() });
+        so.expect("the others go on meanwhile");
+    }
+
+    /// For what is held against it at once.
+    pub(crate) fn expect(&mut self, holds: bool, otherwise: impl FnOnce() -> String) {
+        if !holds {
+            self.violations.push(otherwise());
+        }
+    }
+
+    pub(crate) fn pause(&mut self) -> Duration {
+        let most = setting("CAMPANILE_REBALANCE_PAUSE_MS", 1_000);
+        Duration::from_millis(self.rng.u64(most / 8..most))
+    }
+
+    /// What all have written down until now.
+    pub(crate) fn history(&self) -> History {
+        History::read(&self.ledgers())
+    }
+
+    /// What this process has written down until now.
+    pub(crate) fn of(&self, pid: u32) -> History {
+        History::of(&self.ledgers(), pid)
+    }
+
+    pub(crate) fn entries(&self) -> store::Entries {
+        store::entries([&self.redis], NAMESPACE)
+    }
+
+    fn ledgers(&self) -> PathBuf {
+        worker::ledgers(&self.folder)
+    }
+
+    /// All that was produced is to be committed, and every member to leave; then what they wrote down
+    /// is held against what Kafka and Redis have.
+    pub(crate) fn end(mut self, cause: Cause) -> Verdict {
+        self.filling.take().expect("it was filled").join().unwrap();
+        group::wait_for_end(&self.settings, &self.topic, PARTITIONS, LONG);
+        while !self.members.is_empty() {
+            self.stop(0);
+        }
+        let evidence = Evidence {
+            cause,
+            records: self.records,
+            keys: self.keys,
+            history: self.history(),
+            commits: commits::read(&self.settings, &self.topic),
+            ahead: unix() - now(),
+            entries: self.entries(),
+            kills: self.kills,
+            stops: self.stops,
+        };
+        let mut verdict = Verdict::of(&evidence);
+        verdict.violations.append(&mut self.violations);
+        let processes = fs::read_dir(worker::ledgers(&self.folder)).unwrap().count();
+        println!(
+            "storm: {}: {} records, {} keys, {} keys twice ({cause}), {} violations; {processes} \
+             processes, {} commits; seed {}",
+            self.name,
+            self.records,
+            self.keys,
+            verdict.twice,
+            verdict.violations.len(),
+            evidence.commits.len(),
+            self.seed,
+        );
+        let shown = verdict.violations.iter().take(10).collect::<Vec<_>>();
+        assert!(shown.is_empty(), "the first of {}: {shown:#?}", verdict.violations.len());
+        verdict
+    }
+}
+
+/// By the clock that brokers show, in microseconds.
+#[expect(clippy::disallowed_methods, reason = "commits have no other time")]
+fn unix() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+    since.as_micros() as u64
+}

@@ -1,0 +1,34 @@
+//! Members that stand still for longer than their locks and their sessions live.
+
+use std::thread;
+
+use crate::history::History;
+use crate::scene::Scene;
+use crate::verdict::Cause;
+use crate::{KAFKA, RATE, records, setting, worker};
+
+#[test]
+fn members_that_stood_still_complete_and_commit_nothing_that_others_have_taken_over() {
+    let options = [&["order=key", "lock_ms=3000"], worker::SOON_MISSED].concat();
+    let mut scene = Scene::new("stood still", &KAFKA, &options);
+    scene.fill(records(), RATE, |rng| rng.u64(50..100));
+    scene.start_all(Scene::size());
+    for _ in 0..setting("CAMPANILE_REBALANCE_STOPS", 1) {
+        thread::sleep(scene.pause());
+        let member = scene.any();
+        let pid = scene.members[member].pid();
+        scene.stand_still(member, |scene| {
+            let others = scene.history();
+            has_lost_all(&scene.of(pid), &others)
+        });
+    }
+    let verdict = scene.end(Cause::Stopped);
+    assert!(verdict.twice > 0, "others have taken over what it was at");
+}
+
+/// Whether others have answered all that is at work.
+fn has_lost_all(of: &History, all: &History) -> bool {
+    let mut at_work = of.runs.values().flatten().filter(|run| run.over().is_none());
+    at_work
+        .all(|run| all.answered.get(&run.partition).is_some_and(|of| of.contains_key(&run.offset)))
+}
