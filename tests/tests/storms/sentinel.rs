@@ -27,20 +27,6 @@ fn a_failover_from_a_killed_primary_costs_no_record() {
 }
 
 #[test]
-fn a_failover_that_replicas_are_waited_for_costs_no_record() {
-    rounds(|seed| {
-        let mut redis = RedisSentinel::builder().replicas(2).start().unwrap();
-        let waiting = || config(&redis).with_wait(1, Duration::from_millis(200)).unwrap();
-        let mut storm = Storm::begin("failed over, and waited for", seed, waiting);
-        storm.begin_fault(0.25, Cause::Loss);
-        redis.kill(0).unwrap();
-        let primary = redis.until_other_primary(0).unwrap();
-        storm.end_fault();
-        storm.end([redis.server(primary)]);
-    });
-}
-
-#[test]
 fn a_failover_by_command_costs_no_record() {
     rounds(|seed| {
         let mut redis = RedisSentinel::start().unwrap();
