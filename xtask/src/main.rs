@@ -27,13 +27,15 @@ cargo xtask <command>
             starts Kafka and Redis to play with, until Ctrl-C. Their data goes with them.
   bench [core|redis|driver] [--json FILE]
             the benchmarks.
-  soak [redis]
-            the long variants of the tests, in release mode, all or those of Redis and its storms. The
-            last line counts the storms, their records, the keys that ran twice and the violations.
-            The environment variables CAMPANILE_DIFFERENTIAL_OPS (1000000),
+  soak [redis|driver]
+            the long variants of the tests, in release mode: all, or those of Redis and its storms, or
+            the storms of the consumer driver. The last line counts the storms, their records, the keys
+            that ran twice and the violations. The environment variables CAMPANILE_DIFFERENTIAL_OPS (1000000),
             CAMPANILE_SIMULATION_CASES (5000), PROPTEST_CASES (5000), CAMPANILE_DURABILITY_ROUNDS (20),
-            CAMPANILE_STORM_RECORDS (20000), CAMPANILE_STORM_ROUNDS (3) and
-            CAMPANILE_STORM_BACKLOG_MIB (1024) say how long.
+            CAMPANILE_STORM_RECORDS (20000), CAMPANILE_STORM_ROUNDS (3),
+            CAMPANILE_STORM_BACKLOG_MIB (1024), and for the driver CAMPANILE_REBALANCE_RECORDS (200000),
+            _MEMBERS (8), _PAUSE_MS (4000), _KILLS (50), _STOPS (10), _OUTAGES (10), _SHUTDOWNS (300)
+            and _BACKLOG_MIB (2048) say how long.
 
 Environment: CAMPANILE_CACHE is the cache folder instead of ~/.cache/campanile, and
 CAMPANILE_KAFKA_LIBS a folder of Kafka's jars to be used instead of fetching them.";
@@ -53,6 +55,7 @@ fn main() -> ExitCode {
         (Some("bench"), _) => commands::bench(&progress, &rest).map(done),
         (Some("soak"), true) => soak::ALL.run(&progress),
         (Some("soak"), false) if rest == ["redis"] => soak::REDIS.run(&progress),
+        (Some("soak"), false) if rest == ["driver"] => soak::DRIVER.run(&progress),
         (Some("help" | "--help" | "-h"), true) => {
             println!("{USAGE}");
             return ExitCode::SUCCESS;

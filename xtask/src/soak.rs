@@ -10,6 +10,8 @@ pub(crate) struct Soak {
     packages: &'static [&'static str],
     /// The test binaries of these packages; all, if there is none.
     tests: &'static [&'static str],
+    /// Whether each test has the machine for itself.
+    alone: bool,
 }
 
 pub(crate) const ALL: Soak = Soak {
@@ -21,11 +23,19 @@ pub(crate) const ALL: Soak = Soak {
         "campanile-tests",
     ],
     tests: &[],
+    alone: false,
 };
 
 /// What concerns Redis: the store's own long tests, and the storms.
-pub(crate) const REDIS: Soak =
-    Soak { packages: &["campanile-redis", "campanile-tests"], tests: &["redis", "storms"] };
+pub(crate) const REDIS: Soak = Soak {
+    packages: &["campanile-redis", "campanile-tests"],
+    tests: &["redis", "storms"],
+    alone: false,
+};
+
+/// The consumer driver's storms: groups of processes, each storm with many of them.
+pub(crate) const DRIVER: Soak =
+    Soak { packages: &["campanile-tests"], tests: &["rebalances"], alone: true };
 
 /// How long they run unless the environment says so.
 const LENGTHS: &[(&str, &str)] = &[
@@ -36,6 +46,14 @@ const LENGTHS: &[(&str, &str)] = &[
     ("CAMPANILE_STORM_RECORDS", "20000"),
     ("CAMPANILE_STORM_ROUNDS", "3"),
     ("CAMPANILE_STORM_BACKLOG_MIB", "1024"),
+    ("CAMPANILE_REBALANCE_RECORDS", "200000"),
+    ("CAMPANILE_REBALANCE_MEMBERS", "8"),
+    ("CAMPANILE_REBALANCE_PAUSE_MS", "4000"),
+    ("CAMPANILE_REBALANCE_KILLS", "50"),
+    ("CAMPANILE_REBALANCE_STOPS", "10"),
+    ("CAMPANILE_REBALANCE_OUTAGES", "10"),
+    ("CAMPANILE_REBALANCE_SHUTDOWNS", "300"),
+    ("CAMPANILE_REBALANCE_BACKLOG_MIB", "2048"),
 ];
 
 impl Soak {
@@ -55,7 +73,11 @@ impl Soak {
             command.env(variable, length);
         }
         // Seeds and counts are worth seeing although all is well.
-        let (lines, ended) = progress.run_and_listen(command.args(["--", "--show-output"]))?;
+        command.args(["--", "--show-output"]);
+        if self.alone {
+            command.args(["--test-threads", "1"]);
+        }
+        let (lines, ended) = progress.run_and_listen(&mut command)?;
         let tally = Tally::of(&lines);
         match ended {
             Ok(()) if tally.violations == 0 && tally.storms > 0 => Ok(tally.to_string()),

@@ -1,6 +1,6 @@
 //! A consumer process to be stopped and killed: processes records of the form
 //! `{"id":"…","work_ms":3}` and writes down what it did. Arguments: brokers, group, topic, Redis URL,
-//! folder of the ledgers, then options: `order=key` (by partition without it), `lock_ms=5000`,
+//! folder of the ledgers, then options: `order=partition` or `key`, `lock_ms=5000`,
 //! `drain_ms=10000`, and settings of librdkafka as `session.timeout.ms=3000`.
 //!
 //! Each process appends to a ledger of its own, one write for each line, so that what was written
@@ -172,6 +172,7 @@ impl Options {
         for option in given {
             let (name, value) = option.split_once('=').ok_or("an option is NAME=VALUE")?;
             match (name, value) {
+                ("order", "partition") => options.order = Order::by_partition(),
                 ("order", "key") => options.order = Order::by_key(),
                 ("lock_ms", _) => options.lock = Duration::from_millis(value.parse()?),
                 ("drain_ms", _) => options.drain = Duration::from_millis(value.parse()?),

@@ -4,16 +4,20 @@
 //!
 //! What holds is read from histories: what each process wrote down of each run, and what the broker
 //! wrote down of each commit. Each storm prints one line. `CAMPANILE_REBALANCE_RECORDS`, `_MEMBERS`,
-//! `_PAUSE_MS`, `_KILLS`, `_STOPS`, `_OUTAGES` and `_SHUTDOWNS` make them longer, and
+//! `_PAUSE_MS`, `_KILLS`, `_STOPS`, `_OUTAGES`, `_SHUTDOWNS` and `_BACKLOG_MIB` make them longer, and
 //! `CAMPANILE_STORM_SEED` repeats the choices of one.
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
+mod broker;
 mod commits;
 mod graceful;
 #[path = "../support/group.rs"]
 mod group;
 mod history;
 mod killed;
+mod memory;
+#[path = "../support/resident.rs"]
+mod resident;
 mod scene;
 mod shutdown;
 mod stopped;

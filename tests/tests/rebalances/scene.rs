@@ -1,5 +1,6 @@
 //! A topic that is filled, and the processes that work it off.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -142,6 +143,8 @@ impl Scene {
     /// It leaves gracefully.
     pub(crate) fn stop(&mut self, member: usize) {
         let mut member = self.members.swap_remove(member);
+        let ended = member.exited().unwrap();
+        assert_eq!(ended, None, "it ended by itself: {}", member.log().unwrap());
         let status = member.terminate().unwrap();
         assert!(status.success(), "{status}: {}", member.log().unwrap());
     }
@@ -164,6 +167,13 @@ impl Scene {
         self.members[member].resume().unwrap();
         self.stops.push(Stop { pid, from, to: now() });
         so.expect("the others go on meanwhile");
+    }
+
+    /// Waits until more is answered than now.
+    pub(crate) fn until_more_is_answered(&self) {
+        let answered = || self.history().answered.values().map(BTreeMap::len).sum::<usize>();
+        let now = answered();
+        eventually(LONG, || (answered() > now).then_some(())).expect("it goes on");
     }
 
     /// For what is held against it at once.

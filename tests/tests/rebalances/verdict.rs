@@ -109,12 +109,15 @@ impl Verdict {
     fn judge_order(&mut self, evidence: &Evidence, runs: &[&Run]) {
         for pair in runs.windows(2) {
             let (one, next) = (pair[0], pair[1]);
-            if evidence.stop_of(one).is_some() {
-                continue;
-            }
             let kill = evidence.kill_of(one).map(|kill| kill.at);
-            // At the end of a shutdown, its answer may not be waited for.
-            let over = one.over().or(kill).or(one.effect);
+            let over = match evidence.stop_of(one) {
+                // It stood still: others may go on meanwhile.
+                Some(_) if !one.is_processed() => continue,
+                // It only learned of its completion later.
+                Some(_) => one.effect,
+                // At the end of a shutdown, its answer may not be waited for.
+                None => one.over().or(kill).or(one.effect),
+            };
             let apart = over.is_some_and(|over| over <= next.begun);
             self.expect(apart, || format!("two at a time: {pair:#?}"));
             let after = if one.is_processed() { one.offset + 1 } else { one.offset };
@@ -171,7 +174,10 @@ impl Evidence {
                 let entry = kill.entries.get(key).map(Entry::state);
                 kill.at <= next.begun && entry != Some(State::Completed)
             }),
-            Cause::Stopped => self.stop_of(one).is_some_and(|stop| stop.from <= next.begun),
+            Cause::Stopped => {
+                let stop = self.stop_of(one).filter(|_| !one.is_processed());
+                stop.is_some_and(|stop| stop.from <= next.begun)
+            }
             Cause::LetGo => matches!(one.over, Over::Dropped(at) if at <= next.begun),
         }
     }
@@ -181,13 +187,13 @@ impl Evidence {
         self.kills.iter().find(|kill| kill.pid == run.pid && run.over == Over::Unknown)
     }
 
-    /// The stop in which it was at work, and after which it was not taken for processed.
+    /// The stop in which it was not over.
     fn stop_of(&self, run: &Run) -> Option<&Stop> {
         let during = |stop: &&Stop| {
             let still = run.over().is_none_or(|over| over >= stop.from);
             stop.pid == run.pid && run.begun <= stop.to && still
         };
-        self.stops.iter().find(during).filter(|_| !run.is_processed())
+        self.stops.iter().find(during)
     }
 }
 

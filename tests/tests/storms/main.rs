@@ -15,6 +15,8 @@ mod hang;
 mod ledger;
 mod memory;
 mod network;
+#[path = "../support/resident.rs"]
+mod resident;
 mod restart;
 mod sentinel;
 #[path = "../support/serving.rs"]

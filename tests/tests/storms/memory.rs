@@ -1,12 +1,12 @@
 //! What a consumer keeps in memory while its Redis hangs and records keep coming.
 
-use std::fs;
 use std::thread;
 use std::time::Duration;
 
-use campanile_test::{Message, Process, RedisServer, eventually};
+use campanile_test::{Message, RedisServer, eventually};
 use tempfile::TempDir;
 
+use crate::resident::{BUDGET, MOST, Memory};
 use crate::{KAFKA, group, setting, worker};
 
 const TOPIC: &str = "backlog";
@@ -19,13 +19,6 @@ const WATCHED: Duration = Duration::from_secs(3);
 /// In a normal run, in MiB.
 const BACKLOG: u64 = 128;
 const RECORD: usize = 10 * 1024;
-
-/// What the consumer may keep by default, and what others share beyond it while some stand still.
-const BUDGET: u64 = 32 + 8;
-/// What librdkafka prefetches: its queue, and a response on its way in and on its way out of it.
-const PREFETCH: u64 = 8 + 2 * 2;
-/// What the allocator keeps of what was freed, and the work itself takes.
-const SLACK: u64 = 12;
 
 #[test]
 fn memory_is_bounded_while_redis_hangs_and_the_backlog_grows() {
@@ -62,7 +55,7 @@ fn memory_is_bounded_while_redis_hangs_and_the_backlog_grows() {
         "memory: {records} records, {mib} MiB: {} MiB resident when idle, {} in a stall, {peak} at most",
         idle.now, filled.now
     );
-    let bound = idle.now + BUDGET + PREFETCH + SLACK;
+    let bound = idle.now + MOST;
     // It has read what it may, or most of it.
     assert!(filled.now >= idle.now + BUDGET / 2);
     assert!(peak <= bound, "{peak} MiB, and not {bound} at most");
@@ -77,21 +70,4 @@ fn produce(name: &str, records: u64, bytes: usize) {
         Message::to(TOPIC).partition(partition).key(key).payload(payload)
     });
     KAFKA.producer().produce_all(messages).unwrap();
-}
-
-/// What is resident of a process, in MiB.
-struct Memory {
-    now: u64,
-    peak: u64,
-}
-
-impl Memory {
-    fn of(process: &Process) -> Self {
-        let status = fs::read_to_string(format!("/proc/{}/status", process.pid())).unwrap();
-        let mib = |name: &str| {
-            let line = status.lines().find(|line| line.starts_with(name)).unwrap();
-            line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() >> 10
-        };
-        Self { now: mib("VmRSS:"), peak: mib("VmHWM:") }
-    }
 }

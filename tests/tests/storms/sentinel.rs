@@ -1,4 +1,4 @@
-//! A failover by sentinels. Nothing is waited for (`WAIT`), so what the replica had not received is
+//! A failover by sentinels. Where nothing is waited for (`WAIT`), what the replica had not received is
 //! lost.
 
 use std::time::Duration;
@@ -23,6 +23,23 @@ fn a_failover_from_a_killed_primary_costs_no_record() {
         let primary = redis.until_other_primary(0).unwrap();
         storm.end_fault();
         storm.end([redis.server(primary)]);
+    });
+}
+
+#[test]
+fn a_failover_that_replicas_are_waited_for_costs_no_record() {
+    rounds(|seed| {
+        // There is a second replica, for which the first is not to be deposed because it is busy.
+        let sentinels = RedisSentinel::builder().down_after(Duration::from_millis(1_500));
+        let mut redis = sentinels.replicas(2).start().unwrap();
+        let waiting = || config(&redis).with_wait(1, Duration::from_millis(200)).unwrap();
+        let mut storm = Storm::begin("failed over, and waited for", seed, waiting);
+        storm.begin_fault(0.25, Cause::Loss);
+        redis.kill(0).unwrap();
+        let primary = redis.until_other_primary(0).unwrap();
+        storm.end_fault();
+        let verdict = storm.end([redis.server(primary)]);
+        assert!(verdict.lost.is_empty(), "{:?}", verdict.lost);
     });
 }
 
