@@ -42,6 +42,7 @@ pub struct RedisSentinel {
 pub struct RedisSentinelBuilder {
     replicas: usize,
     sentinels: usize,
+    down_after: Duration,
     server: RedisServerBuilder,
     server_password: Option<String>,
     sentinel: RedisServerBuilder,
@@ -62,6 +63,14 @@ impl RedisSentinelBuilder {
     pub fn sentinels(mut self, sentinels: usize) -> Self {
         assert!(sentinels > 0, "somebody must watch");
         self.sentinels = sentinels;
+        self
+    }
+
+    /// How long a primary does not answer that is taken for failed. Default: 0.8 s. Sentinels ask once
+    /// a second, so a busy one that was just promoted may be taken for failed, too, if there is another
+    /// replica to promote; not so with 1.5 s.
+    pub fn down_after(mut self, silence: Duration) -> Self {
+        self.down_after = silence;
         self
     }
 
@@ -136,11 +145,12 @@ impl RedisSentinelBuilder {
 
     fn sentinel(&self, primary: u16) -> RedisServerBuilder {
         let quorum = self.sentinels / 2 + 1;
+        let down_after = self.down_after.as_millis();
         let mut sentinel = self
             .sentinel
             .clone()
             .config("sentinel monitor", &format!("{NAME} 127.0.0.1 {primary} {quorum}"))
-            .config("sentinel down-after-milliseconds", &format!("{NAME} 800"))
+            .config("sentinel down-after-milliseconds", &format!("{NAME} {down_after}"))
             .config("sentinel failover-timeout", &format!("{NAME} 2000"));
         if let Some(password) = &self.server_password {
             sentinel = sentinel.config("sentinel auth-pass", &format!("{NAME} {password}"));
@@ -164,6 +174,7 @@ impl RedisSentinel {
         RedisSentinelBuilder {
             replicas: 1,
             sentinels: 3,
+            down_after: Duration::from_millis(800),
             server: RedisServer::builder().config("repl-diskless-sync-delay", "0"),
             server_password: None,
             sentinel: RedisServer::builder(),
