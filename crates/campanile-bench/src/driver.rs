@@ -1,4 +1,8 @@
-//! The driver with a no-op service against a bare consumer loop, on the same real topic.
+//! The driver with a no-op service against a bare consumer loop, on the same real topic; and the whole
+//! product against what is written by hand.
+
+mod by_hand;
+mod product;
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -82,6 +86,7 @@ fn order(row: usize) -> (Order, Goal) {
 
 pub(crate) fn run(report: &mut Report) -> Result<(), BoxError> {
     let kafka = KafkaServer::start()?;
+    product::run(report, &kafka)?;
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     for topic in &TOPICS {
