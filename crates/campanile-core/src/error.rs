@@ -39,11 +39,17 @@ pub fn sources<'a>(
     std::iter::successors(Some(error), move |&error| source(error)).take(MOST)
 }
 
-/// What a panic said, if that was a text. For the crates that catch them.
+/// What a panic said, if that was a text. For the crates that catch them: what it carries may panic
+/// when it is dropped, and does so in here.
 #[doc(hidden)]
-pub fn panic_text(panic: &(dyn Any + Send)) -> Option<&str> {
-    let text = panic.downcast_ref::<&str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+pub fn panic_text(panic: Box<dyn Any + Send>) -> Option<String> {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+    if let Err(another) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
+        // That one may do the same, and so on.
+        std::mem::forget(another);
+    }
+    text
 }
 
 /// Whatever becomes a [`BoxError`]: implemented for all that does, and there for its message.

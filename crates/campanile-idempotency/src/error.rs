@@ -186,7 +186,7 @@ impl fmt::Display for Exhausted {
 pub struct Panicked(Box<str>);
 
 impl Panicked {
-    pub(crate) fn new(panic: &(dyn Any + Send)) -> Self {
+    pub(crate) fn new(panic: Box<dyn Any + Send>) -> Self {
         Self(error::panic_text(panic).unwrap_or_default().into())
     }
 

@@ -115,8 +115,8 @@ pub(crate) fn write_text(to: &mut impl Write, error: &(dyn Error + 'static)) {
 }
 
 /// A panic's message, where it has one.
-pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
-    error::panic_text(panic).unwrap_or("a panic without a message").to_owned()
+pub(crate) fn panic_text(panic: Box<dyn std::any::Any + Send>) -> String {
+    error::panic_text(panic).unwrap_or_else(|| "a panic without a message".to_owned())
 }
 
 #[cfg(test)]

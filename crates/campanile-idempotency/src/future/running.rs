@@ -48,7 +48,7 @@ impl Running {
 
     /// Runs the handler.
     pub(super) fn handle<T>(&mut self, call: impl FnOnce() -> T) -> Result<T, Panicked> {
-        self.call(|| catch_unwind(AssertUnwindSafe(call)).map_err(|panic| Panicked::new(&*panic)))
+        self.call(|| catch_unwind(AssertUnwindSafe(call)).map_err(Panicked::new))
     }
 
     /// No user code is left to run; the lock is to be settled.

@@ -23,7 +23,7 @@ impl Topic {
             Self::BySource(choose) => {
                 let chosen = catch_unwind(AssertUnwindSafe(|| choose(source)));
                 let panicked = |panic: Box<dyn std::any::Any + Send>| {
-                    let text = panic_text(&*panic);
+                    let text = panic_text(panic);
                     format!("the choice of the dead-letter topic for `{source}` panicked: {text}")
                 };
                 chosen.map_err(panicked)?.into()
