@@ -109,11 +109,11 @@ where
         }));
         let mut ended = match polled {
             Ok(polled) => ready!(polled),
-            Err(panic) => Ended::Panicked(panic_text(&*panic)),
+            Err(panic) => Ended::Panicked(panic_text(panic)),
         };
         // Before anybody is told: whatever the future holds is free when the next record begins.
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| this.future.set(None))) {
-            ended = Ended::Panicked(format!("a drop panicked: {}", panic_text(&*panic)));
+            ended = Ended::Panicked(format!("a drop panicked: {}", panic_text(panic)));
         }
         if !matches!(ended, Ended::Processed { .. }) {
             this.span.record("otel.status_code", "ERROR");

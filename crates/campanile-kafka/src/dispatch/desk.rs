@@ -145,7 +145,6 @@ impl<S: Target> Leader<S> {
         // If it goes on, it is polled at once again in a task of its own, with that task's waker.
         let polled = attempt.poll_once(&mut Context::from_waker(Waker::noop()));
         let took = start.map(|start| self.clock.now().saturating_sub(start));
-        self.desk.watch.end();
         self.take_up();
         match (&mut self.dispatcher, polled) {
             (Some(dispatcher), Poll::Ready((_, ended))) => {
@@ -168,6 +167,7 @@ impl<S: Target> Leader<S> {
     fn take_up(&mut self) {
         let mut things = self.desk.things();
         if things.terms == self.term {
+            self.desk.watch.end();
             self.dispatcher = things.dispatcher.take();
         }
     }
@@ -244,6 +244,8 @@ impl<S: Target> Desk<S> {
         let mut things = self.things();
         let mut dispatcher = things.dispatcher.take_if(|_| self.watch.is_stuck())?;
         things.terms += 1;
+        // Its handler is no run of the leader's any more.
+        self.watch.end();
         let deputy = things.deputy.take();
         let leader = std::mem::replace(&mut things.leader, deputy);
         dispatcher.taken_over(leader.expect("there is always a leader"));

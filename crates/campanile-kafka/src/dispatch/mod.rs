@@ -290,7 +290,7 @@ impl<S: Target> Dispatcher<S> {
                     let task = Task::spawn(Attempt::new(future, record, report, span));
                     self.board.has(id, task);
                 }
-                Err(panic) => self.ended(id, Ended::Panicked(panic_text(&*panic))),
+                Err(panic) => self.ended(id, Ended::Panicked(panic_text(panic))),
             }
         }
         None
@@ -299,7 +299,7 @@ impl<S: Target> Dispatcher<S> {
     fn poll_ready(&mut self, route: usize, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
         let poll = AssertUnwindSafe(|| self.service.poll_ready(route, cx));
         catch_unwind(poll).unwrap_or_else(|panic| {
-            let text = format!("poll_ready panicked: {}", panic_text(&*panic));
+            let text = format!("poll_ready panicked: {}", panic_text(panic));
             Poll::Ready(Err(text.into()))
         })
     }

@@ -1,5 +1,5 @@
-//! Whether the store answers. While it does not, one record at a time asks; while it answers some, the
-//! others wait each for itself.
+//! Whether the store answers. While it does not, one record at a time asks. What was not answered waits
+//! each for itself.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -8,12 +8,14 @@ use std::time::Duration;
 use tokio::time::{Instant, Sleep};
 
 use super::strand::StrandId;
-use crate::backoff::impatient;
+use crate::backoff::{each, impatient};
 
 /// The state of the store, as the records' errors tell it.
 #[derive(Default)]
 pub(super) struct StoreHealth {
     state: State,
+    /// It answers again, and nobody was told yet.
+    back: bool,
 }
 
 #[derive(Default)]
@@ -21,27 +23,20 @@ enum State {
     #[default]
     Up,
     /// It was down, and has answered since: it may be a part of it that is still away, such as one
-    /// shard of several. So what it does not answer waits alone.
+    /// shard of several.
     Partly {
         /// When it did last.
         answered: Instant,
         /// How often, since it did not.
         in_row: usize,
+        /// How often it did not, since it did.
+        failures: usize,
     },
     Down {
         /// How many probes have failed, the outage's first record included.
         failures: u32,
         probe: Probe,
     },
-}
-
-/// What is to become of a record that the store did not answer.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Unanswered {
-    /// It is tried again as soon as anything is.
-    WithAll,
-    /// It waits for a time of its own.
-    Alone,
 }
 
 pub(super) enum Probe {
@@ -57,8 +52,8 @@ pub(super) enum Probe {
 /// what takes so long is its handler, which must not hold up all others.
 const ANSWERED: Duration = Duration::from_secs(6);
 
-/// A store that does not answer a record, and has answered none for so long, is down once more.
-const OUTAGE: Duration = Duration::from_secs(2);
+/// A store of which nothing has answered so many records in a row, for so long, is down once more.
+const OUTAGE: (usize, Duration) = (16, Duration::from_secs(2));
 
 /// After so many answers with no failure between them, the whole store is there.
 const WHOLE: usize = 1_000;
@@ -81,13 +76,17 @@ impl StoreHealth {
         }
     }
 
-    /// The store did not answer this record.
-    pub(super) fn failed(&mut self, id: StrandId, error: &str) -> Unanswered {
+    /// The store did not answer this record, which is to wait for itself: whoever comes next may ask
+    /// another part of the store.
+    pub(super) fn failed(&mut self, id: StrandId, error: &str) {
         let failures = match &mut self.state {
-            State::Partly { answered, in_row } if answered.elapsed() < OUTAGE => {
+            State::Partly { answered, in_row, failures }
+                if *failures < OUTAGE.0 || answered.elapsed() < OUTAGE.1 =>
+            {
                 tracing::debug!(error, "the store does not answer this record");
                 *in_row = 0;
-                return Unanswered::Alone;
+                *failures += 1;
+                return;
             }
             State::Up | State::Partly { .. } => {
                 tracing::warn!(error, "the store is down: nothing is dispatched until it answers");
@@ -98,20 +97,32 @@ impl StoreHealth {
                 failures.saturating_add(1)
             }
             // Dispatched before the outage.
-            State::Down { .. } => return Unanswered::WithAll,
+            State::Down { .. } => return,
         };
         let sleep = Box::pin(tokio::time::sleep(impatient().delay(failures)));
         self.state = State::Down { failures, probe: Probe::After(sleep) };
-        Unanswered::WithAll
+    }
+
+    /// For how long a record waits that was not answered so often. While nothing else is dispatched, it
+    /// may be the next probe; otherwise there may be many that wait.
+    pub(super) fn back_off(&self, times: u32) -> Duration {
+        let back_off = if self.is_down() { impatient() } else { each() };
+        back_off.delay(times)
+    }
+
+    /// Whether the store has come back since this was last asked.
+    pub(super) fn is_back(&mut self) -> bool {
+        std::mem::take(&mut self.back)
     }
 
     /// This record ended, and the store had answered.
     pub(super) fn answered(&mut self, id: StrandId) {
         match &mut self.state {
             State::Up => {}
-            State::Partly { answered, in_row } => {
+            State::Partly { answered, in_row, failures } => {
                 *answered = Instant::now();
                 *in_row += 1;
+                *failures = 0;
                 if *in_row >= WHOLE {
                     self.state = State::Up;
                 }
@@ -123,7 +134,8 @@ impl StoreHealth {
 
     fn up(&mut self) {
         tracing::info!("the store answers again");
-        self.state = State::Partly { answered: Instant::now(), in_row: 0 };
+        self.state = State::Partly { answered: Instant::now(), in_row: 0, failures: 0 };
+        self.back = true;
     }
 
     /// This record ended, or was let go, without having asked the store: the next one is the probe.
@@ -222,33 +234,48 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn after_an_outage_what_is_not_answered_waits_alone_while_others_are() {
+    async fn after_an_outage_what_is_not_answered_stops_nobody_while_others_are() {
         let mut health = partly().await;
         for _ in 0..100 {
-            assert_eq!(health.failed(ONE, "refused"), Unanswered::Alone);
-            assert_eq!(health.failed(ONE, "refused"), Unanswered::Alone);
+            (0..OUTAGE.0).for_each(|_| health.failed(ONE, "refused"));
             assert!(health.allows());
+            tokio::time::sleep(OUTAGE.1).await;
             health.answered(OTHER);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn where_few_ask_a_part_that_is_away_stops_nobody_either() {
+        let mut health = partly().await;
+        for _ in 0..OUTAGE.0 {
+            tokio::time::sleep(OUTAGE.1).await;
+            health.failed(ONE, "refused");
+            assert!(health.allows());
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_outage_after_an_outage_is_seen_when_nobody_is_answered_any_more() {
         let mut health = partly().await;
-        tokio::time::sleep(OUTAGE / 2).await;
-        health.answered(OTHER);
-        tokio::time::sleep(OUTAGE / 2).await;
-        assert_eq!(health.failed(ONE, "refused"), Unanswered::Alone);
-        tokio::time::sleep(OUTAGE / 2).await;
-        assert_eq!(health.failed(ONE, "refused"), Unanswered::WithAll);
+        tokio::time::sleep(OUTAGE.1).await;
+        (0..OUTAGE.0).for_each(|_| health.failed(ONE, "refused"));
+        assert!(health.allows());
+        health.failed(OTHER, "refused");
         assert!(!health.allows());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn that_it_is_back_is_told_once() {
+        let mut health = partly().await;
+        assert!(health.is_back());
+        assert!(!health.is_back());
     }
 
     #[tokio::test(start_paused = true)]
     async fn when_all_are_answered_for_long_the_next_failure_is_an_outage() {
         let mut health = partly().await;
         (0..WHOLE).for_each(|_| health.answered(OTHER));
-        assert_eq!(health.failed(ONE, "refused"), Unanswered::WithAll);
+        health.failed(ONE, "refused");
         assert!(!health.allows());
     }
 

@@ -69,8 +69,8 @@ pub(super) struct Head {
     pub(super) waited: Option<Settled>,
     /// What its attempts have met. Boxed, for most meet nothing.
     pub(super) trouble: Option<Box<Trouble>>,
-    /// How often the store did not answer it, but others.
-    pub(super) alone: u32,
+    /// How often the store did not answer it, since it was last found to be back.
+    pub(super) unanswered: u32,
     pub(super) state: State,
 }
 
@@ -113,7 +113,17 @@ impl Strand {
 impl Head {
     fn new(Queued { delivery, record, due }: Queued) -> Self {
         let (tries, told, waited, trouble) = (0, false, None, None);
-        Self { delivery, record, due, tries, told, waited, trouble, alone: 0, state: State::Due }
+        Self {
+            delivery,
+            record,
+            due,
+            tries,
+            told,
+            waited,
+            trouble,
+            unanswered: 0,
+            state: State::Due,
+        }
     }
 
     /// It is not finished, since it has met this, and waits for that.

@@ -87,6 +87,76 @@ async fn a_quick_handler_that_blocks_its_thread_is_alone_with_it() {
     assert_eq!(log.of(0), (0..2 * WARM as i64).collect::<Vec<_>>());
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn two_quick_handlers_that_block_their_threads_are_alone_with_it() {
+    let kafka = mock("orders", 3, WARM);
+    let config = kafka.consumer_config("g");
+    let (log, blocked, block) = (Log::default(), Log::default(), Block::default());
+    let (seen, stuck, blocks) = (log.clone(), blocked.clone(), block.clone());
+    let service = service_fn(move |record: Record| {
+        let (seen, stuck, blocks) = (seen.clone(), stuck.clone(), blocks.clone());
+        async move {
+            // The first of partition 0, and much later the one of partition 1.
+            let at = [WARM, 4 * WARM].get(record.partition() as usize);
+            if at.is_some_and(|at| record.offset() == *at as i64) {
+                stuck.push(&record);
+                blocks.wait();
+            }
+            seen.push(&record);
+            Ok::<_, BoxError>(())
+        }
+    });
+    let serving = serve(consumer(config.clone(), "orders"), service);
+    log.reaches(3 * WARM).await;
+    fill(&kafka, "orders", 1, 1);
+    blocked.reaches(1).await;
+    // Meanwhile handlers have to look quick once more.
+    fill(&kafka, "orders", 3, 3 * WARM);
+    until("partition 1 is there", || log.of(1).len() == 4 * WARM).await;
+    fill(&kafka, "orders", 2, 1);
+    blocked.reaches(2).await;
+    fill(&kafka, "orders", 3, WARM);
+    until("partition 2 goes on", || log.of(2).len() == 5 * WARM).await;
+    assert_eq!((log.of(0).len(), log.of(1).len()), (WARM, 4 * WARM));
+    block.let_go();
+    let all = [5 * WARM as i64 + 2, 5 * WARM as i64 + 1, 5 * WARM as i64];
+    until_committed(&config, "orders", &all).await;
+    serving.stop().await.unwrap();
+}
+
+/// What a panic carries, and what panics once more when it is dropped.
+struct Bomb;
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            panic!("a drop of this test");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_panic_that_carries_what_panics_when_it_is_dropped_is_a_panic() {
+    for warm in [0, WARM] {
+        let kafka = mock("orders", 1, warm + 3);
+        let config = kafka.consumer_config("g");
+        let tried = Arc::new(AtomicBool::new(false));
+        let service = service_fn(move |record: Record| {
+            let tried = tried.clone();
+            async move {
+                if record.offset() == warm as i64 + 1 && !tried.swap(true, Ordering::SeqCst) {
+                    std::panic::panic_any(Bomb);
+                }
+                Ok::<_, BoxError>(())
+            }
+        });
+        let serving = serve(consumer(config.clone(), "orders"), service);
+        until_committed(&config, "orders", &[warm as i64 + 3]).await;
+        let summary = serving.stop().await.unwrap();
+        assert_eq!((summary.processed, summary.retried), (warm as u64 + 3, 1));
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_quick_handler_that_blocks_its_thread_does_not_hold_up_a_shutdown() {
     let (kafka, config) = warm();

@@ -7,10 +7,8 @@ use campanile_idempotency::{Backoff, Settled};
 use tracing::field::debug;
 
 use super::Board;
-use crate::backoff::each;
 use crate::dead_letter::Cause;
 use crate::dispatch::attempt::Ended;
-use crate::dispatch::store::Unanswered;
 use crate::dispatch::strand::{State, StrandId};
 use crate::dispatch::trouble::{STORE, waits_for};
 use crate::error::{ConsumerError, chain};
@@ -89,10 +87,8 @@ impl Board {
             Verdict::StoreDown => {
                 self.summary.waited += 1;
                 self.head(id).meets(text(), STORE);
-                match self.store.failed(id, &text()) {
-                    Unanswered::WithAll => self.due_again(id),
-                    Unanswered::Alone => self.wait_alone(id),
-                }
+                self.store.failed(id, &text());
+                self.wait_alone(id);
             }
             Verdict::GiveUp { burial, reason, help } => match &self.policies.given_up {
                 Fate::Skip => {
@@ -140,13 +136,17 @@ impl Board {
     /// The store has answered this record.
     fn answered(&mut self, id: StrandId) {
         self.store.answered(id);
-        if self.head(id).alone == 0 {
-            return;
-        }
         // What was away for this one may be back for others.
-        for id in std::mem::take(&mut self.alone) {
+        if self.store.is_back() || self.head(id).unanswered > 0 {
+            self.wake_unanswered();
+        }
+    }
+
+    /// Lists what waits for the store.
+    pub(super) fn wake_unanswered(&mut self) {
+        for id in std::mem::take(&mut self.unanswered) {
             if let Some(strand) = self.strands.get_mut(id) {
-                strand.head.alone = 0;
+                strand.head.unanswered = 0;
                 if let State::Waiting(_) = strand.head.state {
                     self.list(id);
                 }
@@ -154,15 +154,16 @@ impl Board {
         }
     }
 
-    /// The store does not answer this record, but others.
+    /// The store did not answer this record.
     fn wait_alone(&mut self, id: StrandId) {
         let head = self.head(id);
-        head.alone = head.alone.saturating_add(1);
-        let times = head.alone;
+        head.unanswered = head.unanswered.saturating_add(1);
+        let times = head.unanswered;
         if times == 1 {
-            self.alone.push(id);
+            self.unanswered.push(id);
         }
-        self.wait(id, Some(each().delay(times)), None);
+        let after = self.store.back_off(times);
+        self.wait(id, Some(after), None);
     }
 
     /// The record is tried again as soon as it may be dispatched.

@@ -43,8 +43,8 @@ pub(super) struct Board {
     busy: usize,
     waits: Waits,
     store: StoreHealth,
-    /// Records that the store does not answer while it answers others, and some that it has since.
-    alone: Vec<StrandId>,
+    /// What the store did not answer, and some that it has since.
+    unanswered: Vec<StrandId>,
     stalls: Stalls,
     drains: Vec<Drain>,
     stopping: bool,
@@ -66,7 +66,7 @@ impl Board {
             busy: 0,
             waits: Waits::default(),
             store: StoreHealth::default(),
-            alone: Vec::new(),
+            unanswered: Vec::new(),
             stalls: Stalls::new(policies.stall),
             drains: Vec::new(),
             stopping: false,
@@ -194,6 +194,9 @@ impl Board {
     /// Waits, drains, the store's next probe and the gate. Whether anything has changed.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> bool {
         let mut changed = self.store.poll(cx).is_ready();
+        if self.store.is_back() {
+            self.wake_unanswered();
+        }
         if self.gate.poll(cx) {
             self.flood.clear();
             changed = true;
