@@ -167,13 +167,16 @@ impl Delivery<'_> {
             return Ok(());
         }
         let marker = Marker::new(namespace, self.store.buckets);
+        let was_known = self.store.witness.knows(namespace);
         let mut first_used = failure::value(link.send(&marker.get(), false).await)?;
-        let is_new = first_used == Value::Nil;
-        if is_new {
+        let mut is_new = false;
+        if first_used == Value::Nil {
             first_used = failure::value(link.send(&marker.set(), false).await)?;
+            // Of those who ask at the same time, one has set it.
+            is_new = first_used == Value::Nil;
         }
         marker.compare(&first_used).map_err(Failure::Final)?;
-        self.store.witness.used(namespace, is_new, link.address());
+        self.store.witness.used(namespace, was_known && is_new, link.address());
         link.note_compared(namespace);
         Ok(())
     }
@@ -186,14 +189,16 @@ impl Delivery<'_> {
         };
         let marker = Marker::new(namespace, self.store.buckets);
         let slot = buckets_slot(namespace);
+        let was_known = self.store.witness.knows(namespace);
         let asked = async {
-            let (first_used, link) = self.send(slot, &Errand::Command(marker.get())).await?;
-            let is_new = first_used == Value::Nil;
-            let first_used = match is_new {
-                true => self.send(slot, &Errand::Command(marker.set())).await?.0,
-                false => first_used,
-            };
-            self.store.witness.used(namespace, is_new, link.address());
+            let (mut first_used, link) = self.send(slot, &Errand::Command(marker.get())).await?;
+            let mut is_new = false;
+            if first_used == Value::Nil {
+                first_used = self.send(slot, &Errand::Command(marker.set())).await?.0;
+                // Of those who ask at the same time, one has set it.
+                is_new = first_used == Value::Nil;
+            }
+            self.store.witness.used(namespace, was_known && is_new, link.address());
             Ok(first_used)
         };
         match asked.await {

@@ -105,11 +105,15 @@ impl Witness {
         }
     }
 
-    /// A namespace is there. It is `new` if nobody had used it.
-    pub(crate) fn used(&self, namespace: &Namespace, is_new: bool, address: &str) {
-        let mut namespaces = self.namespaces.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_known = !namespaces.insert(namespace.clone());
-        if is_known && is_new {
+    /// Whether a namespace was there before.
+    pub(crate) fn knows(&self, namespace: &Namespace) -> bool {
+        self.namespaces().contains(namespace)
+    }
+
+    /// A namespace is there. It is `lost` if it was there before, and then was not.
+    pub(crate) fn used(&self, namespace: &Namespace, lost: bool, address: &str) {
+        self.namespaces().insert(namespace.clone());
+        if lost {
             tracing::error!(
                 address,
                 %namespace,
@@ -157,6 +161,10 @@ impl Witness {
         let is_followed =
             |one: &History| one.id == before || *one.address == *address || !self.is_cluster;
         histories.iter_mut().find(|one| is_followed(one))
+    }
+
+    fn namespaces(&self) -> MutexGuard<'_, BTreeSet<Namespace>> {
+        self.namespaces.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn histories(&self) -> MutexGuard<'_, Vec<History>> {

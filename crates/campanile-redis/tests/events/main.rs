@@ -10,7 +10,7 @@ mod support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use campanile_core::{FencingToken, Operation, Reply};
+use campanile_core::{FencingToken, IdempotencyKey, Namespace, Operation, Reply, StoreKey};
 use campanile_idempotency::{Cached, IdempotencyLayer, LockKeeper, Store};
 use campanile_redis::{RedisConfig, RedisStore, Safety};
 use campanile_test::{RedisSentinel, RedisServer};
@@ -66,6 +66,27 @@ async fn a_restart_that_loses_everything_is_told() {
     completed(&store, "d").await;
     assert_eq!(lines.count(&["ERROR", "lost its data", support::NAMESPACE]), 1, "{lines:?}");
     assert_eq!(lines.count(&["ERROR", "lost completions"]), 1, "{lines:?}");
+}
+
+#[tokio::test]
+async fn those_who_are_the_first_in_a_namespace_together_are_told_of_no_loss() {
+    let server = RedisServer::start().unwrap();
+    let store = store(&server).await;
+    let lines = Lines::default();
+    let _guard = lines.listen();
+    for round in 0..50 {
+        let namespace: Namespace = format!("round-{round}").parse().unwrap();
+        let key = |n: usize| {
+            let key = IdempotencyKey::new(n.to_string()).unwrap();
+            StoreKey::new(namespace.clone(), key)
+        };
+        let keys: Vec<_> = (0..8).map(key).collect();
+        let all = keys.iter().map(|key| apply(&store, key, acquire(1)));
+        for reply in futures_util::future::join_all(all).await {
+            assert!(matches!(reply.unwrap(), Reply::Acquired { .. }));
+        }
+    }
+    assert_eq!(lines.count(&["ERROR"]), 0, "{lines:?}");
 }
 
 #[tokio::test]
