@@ -75,7 +75,7 @@ async fn those_who_are_the_first_in_a_namespace_together_are_told_of_no_loss() {
     let lines = Lines::default();
     let _guard = lines.listen();
     for round in 0..50 {
-        let namespace: Namespace = format!("round-{round}").parse().unwrap();
+        let namespace = Namespace::try_from(format!("round-{round}").as_str()).unwrap();
         let key = |n: usize| {
             let key = IdempotencyKey::new(n.to_string()).unwrap();
             StoreKey::new(namespace.clone(), key)
