@@ -99,8 +99,9 @@ impl RedisConfig {
     /// those of all nodes.
     ///
     /// A master that is away holds up its own keys and no others: what is for them is refused at
-    /// once until it is back, or a replica has taken over. Slots may be moved at any time. Each
-    /// bucket of a batch is a call, so throughput comes with many records in flight.
+    /// once until it is back, or a replica has taken over. What must come after one of these waits
+    /// with it: in a consumer that processes by partition, soon every partition. Slots may be moved
+    /// at any time. Each bucket of a batch is a call, so throughput comes with many records in flight.
     ///
     /// ```
     /// # use campanile_redis::RedisConfig;
