@@ -30,6 +30,8 @@ struct Payment {
 
 #[tokio::main]
 async fn main() -> Result<(), BoxError> {
+    // First, for it may be stopped at any moment.
+    let mut terminated = signal(SignalKind::terminate())?;
     let ([brokers, group, topic, redis, folder], options) = arguments()?;
     let ledger = Arc::new(Ledger::open(&folder)?);
     let store = RedisStore::connect(redis).await?;
@@ -53,7 +55,6 @@ async fn main() -> Result<(), BoxError> {
     for (name, value) in options.kafka {
         config = config.set(name, value);
     }
-    let mut terminated = signal(SignalKind::terminate())?;
     let summary: Summary = Consumer::new(config)?
         .subscribe([topic])
         .with_order(options.order)

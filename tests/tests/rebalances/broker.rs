@@ -17,7 +17,7 @@ fn a_broker_that_is_killed_and_comes_back_costs_no_record_and_ends_no_consumer()
     let options = ["order=key", "lock_ms=5000", "session.timeout.ms=6000"];
     let mut scene = Scene::new("broker killed", &kafka, &options);
     let outages = setting("CAMPANILE_REBALANCE_OUTAGES", 1);
-    scene.fill(records(), RATE, |rng| rng.u64(1..50));
+    scene.fill(records(), RATE, |rng| rng.u64(10..80));
     scene.start_all(2);
     for _ in 0..outages {
         thread::sleep(scene.pause());

@@ -23,7 +23,7 @@ const MOVES: u32 = 6;
 fn storm(name: &str, settings: &[&str]) {
     let options = [&["order=key", "lock_ms=10000"], settings].concat();
     let mut scene = Scene::new(name, &KAFKA, &options);
-    scene.fill(records(), RATE, |rng| rng.u64(1..15));
+    scene.fill(records(), RATE, |rng| rng.u64(10..80));
     scene.start_all(Scene::size());
     let mut moves = 0;
     while !scene.is_filled() || moves < MOVES {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 /// Of all workers, what their handlers did and what their layers answered. Times are in microseconds
 /// since boot.
@@ -67,6 +68,15 @@ impl History {
             history.add(pid, &text);
         }
         history
+    }
+
+    /// The longest time without an answer.
+    pub(crate) fn longest_stall(&self) -> Duration {
+        let mut answers: Vec<u64> =
+            self.answered.values().flat_map(|of| of.values().copied()).collect();
+        answers.sort_unstable();
+        let stalls = answers.windows(2).map(|pair| pair[1] - pair[0]);
+        Duration::from_micros(stalls.max().unwrap_or_default())
     }
 
     fn add(&mut self, pid: u32, text: &str) {

@@ -10,7 +10,7 @@ use crate::{KAFKA, RATE, records, setting, worker};
 fn members_that_are_killed_cost_no_record_and_only_what_they_were_at_runs_again() {
     let options = [&["order=key", "lock_ms=4000"], worker::SOON_MISSED].concat();
     let mut scene = Scene::new("killed", &KAFKA, &options);
-    scene.fill(records(), RATE, |rng| rng.u64(1..15));
+    scene.fill(records(), RATE, |rng| rng.u64(10..80));
     scene.start_all(Scene::size());
     for _ in 0..setting("CAMPANILE_REBALANCE_KILLS", 4) {
         thread::sleep(scene.pause());

@@ -22,7 +22,7 @@ const PARTITIONS: i32 = 32;
 /// Record keys, each of one partition.
 const ACCOUNTS: usize = 512;
 /// In a second.
-const CHUNKS: usize = 10;
+const CHUNKS: usize = 50;
 const LONG: Duration = Duration::from_secs(120);
 
 pub(crate) struct Scene {
@@ -230,13 +230,14 @@ impl Scene {
         let processes = fs::read_dir(worker::ledgers(&self.folder)).unwrap().count();
         println!(
             "storm: {}: {} records, {} keys, {} keys twice ({cause}), {} violations; {processes} \
-             processes, {} commits; seed {}",
+             processes, {} commits, the longest stall {:?}; seed {}",
             self.name,
             self.records,
             self.keys,
             verdict.twice,
             verdict.violations.len(),
             evidence.commits.len(),
+            evidence.history.longest_stall(),
             self.seed,
         );
         let shown = verdict.violations.iter().take(10).collect::<Vec<_>>();
