@@ -127,7 +127,7 @@ impl<E, C> IdempotencyLayer<E, C> {
     }
 
     /// How long a lock lives without a renewal. Default: 30 s, because that is how long a crashed
-    /// process keeps others waiting, and ten times what a store may well be away. A call to the store
+    /// process keeps others waiting, and longer than a failover that is set to seconds. A call to the store
     /// gets a sixth of it, and at most 5 s, before it is taken for lost; an event warns where the
     /// store's own time-outs are longer.
     ///

@@ -47,7 +47,8 @@ use crate::{ConnectError, Safety};
 /// node      ~campanile:* ~{* +eval +evalsha +get +mget +set +time +info +config|get +cluster|slots +asking
 /// ```
 ///
-/// For one namespace, `~campanile:{payments} ~{payments:*` are keys enough. Without
+/// A URL with another database than 0 needs `+select` as well. For one namespace,
+/// `~campanile:{payments} ~{payments:*` are keys enough. Without
 /// `+info +config|get` the server is not looked at wholly at the start.
 /// [`with_wait`](RedisConfig::with_wait) needs `+wait`, and
 /// [`with_wait_aof`](RedisConfig::with_wait_aof) `+waitaof`.
