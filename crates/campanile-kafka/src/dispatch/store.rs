@@ -52,8 +52,9 @@ pub(super) enum Probe {
 /// what takes so long is its handler, which must not hold up all others.
 const ANSWERED: Duration = Duration::from_secs(6);
 
-/// A store of which nothing has answered so many records in a row, for so long, is down once more.
-const OUTAGE: (usize, Duration) = (16, Duration::from_secs(2));
+/// A store that has not answered so many times in a row, for so long, is down once more. Where few
+/// ask, that may still be a part of it; then the others wait for the next probe.
+const OUTAGE: (usize, Duration) = (3, Duration::from_secs(2));
 
 /// After so many answers with no failure between them, the whole store is there.
 const WHOLE: usize = 1_000;

@@ -80,9 +80,7 @@ async fn a_store_that_is_down_makes_it_unready_and_leaves_it_live() {
             }
         }
     });
-    // After an outage, one is told from a part of the store that is away by as many failures in a row.
-    let consumer = consumer(kafka.consumer_config("g"), "orders").with_max_in_flight(1);
-    let serving = serve(consumer, service);
+    let serving = serve(consumer(kafka.consumer_config("g"), "orders"), service);
     let handle = serving.handle();
     until("it is ready", || is_ready(&handle)).await;
     for _ in 0..2 {
