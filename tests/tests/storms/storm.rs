@@ -158,7 +158,7 @@ impl Storm {
         let first = begun.filter(|at| *at >= fault.over).min();
         let recovery = first.map_or("no".into(), |at| format!("{:?}", at - fault.over));
 
-        let verdict = Verdict::of(&fault, keys, &by_key, &entries, &summaries);
+        let mut verdict = Verdict::of(&fault, keys, &by_key, &entries, &summaries);
         let (twice, violations) = (verdict.twice, &verdict.violations);
         println!(
             "storm: {scene}: {records} records, {keys} keys, {twice} keys twice ({}), {} violations; \
@@ -169,8 +169,8 @@ impl Storm {
             fault.over - fault.begun,
             TIMEOUT * 3,
         );
-        let into = |at: &Duration| at.saturating_sub(fault.begun);
-        if let Some(last) = verdict.lost.iter().map(into).max() {
+        verdict.lost.iter_mut().for_each(|at| *at = at.saturating_sub(fault.begun));
+        if let Some(last) = verdict.lost.iter().max() {
             let count = verdict.lost.len();
             println!("{count} completions were lost, the last of them {last:?} into the fault");
         }

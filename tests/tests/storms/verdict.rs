@@ -39,7 +39,8 @@ pub(crate) struct Fault {
 pub(crate) struct Verdict {
     /// Keys that ran more than once, for the cause that the fault gives.
     pub(crate) twice: usize,
-    /// When the runs came to their ends whose completions were lost, for that cause.
+    /// When the runs came to their ends whose completions were lost, for that cause; in the end, how
+    /// long after the fault had begun.
     pub(crate) lost: Vec<Duration>,
     pub(crate) violations: Vec<String>,
 }
