@@ -1,11 +1,17 @@
 //! Members that stand still for longer than their locks and their sessions live.
 
 use std::thread;
+use std::time::Duration;
 
-use crate::history::History;
+use campanile_test::eventually;
+
+use crate::history::{History, Run};
 use crate::scene::Scene;
 use crate::verdict::Cause;
 use crate::{KAFKA, RATE, records, setting, worker};
+
+/// How long that may take.
+const BUSY: Duration = Duration::from_secs(30);
 
 #[test]
 fn members_that_stood_still_complete_and_commit_nothing_that_others_have_taken_over() {
@@ -17,6 +23,9 @@ fn members_that_stood_still_complete_and_commit_nothing_that_others_have_taken_o
         thread::sleep(scene.pause());
         let member = scene.any();
         let pid = scene.members[member].pid();
+        // One that has nothing to do has nothing to lose.
+        let busy = || (at_work(&scene.of(pid)).count() > 1).then_some(());
+        eventually(BUSY, busy).expect("it has something to do");
         scene.stand_still(member, |scene| {
             let others = scene.history();
             has_lost_all(&scene.of(pid), &others)
@@ -26,9 +35,12 @@ fn members_that_stood_still_complete_and_commit_nothing_that_others_have_taken_o
     assert!(verdict.twice > 0, "others have taken over what it was at");
 }
 
+fn at_work(of: &History) -> impl Iterator<Item = &Run> {
+    of.runs.values().flatten().filter(|run| run.over().is_none())
+}
+
 /// Whether others have answered all that is at work.
 fn has_lost_all(of: &History, all: &History) -> bool {
-    let mut at_work = of.runs.values().flatten().filter(|run| run.over().is_none());
-    at_work
+    at_work(of)
         .all(|run| all.answered.get(&run.partition).is_some_and(|of| of.contains_key(&run.offset)))
 }
