@@ -175,12 +175,15 @@ impl<S> Cached<S> {
             Operation::Complete { grant, attempt, fingerprint, reply } => {
                 let granted =
                     Granted { grant: *grant, attempt: *attempt, fingerprint: *fingerprint };
-                // Taken out, so that a repeat, which does not tell when the first took place, is
-                // not taken for it.
-                let is_it = |known: &Known| matches!(known, Known::Granted(it) if *it == granted);
-                match self.lock().remove_if(&id, is_it) {
-                    Some(_) => Lesson::Complete { id, granted, reply: reply.clone(), kept, sent },
-                    None => Lesson::None,
+                // Taken out whatever it says, so that a repeat, which does not tell when the first took
+                // place, is not taken for it.
+                let is_its =
+                    |known: &Known| matches!(known, Known::Granted(it) if it.grant == *grant);
+                match self.lock().remove_if(&id, is_its) {
+                    Some((_, Known::Granted(it))) if it == granted => {
+                        Lesson::Complete { id, granted, reply: reply.clone(), kept, sent }
+                    }
+                    _ => Lesson::None,
                 }
             }
             Operation::Redrive { .. } => {

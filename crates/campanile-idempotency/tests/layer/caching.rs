@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use campanile_core::{
-    BoxError, Command, FencingToken, Operation, Outcome, Reply, Request, Retention, key,
+    BoxError, Command, FencingToken, Grant, Operation, Outcome, Owner, Reply, Request, Retention,
+    key,
 };
 use campanile_idempotency::{
     Cached, IdempotencyError, IdempotencyLayer, LockKeeper, MemoryStore, Store, reply,
@@ -49,6 +50,18 @@ impl World {
     fn words(&self) -> Vec<&'static str> {
         self.store.commands().iter().map(|command| command.operation.name()).collect()
     }
+}
+
+/// As somebody who goes by no layer.
+fn acquire(id: &str) -> Command {
+    let operation = Operation::Acquire {
+        owner: Owner::new(7).unwrap(),
+        ttl: Duration::from_secs(30),
+        max_attempts: 0,
+        fingerprint: None,
+        floor: FencingToken::ZERO,
+    };
+    Command { key: store_key(id), operation, retention: Retention::default() }
 }
 
 async fn receipt(_: Request<()>) -> Result<Bytes, BoxError> {
@@ -104,6 +117,25 @@ async fn a_completion_that_was_repeated_is_learnt_only_when_the_store_tells_its_
         assert_duplicate(service.run("p-1").await, &world);
     }
     assert_eq!(world.words(), ["acquire", "complete", "complete", "acquire"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_completion_that_says_something_else_than_its_grant_is_not_believed_when_repeated() {
+    let world = World::new(MEGABYTE);
+    let granted = world.cache.apply(acquire("p-1")).await.unwrap().reply;
+    let Reply::Acquired { token, attempt } = granted else {
+        panic!("{granted:?}");
+    };
+    let grant = Grant { token, owner: Owner::new(7).unwrap() };
+    for attempt in [attempt + 1, attempt] {
+        let operation = Operation::Complete { grant, attempt, fingerprint: None, reply: None };
+        let complete = Command { operation, ..acquire("p-1") };
+        assert_eq!(world.cache.apply(complete).await.unwrap().reply, Reply::Completed);
+        sleep(Duration::from_secs(1)).await;
+    }
+    let completed_at = world.memory.entry(&store_key("p-1")).unwrap().at();
+    let duplicate = Reply::Duplicate { reply: None, attempt, completed_at };
+    assert_eq!(world.cache.apply(acquire("p-1")).await.unwrap().reply, duplicate);
 }
 
 #[tokio::test(start_paused = true)]
@@ -183,18 +215,7 @@ async fn in_a_batch_only_what_is_not_known_is_asked_and_the_answers_keep_their_o
     }
     world.store.forget_calls();
     let store = &world.cache;
-    let acquire = |id: &str, owner: u64| Command {
-        key: store_key(id),
-        operation: Operation::Acquire {
-            owner: campanile_core::Owner::new(owner).unwrap(),
-            ttl: Duration::from_secs(30),
-            max_attempts: 0,
-            fingerprint: None,
-            floor: FencingToken::ZERO,
-        },
-        retention: Retention::default(),
-    };
-    let batch = ["p-1", "p-2", "p-3", "p-4"].map(|id| acquire(id, 7)).to_vec();
+    let batch = ["p-1", "p-2", "p-3", "p-4"].map(acquire).to_vec();
     let answers = store.apply_batch(batch.clone()).await;
     let duplicates: Vec<bool> = answers
         .iter()
@@ -252,15 +273,7 @@ async fn the_time_of_an_answer_from_memory_goes_on() {
     let world = World::new(MEGABYTE);
     world.service().run("p-1").await.unwrap();
     sleep(Duration::from_secs(10)).await;
-    let operation = Operation::Acquire {
-        owner: campanile_core::Owner::new(7).unwrap(),
-        ttl: Duration::from_secs(30),
-        max_attempts: 0,
-        fingerprint: None,
-        floor: FencingToken::ZERO,
-    };
-    let command = Command { key: store_key("p-1"), operation, retention: Retention::default() };
-    let answer = world.cache.apply(command).await.unwrap();
+    let answer = world.cache.apply(acquire("p-1")).await.unwrap();
     assert_eq!(world.cache.hits(), 1);
     assert_eq!(answer.now, world.clock.now());
 }
