@@ -1,5 +1,5 @@
 use crate::progress::Progress;
-use crate::{Result, fetch, libs};
+use crate::{Result, fetch, libs, postgres};
 use std::env;
 use std::path::Path;
 use std::process::Command;
@@ -14,6 +14,9 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("java", "default-jre-headless"),
 ];
 
+/// Whose programs are not in `PATH` where Debian has them.
+const POSTGRES: (&str, &str) = ("postgres", "postgresql");
+
 /// What only the fetching of jars needs.
 const MAVEN: (&str, &str) = ("mvn", "maven");
 
@@ -27,6 +30,7 @@ pub(crate) fn install(progress: &Progress) -> Result {
     let mut packages: Vec<&str> = PROGRAMS
         .iter()
         .chain(fetch.then_some(&MAVEN))
+        .chain(postgres::newest().is_none().then_some(&POSTGRES))
         .filter(|(program, _)| !is_installed(program))
         .map(|&(_, package)| package)
         .collect();
@@ -37,7 +41,7 @@ pub(crate) fn install(progress: &Progress) -> Result {
     if fetch {
         fetch::jars(progress, &libs)?;
     }
-    progress.step("Redis, Java, C tools and Kafka's jars are there");
+    progress.step("Redis, Postgres, Java, C tools and Kafka's jars are there");
     Ok(())
 }
 

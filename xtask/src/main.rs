@@ -6,6 +6,8 @@ mod gate;
 mod install;
 #[path = "../../crates/campanile-test/src/kafka/libs.rs"]
 mod libs;
+#[path = "../../crates/campanile-test/src/postgres/folder.rs"]
+mod postgres;
 mod progress;
 mod promises;
 mod soak;
@@ -21,8 +23,8 @@ cargo xtask <command>
   test      all that must hold: installs what is missing, then runs fmt, clippy, the documentation,
             every test and every example, and looks whether each test that the documents name
             ran and passed. CI runs this.
-  install   only installs what is missing: Redis, Java, Maven and C tools by apt-get (as root; else
-            it names the command), and Apache Kafka's jars by Maven into a cache folder.
+  install   only installs what is missing: Redis, Postgres, Java, Maven and C tools by apt-get (as
+            root; else it names the command), and Apache Kafka's jars by Maven into a cache folder.
   servers [--kafka-port PORT] [--redis-port PORT]
             starts Kafka and Redis to play with, until Ctrl-C. Their data goes with them.
   bench [core|redis|driver] [--json FILE]

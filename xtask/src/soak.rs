@@ -35,7 +35,7 @@ pub(crate) const REDIS: Soak = Soak {
 
 /// The consumer driver's storms: groups of processes, each storm with many of them.
 pub(crate) const DRIVER: Soak =
-    Soak { packages: &["campanile-tests"], tests: &["rebalances"], alone: true };
+    Soak { packages: &["campanile-tests"], tests: &["rebalances", "transactions"], alone: true };
 
 /// How long they run unless the environment says so.
 const LENGTHS: &[(&str, &str)] = &[
@@ -54,6 +54,8 @@ const LENGTHS: &[(&str, &str)] = &[
     ("CAMPANILE_REBALANCE_OUTAGES", "10"),
     ("CAMPANILE_REBALANCE_SHUTDOWNS", "300"),
     ("CAMPANILE_REBALANCE_BACKLOG_MIB", "2048"),
+    ("CAMPANILE_TRANSACTION_RECORDS", "200000"),
+    ("CAMPANILE_TRANSACTION_KILLS", "100"),
 ];
 
 impl Soak {

@@ -32,6 +32,7 @@
 //! * [`RedisServer`], [`KafkaServer`]: the real servers; kill them, pause them, start them again
 //!   with their data.
 //! * [`RedisCluster`], [`RedisSentinel`]: several Redis servers; fail them over, move slots.
+//! * [`PgServer`]: a real Postgres, with a database for each test.
 //! * [`MockKafka`]: librdkafka's mock cluster, in the process and there at once. It does no
 //!   transactions and no admin calls.
 //! * [`Producer`], [`Message`]: what fills a topic, the same for both.
@@ -69,6 +70,8 @@ mod kafka;
 #[cfg(feature = "servers")]
 mod port;
 #[cfg(feature = "servers")]
+mod postgres;
+#[cfg(feature = "servers")]
 mod process;
 #[cfg(feature = "servers")]
 mod program;
@@ -86,6 +89,7 @@ pub use self::{
         Delivered, KafkaServer, KafkaServerBuilder, Message, MockKafka, Producer, create_topic,
     },
     port::free_port,
+    postgres::{PgServer, PgServerBuilder},
     process::Process,
     proxy::Proxy,
     redis::{

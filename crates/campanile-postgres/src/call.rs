@@ -1,0 +1,326 @@
+//! One call of a function of the schema, for several keys.
+
+use std::time::{Duration, SystemTime};
+
+use campanile_core::limits::{MAX_BACKOFF, MAX_LOCK_TTL};
+use campanile_core::{
+    Answer, Command, Entry, FencingToken, Grant, Namespace, Operation, Reply, reply,
+};
+use deadpool_postgres::GenericClient;
+use tokio_postgres::types::ToSql;
+
+use crate::failure::Failure;
+use crate::told::{Stands, Told};
+
+/// Commands of a batch that one call performs, on distinct keys.
+#[derive(Debug)]
+pub(crate) struct Call<'a> {
+    namespace: &'a Namespace,
+    shared: Shared,
+    retention: i64,
+    members: Vec<(usize, &'a Command)>,
+}
+
+/// What the commands of a call have in common, beside the namespace. Durations are in µs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shared {
+    Acquire { ttl: i64, max_attempts: i32 },
+    Renew { ttl: i64 },
+    Complete,
+    Fail,
+    Release { ran: bool },
+    Cancel,
+    Reject,
+    Redrive { force: bool },
+}
+
+/// The arguments of a function, in its order.
+type Arguments<'a> = Vec<Box<dyn ToSql + Send + Sync + 'a>>;
+
+const ADOPT: &str = "SELECT * FROM campanile.adopt($1, $2, $3, $4, $5, $6, $7, $8)";
+
+impl<'a> Call<'a> {
+    /// Groups commands, each with its place in the batch, by what they can share. Gives back the places
+    /// of those whose operation this version does not know.
+    pub(crate) fn group(
+        commands: impl Iterator<Item = (usize, &'a Command)>,
+    ) -> (Vec<Self>, Vec<usize>) {
+        let (mut calls, mut unknown) = (Vec::<Self>::new(), Vec::new());
+        for (index, command) in commands {
+            let Some((shared, retention)) = shared(command) else {
+                unknown.push(index);
+                continue;
+            };
+            let namespace = command.key.namespace();
+            let is_same = |call: &&mut Self| {
+                call.shared == shared && call.retention == retention && call.namespace == namespace
+            };
+            match calls.iter_mut().find(is_same) {
+                Some(call) => call.members.push((index, command)),
+                None => {
+                    let members = vec![(index, command)];
+                    calls.push(Self { namespace, shared, retention, members });
+                }
+            }
+        }
+        (calls, unknown)
+    }
+
+    /// Where its commands are in the batch.
+    pub(crate) fn indices(&self) -> impl Iterator<Item = usize> {
+        self.members.iter().map(|(index, _)| *index)
+    }
+
+    /// Performs the commands, and answers in their order; in a transaction, as a part of it.
+    ///
+    /// # Errors
+    /// What the server or the connection said. Whether it was performed may then be unknown.
+    pub(crate) async fn run<C: GenericClient>(&self, client: &C) -> Result<Vec<Answer>, Failure> {
+        let (function, arguments) = self.arguments();
+        let told = ask(client, function, &arguments).await?;
+        let mut answers = self.answers(&told);
+        if self.shared == Shared::Complete {
+            let is_gone = |place: &usize| matches!(told.of(*place), Some((_, Stands::Absent)));
+            let gone: Vec<usize> = (0..self.members.len()).filter(is_gone).collect();
+            if !gone.is_empty() {
+                let members = gone.iter().map(|&place| self.members[place]).collect();
+                let lost = Self { members, ..*self };
+                let told = ask(client, ADOPT, &lost.adoption()).await?;
+                for (place, answer) in gone.into_iter().zip(lost.answers(&told)) {
+                    answers[place] = answer;
+                }
+            }
+        }
+        Ok(answers)
+    }
+
+    /// The replies are read from the entries as they stand afterwards, by the function that `step`
+    /// uses: what is reported is what is stored.
+    fn answers(&self, told: &Told) -> Vec<Answer> {
+        let answer = |(place, (_, command)): (usize, &(usize, &Command))| {
+            let operation = &command.operation;
+            let (now, reply) = match told.of(place) {
+                None => (told.now(), usual_reply(operation, told.now())),
+                Some((now, Stands::Absent)) => (*now, reply(None, operation, *now)),
+                Some((now, Stands::Entry(entry))) => (*now, reply(Some(entry), operation, *now)),
+                Some((now, Stands::Unreadable)) => (*now, Reply::Corrupt),
+            };
+            Answer::new(now, reply)
+        };
+        self.members.iter().enumerate().map(answer).collect()
+    }
+
+    fn arguments(&self) -> (&'static str, Arguments<'a>) {
+        let (mut arguments, function) = (self.keys(), self.shared.function());
+        if !matches!(self.shared, Shared::Acquire { .. } | Shared::Cancel) {
+            arguments.push(self.column(token));
+        }
+        if !matches!(self.shared, Shared::Redrive { .. }) {
+            arguments.push(self.column(owner));
+        }
+        match self.shared {
+            Shared::Acquire { ttl, max_attempts } => {
+                arguments.extend([self.column(fingerprint), self.column(floor)]);
+                arguments.push(Box::new(ttl));
+                arguments.push(Box::new(max_attempts));
+            }
+            Shared::Renew { ttl } => arguments.push(Box::new(ttl)),
+            Shared::Complete => arguments.push(self.column(completion)),
+            Shared::Fail => {
+                arguments.extend([self.column(delay), self.column(last), self.column(text)]);
+            }
+            Shared::Release { ran } => arguments.push(Box::new(ran)),
+            Shared::Cancel => {}
+            Shared::Reject => arguments.push(self.column(text)),
+            Shared::Redrive { force } => arguments.push(Box::new(force)),
+        }
+        arguments.push(Box::new(self.retention));
+        (function, arguments)
+    }
+
+    /// Of completions whose entry is gone.
+    fn adoption(&self) -> Arguments<'a> {
+        let mut arguments = self.keys();
+        arguments.extend([self.column(token), self.column(owner), self.column(attempt)]);
+        arguments.extend([self.column(fingerprint), self.column(completion)]);
+        arguments.push(Box::new(self.retention));
+        arguments
+    }
+
+    /// What every function is given first.
+    fn keys(&self) -> Arguments<'a> {
+        let keys: Vec<&[u8]> =
+            self.members.iter().map(|(_, command)| &command.key.digest()[..]).collect();
+        vec![Box::new(self.namespace.as_str()), Box::new(keys)]
+    }
+
+    /// An array with an item for each key.
+    fn column<T: ToSql + Send + Sync + 'a>(
+        &self,
+        of: impl Fn(&'a Operation) -> Option<T>,
+    ) -> Box<dyn ToSql + Send + Sync + 'a> {
+        let items: Vec<Option<T>> =
+            self.members.iter().map(|(_, command)| of(&command.operation)).collect();
+        Box::new(items)
+    }
+}
+
+impl Shared {
+    /// The call of its function.
+    const fn function(self) -> &'static str {
+        match self {
+            Self::Acquire { .. } => {
+                "SELECT * FROM campanile.acquire($1, $2, $3, $4, $5, $6, $7, $8)"
+            }
+            Self::Renew { .. } => "SELECT * FROM campanile.renew($1, $2, $3, $4, $5, $6)",
+            Self::Complete => "SELECT * FROM campanile.complete($1, $2, $3, $4, $5, $6)",
+            Self::Fail => "SELECT * FROM campanile.fail($1, $2, $3, $4, $5, $6, $7, $8)",
+            Self::Release { .. } => "SELECT * FROM campanile.release($1, $2, $3, $4, $5, $6)",
+            Self::Cancel => "SELECT * FROM campanile.cancel($1, $2, $3, $4)",
+            Self::Reject => "SELECT * FROM campanile.reject($1, $2, $3, $4, $5, $6)",
+            Self::Redrive { .. } => "SELECT * FROM campanile.redrive($1, $2, $3, $4, $5)",
+        }
+    }
+}
+
+async fn ask<C: GenericClient>(
+    client: &C,
+    function: &str,
+    arguments: &Arguments<'_>,
+) -> Result<Told, Failure> {
+    let statement = client.prepare_cached(function).await?;
+    let arguments: Vec<&(dyn ToSql + Sync)> =
+        arguments.iter().map(|argument| &**argument as _).collect();
+    Told::read(&client.query(&statement, &arguments).await?)
+}
+
+/// What a command can share with others, and its retention in µs; `None` for an operation that this
+/// version does not know.
+fn shared(command: &Command) -> Option<(Shared, i64)> {
+    let kept = &command.retention;
+    let (shared, retention) = match command.operation {
+        Operation::Acquire { ttl, max_attempts, .. } => {
+            let ttl = micros(ttl.min(MAX_LOCK_TTL));
+            (Shared::Acquire { ttl, max_attempts: max_attempts.into() }, kept.attempts)
+        }
+        Operation::Renew { ttl, .. } => {
+            (Shared::Renew { ttl: micros(ttl.min(MAX_LOCK_TTL)) }, kept.attempts)
+        }
+        Operation::Complete { .. } => (Shared::Complete, kept.completed),
+        Operation::Fail { .. } => (Shared::Fail, kept.attempts),
+        Operation::Release { ran, .. } => (Shared::Release { ran }, kept.attempts),
+        Operation::Cancel { .. } => (Shared::Cancel, kept.attempts),
+        Operation::Reject { .. } => (Shared::Reject, kept.failed),
+        Operation::Redrive { force, .. } => (Shared::Redrive { force }, kept.attempts),
+        _ => return None,
+    };
+    Some((shared, micros(retention.min(MAX_RETENTION))))
+}
+
+/// A century: far beyond any use, and added to a time without overflow.
+const MAX_RETENTION: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
+
+fn micros(bounded: Duration) -> i64 {
+    i64::try_from(bounded.as_micros()).expect("a century of microseconds fits")
+}
+
+/// What came of an operation that went as usual.
+fn usual_reply(operation: &Operation, now: SystemTime) -> Reply {
+    match operation {
+        Operation::Acquire { floor, .. } => {
+            let since = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+            let clock = u64::try_from(since.as_micros()).unwrap_or(u64::MAX);
+            match FencingToken::new(clock.max(floor.get() + 1)) {
+                Some(token) => Reply::Acquired { token, attempt: 1 },
+                None => Reply::Corrupt,
+            }
+        }
+        Operation::Renew { .. } => Reply::Renewed,
+        Operation::Complete { .. } => Reply::Completed,
+        Operation::Fail { .. } => Reply::Retrying,
+        Operation::Release { .. } | Operation::Cancel { .. } => Reply::Released,
+        Operation::Reject { .. } => Reply::Rejected,
+        _ => Reply::Reopened,
+    }
+}
+
+fn grant(operation: &Operation) -> Option<Grant> {
+    match operation {
+        Operation::Renew { grant, .. }
+        | Operation::Complete { grant, .. }
+        | Operation::Fail { grant, .. }
+        | Operation::Release { grant, .. }
+        | Operation::Reject { grant, .. } => Some(*grant),
+        _ => None,
+    }
+}
+
+fn token(operation: &Operation) -> Option<i64> {
+    let token = match operation {
+        Operation::Redrive { token, .. } => Some(*token),
+        other => grant(other).map(|grant| grant.token),
+    };
+    token.map(|token| token.get().cast_signed())
+}
+
+fn owner(operation: &Operation) -> Option<i64> {
+    let owner = match operation {
+        Operation::Acquire { owner, .. } | Operation::Cancel { owner } => Some(*owner),
+        other => grant(other).map(|grant| grant.owner),
+    };
+    owner.map(|owner| owner.get().cast_signed())
+}
+
+fn fingerprint(operation: &Operation) -> Option<i64> {
+    match operation {
+        Operation::Acquire { fingerprint, .. } | Operation::Complete { fingerprint, .. } => {
+            fingerprint.map(|fingerprint| fingerprint.to_bits().cast_signed())
+        }
+        _ => None,
+    }
+}
+
+fn floor(operation: &Operation) -> Option<i64> {
+    match operation {
+        Operation::Acquire { floor, .. } => Some(floor.get().cast_signed()),
+        _ => None,
+    }
+}
+
+fn attempt(operation: &Operation) -> Option<i32> {
+    match operation {
+        Operation::Complete { attempt, .. } => Some((*attempt).into()),
+        _ => None,
+    }
+}
+
+fn completion(operation: &Operation) -> Option<&[u8]> {
+    match operation {
+        Operation::Complete { reply, .. } => reply.as_deref(),
+        _ => None,
+    }
+}
+
+fn delay(operation: &Operation) -> Option<i64> {
+    match operation {
+        Operation::Fail { delay, .. } => Some(micros((*delay).min(MAX_BACKOFF))),
+        _ => None,
+    }
+}
+
+fn last(operation: &Operation) -> Option<bool> {
+    match operation {
+        Operation::Fail { last, .. } => Some(*last),
+        _ => None,
+    }
+}
+
+/// An error's text, as far as it is kept; none, if it says nothing.
+fn text(operation: &Operation) -> Option<&[u8]> {
+    match operation {
+        Operation::Fail { error: text, .. } | Operation::Reject { reason: text, .. } => {
+            Some(Entry::kept_error(text).as_bytes()).filter(|text| !text.is_empty())
+        }
+        _ => None,
+    }
+}

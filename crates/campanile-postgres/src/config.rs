@@ -1,0 +1,184 @@
+//! How a store reaches its server.
+
+use std::fmt;
+use std::time::Duration;
+
+use campanile_core::error::ConfigError;
+use tokio_postgres::Config;
+
+use crate::ConnectError;
+use crate::pool::{Pool, address};
+
+/// The settings of a [`PgStore`](crate::PgStore). A URL alone converts into them.
+///
+/// `Debug` shows the address and never the credentials.
+///
+/// ```
+/// use campanile_postgres::PgConfig;
+/// use std::time::Duration;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let config = PgConfig::new("postgres://app:secret@db1.internal,db2.internal/app")
+///     .with_command_timeout(Duration::from_millis(500))?;
+/// assert!(!format!("{config:?}").contains("secret"));
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Permissions
+///
+/// The user of the URL needs no right on any table, for the functions are their owner's:
+///
+/// ```text
+/// GRANT USAGE ON SCHEMA campanile TO app;
+/// GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA campanile TO app;
+/// ```
+#[derive(Clone)]
+pub struct PgConfig {
+    url: Box<str>,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) command_timeout: Duration,
+    connections: usize,
+    pub(crate) is_sweeping: bool,
+}
+
+impl PgConfig {
+    /// The server at this URL, `postgres://[user[:password]@]host[:port][/database]`, or `key=value`
+    /// pairs as libpq takes them. Of several hosts, the one is used that takes writes; after a failover
+    /// that is another.
+    ///
+    /// Connections go to the server itself, or through a pooler that gives a session to each.
+    pub fn new(url: impl Into<String>) -> Self {
+        Self {
+            url: url.into().into(),
+            connect_timeout: Duration::from_secs(10),
+            command_timeout: Duration::from_secs(1),
+            connections: 8,
+            is_sweeping: true,
+        }
+    }
+
+    /// How long [`PgStore::connect`](crate::PgStore::connect) may take as a whole, a server that is not
+    /// up yet included, and how long each connection that is made later. Default: 10 s, because a
+    /// server that is started together with this process takes some to come up.
+    ///
+    /// A connection is made within the call that needs it, so it ends with that call's time, too.
+    ///
+    /// # Errors
+    /// When it is zero.
+    pub fn with_connect_timeout(mut self, timeout: Duration) -> Result<Self, ConfigError> {
+        self.connect_timeout = not_zero("connect_timeout", timeout)?;
+        Ok(self)
+    }
+
+    /// How long a batch of commands may take, from the call to the last answer: the wait for a
+    /// connection and a new one included. It is the server's `statement_timeout`, too. Default: 1 s: an
+    /// answer takes milliseconds, what a slow disk holds up takes less than a second, and a renewal
+    /// must leave time to be repeated.
+    ///
+    /// The lock keeper waits for no call longer than 5 s or a sixth of the lock's time to live; an
+    /// event warns if that is less.
+    ///
+    /// # Errors
+    /// When it is zero.
+    pub fn with_command_timeout(mut self, timeout: Duration) -> Result<Self, ConfigError> {
+        self.command_timeout = not_zero("command_timeout", timeout)?;
+        Ok(self)
+    }
+
+    /// The most connections. Default: 8: one lock keeper has at most four batches in flight, and more
+    /// connections than the server has cores make none of them faster.
+    ///
+    /// # Errors
+    /// When it is zero.
+    pub fn with_connections(mut self, connections: usize) -> Result<Self, ConfigError> {
+        if connections == 0 {
+            return Err(ConfigError::new("a store without a connection cannot be asked"));
+        }
+        self.connections = connections;
+        Ok(self)
+    }
+
+    /// Leaves entries that are over in the table, for somebody else to
+    /// [sweep](crate::PgStore::sweep) it. Default: the store does, some pages of the table at a time and
+    /// one process after the other, because a table that is forgotten grows for ever.
+    pub fn without_sweeping(mut self) -> Self {
+        self.is_sweeping = false;
+        self
+    }
+
+    /// The connections of a store.
+    pub(crate) fn pool(&self) -> Result<Pool, ConnectError> {
+        let statement = Some(self.command_timeout);
+        Ok(Pool::new(self.parsed()?, self.connections, self.connect_timeout, statement))
+    }
+
+    /// One connection, for who looks or migrates.
+    pub(crate) fn single(&self) -> Result<Pool, ConnectError> {
+        Ok(Pool::new(self.parsed()?, 1, self.connect_timeout, None))
+    }
+
+    fn parsed(&self) -> Result<Config, ConnectError> {
+        self.url.parse().map_err(ConnectError::url)
+    }
+}
+
+fn not_zero(name: &str, timeout: Duration) -> Result<Duration, ConfigError> {
+    if timeout.is_zero() {
+        return Err(ConfigError::new(format!("{name} is zero: nothing would ever be in time")));
+    }
+    Ok(timeout)
+}
+
+impl From<&str> for PgConfig {
+    fn from(url: &str) -> Self {
+        Self::new(url)
+    }
+}
+
+impl From<String> for PgConfig {
+    fn from(url: String) -> Self {
+        Self::new(url)
+    }
+}
+
+impl fmt::Debug for PgConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let address = self.parsed().map(|config| address(&config));
+        f.debug_struct("PgConfig")
+            .field("address", &address.as_deref().unwrap_or("not a URL of Postgres"))
+            .field("connect_timeout", &self.connect_timeout)
+            .field("command_timeout", &self.command_timeout)
+            .field("connections", &self.connections)
+            .field("is_sweeping", &self.is_sweeping)
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_form_of_a_url_shows_its_password() {
+        for url in [
+            "postgres://alice:s3cret@127.0.0.1:5432/app",
+            "postgres://alice:s3cret@127.0.0.1:notaport",
+            "host=127.0.0.1 user=alice password=s3cret",
+            "host=127.0.0.1 passwort=s3cret",
+            "alice:s3cret@nowhere",
+        ] {
+            let config = PgConfig::from(url);
+            let shown = format!("{config:?} {config:#?} {:?}", config.parsed().err());
+            assert!(!shown.contains("s3cret"), "{shown}");
+        }
+    }
+
+    #[test]
+    fn what_could_never_work_is_refused() {
+        let config = PgConfig::from("postgres://127.0.0.1");
+        assert!(config.clone().with_connect_timeout(Duration::ZERO).is_err());
+        assert!(config.clone().with_command_timeout(Duration::ZERO).is_err());
+        assert!(config.with_connections(0).is_err());
+    }
+}

@@ -1,0 +1,109 @@
+//! Why a call got no answer.
+
+use std::error::Error as StdError;
+use std::fmt;
+
+use campanile_core::BoxError;
+use campanile_idempotency::StoreError;
+use tokio_postgres::Error;
+use tokio_postgres::error::SqlState;
+
+/// Why a call got no answer.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// What the server or the connection said.
+    Server(Error),
+    /// No function of the schema answers so.
+    Unexpected(&'static str),
+}
+
+impl Failure {
+    /// Whether another connection may get an answer: this one broke, its server is shut down or has
+    /// become a replica, or the transaction met another. Every command can be repeated.
+    pub(crate) fn may_pass(&self) -> bool {
+        let Self::Server(error) = self else {
+            return false;
+        };
+        let Some(state) = error.code() else {
+            return true;
+        };
+        state.code().starts_with("08")
+            || [
+                SqlState::ADMIN_SHUTDOWN,
+                SqlState::CRASH_SHUTDOWN,
+                SqlState::CANNOT_CONNECT_NOW,
+                SqlState::READ_ONLY_SQL_TRANSACTION,
+                SqlState::T_R_SERIALIZATION_FAILURE,
+                SqlState::T_R_DEADLOCK_DETECTED,
+                // A plan of before a migration.
+                SqlState::FEATURE_NOT_SUPPORTED,
+            ]
+            .contains(state)
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Server(error)
+    }
+}
+
+impl From<Failure> for StoreError {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Unexpected(what) => Self::unreadable(what),
+            Failure::Server(error) if error.code() == Some(&SqlState::QUERY_CANCELED) => {
+                Self::timeout(error)
+            }
+            Failure::Server(error) => Self::unavailable(explained(error)),
+        }
+    }
+}
+
+/// The error, with what to do where that can be said.
+pub(crate) fn explained(error: Error) -> BoxError {
+    const SCHEMA: &str = "the schema of Campanile is not there, or is another version's; run \
+        `campanile_postgres::migrate`, or the SQL files of `campanile-sql`";
+    const GRANTS: &str = "the user may not use the schema of Campanile; `GRANT USAGE ON SCHEMA \
+        campanile` and `GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA campanile` to it";
+    const READ_ONLY: &str = "the server is a replica, or read-only; name all servers in the URL, so \
+        that the one that takes writes is found";
+    let Some(state) = error.code() else {
+        return error.into();
+    };
+    let advice = if [
+        SqlState::INVALID_SCHEMA_NAME,
+        SqlState::UNDEFINED_FUNCTION,
+        SqlState::UNDEFINED_TABLE,
+        SqlState::UNDEFINED_COLUMN,
+    ]
+    .contains(state)
+    {
+        SCHEMA
+    } else if *state == SqlState::INSUFFICIENT_PRIVILEGE {
+        GRANTS
+    } else if *state == SqlState::READ_ONLY_SQL_TRANSACTION {
+        READ_ONLY
+    } else {
+        return error.into();
+    };
+    Explained { advice, error }.into()
+}
+
+#[derive(Debug)]
+struct Explained {
+    advice: &'static str,
+    error: Error,
+}
+
+impl fmt::Display for Explained {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.advice)
+    }
+}
+
+impl StdError for Explained {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        Some(&self.error)
+    }
+}

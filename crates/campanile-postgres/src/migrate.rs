@@ -1,0 +1,63 @@
+//! The schema, from whichever version to this one's.
+
+use campanile_sql::{MIGRATIONS, VERSION};
+use deadpool_postgres::GenericClient;
+
+use crate::connect::connection;
+use crate::failure::explained;
+use crate::{ConnectError, PgConfig};
+
+/// Brings the schema of the database to the version that this library is for, in one transaction; does
+/// nothing if it is. Processes that do so at the same time wait for each other.
+///
+/// The user of the URL becomes the owner of what is new, and must be able to make a schema
+/// (`GRANT CREATE ON DATABASE`). Who works with the store later needs much less:
+/// [`PgConfig`] tells what.
+///
+/// # Errors
+/// As [`PgStore::connect`](crate::PgStore::connect); [`ConnectError::Migration`] when a step fails, and
+/// [`ConnectError::Schema`] when the schema is of a later version.
+///
+/// # Cancellation
+/// A future that is dropped leaves all of it done or none.
+pub async fn migrate(config: impl Into<PgConfig>) -> Result<(), ConnectError> {
+    // Of this project, and of nobody else.
+    const LOCK: i64 = 0x6361_6d70_616e_6900;
+    let config = config.into();
+    let pool = config.single()?;
+    let mut client = connection(&pool, config.connect_timeout).await?;
+    let address = pool.address();
+    let said = |error| ConnectError::said(error, address);
+
+    let transaction = client.transaction().await.map_err(said)?;
+    transaction.execute("SELECT pg_advisory_xact_lock($1)", &[&LOCK]).await.map_err(said)?;
+    let found = version(&transaction, address).await?;
+    if found > Some(VERSION) {
+        return Err(ConnectError::Schema { address: address.into(), found });
+    }
+    for &(version, text) in MIGRATIONS.iter().filter(|(version, _)| found < Some(*version)) {
+        let failed = |error| ConnectError::Migration {
+            address: address.into(),
+            version,
+            source: explained(error),
+        };
+        transaction.batch_execute(text).await.map_err(failed)?;
+        tracing::info!(address, version, "migrated the schema of Campanile");
+    }
+    transaction.commit().await.map_err(said)
+}
+
+/// The version of the schema that is there.
+pub(crate) async fn version<C: GenericClient>(
+    client: &C,
+    address: &str,
+) -> Result<Option<i32>, ConnectError> {
+    const IS_THERE: &str = "SELECT to_regprocedure('campanile.version()') IS NOT NULL";
+    let said = |error| ConnectError::said(error, address);
+    let row = client.query_one(IS_THERE, &[]).await.map_err(said)?;
+    if !row.try_get::<_, bool>(0).map_err(said)? {
+        return Ok(None);
+    }
+    let row = client.query_one("SELECT campanile.version()", &[]).await.map_err(said)?;
+    row.try_get(0).map_err(said)
+}

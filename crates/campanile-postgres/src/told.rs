@@ -1,0 +1,111 @@
+//! What a function of the schema tells.
+
+use std::time::{Duration, SystemTime};
+
+use bytes::{BufMut, BytesMut};
+use campanile_core::Entry;
+use tokio_postgres::{Error, Row};
+
+use crate::failure::Failure;
+
+/// The clock that decided, and the entries out of the ordinary as they stand afterwards.
+#[derive(Debug)]
+pub(crate) struct Told {
+    now: SystemTime,
+    /// By the place of its key in the call.
+    others: Vec<Option<(SystemTime, Stands)>>,
+}
+
+/// What is under a key.
+#[derive(Debug)]
+pub(crate) enum Stands {
+    Absent,
+    Entry(Entry),
+    /// What the table lets nobody write.
+    Unreadable,
+}
+
+impl Told {
+    pub(crate) fn read(rows: &[Row]) -> Result<Self, Failure> {
+        let [first, rows @ ..] = rows else {
+            return Err(Failure::Unexpected("a function did not tell the time"));
+        };
+        let mut told = Self { now: first.try_get("now")?, others: Vec::new() };
+        for row in rows {
+            let place: i32 = row.try_get("place")?;
+            let Some(place) = usize::try_from(place).ok().and_then(|place| place.checked_sub(1))
+            else {
+                return Err(Failure::Unexpected("a function told of a key that it was not given"));
+            };
+            if told.others.len() <= place {
+                told.others.resize_with(place + 1, || None);
+            }
+            told.others[place] = Some((row.try_get("now")?, stands(row)?));
+        }
+        Ok(told)
+    }
+
+    /// When it was decided for all that went as usual.
+    pub(crate) fn now(&self) -> SystemTime {
+        self.now
+    }
+
+    /// What is under the key at this place of the call, from 0, and when that was decided; `None` if all
+    /// went as usual.
+    pub(crate) fn of(&self, place: usize) -> Option<&(SystemTime, Stands)> {
+        self.others.get(place)?.as_ref()
+    }
+}
+
+fn stands(row: &Row) -> Result<Stands, Error> {
+    let Some(state) = row.try_get::<_, Option<i8>>("state")? else {
+        return Ok(Stands::Absent);
+    };
+    let bytes = bytes(row, state.cast_unsigned())?;
+    Ok(Entry::from_bytes(&bytes).map_or(Stands::Unreadable, Stands::Entry))
+}
+
+/// The entry as other stores keep it.
+fn bytes(row: &Row, state: u8) -> Result<BytesMut, Error> {
+    let (error, reply) = (row.try_get::<_, Option<&[u8]>>("error")?, row.try_get("reply")?);
+    let (kind, tail) = match (reply, error) {
+        (Some(reply), _) => (2, reply),
+        (None, Some(error)) => (1, error),
+        (None, None) => (0, &[][..]),
+    };
+    let state = match state {
+        b'P' => 1,
+        b'R' => 2,
+        b'C' => 3,
+        b'F' => 4,
+        _ => 0,
+    };
+    let flag = |name, bit: u8| Ok::<_, Error>(if row.try_get(name)? { bit } else { 0 });
+    let bits = |name| Ok::<_, Error>(row.try_get::<_, Option<i64>>(name)?.unwrap_or(0));
+    let created = since(row.try_get("created")?).as_secs();
+    let at = since(row.try_get("at")?).as_micros();
+
+    let mut bytes = BytesMut::with_capacity(44 + tail.len());
+    bytes.put_u8(0xC1);
+    bytes.put_u8(state | flag("burial", 8)? | flag("doomed", 16)? | flag("released", 32)?);
+    bytes.put_u16(u16::try_from(row.try_get::<_, i32>("attempt")?).unwrap_or(u16::MAX));
+    bytes.put_u8(small(row.try_get("interrupts")?));
+    bytes.put_u8(small(row.try_get("burials")?));
+    bytes.put_u8(kind);
+    bytes.put_u8(0);
+    for name in ["token", "owner", "fingerprint"] {
+        bytes.put_i64(bits(name)?);
+    }
+    bytes.put_u32(u32::try_from(created).unwrap_or(u32::MAX));
+    bytes.put_u64(u64::try_from(at).unwrap_or(u64::MAX));
+    bytes.put_slice(tail);
+    Ok(bytes)
+}
+
+fn small(number: i16) -> u8 {
+    u8::try_from(number).unwrap_or(u8::MAX)
+}
+
+fn since(time: SystemTime) -> Duration {
+    time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
+}

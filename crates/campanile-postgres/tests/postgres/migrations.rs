@@ -1,0 +1,62 @@
+//! The schema: how it comes to be, and what is said where it is not what it should be.
+
+use campanile_postgres::{ConnectError, PgStore, migrate};
+use campanile_sql::{MIGRATIONS, VERSION};
+
+use crate::support::Database;
+
+#[tokio::test]
+async fn a_schema_that_is_there_is_left_as_it_is() {
+    let database = Database::new().await;
+    let applied = || database.psql("SELECT version, applied FROM campanile.migration");
+    let before = applied();
+    migrate(database.config()).await.unwrap();
+    assert_eq!(applied(), before);
+}
+
+#[tokio::test]
+async fn processes_that_migrate_at_the_same_time_wait_for_each_other() {
+    let database = Database::empty();
+    let [a, b, c] = [(), (), ()].map(|()| migrate(database.config()));
+    let (a, b, c) = tokio::join!(a, b, c);
+    a.and(b).and(c).unwrap();
+    let count = database.psql("SELECT count(*) FROM campanile.migration");
+    assert_eq!(count, MIGRATIONS.len().to_string());
+}
+
+#[tokio::test]
+async fn the_files_alone_make_the_same_schema() {
+    let database = Database::empty();
+    for (_, text) in MIGRATIONS {
+        database.psql(text);
+    }
+    database.store().await;
+}
+
+#[tokio::test]
+async fn a_database_without_the_schema_is_refused_with_what_to_run() {
+    let database = Database::empty();
+    let error = PgStore::connect(database.config()).await.unwrap_err();
+    assert!(matches!(error, ConnectError::Schema { found: None, .. }), "{error:?}");
+    assert!(error.to_string().contains("run `campanile_postgres::migrate`"), "{error}");
+}
+
+#[tokio::test]
+async fn a_schema_of_another_version_is_refused_and_a_later_one_is_not_migrated() {
+    let database = Database::new().await;
+    database.psql(&format!("INSERT INTO campanile.migration (version) VALUES ({})", VERSION + 1));
+    for error in [
+        PgStore::connect(database.config()).await.unwrap_err(),
+        migrate(database.config()).await.unwrap_err(),
+    ] {
+        let found = Some(VERSION + 1);
+        assert!(
+            matches!(&error, ConnectError::Schema { found: it, .. } if *it == found),
+            "{error}"
+        );
+        assert!(error.to_string().contains("use a release that is for that"), "{error}");
+    }
+    database.psql("DELETE FROM campanile.migration; INSERT INTO campanile.migration VALUES (0)");
+    let error = PgStore::connect(database.config()).await.unwrap_err();
+    assert!(error.to_string().contains("run `campanile_postgres::migrate`"), "{error}");
+}

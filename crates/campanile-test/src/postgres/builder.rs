@@ -1,0 +1,87 @@
+use super::programs::Programs;
+use super::server::PgServer;
+use crate::{ServerError, port};
+use std::fmt::Write as _;
+use std::path::Path;
+
+/// How a [`PgServer`] is started; made by [`PgServer::builder`].
+#[derive(Clone, Debug, Default)]
+pub struct PgServerBuilder {
+    pub(super) password: Option<String>,
+    is_durable: bool,
+    lines: String,
+}
+
+impl PgServerBuilder {
+    /// Whether a commit is on the disk before it is acknowledged, as it is by Postgres's own default.
+    /// Default: no, because most tests want speed, and what a killed process has written stays.
+    pub fn durable(mut self, durable: bool) -> Self {
+        self.is_durable = durable;
+        self
+    }
+
+    /// A password for the superuser, which then everybody needs who comes over TCP. Default: none.
+    ///
+    /// # Panics
+    ///
+    /// When it has characters that a URL or a line of SQL would have to escape: letters and digits
+    /// are enough here.
+    pub fn password(mut self, password: &str) -> Self {
+        assert!(
+            password.bytes().all(|b| b.is_ascii_alphanumeric()),
+            "a test's password has letters and digits only"
+        );
+        self.password = Some(password.to_owned());
+        self
+    }
+
+    /// One line of `postgresql.conf`, such as `("max_connections", "10")`, after the lines of this
+    /// builder, so that it wins. Default: none.
+    pub fn config(mut self, name: &str, value: &str) -> Self {
+        writeln!(self.lines, "{name} = '{value}'").expect("a string takes every line");
+        self
+    }
+
+    /// Makes a database cluster, starts the server and waits until it answers.
+    ///
+    /// # Errors
+    ///
+    /// [`ServerError::Missing`] when Postgres is not installed, else what kept it from starting, with
+    /// the end of its log.
+    pub fn start(self) -> Result<PgServer, ServerError> {
+        let programs = Programs::find()?;
+        let server =
+            port::with_free_port(|port| PgServer::launch(self.clone(), programs.clone(), port))?;
+        if let Some(password) = &self.password {
+            server.psql(&format!("ALTER ROLE postgres PASSWORD '{password}'"))?;
+        }
+        Ok(server)
+    }
+
+    /// What is added to `postgresql.conf`.
+    pub(super) fn text(&self, port: u16, folder: &Path) -> String {
+        let is_durable = if self.is_durable { "on" } else { "off" };
+        format!(
+            "listen_addresses = '127.0.0.1'\n\
+             port = {port}\n\
+             unix_socket_directories = '{}'\n\
+             shared_buffers = '64MB'\n\
+             fsync = {is_durable}\n\
+             synchronous_commit = {is_durable}\n\
+             full_page_writes = {is_durable}\n\
+             {}",
+            folder.display(),
+            self.lines,
+        )
+    }
+
+    /// The text of `pg_hba.conf`: the socket lies in a folder that is nobody else's.
+    pub(super) fn access(&self) -> String {
+        let method = if self.password.is_some() { "scram-sha-256" } else { "trust" };
+        format!(
+            "local all all trust\n\
+             local replication all trust\n\
+             host all all 127.0.0.1/32 {method}\n"
+        )
+    }
+}

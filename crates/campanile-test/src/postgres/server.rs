@@ -1,0 +1,183 @@
+use super::builder::PgServerBuilder;
+use super::programs::Programs;
+use crate::{Process, ServerError, eventually};
+use std::fs;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// How long a start may take, the recovery after a crash included.
+const START: Duration = Duration::from_secs(60);
+
+/// A Postgres server of its own, killed on drop.
+///
+/// ```no_run
+/// use campanile_test::PgServer;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let mut postgres = PgServer::start()?;
+/// postgres.psql("CREATE TABLE bell (rung int)")?;
+/// postgres.kill()?;
+/// postgres.restart()?;
+/// assert_eq!(postgres.psql("SELECT count(*) FROM bell")?, "0");
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct PgServer {
+    // Before the folder, so that the process is gone when the folder goes.
+    process: Process,
+    folder: TempDir,
+    programs: Programs,
+    builder: PgServerBuilder,
+    port: u16,
+    databases: AtomicU32,
+}
+
+impl PgServer {
+    /// Starts an empty server that does not wait for its disk, on a free port.
+    ///
+    /// # Errors
+    ///
+    /// As [`PgServerBuilder::start`].
+    pub fn start() -> Result<Self, ServerError> {
+        Self::builder().start()
+    }
+
+    /// A server with settings of its own.
+    pub fn builder() -> PgServerBuilder {
+        PgServerBuilder::default()
+    }
+
+    /// The URL that clients take: the superuser's, with the password if there is one, and the
+    /// database `postgres`.
+    pub fn url(&self) -> String {
+        self.url_through(self.addr())
+    }
+
+    /// The URL of this server as reached through `addr`, which is a [`Proxy`](crate::Proxy)'s.
+    pub fn url_through(&self, addr: SocketAddr) -> String {
+        self.url_of("postgres", addr)
+    }
+
+    /// Makes another database, so that tests that share a server do not meet, and gives its URL.
+    ///
+    /// # Errors
+    ///
+    /// As [`psql`](Self::psql).
+    pub fn new_database(&self) -> io::Result<String> {
+        let number = self.databases.fetch_add(1, Ordering::Relaxed);
+        let name = format!("test_{number}");
+        self.psql(&format!("CREATE DATABASE {name}"))?;
+        Ok(self.url_of(&name, self.addr()))
+    }
+
+    /// Where the server listens.
+    pub fn addr(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.port).into()
+    }
+
+    /// The port on 127.0.0.1.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Runs SQL in the database `postgres` as the superuser and gives what `psql` prints: a row a
+    /// line, its columns between `|`.
+    ///
+    /// # Errors
+    ///
+    /// What the server says to the first statement that fails.
+    pub fn psql(&self, sql: &str) -> io::Result<String> {
+        self.psql_in("postgres", sql)
+    }
+
+    /// The same in another database.
+    ///
+    /// # Errors
+    ///
+    /// See [`psql`](Self::psql).
+    pub fn psql_in(&self, database: &str, sql: &str) -> io::Result<String> {
+        let (folder, port) = (self.folder.path().to_string_lossy(), self.port.to_string());
+        let connection = ["-h", &*folder, "-p", &port, "-U", "postgres", "-d", database];
+        let quiet = ["-XAtq", "-v", "ON_ERROR_STOP=1", "-c", sql];
+        self.programs.run("psql", connection.iter().chain(&quiet))
+    }
+
+    /// Kills the server as a crash would (SIGKILL). Clients see their connections closed and new
+    /// ones refused.
+    ///
+    /// # Errors
+    ///
+    /// When the operating system refuses.
+    pub fn kill(&mut self) -> Result<(), ServerError> {
+        self.process.kill()?;
+        Ok(())
+    }
+
+    /// Starts the server again on the same port with the same data and settings, and waits until it
+    /// answers. If it still runs, it is killed first.
+    ///
+    /// # Errors
+    ///
+    /// As [`PgServerBuilder::start`].
+    pub fn restart(&mut self) -> Result<(), ServerError> {
+        self.process.kill()?;
+        let attempt = || match run(&self.programs, self.folder.path(), self.port) {
+            // The processes of the killed server's clients end a moment after it.
+            Err(ServerError::Exited { log, .. }) if log.contains("still in use") => None,
+            result => Some(result),
+        };
+        let process = eventually(START, attempt);
+        self.process =
+            process.unwrap_or_else(|| run(&self.programs, self.folder.path(), self.port))?;
+        Ok(())
+    }
+
+    pub(super) fn launch(
+        builder: PgServerBuilder,
+        programs: Programs,
+        port: u16,
+    ) -> Result<Self, ServerError> {
+        let folder = tempfile::Builder::new().prefix("campanile-postgres-").tempdir()?;
+        Programs::hand_over(folder.path())?;
+        let data = data(folder.path());
+        let initdb = ["-A", "trust", "-U", "postgres", "-E", "UTF8", "--no-locale", "-N", "-D"];
+        programs.run("initdb", initdb.iter().map(Path::new).chain([&*data]))?;
+        let settings = data.join("postgresql.auto.conf");
+        fs::write(settings, builder.text(port, folder.path()))?;
+        fs::write(data.join("pg_hba.conf"), builder.access())?;
+        let process = run(&programs, folder.path(), port)?;
+        let databases = AtomicU32::new(0);
+        Ok(Self { process, folder, programs, builder, port, databases })
+    }
+
+    fn url_of(&self, database: &str, addr: SocketAddr) -> String {
+        let password = self.builder.password.as_ref().map_or(String::new(), |it| format!(":{it}"));
+        format!("postgres://postgres{password}@{addr}/{database}")
+    }
+}
+
+/// Starts the server of this folder and waits until it answers.
+fn run(programs: &Programs, folder: &Path, port: u16) -> Result<Process, ServerError> {
+    let mut command = programs.command("postgres");
+    command.arg("-D").arg(data(folder)).current_dir(folder);
+    let mut process = Process::spawn(&command, folder.join("log"))?;
+    let pid = process.pid();
+    process.until_ready(port, START, || is_ready(&data(folder), pid))?;
+    Ok(process)
+}
+
+/// The server's own word, in a file that begins with its process and has its status in line 8.
+fn is_ready(data: &Path, pid: u32) -> bool {
+    let text = fs::read_to_string(data.join("postmaster.pid")).unwrap_or_default();
+    let line = |number: usize| text.lines().nth(number - 1).map(str::trim);
+    line(1) == Some(&pid.to_string()) && matches!(line(8), Some("ready" | "standby"))
+}
+
+fn data(folder: &Path) -> PathBuf {
+    folder.join("data")
+}

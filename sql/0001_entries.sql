@@ -1,0 +1,570 @@
+-- Version 1 of Campanile's schema: the entries, and the operations of the protocol on them.
+--
+-- Run it once, in one transaction, as the role that is to own it all:
+--
+--     psql --single-transaction --set ON_ERROR_STOP=1 --file 0001_entries.sql
+--
+-- Who works with entries needs the schema and its functions, and no right on a table:
+--
+--     GRANT USAGE ON SCHEMA campanile TO app;
+--     GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA campanile TO app;
+--
+-- and who only looks:
+--
+--     GRANT USAGE ON SCHEMA campanile TO operator;
+--     GRANT SELECT ON campanile.entry TO operator;
+
+CREATE SCHEMA campanile;
+
+CREATE TABLE campanile.migration (
+    version integer PRIMARY KEY,
+    applied timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+
+INSERT INTO campanile.migration (version) VALUES (1);
+
+-- One row for each key. What cannot be is refused here, so that no function has to ask. The columns
+-- stand by falling width, which leaves no gaps between them.
+CREATE TABLE campanile.entry (
+    token        bigint      NOT NULL CHECK (token >= 0 AND token < 1::bigint << 53),
+    owner        bigint      CHECK (owner <> 0),            -- null: an operator reopened the entry
+    fingerprint  bigint      CHECK (fingerprint <> 0),      -- null: not compared
+    created      timestamptz NOT NULL CHECK (isfinite(created)),
+    at           timestamptz NOT NULL CHECK (isfinite(at)), -- the lock's end, the next attempt, or when it was settled
+    expires_at   timestamptz NOT NULL,                      -- from then on it is as if there were none
+    attempt      integer     NOT NULL CHECK (attempt BETWEEN 0 AND 65535),
+    interrupts   smallint    NOT NULL DEFAULT 0 CHECK (interrupts BETWEEN 0 AND 255),
+    burials      smallint    NOT NULL DEFAULT 0 CHECK (burials BETWEEN 0 AND 255),
+    state        "char"      NOT NULL CHECK (state IN ('P', 'R', 'C', 'F')),
+    burial       boolean     NOT NULL DEFAULT false CHECK (NOT burial OR state = 'P'),
+    doomed       boolean     NOT NULL DEFAULT false,
+    released     boolean     NOT NULL DEFAULT false CHECK (NOT released OR state = 'R'),
+    key          bytea       NOT NULL CHECK (octet_length(key) = 16), -- the first 16 bytes of BLAKE3(the user's key)
+    namespace    text        COLLATE "C" NOT NULL,
+    error        bytea,                                     -- UTF-8, NUL included, which text cannot have
+    reply        bytea       CHECK (reply IS NULL OR state = 'C'),
+    PRIMARY KEY (namespace, key)
+);
+
+COMMENT ON TABLE campanile.entry IS 'what Campanile keeps for an idempotency key';
+COMMENT ON COLUMN campanile.entry.state IS 'P processing, R retrying, C completed, F failed';
+
+-- How an entry stands after an operation, by the clock that decided. Without a state there is none.
+CREATE TYPE campanile.told AS (
+    place        integer,       -- of its key in the call, from 1; 0: all others went as usual
+    now          timestamptz,
+    token        bigint,
+    owner        bigint,
+    fingerprint  bigint,
+    created      timestamptz,
+    at           timestamptz,
+    attempt      integer,
+    interrupts   smallint,
+    burials      smallint,
+    state        "char",
+    burial       boolean,
+    doomed       boolean,
+    released     boolean,
+    error        bytea,
+    reply        bytea
+);
+
+CREATE FUNCTION campanile.version() RETURNS integer
+LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS 'SELECT max(version) FROM campanile.migration';
+
+-- ---------------------------------------------------------------------------------------------------
+-- What the operations have in common
+--
+-- * Many keys, all distinct, in one namespace; the arrays have an item for each.
+-- * The clock is read once the rows are locked, so that no grant is decided by a time before its wait.
+-- * Rows are locked in the order of their keys, and those that are new are inserted first and in that
+--   order, so that no two calls ever wait for each other.
+-- * Compare-and-set on token and owner.
+-- * The first row that is returned has the place 0 and the clock: all went as usual for those that no
+--   other row tells of. What is told is the entry as it stands afterwards.
+-- * Plans must not depend on what a table looked like when they were made: it was empty then.
+
+CREATE FUNCTION campanile.micros(instant timestamptz) RETURNS bigint
+LANGUAGE sql STABLE
+AS 'SELECT (extract(epoch FROM instant) * 1000000)::bigint';
+
+CREATE FUNCTION campanile.after(instant timestamptz, micros bigint) RETURNS timestamptz
+LANGUAGE sql STABLE
+AS $$ SELECT instant + micros * interval '1 microsecond' $$;
+
+-- An entry at its place; null is none.
+CREATE FUNCTION campanile.tell(place bigint, now timestamptz, e campanile.entry) RETURNS campanile.told
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    RETURN ROW (
+        place::integer, now, e.token, e.owner, e.fingerprint, e.created, e.at, e.attempt, e.interrupts,
+        e.burials, e.state, e.burial, e.doomed, e.released, e.error, e.reply
+    )::campanile.told;
+END
+$$;
+
+-- The clock, and all of the entries unless all went as usual.
+CREATE FUNCTION campanile.tell_all(space text, keys bytea[], instant timestamptz, is_usual boolean)
+RETURNS SETOF campanile.told
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    RETURN NEXT campanile.tell(0, instant, NULL);
+    IF is_usual THEN
+        RETURN;
+    END IF;
+    RETURN QUERY
+        SELECT told.*
+        FROM unnest(keys) WITH ORDINALITY AS asked (key, place)
+        LEFT JOIN LATERAL (
+            SELECT e FROM campanile.entry e
+            WHERE e.namespace = space AND e.key = asked.key AND e.expires_at > instant
+            LIMIT 1
+        ) found ON true
+        CROSS JOIN LATERAL campanile.tell(asked.place, instant, found.e) told;
+END
+$$;
+
+-- Locks the rows in PROCESSING that are these grants', and says where they are. Without tokens the
+-- owner alone decides.
+CREATE FUNCTION campanile.hold(space text, keys bytea[], tokens bigint[], owners bigint[]) RETURNS tid[]
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    RETURN (
+        SELECT array_agg(held.place)
+        FROM (
+            SELECT * FROM unnest(keys, tokens, owners) AS a (key, token, owner) ORDER BY a.key
+        ) asked
+        CROSS JOIN LATERAL (
+            SELECT e.ctid AS place FROM campanile.entry e
+            WHERE e.namespace = space AND e.key = asked.key AND e.owner = asked.owner
+                AND (tokens IS NULL OR e.token = asked.token)
+                AND e.state = 'P' AND e.expires_at > clock_timestamp()
+            FOR UPDATE
+        ) held
+    );
+END
+$$;
+
+-- ---------------------------------------------------------------------------------------------------
+-- acquire: take the lock of each key, and count an attempt.
+--
+-- ttl and retention in microseconds; with max_attempts counted, the grant is a burial lock (0:
+-- unlimited); floors are the largest tokens that the client has seen. As usual: there was no entry.
+
+CREATE FUNCTION campanile.acquire(
+    space text, keys bytea[], owners bigint[], fingerprints bigint[], floors bigint[],
+    ttl bigint, max_attempts integer, retention bigint
+) RETURNS SETOF campanile.told
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    tokens_end CONSTANT bigint := 1::bigint << 53;
+    instant timestamptz := clock_timestamp();
+    instant_micros bigint := campanile.micros(instant);
+    granted bytea[];
+    asked record;
+    before campanile.entry;
+    e campanile.entry;
+    next_token bigint;
+    is_granted boolean;
+BEGIN
+    WITH inserted AS (
+        INSERT INTO campanile.entry
+            (namespace, key, state, attempt, token, owner, fingerprint, created, at, expires_at)
+        SELECT space, a.key, 'P', 1, greatest(instant_micros, a.floor + 1), a.owner, a.fingerprint,
+            instant, campanile.after(instant, ttl), campanile.after(instant, retention)
+        FROM unnest(keys, owners, fingerprints, floors) AS a (key, owner, fingerprint, floor)
+        WHERE greatest(instant_micros, a.floor + 1) < tokens_end
+        ORDER BY a.key
+        ON CONFLICT DO NOTHING
+        RETURNING key
+    )
+    SELECT array_agg(key) INTO granted FROM inserted;
+    RETURN NEXT campanile.tell(0, instant, NULL);
+    IF cardinality(granted) = cardinality(keys) THEN
+        RETURN;
+    END IF;
+
+    FOR asked IN
+        SELECT a.*
+        FROM unnest(keys, owners, fingerprints, floors)
+            WITH ORDINALITY AS a (key, owner, fingerprint, floor, place)
+        WHERE a.key <> ALL (coalesce(granted, '{}'))
+        ORDER BY a.key
+    LOOP
+        -- What is settled is only told of, without a lock, which would be a write.
+        instant := clock_timestamp();
+        SELECT * INTO e FROM campanile.entry x
+        WHERE x.namespace = space AND x.key = asked.key
+            AND x.state IN ('C', 'F') AND x.expires_at > instant;
+        IF FOUND THEN
+            RETURN NEXT campanile.tell(asked.place, instant, e);
+            CONTINUE;
+        END IF;
+
+        SELECT * INTO e FROM campanile.entry x
+        WHERE x.namespace = space AND x.key = asked.key
+        FOR UPDATE;
+        instant := clock_timestamp();
+        instant_micros := campanile.micros(instant);
+        IF NOT FOUND THEN
+            IF greatest(instant_micros, asked.floor + 1) < tokens_end THEN
+                RAISE EXCEPTION 'an entry was swept away while it was acquired'
+                    USING ERRCODE = 'serialization_failure';
+            END IF;
+            RETURN NEXT campanile.tell(asked.place, instant, NULL);
+            CONTINUE;
+        END IF;
+
+        before := e;
+        next_token := greatest(e.token + 1, instant_micros, asked.floor + 1);
+        is_granted := false;
+        IF e.expires_at <= instant THEN
+            -- As if there were none.
+            IF next_token >= tokens_end THEN
+                RETURN NEXT campanile.tell(asked.place, instant, NULL);
+                CONTINUE;
+            END IF;
+            e.attempt := 0;
+            e.interrupts := 0;
+            e.burials := 0;
+            e.doomed := false;
+            e.fingerprint := NULL;
+            e.error := NULL;
+            e.created := instant;
+            is_granted := true;
+        ELSIF asked.fingerprint <> e.fingerprint
+            AND NOT (e.state = 'R' AND e.attempt = 0 AND e.interrupts = 0)
+        THEN
+            NULL; -- a mismatch; what was never tried may still change its payload
+        ELSIF e.state IN ('C', 'F') THEN
+            NULL;
+        ELSIF e.owner = asked.owner THEN
+            IF e.state = 'P' THEN
+                e.at := greatest(e.at, campanile.after(instant, ttl));
+            END IF;
+        ELSE
+            -- Only after a clock went back is it further away than anybody could have asked for.
+            e.at := least(e.at, instant + CASE e.state WHEN 'P' THEN interval '1 hour' ELSE interval '24 hours' END);
+            is_granted := e.at <= instant AND next_token < tokens_end;
+        END IF;
+
+        IF is_granted THEN
+            e.burial := e.doomed OR (max_attempts > 0 AND e.attempt >= max_attempts);
+            IF e.burial THEN
+                e.burials := least(e.burials + 1, 255);
+            ELSE
+                e.attempt := least(e.attempt + 1, 65535);
+            END IF;
+            e.state := 'P';
+            e.released := false;
+            e.reply := NULL;
+            e.at := campanile.after(instant, ttl);
+            e.token := next_token;
+            e.owner := asked.owner;
+            e.fingerprint := coalesce(asked.fingerprint, e.fingerprint);
+        END IF;
+        IF e IS DISTINCT FROM before THEN
+            UPDATE campanile.entry x
+            SET state = e.state, attempt = e.attempt, interrupts = e.interrupts, burials = e.burials,
+                burial = e.burial, doomed = e.doomed, released = e.released, token = e.token,
+                owner = e.owner, fingerprint = e.fingerprint, created = e.created, at = e.at,
+                expires_at = campanile.after(instant, retention), error = e.error, reply = e.reply
+            WHERE x.namespace = space AND x.key = asked.key;
+        END IF;
+        RETURN NEXT campanile.tell(asked.place, instant, e);
+    END LOOP;
+END
+$$;
+
+-- ---------------------------------------------------------------------------------------------------
+-- renew: keep the lock of each key. It is never shortened.
+
+CREATE FUNCTION campanile.renew(
+    space text, keys bytea[], tokens bigint[], owners bigint[], ttl bigint, retention bigint
+) RETURNS SETOF campanile.told
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    held tid[] := campanile.hold(space, keys, tokens, owners);
+    instant timestamptz := clock_timestamp();
+BEGIN
+    UPDATE campanile.entry e
+    SET at = campanile.after(instant, ttl), expires_at = campanile.after(instant, retention)
+    WHERE e.ctid = ANY (held) AND e.at < campanile.after(instant, ttl);
+    RETURN QUERY SELECT * FROM campanile.tell_all(
+        space, keys, instant, coalesce(cardinality(held), 0) = cardinality(keys));
+END
+$$;
+
+-- ---------------------------------------------------------------------------------------------------
+-- complete: record the success of each key's grant, with the reply to replay (null: none).
+--
+-- An entry that is gone is told of as such, and nothing is written; the caller then adopts.
+
+CREATE FUNCTION campanile.complete(
+    space text, keys bytea[], tokens bigint[], owners bigint[], replies bytea[], retention bigint
+) RETURNS SETOF campanile.told
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    held tid[] := campanile.hold(space, keys, tokens, owners);
+    instant timestamptz := clock_timestamp();
+BEGIN
+    UPDATE campanile.entry e
+    SET state = 'C', at = instant, expires_at = campanile.after(instant, retention),
+        burial = false, doomed = false, error = NULL,
+        reply = replies[array_position(keys, e.key)]
+    WHERE e.ctid = ANY (held);
+    RETURN QUERY SELECT * FROM campanile.tell_all(
+        space, keys, instant, coalesce(cardinality(held), 0) = cardinality(keys));
+END
+$$;
+
+-- adopt: the same where the entry was lost while the handler ran, to a failover or to its retention.
+-- Nobody else was granted the key since, as far as is known here, so the result is saved.
+--
+-- Apart from complete, because who holds rows must not wait for those that others insert.
+
+CREATE FUNCTION campanile.adopt(
+    space text, keys bytea[], tokens bigint[], owners bigint[], attempts integer[],
+    fingerprints bigint[], replies bytea[], retention bigint
+) RETURNS SETOF campanile.told
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    instant timestamptz := clock_timestamp();
+    adopted bytea[];
+    asked record;
+    e campanile.entry;
+BEGIN
+    WITH inserted AS (
+        INSERT INTO campanile.entry
+            (namespace, key, state, attempt, token, owner, fingerprint, created, at, expires_at, reply)
+        SELECT space, a.key, 'C', a.attempt, a.token, a.owner, a.fingerprint,
+            instant, instant, campanile.after(instant, retention), a.reply
+        FROM unnest(keys, tokens, owners, attempts, fingerprints, replies)
+            AS a (key, token, owner, attempt, fingerprint, reply)
+        ORDER BY a.key
+        ON CONFLICT DO NOTHING
+        RETURNING key
+    )
+    SELECT array_agg(key) INTO adopted FROM inserted;
+    RETURN NEXT campanile.tell(0, instant, NULL);
+
+    -- What is over still takes the key's place, or somebody else was granted it since.
+    FOR asked IN
+        SELECT a.*
+        FROM unnest(keys, tokens, owners, attempts, fingerprints, replies)
+            WITH ORDINALITY AS a (key, token, owner, attempt, fingerprint, reply, place)
+        WHERE a.key <> ALL (coalesce(adopted, '{}'))
+        ORDER BY a.key
+    LOOP
+        SELECT * INTO e FROM campanile.entry x
+        WHERE x.namespace = space AND x.key = asked.key
+        FOR UPDATE;
+        IF NOT FOUND THEN
+            RAISE EXCEPTION 'an entry was swept away while it was adopted'
+                USING ERRCODE = 'serialization_failure';
+        END IF;
+        instant := clock_timestamp();
+        IF e.expires_at <= instant THEN
+            UPDATE campanile.entry x
+            SET state = 'C', attempt = asked.attempt, interrupts = 0, burials = 0, burial = false,
+                doomed = false, released = false, token = asked.token, owner = asked.owner,
+                fingerprint = asked.fingerprint, created = instant, at = instant,
+                expires_at = campanile.after(instant, retention), error = NULL, reply = asked.reply
+            WHERE x.namespace = space AND x.key = asked.key
+            RETURNING x.* INTO e;
+        END IF;
+        RETURN NEXT campanile.tell(asked.place, instant, e);
+    END LOOP;
+END
+$$;
+
+-- ---------------------------------------------------------------------------------------------------
+-- fail: record the failed attempt of each key's grant. delays in microseconds; lasts says whether the
+-- entry is doomed, so that its next grant is a burial lock; a null error keeps the one before.
+
+CREATE FUNCTION campanile.fail(
+    space text, keys bytea[], tokens bigint[], owners bigint[], delays bigint[], lasts boolean[],
+    errors bytea[], retention bigint
+) RETURNS SETOF campanile.told
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    held tid[] := campanile.hold(space, keys, tokens, owners);
+    instant timestamptz := clock_timestamp();
+BEGIN
+    UPDATE campanile.entry e
+    SET state = 'R', at = campanile.after(instant, delays[array_position(keys, e.key)]),
+        expires_at = campanile.after(instant, retention),
+        burials = greatest(e.burials - e.burial::integer, 0), burial = false,
+        doomed = e.doomed OR lasts[array_position(keys, e.key)],
+        error = coalesce(errors[array_position(keys, e.key)], e.error)
+    WHERE e.ctid = ANY (held);
+    RETURN QUERY SELECT * FROM campanile.tell_all(
+        space, keys, instant, coalesce(cardinality(held), 0) = cardinality(keys));
+END
+$$;
+
+-- ---------------------------------------------------------------------------------------------------
+-- release: give up the lock of each key, and hand the attempt back: of a handler that had begun
+-- (ran), at most eight times; of a burial lock, the burial.
+
+CREATE FUNCTION campanile.release(
+    space text, keys bytea[], tokens bigint[], owners bigint[], ran boolean, retention bigint
+) RETURNS SETOF campanile.told
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    held tid[] := campanile.hold(space, keys, tokens, owners);
+    instant timestamptz := clock_timestamp();
+BEGIN
+    UPDATE campanile.entry e
+    SET state = 'R', at = instant, expires_at = campanile.after(instant, retention),
+        attempt = greatest(e.attempt - (NOT e.burial AND (NOT ran OR e.interrupts < 8))::integer, 0),
+        interrupts = e.interrupts + (NOT e.burial AND ran AND e.interrupts < 8)::integer,
+        burials = greatest(e.burials - e.burial::integer, 0), burial = false, released = true
+    WHERE e.ctid = ANY (held);
+    RETURN QUERY SELECT * FROM campanile.tell_all(
+        space, keys, instant, coalesce(cardinality(held), 0) = cardinality(keys));
+END
+$$;
+
+-- ---------------------------------------------------------------------------------------------------
+-- cancel: undo an acquire of each key whose answer is unknown, by its owner alone. Whoever cancels
+-- never saw a token, so the handler did not run.
+
+CREATE FUNCTION campanile.cancel(space text, keys bytea[], owners bigint[], retention bigint)
+RETURNS SETOF campanile.told
+LANGUAGE sql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS 'SELECT * FROM campanile.release(space, keys, NULL, owners, false, retention)';
+
+-- ---------------------------------------------------------------------------------------------------
+-- reject: make each key FAILED for good. A null reason keeps the last error.
+
+CREATE FUNCTION campanile.reject(
+    space text, keys bytea[], tokens bigint[], owners bigint[], reasons bytea[], retention bigint
+) RETURNS SETOF campanile.told
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    held tid[] := campanile.hold(space, keys, tokens, owners);
+    instant timestamptz := clock_timestamp();
+BEGIN
+    UPDATE campanile.entry e
+    SET state = 'F', at = instant, expires_at = campanile.after(instant, retention), burial = false,
+        error = coalesce(reasons[array_position(keys, e.key)], e.error)
+    WHERE e.ctid = ANY (held);
+    RETURN QUERY SELECT * FROM campanile.tell_all(
+        space, keys, instant, coalesce(cardinality(held), 0) = cardinality(keys));
+END
+$$;
+
+-- ---------------------------------------------------------------------------------------------------
+-- redrive: open each FAILED key again, by an operator who names its token; with force also what is
+-- COMPLETED, or RETRYING and not reopened yet. A lock is never taken away. The token stays, for the
+-- next grant's must exceed it.
+
+CREATE FUNCTION campanile.redrive(
+    space text, keys bytea[], tokens bigint[], force boolean, retention bigint
+) RETURNS SETOF campanile.told
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    reopened tid[];
+    instant timestamptz;
+BEGIN
+    SELECT array_agg(closed.place) INTO reopened
+    FROM (SELECT * FROM unnest(keys, tokens) AS a (key, token) ORDER BY a.key) asked
+    CROSS JOIN LATERAL (
+        SELECT e.ctid AS place FROM campanile.entry e
+        WHERE e.namespace = space AND e.key = asked.key AND e.token = asked.token
+            AND e.expires_at > clock_timestamp()
+            AND (e.state = 'F' OR (force AND (e.state = 'C'
+                OR (e.state = 'R' AND NOT (e.attempt = 0 AND e.owner IS NULL)))))
+        FOR UPDATE
+    ) closed;
+    instant := clock_timestamp();
+    UPDATE campanile.entry e
+    SET state = 'R', at = instant, expires_at = campanile.after(instant, retention), doomed = false,
+        released = false, attempt = 0, interrupts = 0, burials = 0, owner = NULL, fingerprint = NULL,
+        reply = NULL
+    WHERE e.ctid = ANY (reopened);
+    RETURN QUERY SELECT * FROM campanile.tell_all(
+        space, keys, instant, coalesce(cardinality(reopened), 0) = cardinality(keys));
+END
+$$;
+
+-- ---------------------------------------------------------------------------------------------------
+-- sweep: delete what is over in some pages of the table, from the first on.
+--
+-- There is no index of when entries are over, which every operation would have to keep: the table is
+-- gone through, some pages at a time. Rows that somebody works with are passed over, so nobody waits.
+-- An entry that is over is as good as none long before it is swept away; the minute is for calls that
+-- have found it absent, and not written yet.
+--
+-- deleted is null if somebody else sweeps just now; next is where to go on, null at the end.
+
+CREATE FUNCTION campanile.sweep(first bigint, pages integer, OUT deleted bigint, OUT next bigint)
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    table_id CONSTANT oid := 'campanile.entry'::regclass;
+    page_size CONSTANT bigint := current_setting('block_size')::bigint;
+    over CONSTANT timestamptz := clock_timestamp() - interval '1 minute';
+BEGIN
+    IF NOT pg_try_advisory_xact_lock(table_id::bigint) THEN
+        RETURN;
+    END IF;
+    DELETE FROM campanile.entry
+    WHERE ctid = ANY (ARRAY(
+        SELECT e.ctid FROM campanile.entry e
+        WHERE e.ctid >= format('(%s,0)', first)::tid
+            AND e.ctid < format('(%s,0)', first + pages)::tid
+            AND e.expires_at < over
+        FOR UPDATE SKIP LOCKED
+    ));
+    GET DIAGNOSTICS deleted = ROW_COUNT;
+    next := first + pages;
+    IF next * page_size >= pg_relation_size(table_id) THEN
+        next := NULL;
+    END IF;
+END
+$$;
+
+REVOKE ALL ON ALL FUNCTIONS IN SCHEMA campanile FROM PUBLIC;
