@@ -2,7 +2,7 @@
 //!
 //! A budget that is full for a moment is the usual state of a busy consumer: reading stops, and goes
 //! on when there is room. Only one that stays full is a stall; then partitions are paused, which
-//! throws away what is prefetched of them.
+//! throws away what is prefetched of them, and librdkafka may take a second to fetch from them again.
 //!
 //! A partition whose record waits for minutes must not hold up the others. So no partition holds more
 //! than half of the budget, and when several have filled it together, the others get a small
@@ -12,8 +12,10 @@ use std::time::Duration;
 
 use super::control::LOW_WATER;
 
-/// For how long reading may just stop: meanwhile nobody serves the callbacks of a rebalance.
-const STALL: Duration = Duration::from_millis(50);
+/// For how long reading may just stop. As long as librdkafka may take to fetch again when all partitions
+/// were paused, for nothing wakes its thread: a consumer that needs longer for the part above low water
+/// needs three times as long for what is left then, so it never waits for records.
+const STALL: Duration = Duration::from_secs(1);
 
 /// The part of the budget that one of several partitions may hold.
 const HOG: f64 = 0.5;

@@ -152,11 +152,16 @@ impl Worker {
 
     /// Hands over what there is, up to a batch and to the budget. Whether there was anything.
     fn read(&mut self) -> bool {
-        let _span = tracing::trace_span!("receive").entered();
         let room = self.room();
         // Those that are taken come, however large they are; so take as many as fit.
         let fit = usize::try_from(room.bytes / self.largest.max(1)).unwrap_or(BATCH);
         let most = usize::try_from(room.records).unwrap_or(BATCH).min(fit).clamp(1, BATCH);
+        self.hand_over(most)
+    }
+
+    /// Serves callbacks, and hands over so many records. Whether there was anything.
+    fn hand_over(&mut self, most: usize) -> bool {
+        let _span = tracing::trace_span!("receive").entered();
         let Self { consumer, fetched, batch, run, .. } = self;
         let context = consumer.context();
         let (records, amount, largest) = Default::default();
@@ -200,9 +205,12 @@ impl Worker {
         self.fetched.take(&mut self.batch, BATCH).len() > 0 || served
     }
 
-    /// Nothing is read; the dispatcher wakes the thread at low water. Never sleeps long, for a
-    /// rebalance may be waiting.
-    fn wait_for_room(&self) -> bool {
+    /// Nothing is read, but callbacks are served, for a rebalance may be waiting. The dispatcher wakes
+    /// the thread at low water.
+    fn wait_for_room(&mut self) -> bool {
+        if self.hand_over(0) {
+            return true;
+        }
         self.control.set_waiting(true);
         if self.control.level() >= super::control::LOW_WATER {
             thread::park_timeout(IDLE);

@@ -82,7 +82,7 @@ impl Fetched {
     pub(in crate::intake) fn take<'a>(&'a self, batch: &'a mut Batch, most: usize) -> Drain<'a> {
         let queue = self.queue.load(Ordering::Acquire);
         batch.messages.resize(most, ptr::null_mut());
-        let count = if queue.is_null() {
+        let count = if queue.is_null() || most == 0 {
             0
         } else {
             // SAFETY: the queue is alive, and there is room for so many. Without a time-out the call
