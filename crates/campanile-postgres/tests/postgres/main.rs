@@ -2,6 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
+mod batches;
 mod contract;
+mod differential;
 mod migrations;
+mod outage;
 mod support;

@@ -1,8 +1,14 @@
 //! What all tests here need.
 
+use std::error::Error;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
+use campanile_core::{
+    Answer, Command, FencingToken, Grant, IdempotencyKey, Namespace, Operation, Owner, Reply,
+    Retention, StoreKey,
+};
+use campanile_idempotency::{Store, StoreError, StoreErrorKind};
 use campanile_postgres::{PgConfig, PgStore, migrate};
 use campanile_test::PgServer;
 
@@ -51,6 +57,19 @@ impl Database {
         self.server.psql_in(self.name(), sql).unwrap()
     }
 
+    /// The same in another database of the server.
+    pub(crate) fn on_server(&self, sql: &str) -> String {
+        self.server.psql(sql).unwrap()
+    }
+
+    /// A connection of the test's own, to look behind the store's back.
+    pub(crate) async fn client(&self) -> tokio_postgres::Client {
+        let connected = tokio_postgres::connect(self.url(), tokio_postgres::NoTls).await;
+        let (client, connection) = connected.unwrap();
+        tokio::spawn(connection);
+        client
+    }
+
     pub(crate) fn name(&self) -> &str {
         self.url.rsplit_once('/').unwrap().1
     }
@@ -60,4 +79,90 @@ impl Database {
 pub(crate) fn patient(url: &str) -> PgConfig {
     let config = PgConfig::new(url).with_connect_timeout(Duration::from_secs(60)).unwrap();
     config.with_command_timeout(Duration::from_secs(60)).unwrap()
+}
+
+/// For tests in which something times out. What is not meant to is repeated by [`insist`].
+pub(crate) fn impatient(url: &str) -> PgConfig {
+    PgConfig::new(url).with_command_timeout(Duration::from_millis(300)).unwrap()
+}
+
+pub(crate) fn key(name: impl Into<bytes::Bytes>) -> StoreKey {
+    let namespace = Namespace::try_from("tests").unwrap();
+    StoreKey::new(namespace, IdempotencyKey::new(name).unwrap())
+}
+
+pub(crate) fn owner(bits: u64) -> Owner {
+    Owner::new(bits).unwrap()
+}
+
+pub(crate) fn grant(token: FencingToken, bits: u64) -> Grant {
+    Grant { token, owner: owner(bits) }
+}
+
+pub(crate) fn acquire(bits: u64) -> Operation {
+    Operation::Acquire {
+        owner: owner(bits),
+        ttl: Duration::from_secs(30),
+        max_attempts: 5,
+        fingerprint: None,
+        floor: FencingToken::ZERO,
+    }
+}
+
+pub(crate) fn complete(grant: Grant, reply: &'static [u8]) -> Operation {
+    let reply = Some(bytes::Bytes::from_static(reply));
+    Operation::Complete { grant, attempt: 1, fingerprint: None, reply }
+}
+
+pub(crate) fn command(key: &StoreKey, operation: Operation) -> Command {
+    Command { key: key.clone(), operation, retention: Retention::default() }
+}
+
+pub(crate) async fn apply(
+    store: &PgStore,
+    key: &StoreKey,
+    operation: Operation,
+) -> Result<Reply, StoreError> {
+    store.apply(command(key, operation)).await.map(|answer| answer.reply)
+}
+
+/// Repeats the command until it is answered, as a lock keeper does.
+pub(crate) async fn insist(store: &PgStore, key: &StoreKey, operation: Operation) -> Reply {
+    for _ in 0..100 {
+        match apply(store, key, operation.clone()).await {
+            Err(error) => assert_ne!(error.kind(), StoreErrorKind::Unreadable),
+            Ok(reply) => return reply,
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("no answer to {operation:?}");
+}
+
+/// Acquires a key that nobody holds.
+pub(crate) async fn acquired(store: &PgStore, key: &StoreKey, bits: u64) -> Grant {
+    match apply(store, key, acquire(bits)).await.unwrap() {
+        Reply::Acquired { token, .. } => grant(token, bits),
+        other => panic!("not acquired: {other:?}"),
+    }
+}
+
+pub(crate) fn replies(answers: Vec<Result<Answer, StoreError>>) -> Vec<Reply> {
+    answers.into_iter().map(|answer| answer.unwrap().reply).collect()
+}
+
+/// An error and all its sources, in one line.
+pub(crate) fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text = format!("{text}: {error}");
+        source = error.source();
+    }
+    text
+}
+
+/// A number in the environment, for longer runs.
+pub(crate) fn setting(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{name} is no number: {text}")))
 }

@@ -67,7 +67,6 @@ impl PgServerBuilder {
              unix_socket_directories = '{}'\n\
              shared_buffers = '64MB'\n\
              fsync = {is_durable}\n\
-             synchronous_commit = {is_durable}\n\
              full_page_writes = {is_durable}\n\
              {}",
             folder.display(),

@@ -1,8 +1,8 @@
 use super::builder::PgServerBuilder;
 use super::programs::Programs;
-use crate::{Process, ServerError, eventually};
-use std::fs;
-use std::io;
+use crate::{Process, ServerError, eventually, port};
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write as _};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -107,6 +107,24 @@ impl PgServer {
         self.programs.run("psql", connection.iter().chain(&quiet))
     }
 
+    /// Starts a replica of this server, which has what is here now and follows it. It can be read, and
+    /// takes over by `SELECT pg_promote()`.
+    ///
+    /// # Errors
+    ///
+    /// As [`PgServerBuilder::start`].
+    pub fn replica(&self) -> Result<Self, ServerError> {
+        port::with_free_port(|port| {
+            let folder = new_folder()?;
+            let (socket, own_port) = (self.folder.path().to_string_lossy(), self.port.to_string());
+            let from = ["-h", &*socket, "-p", &own_port, "-U", "postgres"];
+            let how = ["--write-recovery-conf", "--checkpoint", "fast", "--no-sync", "-D"];
+            let args = from.iter().chain(&how).map(Path::new).map(Path::to_owned);
+            self.programs.run("pg_basebackup", args.chain([data(folder.path())]))?;
+            Self::launch_in(folder, self.builder.clone(), self.programs.clone(), port)
+        })
+    }
+
     /// Kills the server as a crash would (SIGKILL). Clients see their connections closed and new
     /// ones refused.
     ///
@@ -142,14 +160,25 @@ impl PgServer {
         programs: Programs,
         port: u16,
     ) -> Result<Self, ServerError> {
-        let folder = tempfile::Builder::new().prefix("campanile-postgres-").tempdir()?;
-        Programs::hand_over(folder.path())?;
+        let folder = new_folder()?;
         let data = data(folder.path());
         let initdb = ["-A", "trust", "-U", "postgres", "-E", "UTF8", "--no-locale", "-N", "-D"];
         programs.run("initdb", initdb.iter().map(Path::new).chain([&*data]))?;
-        let settings = data.join("postgresql.auto.conf");
-        fs::write(settings, builder.text(port, folder.path()))?;
         fs::write(data.join("pg_hba.conf"), builder.access())?;
+        Self::launch_in(folder, builder, programs, port)
+    }
+
+    /// Starts a server on the data of the folder.
+    fn launch_in(
+        folder: TempDir,
+        builder: PgServerBuilder,
+        programs: Programs,
+        port: u16,
+    ) -> Result<Self, ServerError> {
+        // What comes later in the file wins.
+        let settings = data(folder.path()).join("postgresql.conf");
+        let text = builder.text(port, folder.path());
+        OpenOptions::new().append(true).open(settings)?.write_all(text.as_bytes())?;
         let process = run(&programs, folder.path(), port)?;
         let databases = AtomicU32::new(0);
         Ok(Self { process, folder, programs, builder, port, databases })
@@ -176,6 +205,12 @@ fn is_ready(data: &Path, pid: u32) -> bool {
     let text = fs::read_to_string(data.join("postmaster.pid")).unwrap_or_default();
     let line = |number: usize| text.lines().nth(number - 1).map(str::trim);
     line(1) == Some(&pid.to_string()) && matches!(line(8), Some("ready" | "standby"))
+}
+
+fn new_folder() -> io::Result<TempDir> {
+    let folder = tempfile::Builder::new().prefix("campanile-postgres-").tempdir()?;
+    Programs::hand_over(folder.path())?;
+    Ok(folder)
 }
 
 fn data(folder: &Path) -> PathBuf {

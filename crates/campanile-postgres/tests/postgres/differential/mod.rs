@@ -1,0 +1,41 @@
+//! The functions against `step`: whatever is asked, of whatever is stored, both answer and store the
+//! same.
+
+#[expect(dead_code, reason = "a table holds no garbage")]
+#[path = "../../../../campanile-redis/tests/redis/differential/draw.rs"]
+mod draw;
+#[expect(dead_code, reason = "a table holds no other type")]
+#[path = "../../../../campanile-redis/tests/redis/differential/model.rs"]
+mod model;
+mod mutants;
+mod rows;
+mod runner;
+
+use self::runner::{Difference, Runner};
+use crate::support::{Database, setting};
+
+/// In a normal run; `CAMPANILE_DIFFERENTIAL_OPS` for more.
+const OPERATIONS: usize = 30_000;
+
+async fn run(database: &Database, operations: usize) -> Result<Runner, Difference> {
+    let seed = setting("CAMPANILE_SEED").unwrap_or_else(|| fastrand::u64(..));
+    println!("CAMPANILE_SEED={seed}");
+    let mut runner = Runner::new(database, seed).await;
+    while runner.operations() < operations {
+        runner.batch().await?;
+    }
+    Ok(runner)
+}
+
+#[tokio::test]
+async fn functions_and_step_answer_and_store_the_same() {
+    let operations = setting("CAMPANILE_DIFFERENTIAL_OPS")
+        .map_or(OPERATIONS, |operations| usize::try_from(operations).unwrap());
+    match run(&Database::new().await, operations).await {
+        Ok(runner) => {
+            println!("{} operations, 0 differences; {:?}", runner.operations(), runner.replies());
+            runner.assert_every_reply_was_seen();
+        }
+        Err(difference) => panic!("{difference}"),
+    }
+}

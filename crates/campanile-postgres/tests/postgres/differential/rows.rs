@@ -1,0 +1,104 @@
+//! Rows as the bytes of entries, written down here once more.
+
+use std::time::{Duration, SystemTime};
+
+use tokio_postgres::Client;
+
+/// The bytes of each of these keys' entry that is not over, and until when it is kept, in ms.
+const LOOK: &str = "
+    SELECT asked.key, floor(extract(epoch FROM e.expires_at) * 1000)::bigint,
+        '\\xc1'::bytea
+        || substring(int4send(position(e.state::text IN 'PRCF') + 8 * e.burial::int
+            + 16 * e.doomed::int + 32 * e.released::int) FROM 4)
+        || substring(int4send(e.attempt) FROM 3)
+        || substring(int4send(e.interrupts) FROM 4) || substring(int4send(e.burials) FROM 4)
+        || CASE WHEN e.reply IS NOT NULL THEN '\\x02'::bytea
+            WHEN e.error IS NOT NULL THEN '\\x01' ELSE '\\x00' END
+        || '\\x00'::bytea
+        || int8send(e.token) || int8send(coalesce(e.owner, 0)) || int8send(coalesce(e.fingerprint, 0))
+        || substring(int8send(floor(extract(epoch FROM e.created))::bigint) FROM 5)
+        || int8send((extract(epoch FROM e.at) * 1000000)::bigint)
+        || coalesce(e.reply, e.error, '')
+    FROM unnest($1::bytea[]) AS asked (key)
+    JOIN campanile.entry e ON e.namespace = 'tests' AND e.key = asked.key
+    WHERE e.expires_at > clock_timestamp()";
+
+const PUT: &str = "
+    INSERT INTO campanile.entry (namespace, key, expires_at, state, burial, doomed, released, attempt,
+        interrupts, burials, token, owner, fingerprint, created, at, error, reply)
+    VALUES ('tests', $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, nullif($11::bigint, 0),
+        nullif($12::bigint, 0), $13, $14, $15, $16)";
+
+/// What is stored: the key, until when in ms, the bytes.
+pub(super) async fn look(client: &Client, keys: &[&[u8]]) -> Vec<(Vec<u8>, i64, Vec<u8>)> {
+    let rows = client.query(LOOK, &[&keys]).await.unwrap();
+    rows.iter().map(|row| (row.get(0), row.get(1), row.get(2))).collect()
+}
+
+pub(super) async fn delete(client: &Client, key: &[u8]) {
+    client.execute("DELETE FROM campanile.entry WHERE key = $1", &[&key]).await.unwrap();
+}
+
+/// Stores the entry of these bytes, which the table can hold.
+pub(super) async fn put(client: &Client, key: &[u8], bytes: &[u8], until: SystemTime) {
+    let number = |from: usize| i64::from_be_bytes(*bytes[from..].first_chunk().unwrap());
+    let bits = bytes[1];
+    let state = b"PRCF"[usize::from(bits & 7) - 1].cast_signed();
+    let attempt = i32::from(u16::from_be_bytes([bytes[2], bytes[3]]));
+    let created = u32::from_be_bytes(*bytes[32..].first_chunk().unwrap());
+    let created = SystemTime::UNIX_EPOCH + Duration::from_secs(created.into());
+    let at = SystemTime::UNIX_EPOCH + Duration::from_micros(number(36).cast_unsigned());
+    let tail = &bytes[44..];
+    let [error, reply] = [1, 2].map(|kind| (bytes[6] == kind).then_some(tail));
+    let [burial, doomed, released] = [8, 16, 32].map(|bit| bits & bit != 0);
+    let [interrupts, burials] = [bytes[4], bytes[5]].map(i16::from);
+    let [token, owner, fingerprint] = [8, 16, 24].map(number);
+    client
+        .execute(
+            PUT,
+            &[
+                &key,
+                &until,
+                &state,
+                &burial,
+                &doomed,
+                &released,
+                &attempt,
+                &interrupts,
+                &burials,
+                &token,
+                &owner,
+                &fingerprint,
+                &created,
+                &at,
+                &error,
+                &reply,
+            ],
+        )
+        .await
+        .unwrap();
+}
+
+/// The same entry without what the table refuses: flags and replies in another state than theirs, a
+/// tail of no kind, a time that no timestamp reaches.
+pub(super) fn storable(mut bytes: Vec<u8>) -> Vec<u8> {
+    const LATEST: u64 = 1 << 57;
+    let state = bytes[1] & 7;
+    bytes[1] &= match state {
+        1 => !32,
+        2 => !8,
+        _ => !(8 | 32),
+    };
+    bytes[6] = match (bytes[6], state) {
+        (1, 1 | 2 | 4) => 1,
+        (2, 3) => 2,
+        _ => 0,
+    };
+    bytes[7] = 0;
+    if bytes[6] == 0 {
+        bytes.truncate(44);
+    }
+    let at = u64::from_be_bytes(*bytes[36..].first_chunk().unwrap()).min(LATEST);
+    bytes[36..44].copy_from_slice(&at.to_be_bytes());
+    bytes
+}

@@ -1,0 +1,280 @@
+//! A server that is away, restarted, hung, busy, or has another above it.
+
+use std::time::Duration;
+
+use campanile_core::limits::{MAX_BACKOFF, MAX_LOCK_TTL};
+use campanile_core::{FencingToken, Operation, Reply};
+use campanile_idempotency::{Store, StoreErrorKind};
+use campanile_postgres::{ConnectError, PgStore, migrate};
+use campanile_test::{PgServer, Proxy, eventually};
+
+use crate::support::{
+    Database, acquire, acquired, apply, chain, command, complete, impatient, insist, key, patient,
+    replies,
+};
+
+/// Of a test's own, for it is killed; with the schema.
+async fn server() -> PgServer {
+    let server = PgServer::start().unwrap();
+    migrate(patient(&server.url())).await.unwrap();
+    server
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_up_yet_is_waited_for() {
+    let mut server = server().await;
+    server.kill().unwrap();
+    let connecting = tokio::spawn(PgStore::connect(patient(&server.url())));
+    let server = tokio::task::spawn_blocking(move || {
+        server.restart().unwrap();
+        server
+    });
+    let store = connecting.await.unwrap().unwrap();
+    acquired(&store, &key("key"), 1).await;
+    drop(server.await.unwrap());
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_come_up_is_told_with_its_address_and_its_time() {
+    let port = campanile_test::free_port().unwrap();
+    let config = impatient(&format!("postgres://nobody@127.0.0.1:{port}/nowhere"));
+    let config = config.with_connect_timeout(Duration::from_millis(300)).unwrap();
+    let error = PgStore::connect(config).await.unwrap_err();
+    assert!(matches!(error, ConnectError::TimedOut { source: Some(_), .. }), "{error:?}");
+    let text = chain(&error);
+    assert!(text.contains(&format!("127.0.0.1:{port}/nowhere")), "{text}");
+    assert!(text.contains("refused"), "{text}");
+}
+
+#[tokio::test]
+async fn a_restart_shows_in_no_error() {
+    let mut server = server().await;
+    let store = PgStore::connect(patient(&server.url())).await.unwrap();
+    let keys: Vec<_> = (0..3).map(|n| key(n.to_string())).collect();
+    for key in &keys {
+        let grant = acquired(&store, key, 1).await;
+        server.restart().unwrap();
+        assert_eq!(apply(&store, key, complete(grant, b"done")).await.unwrap(), Reply::Completed);
+    }
+    server.restart().unwrap();
+    let batch = keys.iter().map(|key| command(key, acquire(2))).collect();
+    for reply in replies(store.apply_batch(batch).await) {
+        assert!(matches!(reply, Reply::Duplicate { attempt: 1, .. }), "{reply:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_is_gone_is_an_error_at_once_and_found_when_it_is_back() {
+    let mut server = server().await;
+    let store = PgStore::connect(patient(&server.url())).await.unwrap();
+    acquired(&store, &key("before"), 1).await;
+    server.kill().unwrap();
+    for _ in 0..3 {
+        let error = apply(&store, &key("while"), acquire(1)).await.unwrap_err();
+        // And not a timeout, for which this store has a minute.
+        assert_eq!(error.kind(), StoreErrorKind::Unavailable);
+        assert!(chain(&error).contains(&server.addr().to_string()), "{}", chain(&error));
+    }
+    server.restart().unwrap();
+    acquired(&store, &key("after"), 1).await;
+}
+
+#[tokio::test]
+async fn a_command_whose_answer_was_lost_is_answered_the_same_and_counts_once() {
+    let server = server().await;
+    let proxy = Proxy::to(server.addr()).unwrap();
+    let store = PgStore::connect(impatient(&server.url_through(proxy.addr()))).await.unwrap();
+    let key = key("key");
+    insist(&store, &crate::support::key("other"), acquire(1)).await;
+    proxy.swallow_replies();
+    let error = apply(&store, &key, acquire(1)).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Timeout);
+    let attempts = || server.psql("SELECT count(*) FROM campanile.entry").unwrap();
+    eventually(Duration::from_secs(30), || (attempts() == "2").then_some(())).expect("applied");
+    proxy.heal().unwrap();
+    let reply = insist(&store, &key, acquire(1)).await;
+    let Reply::Acquired { token, attempt: 1 } = reply else {
+        panic!("it finds itself: {reply:?}");
+    };
+    let grant = crate::support::grant(token, 1);
+
+    assert_eq!(insist(&store, &key, complete(grant, b"done")).await, Reply::Completed);
+}
+
+#[tokio::test]
+async fn a_connection_that_breaks_under_a_command_shows_in_no_error() {
+    let server = server().await;
+    let proxy = Proxy::to(server.addr()).unwrap();
+    let store = PgStore::connect(patient(&server.url_through(proxy.addr()))).await.unwrap();
+    acquired(&store, &key("other"), 1).await;
+    proxy.swallow_replies();
+    let breaking = async {
+        while proxy.swallowed() == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        // The connection that has lost bytes is closed.
+        proxy.heal().unwrap();
+    };
+    let key = key("key");
+    let (reply, ()) = tokio::join!(apply(&store, &key, acquire(1)), breaking);
+    assert!(matches!(reply.unwrap(), Reply::Acquired { attempt: 1, .. }));
+}
+
+#[tokio::test]
+async fn a_call_to_a_server_that_hangs_ends_in_time() {
+    let server = server().await;
+    let proxy = Proxy::to(server.addr()).unwrap();
+    let config = || impatient(&server.url_through(proxy.addr()));
+    let used = PgStore::connect(config()).await.unwrap();
+    insist(&used, &key("held"), acquire(1)).await;
+    // One has its connection, the other is to make it while the server hangs.
+    let unused = PgStore::connect(config()).await.unwrap();
+    proxy.swallow_requests();
+    for (store, kind) in [
+        (&used, StoreErrorKind::Timeout),
+        // Nothing was sent, and that is told.
+        (&unused, StoreErrorKind::Unavailable),
+    ] {
+        let batch = vec![command(&key("held"), acquire(1)), command(&key("b"), acquire(1))];
+        let answers = tokio::time::timeout(Duration::from_secs(30), store.apply_batch(batch)).await;
+        for answer in answers.expect("in time") {
+            assert_eq!(answer.unwrap_err().kind(), kind);
+        }
+    }
+    proxy.heal().unwrap();
+    for store in [&used, &unused] {
+        let reply = insist(store, &key("held"), acquire(1)).await;
+        assert!(matches!(reply, Reply::Acquired { attempt: 1, .. }), "{reply:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_row_that_somebody_else_holds_ends_the_call_in_time_and_the_server_waits_no_longer() {
+    let database = Database::new().await;
+    let store = PgStore::connect(impatient(database.url())).await.unwrap();
+    let key = key("key");
+    insist(&store, &key, acquire(1)).await;
+    let other = database.client().await;
+    other.batch_execute("BEGIN; SELECT * FROM campanile.entry FOR UPDATE").await.unwrap();
+    let error = apply(&store, &key, acquire(1)).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Timeout, "{}", chain(&error));
+    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() \
+        AND wait_event_type = 'Lock'";
+    let is_over = || (database.psql(waiting) == "0").then_some(());
+    eventually(Duration::from_secs(30), is_over).expect("the server gives the statement up");
+    other.batch_execute("ROLLBACK").await.unwrap();
+    let reply = insist(&store, &key, acquire(1)).await;
+    assert!(matches!(reply, Reply::Acquired { attempt: 1, .. }), "{reply:?}");
+}
+
+#[tokio::test]
+async fn a_call_for_which_no_connection_comes_free_says_so_and_was_not_sent() {
+    let database = Database::new().await;
+    let key = key("key");
+    acquired(&database.store().await, &key, 1).await;
+    let config = impatient(database.url()).with_connections(1).unwrap();
+    let store = PgStore::connect(config).await.unwrap();
+    let other = database.client().await;
+    other.batch_execute("BEGIN; SELECT * FROM campanile.entry FOR UPDATE").await.unwrap();
+    let elsewhere = crate::support::key("elsewhere");
+    let (first, second) =
+        tokio::join!(apply(&store, &key, acquire(1)), apply(&store, &elsewhere, acquire(1)));
+    first.unwrap_err();
+    // It had less time than the first, which gave its connection up.
+    let error = second.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{}", chain(&error));
+    assert!(chain(&error).contains("no connection to Postgres at"), "{}", chain(&error));
+    assert_eq!(database.psql("SELECT count(*) FROM campanile.entry"), "1");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_that_takes_over_is_found_with_what_it_has() {
+    let mut primary = server().await;
+    let replica = primary.replica().unwrap();
+    let alone = patient(&replica.url()).with_connect_timeout(Duration::from_millis(500)).unwrap();
+    let error = PgStore::connect(alone).await.unwrap_err();
+    assert!(matches!(error, ConnectError::TimedOut { .. }), "{error:?}");
+
+    let url = format!("postgres://postgres@{},{}/postgres", primary.addr(), replica.addr());
+    let store = PgStore::connect(patient(&url)).await.unwrap();
+    let key = key("key");
+    let grant = acquired(&store, &key, 1).await;
+    let has_it =
+        || (replica.psql("SELECT count(*) FROM campanile.entry").unwrap() == "1").then_some(());
+    eventually(Duration::from_secs(60), has_it).expect("the replica follows");
+    primary.kill().unwrap();
+    assert_eq!(
+        apply(&store, &key, complete(grant, b"done")).await.unwrap_err().kind(),
+        StoreErrorKind::Unavailable
+    );
+    replica.psql("SELECT pg_promote()").unwrap();
+    assert_eq!(insist(&store, &key, complete(grant, b"done")).await, Reply::Completed);
+}
+
+#[tokio::test]
+async fn a_server_that_became_read_only_is_tried_once_more_and_told_with_what_to_do() {
+    let database = Database::new().await;
+    let store = database.store().await;
+    database.psql(
+        "CREATE SEQUENCE tries; CREATE OR REPLACE FUNCTION campanile.hold(space text, \
+         keys bytea[], tokens bigint[], owners bigint[]) RETURNS tid[] LANGUAGE plpgsql AS $$ BEGIN PERFORM nextval('public.tries'); \
+         RAISE 'as on a replica' USING ERRCODE = '25006'; END $$",
+    );
+    let held = crate::support::grant(FencingToken::ZERO, 1);
+    let error = apply(&store, &key("key"), complete(held, b"")).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Unavailable);
+    assert!(chain(&error).contains("name all servers in the URL"), "{}", chain(&error));
+    assert_eq!(database.psql("SELECT last_value FROM tries"), "2");
+}
+
+#[tokio::test]
+async fn a_schema_that_is_gone_is_told_with_what_to_run() {
+    let database = Database::new().await;
+    let store = database.store().await;
+    acquired(&store, &key("key"), 1).await;
+    database.psql("DROP SCHEMA campanile CASCADE");
+    let error = apply(&store, &key("key"), acquire(1)).await.unwrap_err();
+    assert!(chain(&error).contains("run `campanile_postgres::migrate`"), "{}", chain(&error));
+    migrate(database.config()).await.unwrap();
+    acquired(&store, &key("key"), 1).await;
+}
+
+#[tokio::test]
+async fn a_clock_that_is_set_back_leaves_no_lock_for_ever_and_no_token_twice() {
+    let database = Database::new().await;
+    let store = database.store().await;
+    let (held, waiting) = (key("held"), key("waiting"));
+    let before = acquired(&store, &held, 1).await;
+    let failed = acquired(&store, &waiting, 1).await;
+    let fail = Operation::Fail {
+        grant: failed,
+        delay: Duration::from_secs(1),
+        last: false,
+        error: "no".into(),
+    };
+    apply(&store, &waiting, fail).await.unwrap();
+    // A week, as far as the functions can see.
+    database.psql(
+        "DO $do$ DECLARE f record; BEGIN FOR f IN SELECT pg_get_functiondef(oid) AS text \
+         FROM pg_proc WHERE pronamespace = 'campanile'::regnamespace LOOP \
+         EXECUTE replace(f.text, 'clock_timestamp()', '(clock_timestamp() - interval ''7 days'')'); \
+         END LOOP; END $do$",
+    );
+    let Reply::Locked { remaining } = apply(&store, &held, acquire(2)).await.unwrap() else {
+        panic!("it is held");
+    };
+    assert_eq!(remaining, MAX_LOCK_TTL);
+    let Reply::BackingOff { remaining, .. } = apply(&store, &waiting, acquire(2)).await.unwrap()
+    else {
+        panic!("it waits");
+    };
+    assert_eq!(remaining, MAX_BACKOFF);
+    let release = Operation::Release { grant: before, ran: true };
+    assert_eq!(apply(&store, &held, release).await.unwrap(), Reply::Released);
+    let after = acquired(&store, &held, 2).await;
+    assert!(after.token > before.token);
+    let reply = apply(&store, &held, complete(before, b"late")).await.unwrap();
+    assert_eq!(reply, Reply::Lost);
+    let reply = apply(&store, &held, complete(after, b"done")).await.unwrap();
+    assert_eq!(reply, Reply::Completed);
+}
