@@ -7,4 +7,6 @@ mod contract;
 mod differential;
 mod migrations;
 mod outage;
+mod permissions;
 mod support;
+mod sweeping;

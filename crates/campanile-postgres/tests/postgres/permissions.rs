@@ -1,0 +1,107 @@
+//! The permissions that are documented are enough for all that is promised, and no more are.
+
+use campanile_core::Reply;
+use campanile_idempotency::StoreErrorKind;
+use campanile_postgres::{ConnectError, PgStore, migrate};
+use campanile_test::contract::{self, RealTime};
+
+use crate::support::{Database, acquire, acquired, apply, chain, key, patient};
+
+/// What the documentation says that the user needs.
+fn documented(text: &str, user: &str) -> String {
+    let grants = text.lines().filter_map(|line| {
+        line.trim().trim_start_matches(['/', '-']).trim().strip_prefix("GRANT ")
+    });
+    let grants = grants.filter(|grant| grant.ends_with(&format!(" TO {user};")));
+    grants.map(|grant| format!("GRANT {grant}\n")).collect()
+}
+
+const OF_THE_STORE: &str = include_str!("../../src/config.rs");
+const OF_THE_SCHEMA: &str = campanile_sql::MIGRATIONS[0].1;
+
+/// A user of this name, and how it connects. Users are the server's, so that each test has its own.
+fn user(database: &Database, name: &str, grants: &str) -> String {
+    let grants = grants.replace(" TO app;", &format!(" TO {name};"));
+    let grants = grants.replace(" TO operator;", &format!(" TO {name};"));
+    database.psql(&format!("CREATE ROLE {name} LOGIN; {grants}"));
+    database.url().replace("//postgres@", &format!("//{name}@"))
+}
+
+#[tokio::test]
+async fn the_contract_is_kept_under_the_permissions_that_are_documented() {
+    let database = Database::new().await;
+    let grants = documented(OF_THE_STORE, "app");
+    assert_eq!(grants, documented(OF_THE_SCHEMA, "app"), "both say the same");
+    let url = user(&database, "app_of_the_contract", &grants);
+    let store = PgStore::connect(patient(&url)).await.unwrap();
+    contract::run(&store, &RealTime).await;
+    store.sweep().await.unwrap();
+    for sql in [
+        "SELECT * FROM campanile.entry",
+        "UPDATE campanile.entry SET doomed = true",
+        "DELETE FROM campanile.entry",
+        "TRUNCATE campanile.entry",
+        "INSERT INTO campanile.migration (version) VALUES (99)",
+    ] {
+        let client = tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
+        tokio::spawn(client.1);
+        let error = client.0.batch_execute(sql).await.unwrap_err();
+        assert_eq!(error.code().unwrap().code(), "42501", "{sql}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn who_looks_can_look_and_change_nothing() {
+    let database = Database::new().await;
+    let key = key("key");
+    acquired(&database.store().await, &key, 1).await;
+    let url = user(&database, "operator_who_looks", &documented(OF_THE_SCHEMA, "operator"));
+    let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let shown = "SELECT encode(key, 'hex') FROM campanile.entry WHERE state = 'P'";
+    let row = client.query_one(shown, &[]).await.unwrap();
+    // As the logs show it.
+    assert!(format!("{key:?}").contains(row.get::<_, &str>(0)));
+    for sql in ["DELETE FROM campanile.entry", "SELECT campanile.sweep(0, 1)"] {
+        let error = client.batch_execute(sql).await.unwrap_err();
+        assert_eq!(error.code().unwrap().code(), "42501", "{sql}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn a_user_without_the_permissions_is_told_which() {
+    let database = Database::new().await;
+    let url = user(&database, "app_without", "");
+    let error = PgStore::connect(patient(&url)).await.unwrap_err();
+    assert!(matches!(error, ConnectError::Denied { .. }), "{error:?}");
+    assert!(chain(&error).contains("GRANT USAGE ON SCHEMA campanile"), "{}", chain(&error));
+
+    let error = migrate(patient(&url)).await.unwrap_err();
+    assert!(matches!(error, ConnectError::Denied { .. }), "{error:?}");
+}
+
+#[tokio::test]
+async fn permissions_that_are_taken_away_show_in_the_next_command_and_are_told() {
+    let database = Database::new().await;
+    let url = user(&database, "app_for_a_while", &documented(OF_THE_STORE, "app"));
+    let store = PgStore::connect(patient(&url)).await.unwrap();
+    let reply = apply(&store, &key("a"), acquire(1)).await.unwrap();
+    assert!(matches!(reply, Reply::Acquired { .. }), "{reply:?}");
+    database.psql(
+        "REVOKE USAGE ON SCHEMA campanile FROM app_for_a_while; \
+        REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA campanile FROM app_for_a_while",
+    );
+    let error = apply(&store, &key("b"), acquire(1)).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Unavailable);
+    assert!(chain(&error).contains("GRANT EXECUTE"), "{}", chain(&error));
+}
+
+#[tokio::test]
+async fn a_user_who_may_make_a_schema_may_migrate() {
+    let database = Database::empty();
+    let grant = format!("GRANT CREATE ON DATABASE {} TO app;", database.name());
+    let url = user(&database, "app_that_migrates", &grant);
+    migrate(patient(&url)).await.unwrap();
+    let store = PgStore::connect(patient(&url)).await.unwrap();
+    acquired(&store, &key("key"), 1).await;
+}

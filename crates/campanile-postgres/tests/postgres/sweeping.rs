@@ -1,0 +1,100 @@
+//! Entries that are over.
+
+use std::time::Duration;
+
+use campanile_core::{Command, Operation, Reply, Retention};
+use campanile_idempotency::Store;
+
+use crate::support::{Database, acquire, acquired, apply, command, complete, key, replies};
+
+const BRIEFLY: Retention = Retention {
+    attempts: Duration::from_millis(1),
+    completed: Duration::from_millis(1),
+    failed: Duration::from_millis(1),
+};
+
+/// Makes all entries older by an hour.
+fn an_hour_later(database: &Database) {
+    database.psql("UPDATE campanile.entry SET expires_at = expires_at - interval '1 hour'");
+}
+
+#[tokio::test]
+async fn what_is_over_is_swept_away_and_nothing_else() {
+    const MANY: usize = 3_000;
+    let database = Database::new().await;
+    let store = database.store().await;
+    for chunk in 0..MANY / 50 {
+        let commands = (0..50).map(|n| {
+            let key = key(format!("{chunk} {n}"));
+            let retention = if n % 3 == 0 { Retention::default() } else { BRIEFLY };
+            Command { key, operation: acquire(1), retention }
+        });
+        replies(store.apply_batch(commands.collect()).await);
+    }
+    // What has only just come to its end may have been found absent by somebody.
+    assert_eq!(store.sweep().await.unwrap(), 0);
+    an_hour_later(&database);
+    let kept = MANY / 50 * 17;
+    assert_eq!(store.sweep().await.unwrap(), (MANY - kept) as u64);
+    assert_eq!(database.psql("SELECT count(*) FROM campanile.entry"), kept.to_string());
+    assert_eq!(store.sweep().await.unwrap(), 0);
+}
+
+#[tokio::test]
+async fn a_row_that_somebody_works_with_is_passed_over() {
+    let database = Database::new().await;
+    let store = database.store().await;
+    for name in ["held", "free"] {
+        let command = Command { key: key(name), operation: acquire(1), retention: BRIEFLY };
+        replies(vec![store.apply(command).await]);
+    }
+    an_hour_later(&database);
+    let other = database.client().await;
+    let held = key("held");
+    other.batch_execute("BEGIN").await.unwrap();
+    let lock = "SELECT FROM campanile.entry WHERE key = $1 FOR UPDATE";
+    other.execute(lock, &[&&held.digest()[..]]).await.unwrap();
+    assert_eq!(store.sweep().await.unwrap(), 1);
+    other.batch_execute("ROLLBACK").await.unwrap();
+    assert_eq!(store.sweep().await.unwrap(), 1);
+}
+
+#[tokio::test]
+async fn of_several_who_sweep_one_does() {
+    let database = Database::new().await;
+    let store = database.store().await;
+    let command = Command { key: key("key"), operation: acquire(1), retention: BRIEFLY };
+    replies(vec![store.apply(command).await]);
+    an_hour_later(&database);
+    let other = database.client().await;
+    let lock = "BEGIN; SELECT pg_advisory_xact_lock('campanile.entry'::regclass::oid::bigint)";
+    other.batch_execute(lock).await.unwrap();
+    assert_eq!(store.sweep().await.unwrap(), 0);
+    other.batch_execute("COMMIT").await.unwrap();
+    assert_eq!(store.sweep().await.unwrap(), 1);
+}
+
+#[tokio::test]
+async fn an_entry_that_is_over_is_as_good_as_none_before_it_is_swept_away() {
+    let database = Database::new().await;
+    let store = database.store().await;
+    let (taken, adopted) = (key("taken"), key("adopted"));
+    let first = acquired(&store, &taken, 1).await;
+    let held = acquired(&store, &adopted, 1).await;
+    let fail =
+        Operation::Fail { grant: first, delay: Duration::ZERO, last: true, error: "no".into() };
+    assert_eq!(apply(&store, &taken, fail).await.unwrap(), Reply::Retrying);
+    database.psql("UPDATE campanile.entry SET expires_at = clock_timestamp()");
+
+    let renew = Operation::Renew { grant: held, ttl: Duration::from_secs(30) };
+    assert_eq!(apply(&store, &adopted, renew).await.unwrap(), Reply::Lost);
+    let Reply::Acquired { token, attempt: 1 } = apply(&store, &taken, acquire(2)).await.unwrap()
+    else {
+        panic!("a new entry");
+    };
+    assert!(token > first.token);
+    let reply = apply(&store, &adopted, complete(held, b"done")).await.unwrap();
+    assert_eq!(reply, Reply::Completed);
+    let answer = store.apply(command(&adopted, acquire(3))).await.unwrap();
+    assert!(matches!(answer.reply, Reply::Duplicate { attempt: 1, .. }), "{answer:?}");
+}

@@ -1,0 +1,130 @@
+//! Credentials show nowhere. A binary of its own, because it listens to everything that is told.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+use std::fmt::Debug;
+use std::io;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use campanile_core::{Command, IdempotencyKey, Namespace, Operation, Owner, Retention, StoreKey};
+use campanile_idempotency::Store;
+use campanile_postgres::{PgConfig, PgStore, migrate};
+use campanile_test::PgServer;
+
+const PASSWORD: &str = "h3loise";
+const SECRETS: [&str; 2] = [PASSWORD, "f0rgotten"];
+
+/// Everything that was told or shown.
+#[derive(Clone, Default)]
+struct Told(Arc<Mutex<Vec<u8>>>);
+
+impl Told {
+    fn listen(&self) {
+        let told = self.clone();
+        tracing_subscriber::fmt()
+            .with_max_level(tracing_subscriber::filter::LevelFilter::TRACE)
+            .with_writer(move || told.clone())
+            .init();
+    }
+
+    fn show(&self, what: &(impl Debug + ?Sized)) {
+        let text = format!("{what:?} {what:#?}\n");
+        self.0.lock().unwrap().extend_from_slice(text.as_bytes());
+    }
+
+    fn error(&self, error: &(dyn std::error::Error + 'static)) {
+        self.show(error);
+        let mut error = Some(error);
+        while let Some(shown) = error {
+            self.show(&shown.to_string());
+            error = shown.source();
+        }
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.0.lock().unwrap()).into_owned()
+    }
+}
+
+impl io::Write for Told {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Connects, if that is possible, and uses what comes of it.
+async fn used(told: &Told, url: &str) -> Option<PgStore> {
+    let config = PgConfig::new(url).with_connect_timeout(Duration::from_secs(2)).unwrap();
+    told.show(&config);
+    if let Err(error) = migrate(config.clone()).await {
+        told.error(&error);
+    }
+    match PgStore::connect(config).await {
+        Ok(store) => {
+            command(told, &store).await;
+            Some(store)
+        }
+        Err(error) => {
+            told.error(&error);
+            None
+        }
+    }
+}
+
+async fn command(told: &Told, store: &PgStore) {
+    told.show(store);
+    let namespace = Namespace::try_from("tests").unwrap();
+    let command = Command {
+        key: StoreKey::new(namespace, IdempotencyKey::new("key").unwrap()),
+        operation: Operation::Cancel { owner: Owner::new(1).unwrap() },
+        retention: Retention::default(),
+    };
+    if let Err(error) = store.apply(command).await {
+        told.error(&error);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_password_shows_in_no_event_no_error_and_no_debug_output() {
+    let told = Told::default();
+    told.listen();
+    let mut server = PgServer::builder().password(PASSWORD).start().unwrap();
+    let url = server.url();
+    let store = used(&told, &url).await.expect("connected");
+    assert!(used(&told, &url.replace(PASSWORD, "f0rgotten")).await.is_none());
+    assert!(
+        used(&told, &url.replace("postgres@", "nobody@").replace("//postgres:", "//nobody:"))
+            .await
+            .is_none()
+    );
+    assert!(used(&told, &format!("{url}?sslmode=require")).await.is_none());
+    assert!(used(&told, &format!("{url}?sslmode=perhaps")).await.is_none());
+    assert!(used(&told, &url.replace("postgres://", "mysql://")).await.is_none());
+    assert!(used(&told, &format!("host=127.0.0.1 pasword={PASSWORD}")).await.is_none());
+    assert!(used(&told, &url.replace("/postgres", "/nowhere")).await.is_none());
+    server.psql("ALTER ROLE postgres PASSWORD 'f0rgotten'").unwrap();
+    server
+        .psql(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()",
+        )
+        .unwrap();
+    command(&told, &store).await;
+    server.kill().unwrap();
+    command(&told, &store).await;
+    assert!(used(&told, &url).await.is_none());
+
+    let text = told.text();
+    for told in ["waiting for Postgres", "password authentication failed", "denies access"] {
+        assert!(text.contains(told), "nobody told: {told}");
+    }
+    for secret in SECRETS {
+        let lines: Vec<_> = text.lines().filter(|line| line.contains(secret)).collect();
+        assert!(lines.is_empty(), "{secret} in {lines:#?}");
+    }
+}
