@@ -50,12 +50,14 @@ impl AddAssign for Amount {
     }
 }
 
-/// What came in and what was finished. Each side is written by one thread alone, so that neither
+/// What came in and what was finished. Each side of these is written by one thread alone, so that neither
 /// needs more than a load and a store.
 #[derive(Default)]
 pub(crate) struct Stock {
     received: Tally,
     finished: Tally,
+    /// What finished records have given out, and is not committed. By both.
+    outgoing: Tally,
 }
 
 impl Stock {
@@ -69,14 +71,27 @@ impl Stock {
         self.finished.add(amount);
     }
 
+    /// What a finished record gives out waits to be committed.
+    pub(crate) fn put_out(&self, amount: Amount) {
+        self.outgoing.records.fetch_add(amount.records, Ordering::AcqRel);
+        self.outgoing.bytes.fetch_add(amount.bytes, Ordering::AcqRel);
+    }
+
+    /// That waits no more.
+    pub(crate) fn sent(&self, amount: Amount) {
+        self.outgoing.records.fetch_sub(amount.records, Ordering::AcqRel);
+        self.outgoing.bytes.fetch_sub(amount.bytes, Ordering::AcqRel);
+    }
+
     /// What is kept.
     pub(crate) fn held(&self) -> Amount {
         // The finished first: what is finished meanwhile was received before.
         let finished = self.finished.get();
         let received = self.received.get();
+        let outgoing = self.outgoing.get();
         Amount {
-            records: received.records.saturating_sub(finished.records),
-            bytes: received.bytes.saturating_sub(finished.bytes),
+            records: received.records.saturating_sub(finished.records) + outgoing.records,
+            bytes: received.bytes.saturating_sub(finished.bytes) + outgoing.bytes,
         }
     }
 }

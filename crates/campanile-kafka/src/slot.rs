@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use crate::budget::Stock;
 use crate::extent::Extent;
 use crate::retry_topics::Rung;
+use crate::transaction::{Outbox, Pending};
 
 /// No offset.
 const NONE: i64 = -1;
@@ -24,34 +25,66 @@ pub(crate) struct Slot {
     /// The retry topic that it is of.
     pub(crate) rung: Option<Rung>,
     /// What is kept in memory of it.
-    pub(crate) stock: Stock,
+    pub(crate) stock: Arc<Stock>,
+    /// The same of all partitions.
+    pub(crate) total: Arc<Stock>,
     pub(crate) extent: Extent,
+    /// What waits for a transaction.
+    pub(crate) outbox: Outbox,
     mark: AtomicI64,
+    /// The mark that was committed last, where that is done in transactions.
+    committed: AtomicI64,
     over: AtomicBool,
 }
 
 impl Slot {
-    pub(crate) fn new(id: SlotId, topic: Arc<str>, partition: i32, rung: Option<Rung>) -> Self {
+    pub(crate) fn new(
+        id: SlotId,
+        topic: Arc<str>,
+        partition: i32,
+        rung: Option<Rung>,
+        total: Arc<Stock>,
+    ) -> Self {
         Self {
             id,
             topic,
             partition,
             rung,
-            stock: Stock::default(),
+            stock: Arc::default(),
+            total,
             extent: Extent::new(),
+            outbox: Outbox::default(),
             mark: AtomicI64::new(NONE),
+            committed: AtomicI64::new(NONE),
             over: AtomicBool::new(false),
         }
     }
 
     /// The offset to commit: everything below it is finished. `None` while nothing is.
     pub(crate) fn mark(&self) -> Option<i64> {
-        let mark = self.mark.load(Ordering::Acquire);
-        (mark != NONE).then_some(mark)
+        some(&self.mark)
     }
 
-    /// Set by the dispatcher alone.
-    pub(crate) fn set_mark(&self, offset: i64) {
+    /// Moves the mark, past the records that have given out these. By the dispatcher alone.
+    pub(crate) fn advance(&self, mark: i64, pending: impl ExactSizeIterator<Item = Pending>) {
+        if pending.len() == 0 {
+            self.set_mark(mark);
+        } else {
+            self.outbox.put(pending, || self.set_mark(mark));
+        }
+    }
+
+    /// The mark that a transaction has committed.
+    pub(crate) fn committed(&self) -> Option<i64> {
+        some(&self.committed)
+    }
+
+    /// Set by the consumer's thread alone.
+    pub(crate) fn set_committed(&self, mark: i64) {
+        self.committed.store(mark, Ordering::Release);
+    }
+
+    fn set_mark(&self, offset: i64) {
         self.mark.store(offset, Ordering::Release);
     }
 
@@ -69,6 +102,11 @@ impl Slot {
     pub(crate) fn end(&self) {
         self.over.store(true, Ordering::Relaxed);
     }
+}
+
+fn some(offset: &AtomicI64) -> Option<i64> {
+    let offset = offset.load(Ordering::Acquire);
+    (offset != NONE).then_some(offset)
 }
 
 impl fmt::Display for Slot {

@@ -22,8 +22,9 @@ pub use campanile_idempotency::{
 #[cfg(feature = "kafka")]
 pub use campanile_kafka::{
     Consumer, ConsumerConfig, ConsumerError, DeadLetter, FloodGuard, GivenUp, Handle, HeaderStyle,
-    Health, HealthService, NoRoute, Order, PartitionStatus, Paused, RetryTopics, Routes, Serve,
-    Stage, Status, Summary, ToRecord, Unhealthy,
+    Health, HealthService, IntoOutputs, NoRoute, Order, Output, Outputs, OutputsReply,
+    PartitionStatus, Paused, RetryTopics, Routes, Serve, Stage, Status, Summary, ToRecord,
+    Transactions, Unhealthy,
 };
 #[cfg(feature = "redis")]
 pub use campanile_redis::{

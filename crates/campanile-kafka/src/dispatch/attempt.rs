@@ -16,6 +16,8 @@ use super::strand::StrandId;
 use crate::dead_letter::Unburied;
 use crate::error::panic_text;
 use crate::flood::Passage;
+use crate::publish::Message;
+use crate::transaction::Answered;
 
 /// How the work on a record ended.
 #[derive(Debug)]
@@ -23,7 +25,10 @@ pub(super) enum Ended {
     /// The service answered: at its future's first poll, or later.
     Processed {
         at_once: bool,
+        outputs: Vec<Message>,
     },
+    /// The service answered, but nobody knows what is to be sent.
+    Unsendable(BoxError),
     Failed(BoxError),
     Panicked(String),
     /// It is given up, and that is recorded.
@@ -90,9 +95,9 @@ impl<F> Attempt<F> {
     }
 }
 
-impl<F, T, E> Attempt<F>
+impl<F, E> Attempt<F>
 where
-    F: Future<Output = Result<T, E>>,
+    F: Future<Output = Result<Answered, E>>,
     E: BoxableError,
 {
     /// Polls it. Gives how it ended, and whom to tell. Never panics.
@@ -103,7 +108,8 @@ where
         let polled = catch_unwind(AssertUnwindSafe(|| {
             let future = this.future.as_mut().as_pin_mut().expect("polled after its end");
             Poll::Ready(match ready!(future.poll(cx)) {
-                Ok(_) => Ended::Processed { at_once },
+                Ok(Ok(outputs)) => Ended::Processed { at_once, outputs },
+                Ok(Err(error)) => Ended::Unsendable(error),
                 Err(error) => Ended::Failed(error.into()),
             })
         }));
@@ -122,9 +128,9 @@ where
     }
 }
 
-impl<F, T, E> Future for Attempt<F>
+impl<F, E> Future for Attempt<F>
 where
-    F: Future<Output = Result<T, E>>,
+    F: Future<Output = Result<Answered, E>>,
     E: BoxableError,
 {
     type Output = ();

@@ -4,15 +4,17 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use campanile_core::Record;
+use campanile_core::{Coordinates, Record};
 use tokio::time::Instant;
 
 use super::strand::{Queued, StrandId};
 use crate::budget::Amount;
 use crate::hash::ByNumber;
 use crate::order::Line;
+use crate::publish::Message;
 use crate::retry_topics::Rung;
 use crate::slot::Slot;
+use crate::transaction::Pending;
 use crate::watermark::{Delivery, Watermark};
 
 /// One slot.
@@ -25,6 +27,8 @@ pub(super) struct Lane {
     pub(super) busy: usize,
     /// Strands whose record is too far ahead, by that.
     ahead: BTreeMap<Delivery, StrandId>,
+    /// What records that are finished give out, before the mark has passed them.
+    pending: BTreeMap<Delivery, Pending>,
     /// Nothing more is begun.
     pub(super) draining: bool,
     /// Whether it is known for how long the entries of its records are kept.
@@ -39,6 +43,7 @@ impl Lane {
             strands: ByNumber::default(),
             busy: 0,
             ahead: BTreeMap::new(),
+            pending: BTreeMap::new(),
             draining: false,
             entries_known: false,
         }
@@ -49,6 +54,8 @@ impl Lane {
         if self.watermark.mark().is_none() {
             // The position was reset: a mark from before would skip what comes again.
             self.slot.clear_mark();
+            // What was finished ahead comes again.
+            self.pending = self.pending.split_off(&self.watermark.oldest());
         }
         Queued { delivery, record, due: due.map(|due| (due, Instant::now())) }
     }
@@ -72,13 +79,24 @@ impl Lane {
         hold
     }
 
-    /// A record is finished: the mark may move. Gives the strands that were too far ahead and are
-    /// not any more.
-    pub(super) fn finish(&mut self, delivery: Delivery, far: u64) -> Vec<StrandId> {
+    /// A record is finished, and gives out these: the mark may move. Gives the strands that were too far
+    /// ahead and are not any more.
+    pub(super) fn finish(
+        &mut self,
+        delivery: Delivery,
+        pending: Option<Pending>,
+        far: u64,
+    ) -> Vec<StrandId> {
+        // One from before the position was reset comes again.
+        if let Some(pending) = pending.filter(|_| delivery >= self.watermark.oldest()) {
+            self.pending.insert(delivery, pending);
+        }
         let Some(mark) = self.watermark.finish(delivery) else {
             return Vec::new();
         };
-        self.slot.set_mark(mark);
+        let ahead = self.pending.split_off(&self.watermark.oldest());
+        let passed = std::mem::replace(&mut self.pending, ahead);
+        self.slot.advance(mark, passed.into_values());
         let mut due = Vec::new();
         while let Some(first) = self.ahead.first_entry()
             && self.watermark.ahead(*first.key()) < far
@@ -86,6 +104,11 @@ impl Lane {
             due.push(first.remove());
         }
         due
+    }
+
+    /// What a record of it gives out, counted from now on.
+    pub(super) fn pending(&self, at: Coordinates, outputs: Vec<Message>) -> Pending {
+        Pending::new(at, outputs, [self.slot.stock.clone(), self.slot.total.clone()])
     }
 
     /// Records of it are finished or let go.

@@ -220,7 +220,7 @@ impl<S: Target> Dispatcher<S> {
         let mut reported = std::mem::take(&mut self.reported);
         let any = self.reports.poll_recv_many(cx, &mut reported, TAKE).is_ready();
         for (id, ended) in reported.drain(..) {
-            if let Ended::Processed { at_once } = ended {
+            if let Ended::Processed { at_once, .. } = ended {
                 self.pace.ended(at_once);
             }
             self.ended(id, ended);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use rdkafka::TopicPartitionList;
 
+use crate::budget::Stock;
 use crate::retry_topics::Rungs;
 use crate::slot::{Slot, SlotId};
 
@@ -12,6 +13,7 @@ use crate::slot::{Slot, SlotId};
 pub(super) struct Assignment {
     topics: HashMap<Arc<str>, HashMap<i32, Held>>,
     rungs: Rungs,
+    total: Arc<Stock>,
     next: u64,
     /// Whether there ever was one.
     pub(super) started: bool,
@@ -28,8 +30,8 @@ pub(super) struct Held {
 }
 
 impl Assignment {
-    pub(super) fn new(rungs: Rungs) -> Self {
-        Self { topics: HashMap::new(), rungs, next: 0, started: false }
+    pub(super) fn new(rungs: Rungs, total: Arc<Stock>) -> Self {
+        Self { topics: HashMap::new(), rungs, total, next: 0, started: false }
     }
 
     /// New slots for these partitions.
@@ -38,7 +40,8 @@ impl Assignment {
         let assign = |(topic, partition): (String, i32)| {
             let topic: Arc<str> = topic.into();
             let rung = self.rungs.of(&topic).cloned();
-            let slot = Arc::new(Slot::new(SlotId(self.next), topic.clone(), partition, rung));
+            let (id, total) = (SlotId(self.next), self.total.clone());
+            let slot = Arc::new(Slot::new(id, topic.clone(), partition, rung, total));
             self.next += 1;
             let held = Held { slot: slot.clone(), paused: false, sent: None, acknowledged: None };
             self.topics.entry(topic).or_default().insert(partition, held);

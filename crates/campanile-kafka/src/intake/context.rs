@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use campanile_core::Clock;
@@ -13,12 +13,14 @@ use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer, ConsumerContext, Reb
 use rdkafka::error::{KafkaError, KafkaResult};
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::Event;
 use super::assignment::{self, Assignment, Held};
 use super::commit::{self, Failure};
+use super::control::Control;
 use super::native::fetched::Fetched;
+use super::{Event, transact};
 use crate::retry_topics::Rungs;
 use crate::slot::Slot;
+use crate::transaction::Transactor;
 use crate::vitals::Vitals;
 use crate::watch::{Watch, Watcher};
 
@@ -35,6 +37,8 @@ pub(super) struct IntakeContext {
     watch: Arc<Watch>,
     /// The text that came with the last error.
     reason: Mutex<Option<String>>,
+    /// Where offsets are committed in transactions.
+    pub(super) transactor: OnceLock<Mutex<Transactor>>,
     /// Whether the last commit failed: so that an outage is told once.
     commits_fail: AtomicBool,
 }
@@ -46,22 +50,27 @@ impl IntakeContext {
         revoke_timeout: Duration,
         rungs: Rungs,
         vitals: Arc<Vitals>,
-        watch: Arc<Watch>,
+        control: &Control,
     ) -> Self {
         Self {
-            assignment: Mutex::new(Assignment::new(rungs)),
+            assignment: Mutex::new(Assignment::new(rungs, control.total.clone())),
             events,
             fetched,
             revoke_timeout,
             vitals,
-            watch,
+            watch: control.watch.clone(),
             reason: Mutex::default(),
+            transactor: OnceLock::new(),
             commits_fail: AtomicBool::new(false),
         }
     }
 
     pub(super) fn assignment(&self) -> MutexGuard<'_, Assignment> {
         self.assignment.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn transactor(&self) -> Option<MutexGuard<'_, Transactor>> {
+        Some(self.transactor.get()?.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     pub(super) fn slot(&self, topic: &str, partition: i32) -> Option<Arc<Slot>> {
@@ -145,6 +154,8 @@ impl IntakeContext {
         if !consumer.assignment_lost() {
             self.commit_now(consumer, &mut held);
         }
+        // What of it is in no transaction by now is the next owner's.
+        held.iter().for_each(|held| held.slot.outbox.close());
     }
 
     /// Commits what is not yet acknowledged, and waits for the answer.
@@ -154,6 +165,9 @@ impl IntakeContext {
         held: impl IntoIterator<Item = &'a mut Held>,
     ) {
         let mut held: Vec<&mut Held> = held.into_iter().collect();
+        if transact::end(self, consumer, &held) {
+            return;
+        }
         let Some(offsets) = commit::unacknowledged(&mut held) else {
             return;
         };

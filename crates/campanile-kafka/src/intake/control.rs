@@ -21,7 +21,7 @@ pub(super) enum Stage {
 
 pub(super) struct Control {
     budget: Amount,
-    total: Stock,
+    pub(super) total: Arc<Stock>,
     stage: AtomicU8,
     /// The thread waits for room in the budget.
     waiting: AtomicBool,
@@ -32,7 +32,7 @@ impl Control {
     pub(super) fn new(budget: Amount) -> Self {
         Self {
             budget,
-            total: Stock::default(),
+            total: Arc::default(),
             stage: AtomicU8::new(Stage::Reading as u8),
             waiting: AtomicBool::new(false),
             watch: Arc::default(),

@@ -18,6 +18,7 @@ mod native;
 mod start;
 mod thread;
 mod to_record;
+mod transact;
 
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
@@ -33,6 +34,7 @@ use crate::budget::Amount;
 use crate::error::ConsumerError;
 use crate::retry_topics::Rungs;
 use crate::slot::{Slot, SlotId};
+use crate::transaction::Terms;
 use crate::vitals::Vitals;
 use crate::watch::Watch;
 
@@ -53,6 +55,8 @@ pub(crate) struct Settings {
     pub(crate) revoke_timeout: Duration,
     pub(crate) start_timeout: Duration,
     pub(crate) vitals: Arc<Vitals>,
+    /// Where offsets are committed in transactions.
+    pub(crate) transactions: Option<Terms>,
 }
 
 /// What the thread tells the dispatcher.

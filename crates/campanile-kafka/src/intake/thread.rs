@@ -15,7 +15,7 @@ use super::context::IntakeContext;
 use super::control::{Control, Stage};
 use super::flow::{self, ALLOWANCE, Flow};
 use super::native::fetched::{Batch, Fetched, Message, TopicHandle};
-use super::{Event, Received, Settings, message, native, start};
+use super::{Event, Received, Settings, message, native, start, transact};
 use crate::budget::Amount;
 use crate::error::ConsumerError;
 use crate::slot::Slot;
@@ -85,7 +85,7 @@ impl Worker {
             settings.revoke_timeout,
             settings.rungs.clone(),
             settings.vitals.clone(),
-            control.watch.clone(),
+            &control,
         );
         let mut consumer: BaseConsumer<IntakeContext> =
             settings.client.create_with_context(context).map_err(|error| match error {
@@ -97,6 +97,7 @@ impl Worker {
         consumer.set_nonempty_callback(move || this.unpark());
         fetched.open(&consumer);
         start::check(&consumer, settings, &control)?;
+        transact::begin(&consumer, settings, &control)?;
         let topics: Vec<&str> = settings.topics.iter().map(String::as_str).collect();
         consumer.subscribe(&topics).map_err(|error| {
             ConsumerError::kafka(format!("cannot subscribe to {}", topics.join(", ")), Some(error))
@@ -256,6 +257,9 @@ impl Worker {
     }
 
     fn commit_changed(&mut self, now: Duration) {
+        if transact::go_on(&self.consumer, self.control.level()) {
+            return;
+        }
         if now.saturating_sub(self.committed) < commit::INTERVAL {
             return;
         }

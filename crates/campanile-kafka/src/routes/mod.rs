@@ -15,6 +15,7 @@ use tower_service::Service;
 pub use self::route::NoRoute;
 use self::route::{Route, Served, Unrouted};
 pub(crate) use self::target::{Single, Target};
+use crate::transaction::Answered;
 
 /// A service for each topic, with its own body, key and limits:
 /// [`Consumer::serve_routes`](crate::Consumer::serve_routes).
@@ -135,9 +136,8 @@ impl Routes {
 }
 
 impl Target for Routes {
-    type Response = ();
     type Error = BoxError;
-    type Future = BoxFuture<'static, Result<(), BoxError>>;
+    type Future = BoxFuture<'static, Result<Answered, BoxError>>;
 
     fn route(&self, record: &Record) -> usize {
         self.topics.get(&*record.origin().topic).copied().unwrap_or(FALLBACK)

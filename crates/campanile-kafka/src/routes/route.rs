@@ -8,10 +8,12 @@ use campanile_core::{BoxError, BoxableError, Record, error};
 use futures_util::future::{BoxFuture, FutureExt, ready};
 use tower_service::Service;
 
+use crate::transaction::Answered;
+
 /// A service without its type. The response is not looked at.
 pub(super) trait Route: Send {
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>>;
-    fn call(&mut self, record: Record) -> BoxFuture<'static, Result<(), BoxError>>;
+    fn call(&mut self, record: Record) -> BoxFuture<'static, Result<Answered, BoxError>>;
 }
 
 /// The service of a topic.
@@ -27,9 +29,9 @@ where
         self.0.poll_ready(cx).map_err(Into::into)
     }
 
-    fn call(&mut self, record: Record) -> BoxFuture<'static, Result<(), BoxError>> {
+    fn call(&mut self, record: Record) -> BoxFuture<'static, Result<Answered, BoxError>> {
         let future = self.0.call(record);
-        Box::pin(async move { future.await.map(drop).map_err(Into::into) })
+        Box::pin(async move { future.await.map(|_| Ok(Vec::new())).map_err(Into::into) })
     }
 }
 
@@ -41,7 +43,7 @@ impl Route for Unrouted {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, record: Record) -> BoxFuture<'static, Result<(), BoxError>> {
+    fn call(&mut self, record: Record) -> BoxFuture<'static, Result<Answered, BoxError>> {
         let no_route = NoRoute { topic: record.origin().topic.to_string().into() };
         ready(Err(error::permanent(no_route).into())).boxed()
     }

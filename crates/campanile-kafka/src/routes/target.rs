@@ -3,14 +3,16 @@
 use std::task::{Context, Poll};
 
 use campanile_core::{BoxError, BoxableError, Record};
+use futures_util::future::{MapOk, TryFutureExt};
 use tower_service::Service;
+
+use crate::transaction::Answered;
 
 /// Services by number. tower's `Service` is polled ready without its request; here the one that is
 /// polled is the one which the record in hand needs.
 pub(crate) trait Target: Send + 'static {
-    type Response;
     type Error: BoxableError;
-    type Future: Future<Output = Result<Self::Response, Self::Error>> + Send + 'static;
+    type Future: Future<Output = Result<Answered, Self::Error>> + Send + 'static;
 
     /// Which service this record is for. The numbers are small.
     fn route(&self, record: &Record) -> usize;
@@ -31,9 +33,8 @@ where
     S::Error: BoxableError,
     S::Future: Send + 'static,
 {
-    type Response = S::Response;
     type Error = S::Error;
-    type Future = S::Future;
+    type Future = MapOk<S::Future, fn(S::Response) -> Answered>;
 
     fn route(&self, _: &Record) -> usize {
         0
@@ -43,7 +44,12 @@ where
         self.0.poll_ready(cx).map_err(Into::into)
     }
 
-    fn call(&mut self, _: usize, record: Record) -> S::Future {
-        self.0.call(record)
+    fn call(&mut self, _: usize, record: Record) -> Self::Future {
+        self.0.call(record).map_ok(unseen as fn(_) -> _)
     }
+}
+
+/// What follows from a response that is not looked at.
+fn unseen<T>(_: T) -> Answered {
+    Ok(Vec::new())
 }

@@ -51,6 +51,11 @@ impl Watermark {
         self.mark
     }
 
+    /// The oldest delivery that is not finished, or the next one.
+    pub(crate) fn oldest(&self) -> Delivery {
+        Delivery(self.first)
+    }
+
     /// How many deliveries this one comes after the oldest one that is not finished.
     pub(crate) fn ahead(&self, Delivery(number): Delivery) -> u64 {
         number.saturating_sub(self.first)

@@ -24,3 +24,4 @@ mod status;
 mod store_down;
 mod support;
 mod to_record;
+mod transactions;

@@ -12,7 +12,8 @@ use crate::dispatch::attempt::Ended;
 use crate::dispatch::strand::{State, StrandId};
 use crate::dispatch::trouble::{STORE, waits_for};
 use crate::error::{ConsumerError, chain};
-use crate::given_up::Fate;
+use crate::given_up::{Burial, Fate};
+use crate::publish::Message;
 use crate::retry_topics::origin;
 use crate::verdict::{Verdict, asked_the_store, judge};
 
@@ -30,28 +31,28 @@ impl Board {
         self.lane(id).busy -= 1;
         self.busy -= 1;
         match ended {
-            Ended::Processed { .. } => {
+            Ended::Processed { outputs, .. } => {
                 self.answered(id);
                 self.summary.processed += 1;
                 self.flood.finished(false);
-                self.finish(id);
+                self.finish(id, outputs);
             }
             Ended::Skipped => {
                 self.summary.skipped += 1;
                 self.flood.finished(false);
-                self.finish(id);
+                self.finish(id, Vec::new());
             }
             Ended::Buried(_passage) => {
                 self.summary.dead_lettered += 1;
                 self.flood.finished(true);
-                self.finish(id);
+                self.finish(id, Vec::new());
             }
             Ended::Unburied(why) => return self.unburied(id, why),
             // It comes again as another record: that it failed says nothing of a flood of dead
             // letters, for or against.
             Ended::Deferred => {
                 self.summary.deferred += 1;
-                self.finish(id);
+                self.finish(id, Vec::new());
             }
             Ended::NotDeferred(after) => drop(self.wait(id, after, None)),
             Ended::Held => self.due_again(id),
@@ -61,6 +62,11 @@ impl Board {
                 self.retry(id, None, &format!("panicked: {text}"));
             }
             Ended::Failed(error) => return self.failed(id, error),
+            Ended::Unsendable(error) => {
+                self.answered(id);
+                let help = "its outputs are not known, and to commit it would lose them";
+                return Some(self.halt(id, Burial::None, help, error));
+            }
         }
         None
     }
@@ -174,13 +180,15 @@ impl Board {
         self.list(id);
     }
 
-    fn finish(&mut self, id: StrandId) {
+    fn finish(&mut self, id: StrandId, outputs: Vec<Message>) {
         let far = self.policies.far;
         let head = self.head(id);
         let (delivery, amount) = (head.delivery, head.amount());
+        let at = (!outputs.is_empty()).then(|| head.record.coordinates().clone());
         let lane = self.lane(id);
+        let pending = at.map(|at| lane.pending(at, outputs));
         lane.let_go(amount);
-        let near = lane.finish(delivery, far);
+        let near = lane.finish(delivery, pending, far);
         if !lane.entries_known {
             self.see_retention(id);
         }

@@ -1,0 +1,205 @@
+//! What of a service's answer is to be sent.
+
+use std::error::Error;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, ready};
+
+use campanile_core::{BoxError, BoxableError, Coordinates, Outcome, Record};
+use pin_project_lite::pin_project;
+use tower_service::Service;
+
+use super::Outputs;
+use crate::publish::Message;
+use crate::routes::Target;
+
+/// What a service's answer is to the driver: what is to be sent; an error if that is not known, by
+/// which the consumer stops.
+pub(crate) type Answered = Result<Vec<Message>, BoxError>;
+
+/// What a service that is [served in transactions](crate::Consumer::serve_transactional) answers with:
+/// [`Outputs`], or through the idempotency layer an [`Outcome`] of them.
+#[diagnostic::on_unimplemented(
+    message = "a service that is served in transactions answers with `Outputs`, not with `{Self}`",
+    note = "the handler gives `Outputs::of(request.record())`, also where there are none; a layer outside \
+            of it may give `Outcome<Outputs>`"
+)]
+pub trait IntoOutputs: sealed::Sealed {}
+
+mod sealed {
+    pub trait Sealed {
+        /// What is to be sent for this record.
+        fn of(self, record: &super::Record) -> Result<super::Outputs, super::BoxError>;
+    }
+}
+
+impl IntoOutputs for Outputs {}
+
+impl sealed::Sealed for Outputs {
+    fn of(self, record: &Record) -> Result<Outputs, BoxError> {
+        if self.at != *record.coordinates() {
+            return Err(Unsendable::Foreign(self.at).into());
+        }
+        Ok(self)
+    }
+}
+
+impl IntoOutputs for Outcome<Outputs> {}
+
+impl sealed::Sealed for Outcome<Outputs> {
+    fn of(self, record: &Record) -> Result<Outputs, BoxError> {
+        match self {
+            Self::Processed(outputs) if !outputs.kept.load(Ordering::Relaxed) => {
+                Err(Unsendable::NotKept.into())
+            }
+            Self::Processed(outputs) | Self::Unguarded(outputs, _) => outputs.of(record),
+            // Its first run was for this very record, whose offset is not committed: then neither are
+            // the outputs.
+            Self::Duplicate(duplicate) => match duplicate.reply {
+                Some(outputs) if outputs.at == *record.coordinates() => Ok(outputs),
+                // Those of another record go with that one's offset.
+                Some(_) => Ok(Outputs::of(record)),
+                None => Err(Unsendable::Unknown.into()),
+            },
+            Self::Parked(_) => Ok(Outputs::of(record)),
+            other => Err(format!("nobody knows what to send for {other:?}").into()),
+        }
+    }
+}
+
+/// It is not known what is to be sent.
+#[derive(Debug)]
+enum Unsendable {
+    Foreign(Coordinates),
+    NotKept,
+    Unknown,
+}
+
+impl fmt::Display for Unsendable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Foreign(at) => write!(
+                f,
+                "the outputs are those of {at}: make them by `Outputs::of` with the record that the \
+                 handler was called with"
+            ),
+            Self::NotKept => f.write_str(
+                "the idempotency layer does not keep the outputs, so a crash before they are \
+                 committed would lose them: make the layer by `Outputs::kept_by`",
+            ),
+            Self::Unknown => f.write_str(
+                "a duplicate whose outputs were not kept or cannot be read, so nobody knows whether \
+                 they were sent: give the layer a namespace in which all outputs are kept \
+                 (`Outputs::kept_by`), or remove the key's entry, after which the handler runs again",
+            ),
+        }
+    }
+}
+
+impl Error for Unsendable {}
+
+/// A service whose outputs are sent.
+pub(crate) struct Answering<S>(pub(crate) S);
+
+impl<S> Target for Answering<S>
+where
+    S: Service<Record> + Send + 'static,
+    S::Response: IntoOutputs,
+    S::Error: BoxableError,
+    S::Future: Send + 'static,
+{
+    type Error = S::Error;
+    type Future = AnswerFuture<S::Future>;
+
+    fn route(&self, _: &Record) -> usize {
+        0
+    }
+
+    fn poll_ready(&mut self, _: usize, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.0.poll_ready(cx).map_err(Into::into)
+    }
+
+    fn call(&mut self, _: usize, record: Record) -> Self::Future {
+        AnswerFuture { future: self.0.call(record.clone()), record }
+    }
+}
+
+pin_project! {
+    /// The answer to this record.
+    pub(crate) struct AnswerFuture<F> {
+        #[pin]
+        future: F,
+        record: Record,
+    }
+}
+
+impl<F, T, E> Future for AnswerFuture<F>
+where
+    F: Future<Output = Result<T, E>>,
+    T: IntoOutputs,
+{
+    type Output = Result<Answered, E>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        let answer = ready!(this.future.poll(cx));
+        Poll::Ready(answer.map(|answer| Ok(answer.of(this.record)?.messages)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use campanile_core::{Duplicate, Parked, Unguarded};
+
+    use super::*;
+    use crate::Output;
+
+    fn record(offset: i64) -> Record {
+        Record::builder("payments", 0, offset).build()
+    }
+
+    fn outputs(offset: i64) -> Outputs {
+        Outputs::of(&record(offset)).with(Output::to("invoices"))
+    }
+
+    fn duplicate(reply: Option<Outputs>) -> Outcome<Outputs> {
+        Outcome::Duplicate(Duplicate::new(reply, 1, SystemTime::UNIX_EPOCH))
+    }
+
+    /// How many are sent for the record at 7.
+    fn sent(answer: impl IntoOutputs) -> usize {
+        answer.of(&record(7)).unwrap().messages.len()
+    }
+
+    fn refused(answer: impl IntoOutputs) -> String {
+        answer.of(&record(7)).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn what_the_handler_gives_is_sent_if_it_is_of_the_record_in_hand() {
+        assert_eq!(sent(outputs(7)), 1);
+        assert_eq!(sent(Outcome::Unguarded(outputs(7), Unguarded::MissingKey)), 1);
+        assert!(refused(outputs(8)).contains("payments/0@8"));
+    }
+
+    #[test]
+    fn what_the_layer_does_not_keep_stops_the_consumer_at_once_and_not_after_a_crash() {
+        assert!(refused(Outcome::Processed(outputs(7))).contains("Outputs::kept_by"));
+    }
+
+    #[test]
+    fn a_duplicate_is_sent_where_its_first_run_stood_and_nowhere_else() {
+        assert_eq!(sent(duplicate(Some(outputs(7)))), 1);
+        assert_eq!(sent(duplicate(Some(outputs(8)))), 0);
+        assert_eq!(sent(Outcome::<Outputs>::Parked(Parked::new(1, None))), 0);
+    }
+
+    #[test]
+    fn a_duplicate_without_kept_outputs_is_an_error_and_no_loss() {
+        assert!(refused(duplicate(None)).contains("entry"));
+    }
+}

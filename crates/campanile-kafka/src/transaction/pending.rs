@@ -1,0 +1,115 @@
+//! Outputs that wait in memory until their transaction is committed.
+
+use std::mem;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use campanile_core::Coordinates;
+
+use crate::budget::{Amount, Stock};
+use crate::publish::Message;
+
+/// The outputs of one record that is processed. Dropped, they are counted no more.
+pub(crate) struct Pending {
+    pub(crate) at: Coordinates,
+    pub(crate) messages: Vec<Message>,
+    amount: Amount,
+    /// Of the partition, and of all.
+    stocks: [Arc<Stock>; 2],
+}
+
+impl Pending {
+    pub(crate) fn new(at: Coordinates, messages: Vec<Message>, stocks: [Arc<Stock>; 2]) -> Self {
+        let bytes = messages.iter().map(Message::size).sum::<usize>() as u64;
+        let amount = Amount { records: 1, bytes };
+        stocks.iter().for_each(|stock| stock.put_out(amount));
+        Self { at, messages, amount, stocks }
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        self.stocks.iter().for_each(|stock| stock.sent(self.amount));
+    }
+}
+
+/// What waits of one assignment of a partition: the outputs of the records below its mark that are in no
+/// transaction yet.
+#[derive(Default)]
+pub(crate) struct Outbox(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    pending: Vec<Pending>,
+    closed: bool,
+}
+
+impl Outbox {
+    /// Puts these in, and moves the mark with them: who takes has either both or neither.
+    pub(crate) fn put(&self, pending: impl IntoIterator<Item = Pending>, set_mark: impl FnOnce()) {
+        let mut state = self.state();
+        // What comes for a partition that was given away is somebody else's to make.
+        if !state.closed {
+            state.pending.extend(pending);
+            set_mark();
+        }
+    }
+
+    /// Takes all, with the mark that they belong to.
+    pub(crate) fn take<M>(&self, mark: impl FnOnce() -> Option<M>) -> Option<(M, Vec<Pending>)> {
+        let mut state = self.state();
+        let mark = mark()?;
+        Some((mark, mem::take(&mut state.pending)))
+    }
+
+    /// The partition is given away: nothing of it is sent any more.
+    pub(crate) fn close(&self) {
+        let mut state = self.state();
+        state.closed = true;
+        state.pending.clear();
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.state().closed
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use campanile_core::Record;
+
+    use super::*;
+    use crate::Output;
+
+    fn pending(stocks: &[Arc<Stock>; 2]) -> Pending {
+        let record = Record::builder("payments", 0, 7).build();
+        let message = Output::to("invoices").payload("12345").0;
+        Pending::new(record.coordinates().clone(), vec![message], stocks.clone())
+    }
+
+    #[test]
+    fn outputs_count_in_the_budget_until_they_are_dropped() {
+        let stocks = [Arc::default(), Arc::default()];
+        let one = pending(&stocks);
+        let held = || stocks.each_ref().map(|stock| stock.held());
+        assert!(held().iter().all(|held| held.records == 1 && held.bytes >= 5), "{:?}", held());
+        drop(one);
+        assert_eq!(held(), [Amount::default(); 2]);
+    }
+
+    #[test]
+    fn what_comes_for_a_partition_that_was_given_away_is_dropped() {
+        let stocks = [Arc::default(), Arc::default()];
+        let outbox = Outbox::default();
+        outbox.put([pending(&stocks)], || {});
+        assert_eq!(outbox.take(|| Some(8)).unwrap().1.len(), 1);
+        outbox.put([pending(&stocks)], || {});
+        outbox.close();
+        outbox.put([pending(&stocks)], || panic!("its mark does not move"));
+        assert_eq!(outbox.take(|| Some(8)).unwrap().1.len(), 0);
+        assert_eq!(stocks[0].held(), Amount::default());
+    }
+}

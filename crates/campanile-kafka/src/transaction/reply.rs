@@ -1,0 +1,220 @@
+//! Outputs as the reply that an entry keeps.
+
+use std::sync::atomic::Ordering;
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use campanile_core::{BoxError, Coordinates, Timestamp};
+use campanile_idempotency::policy::OnLargeReply;
+use campanile_idempotency::{IdempotencyLayer, ReplyCodec};
+
+use super::Outputs;
+use crate::millis;
+use crate::publish::Message;
+
+/// The first byte. A change of what follows takes another.
+const VERSION: u8 = 1;
+
+/// Keeps [`Outputs`] in the entry of their key: a compact binary form with its version. Set by
+/// [`Outputs::kept_by`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OutputsReply;
+
+impl Outputs {
+    /// This layer, keeping the outputs of the handler in the key's entry: a record whose key is
+    /// COMPLETED while its transaction was not committed comes again as a duplicate, and then they are
+    /// sent from there.
+    ///
+    /// Outputs that are larger than
+    /// [`with_max_reply_bytes`](IdempotencyLayer::with_max_reply_bytes) fail their record for good,
+    /// since they could be lost; raise that if they are.
+    pub fn kept_by<E, C>(layer: IdempotencyLayer<E, C>) -> IdempotencyLayer<E, OutputsReply> {
+        layer.with_reply(OutputsReply).with_large_reply(OnLargeReply::Fail)
+    }
+}
+
+impl ReplyCodec<Outputs> for OutputsReply {
+    fn encode(&self, outputs: &Outputs) -> Result<Option<Bytes>, BoxError> {
+        let mut to = BytesMut::new();
+        to.put_u8(VERSION);
+        put(&mut to, outputs.at.topic.as_bytes());
+        to.put_i32(outputs.at.partition);
+        to.put_i64(outputs.at.offset);
+        put_length(&mut to, outputs.messages.len());
+        for message in &outputs.messages {
+            put(&mut to, message.topic.as_bytes());
+            put_option(&mut to, message.key.as_deref());
+            put_option(&mut to, message.payload.as_deref());
+            to.put_i64(message.timestamp.map_or(NO_TIME, millis_of));
+            put_length(&mut to, message.headers.len());
+            for (name, value) in &message.headers {
+                put(&mut to, name.as_bytes());
+                put_option(&mut to, value.as_deref());
+            }
+        }
+        outputs.kept.store(true, Ordering::Relaxed);
+        Ok(Some(to.freeze()))
+    }
+
+    fn decode(&self, mut from: Bytes) -> Result<Option<Outputs>, BoxError> {
+        let version = from.try_get_u8()?;
+        if version != VERSION {
+            return Err(format!("outputs of version {version}, not of {VERSION}").into());
+        }
+        let topic = text(&mut from)?.into();
+        let at = Coordinates { topic, partition: from.try_get_i32()?, offset: from.try_get_i64()? };
+        let mut messages = Vec::new();
+        for _ in 0..length(&mut from)? {
+            messages.push(message(&mut from)?);
+        }
+        if from.has_remaining() {
+            return Err("more than the outputs".into());
+        }
+        Ok(Some(Outputs::at(at, messages)))
+    }
+}
+
+/// No time is so early.
+const NO_TIME: i64 = i64::MIN;
+
+fn message(from: &mut Bytes) -> Result<Message, BoxError> {
+    let topic = text(from)?.into();
+    let (key, payload) = (option(from)?, option(from)?);
+    let timestamp = match from.try_get_i64()? {
+        NO_TIME => None,
+        millis => {
+            Some(Timestamp::CreateTime(millis::time(millis).ok_or("a time beyond all clocks")?))
+        }
+    };
+    let mut headers = Vec::new();
+    for _ in 0..length(from)? {
+        headers.push((text(from)?, option(from)?));
+    }
+    Ok(Message { topic, key, payload, timestamp, headers })
+}
+
+fn millis_of(timestamp: Timestamp) -> i64 {
+    let (Timestamp::CreateTime(time) | Timestamp::LogAppendTime(time)) = timestamp;
+    millis::of(time)
+}
+
+/// Seven bits in each byte, the lowest first; all but the last have the eighth.
+fn put_length(to: &mut BytesMut, length: usize) {
+    let mut left = length;
+    while left >= 0x80 {
+        to.put_u8(left as u8 | 0x80);
+        left >>= 7;
+    }
+    to.put_u8(left as u8);
+}
+
+fn length(from: &mut Bytes) -> Result<usize, BoxError> {
+    let mut length = 0_usize;
+    for shift in (0..usize::BITS).step_by(7) {
+        let byte = from.try_get_u8()?;
+        length |= usize::from(byte & 0x7f) << shift;
+        if byte < 0x80 {
+            return Ok(length);
+        }
+    }
+    Err("a length that does not end".into())
+}
+
+fn put(to: &mut BytesMut, bytes: &[u8]) {
+    put_length(to, bytes.len());
+    to.put_slice(bytes);
+}
+
+fn bytes(from: &mut Bytes) -> Result<Bytes, BoxError> {
+    let length = length(from)?;
+    if length > from.len() {
+        return Err("the outputs end too early".into());
+    }
+    Ok(from.split_to(length))
+}
+
+fn text(from: &mut Bytes) -> Result<String, BoxError> {
+    Ok(std::str::from_utf8(&bytes(from)?)?.to_owned())
+}
+
+fn put_option(to: &mut BytesMut, bytes: Option<&[u8]>) {
+    to.put_u8(bytes.is_some().into());
+    if let Some(bytes) = bytes {
+        put(to, bytes);
+    }
+}
+
+fn option(from: &mut Bytes) -> Result<Option<Bytes>, BoxError> {
+    match from.try_get_u8()? {
+        0 => Ok(None),
+        _ => bytes(from).map(Some),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, SystemTime};
+
+    use campanile_core::Record;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::Output;
+
+    fn outputs() -> Outputs {
+        let at = Record::builder("payments", 3, 42).build();
+        let time = SystemTime::UNIX_EPOCH + Duration::from_millis(1_700_000_000_123);
+        let full = Output::to("invoices")
+            .key("k")
+            .payload(vec![0_u8; 300])
+            .timestamp(Timestamp::CreateTime(time))
+            .header("a", "1")
+            .null_header("b");
+        Outputs::of(&at).with(full).with(Output::to("tombstones").key("")).with(Output::to("x"))
+    }
+
+    fn decoded(bytes: Bytes) -> Result<Outputs, BoxError> {
+        Ok(OutputsReply.decode(bytes)?.expect("it never gives none"))
+    }
+
+    #[test]
+    fn what_is_kept_comes_back_as_it_was() {
+        let outputs = outputs();
+        let back = decoded(OutputsReply.encode(&outputs).unwrap().unwrap()).unwrap();
+        assert_eq!(back.at, outputs.at);
+        assert!(back.messages == outputs.messages);
+        assert!(outputs.kept.load(Ordering::Relaxed) && !back.kept.load(Ordering::Relaxed));
+    }
+
+    #[test]
+    fn what_is_cut_or_of_another_version_is_an_error_and_never_fewer_outputs() {
+        let whole = OutputsReply.encode(&outputs()).unwrap().unwrap();
+        for end in 0..whole.len() {
+            decoded(whole.slice(..end)).expect_err("it is cut");
+        }
+        decoded([&whole[..], b"x"].concat().into()).expect_err("it is too long");
+        let other = [&[VERSION + 1], &whole[1..]].concat();
+        let error = decoded(other.into()).unwrap_err();
+        assert!(error.to_string().contains("version 2"), "{error}");
+    }
+
+    #[test]
+    fn the_form_of_version_1_stays_what_it_is() {
+        let at = Record::builder("p", 1, 2).build();
+        let outputs = Outputs::of(&at).with(Output::to("t").key("k").null_header("h"));
+        let no_time = i64::MIN.to_be_bytes();
+        let expected = [
+            &b"\x01\x01p\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x00\x02\x01"[..],
+            b"\x01t\x01\x01k\x00",
+            &no_time,
+            b"\x01\x01h\x00",
+        ];
+        assert_eq!(OutputsReply.encode(&outputs).unwrap().unwrap(), expected.concat());
+    }
+
+    proptest! {
+        #[test]
+        fn garbage_is_never_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = OutputsReply.decode(Bytes::from([&[VERSION][..], &bytes].concat()));
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! What an error of a transaction means.
+
+use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
+
+use crate::error::ConsumerError;
+
+/// What is to be done about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cure {
+    /// The same call again: how it came out is not known yet.
+    Again,
+    /// The transaction cannot be committed: abort it, and begin another.
+    Abort,
+    /// The producer can do nothing more.
+    End,
+}
+
+impl Cure {
+    /// As the client says itself.
+    pub(super) fn of(error: &KafkaError) -> Self {
+        match error {
+            KafkaError::Transaction(error) if error.is_fatal() => Self::End,
+            KafkaError::Transaction(error) if error.txn_requires_abort() => Self::Abort,
+            KafkaError::Transaction(error) if error.is_retriable() => Self::Again,
+            KafkaError::Transaction(_) => Self::End,
+            // Not all outputs are acknowledged yet, and the transaction is still open.
+            KafkaError::Flush(Code::OperationTimedOut) => Self::Again,
+            _ => Self::Abort,
+        }
+    }
+}
+
+/// Whether an output that was refused so will be refused again.
+pub(super) fn is_permanent(error: &KafkaError) -> bool {
+    matches!(
+        error.rdkafka_error_code(),
+        Some(
+            Code::MessageSizeTooLarge
+                | Code::MessageBatchTooLarge
+                | Code::InvalidTimestamp
+                | Code::InvalidRecord
+                | Code::InvalidTopic
+                | Code::UnknownTopic
+                | Code::UnknownTopicOrPartition
+                | Code::UnknownPartition
+                | Code::TopicAuthorizationFailed
+                | Code::PolicyViolation
+        )
+    )
+}
+
+/// Why there are no more transactions of this id.
+pub(super) fn end(id: &str, error: KafkaError) -> ConsumerError {
+    let what = match error.rdkafka_error_code() {
+        Some(Code::Fenced | Code::ProducerFenced | Code::InvalidProducerEpoch) => format!(
+            "fenced: another producer has begun with `transactional.id` `{id}`, or a transaction of this \
+             one took longer than its `transaction.timeout.ms`; nothing of it is committed. Give each \
+             instance an id of its own, and start this one again"
+        ),
+        Some(Code::TransactionalIdAuthorizationFailed) => format!(
+            "`transactional.id` `{id}` may not be used: allow this user to write and describe it"
+        ),
+        Some(Code::InvalidTransactionTimeout) => "`transaction.timeout.ms` is above the brokers' \
+             `transaction.max.timeout.ms`: lower it"
+            .to_owned(),
+        _ => format!("there can be no more transactions of `transactional.id` `{id}`"),
+    };
+    ConsumerError::kafka(what, Some(error))
+}

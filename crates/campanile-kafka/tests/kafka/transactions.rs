@@ -1,0 +1,230 @@
+//! What a handler gives out, committed together with the offsets of what it took in.
+//!
+//! The mock cluster keeps neither the offsets of transactions nor which of them were aborted: it shows
+//! all that was sent. What a reader sees of a real one is in the workspace's `tests/transactions`.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use campanile_core::{BoxError, DecodeLayer, KeyExtractor, Outcome, Record, Request, key};
+use campanile_idempotency::{IdempotencyLayer, MemoryStore};
+use campanile_kafka::{Consumer, ConsumerError, Order, Output, Outputs, Transactions};
+use campanile_test::{Message, MockKafka};
+use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
+use rdkafka::{ClientConfig, Message as _};
+use tokio::sync::Notify;
+use tower::{Service, ServiceBuilder, service_fn};
+
+use crate::dead_letter::letters_in;
+use crate::support::{Log, consumer, fill, mock, start, until};
+
+const IN: &str = "payments";
+const OUT: &str = "invoices";
+const PARTITIONS: i32 = 2;
+const RECORDS: usize = 20;
+/// No test takes so long.
+const LONG: Duration = Duration::from_secs(3600);
+
+/// A cluster with records to be billed, and a topic for what comes of them.
+fn kafka() -> MockKafka {
+    let kafka = mock(IN, PARTITIONS, RECORDS);
+    kafka.create_topic(OUT, 1).unwrap();
+    kafka
+}
+
+fn billing(config: &ClientConfig) -> Consumer {
+    consumer(config.clone(), IN)
+}
+
+fn transactions() -> Transactions {
+    Transactions::new("billing-0").with_interval(Duration::from_millis(10))
+}
+
+/// The invoice of a record: its payload.
+fn invoice(record: &Record) -> Outputs {
+    let output = Output::to(OUT).key("k").header("of", record.coordinates().to_string());
+    Outputs::of(record).with(output.payload(record.payload().unwrap().clone()))
+}
+
+fn biller(
+    log: &Log,
+) -> impl Service<Record, Response = Outputs, Error = BoxError, Future: Send> + Send + use<> {
+    let log = log.clone();
+    service_fn(move |record: Record| {
+        log.push(&record);
+        async move { Ok(invoice(&record)) }
+    })
+}
+
+/// The same behind the idempotency layer, whose keys are the payloads.
+fn guarded(
+    log: &Log,
+    store: MemoryStore,
+) -> impl Service<Record, Response = Outcome<Outputs>, Error = BoxError, Future: Send> + Send + use<>
+{
+    let layer = IdempotencyLayer::new(store, "bills", payload()).unwrap();
+    let log = log.clone();
+    ServiceBuilder::new().layer(DecodeLayer::raw()).layer(Outputs::kept_by(layer)).service_fn(
+        move |request: Request| {
+            log.push(request.record());
+            async move { Ok::<_, BoxError>(invoice(request.record())) }
+        },
+    )
+}
+
+fn payload() -> impl KeyExtractor<Request> + Send + Sync + 'static {
+    key::from_fn(|request: &Request| request.record().payload().cloned())
+}
+
+/// What is in the topic of the invoices, by payload.
+fn invoices(config: &ClientConfig) -> Vec<String> {
+    let text = |payload: &[u8]| String::from_utf8(payload.to_vec()).unwrap();
+    letters_in(config, OUT).iter().map(|letter| text(letter.payload().unwrap())).collect()
+}
+
+async fn until_sent(config: &ClientConfig, what: &str, check: impl Fn(&[String]) -> bool) {
+    until(what, || check(&invoices(config))).await;
+}
+
+/// All records of `kafka`.
+const ALL: usize = RECORDS * PARTITIONS as usize;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_handler_gives_out_is_sent_once_and_in_the_order_of_each_partition() {
+    let kafka = kafka();
+    let config = kafka.consumer_config("g");
+    let serving =
+        start(billing(&config).serve_transactional(biller(&Log::default()), transactions()));
+    until_sent(&config, "all are sent", |invoices| invoices.len() >= ALL).await;
+    serving.stop().await.unwrap();
+    let invoices = invoices(&config);
+    assert_eq!(invoices.len(), ALL);
+    for partition in 0..PARTITIONS {
+        let of = invoices.iter().filter(|i| i.starts_with(&format!("{partition}-")));
+        let expected: Vec<_> = (0..RECORDS).map(|n| format!("{partition}-{n}")).collect();
+        assert_eq!(of.collect::<Vec<_>>(), expected.iter().collect::<Vec<_>>());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transaction_that_is_aborted_is_done_again_and_the_handler_is_not() {
+    let kafka = kafka();
+    let config = kafka.consumer_config("g");
+    let illegal = RDKafkaRespErr::RD_KAFKA_RESP_ERR_ILLEGAL_GENERATION;
+    kafka.cluster().request_errors(RDKafkaApiKey::TxnOffsetCommit, &[illegal; 2]);
+    let log = Log::default();
+    // All in one transaction, when it ends.
+    let rarely = transactions().with_interval(LONG);
+    let serving = start(billing(&config).serve_transactional(biller(&log), rarely));
+    log.reaches(ALL).await;
+    serving.stop().await.unwrap();
+    assert_eq!(log.len(), ALL);
+    let sent: BTreeSet<_> = invoices(&config).into_iter().collect();
+    assert_eq!(sent.len(), ALL, "what the last try sent is all");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn outputs_wait_until_all_records_before_theirs_are_finished() {
+    let kafka = kafka();
+    let config = kafka.consumer_config("g");
+    let (log, first) = (Log::default(), Arc::new(Notify::new()));
+    let (inner, gate) = (log.clone(), first.clone());
+    let service = service_fn(move |record: Record| {
+        let (log, gate) = (inner.clone(), gate.clone());
+        async move {
+            if (record.partition(), record.offset()) == (0, 0) {
+                gate.notified().await;
+            }
+            log.push(&record);
+            Ok::<_, BoxError>(invoice(&record))
+        }
+    });
+    let billing = billing(&config).with_order(Order::none());
+    let serving = start(billing.serve_transactional(service, transactions()));
+    log.reaches(ALL - 1).await;
+    // When the last of the other partition is sent, a transaction was begun after all of them had ended.
+    fill(&kafka, IN, PARTITIONS, 1);
+    let of = |partition: i32| {
+        move |invoices: &[String]| {
+            invoices.iter().filter(|i| i.starts_with(&format!("{partition}-"))).count()
+        }
+    };
+    until_sent(&config, "the other partition", |i| of(1)(i) == RECORDS + 1).await;
+    assert_eq!(of(0)(&invoices(&config)), 0);
+    first.notify_one();
+    until_sent(&config, "the first partition", |i| of(0)(i) == RECORDS + 1).await;
+    serving.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_completed_and_not_committed_is_sent_by_who_comes_next_without_the_handler() {
+    let kafka = kafka();
+    let config = kafka.consumer_config("g");
+    let (log, store) = (Log::default(), MemoryStore::new());
+    let rarely = transactions().with_interval(LONG);
+    let first = guarded(&log, store.clone());
+    let first = start(billing(&config).serve_transactional(first, rarely));
+    log.reaches(ALL).await;
+    let fenced = RDKafkaRespErr::RD_KAFKA_RESP_ERR_INVALID_PRODUCER_EPOCH;
+    kafka.cluster().request_errors(RDKafkaApiKey::AddPartitionsToTxn, &[fenced]);
+    let error = first.stop().await.unwrap_err();
+    assert!(error.to_string().contains("fenced"), "{error:?}");
+    assert_eq!(invoices(&config), [""; 0]);
+    let next = guarded(&log, store);
+    let next = start(billing(&config).serve_transactional(next, transactions()));
+    until_sent(&config, "all are sent", |invoices| invoices.len() >= ALL).await;
+    next.stop().await.unwrap();
+    assert_eq!((invoices(&config).len(), log.len()), (ALL, ALL), "no handler ran again");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_duplicate_that_stands_elsewhere_has_no_outputs_of_its_own() {
+    let kafka = kafka();
+    let config = kafka.consumer_config("g");
+    // All of them once more, and then one in each partition.
+    fill(&kafka, IN, PARTITIONS, RECORDS);
+    let last = |p| Message::to(IN).partition(p).payload(format!("{p}-last"));
+    kafka.producer().produce_all((0..PARTITIONS).map(last)).unwrap();
+    let service = guarded(&Log::default(), MemoryStore::new());
+    let serving = start(billing(&config).serve_transactional(service, transactions()));
+    let is_last =
+        |invoices: &[String]| invoices.iter().filter(|i| i.ends_with("last")).count() == 2;
+    until_sent(&config, "the last are sent", is_last).await;
+    serving.stop().await.unwrap();
+    assert_eq!(invoices(&config).len(), ALL + 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_layer_that_does_not_keep_outputs_stops_the_consumer_at_the_first_record() {
+    let kafka = kafka();
+    let config = kafka.consumer_config("g");
+    let layer = IdempotencyLayer::new(MemoryStore::new(), "bills", payload()).unwrap();
+    let service = ServiceBuilder::new()
+        .layer(DecodeLayer::raw())
+        .layer(layer)
+        .service_fn(|request: Request| async move { Ok::<_, BoxError>(invoice(request.record())) });
+    let serving = start(billing(&config).serve_transactional(service, transactions()));
+    let error = serving.ended().await.unwrap_err();
+    assert!(format!("{error:?}").contains("Outputs::kept_by"), "{error:?}");
+    assert_eq!(invoices(&config), [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_output_that_is_too_large_stops_the_consumer_and_names_its_record() {
+    let kafka = kafka();
+    let config = kafka.consumer_config("g");
+    let service = service_fn(|record: Record| async move {
+        let size = if (record.partition(), record.offset()) == (1, 3) { 5_000 } else { 5 };
+        Ok::<_, BoxError>(Outputs::of(&record).with(Output::to(OUT).payload(vec![b'x'; size])))
+    });
+    let small = transactions().set("message.max.bytes", "2000");
+    let serving = start(billing(&config).serve_transactional(service, small));
+    match serving.ended().await.unwrap_err() {
+        ConsumerError::Stopped { at, source } => {
+            assert_eq!(at.to_string(), "payments/1@3");
+            assert!(format!("{source:?}").contains("max.message.bytes"), "{source:?}");
+        }
+        other => panic!("{other:?}"),
+    }
+}

@@ -1,0 +1,77 @@
+//! What is in a topic of invoices.
+
+use std::collections::HashMap;
+
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::KafkaError;
+use rdkafka::{Message, Offset, TopicPartitionList};
+
+use crate::{KAFKA, LONG, PARTITIONS};
+
+/// An invoice, and the record that it is of.
+#[derive(Debug)]
+pub(crate) struct Invoice {
+    pub(crate) account: String,
+    pub(crate) id: String,
+    pub(crate) partition: i32,
+    pub(crate) offset: i64,
+}
+
+/// All of them, in the order of each partition, as a reader of this isolation sees them.
+pub(crate) fn read(topic: &str, isolation: &str) -> Vec<Invoice> {
+    let mut config = KAFKA.consumer_config("reader");
+    config.set("isolation.level", isolation).set("enable.partition.eof", "true");
+    let consumer: BaseConsumer = config.create().unwrap();
+    let mut list = TopicPartitionList::new();
+    for partition in 0..PARTITIONS {
+        list.add_partition_offset(topic, partition, Offset::Beginning).unwrap();
+    }
+    consumer.assign(&list).unwrap();
+    let (mut invoices, mut ends) = (Vec::new(), 0);
+    while ends < PARTITIONS {
+        match consumer.poll(LONG).expect("a record or an end") {
+            Ok(message) => {
+                let text =
+                    |bytes: Option<&[u8]>| String::from_utf8(bytes.unwrap().to_vec()).unwrap();
+                invoices.push(Invoice::parse(text(message.key()), &text(message.payload())));
+            }
+            Err(KafkaError::PartitionEOF(_)) => ends += 1,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    invoices
+}
+
+impl Invoice {
+    fn parse(account: String, text: &str) -> Self {
+        let (id, place) = text.split_once(' ').unwrap();
+        let (partition, offset) = place.split_once('@').unwrap();
+        let (partition, offset) = (partition.parse().unwrap(), offset.parse().unwrap());
+        Self { account, id: id.to_owned(), partition, offset }
+    }
+}
+
+/// What is wrong with them: `of` names what there is to be one of each of.
+pub(crate) fn violations(
+    invoices: &[Invoice],
+    expected: usize,
+    of: impl Fn(&Invoice) -> String,
+) -> Vec<String> {
+    let mut violations = Vec::new();
+    let mut times: HashMap<String, usize> = HashMap::new();
+    let mut last: HashMap<&str, i64> = HashMap::new();
+    for invoice in invoices {
+        *times.entry(of(invoice)).or_default() += 1;
+        // All records of an account are in one partition.
+        let before = last.insert(&invoice.account, invoice.offset);
+        if before.is_some_and(|before| before >= invoice.offset) {
+            violations.push(format!("{invoice:?} comes after {before:?}"));
+        }
+    }
+    violations
+        .extend(times.iter().filter(|(_, times)| **times > 1).map(|t| format!("twice: {t:?}")));
+    if times.len() != expected {
+        violations.push(format!("{} of {expected}", times.len()));
+    }
+    violations
+}

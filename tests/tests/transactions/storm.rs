@@ -1,0 +1,128 @@
+//! Processes that are killed, stand still and fence each other while they work a topic off.
+
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use campanile_test::{Process, RedisServer};
+use tempfile::TempDir;
+
+use crate::invoices::{self, Invoice};
+use crate::{KAFKA, LONG, PARTITIONS, Topics, group};
+
+const INSTANCES: usize = 2;
+const ACCOUNTS: usize = 256;
+/// In a second.
+const RATE: usize = 1_000;
+
+#[test]
+fn whatever_is_killed_each_record_is_billed_once_and_in_the_order_of_its_account() {
+    storm("each record", None, |invoice| format!("{}@{}", invoice.partition, invoice.offset));
+}
+
+#[test]
+fn whatever_is_killed_each_key_is_billed_once_also_where_records_repeat_it() {
+    storm("each key", Some(RedisServer::start().unwrap()), |invoice| invoice.id.clone());
+}
+
+/// One invoice of what this names.
+fn storm(name: &str, redis: Option<RedisServer>, of: impl Fn(&Invoice) -> String) {
+    let records = setting("CAMPANILE_TRANSACTION_RECORDS", 20_000) as usize;
+    let kills = setting("CAMPANILE_TRANSACTION_KILLS", 10);
+    let seed = setting("CAMPANILE_STORM_SEED", fastrand::u64(..));
+    println!("{name}: seed {seed}");
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let (topics, keys) = (Topics::create(), records - records / 20);
+    let mut payments: Vec<usize> = (0..keys).collect();
+    payments.extend((keys..records).map(|_| rng.usize(..keys)));
+    rng.shuffle(&mut payments);
+    // Half of the repeats are of another account, and so mostly in another partition.
+    let payment = |(n, &id): (usize, &usize)| topics.payment((id + n % 2) % ACCOUNTS, id);
+    let messages: Vec<_> = payments.iter().enumerate().map(payment).collect();
+    let filling = thread::spawn(move || {
+        for chunk in messages.chunks(RATE / 10) {
+            KAFKA.producer().produce_all(chunk.iter().cloned()).unwrap();
+            thread::sleep(Duration::from_millis(100));
+        }
+    });
+
+    let url = redis.as_ref().map_or_else(|| "none".to_owned(), RedisServer::url);
+    let mut scene = Scene { topics, url, folder: TempDir::new().unwrap(), number: 0 };
+    let mut members: Vec<Process> = (0..INSTANCES).map(|n| scene.start(n)).collect();
+    let (mut fenced, mut stood_still) = (0, 0);
+    for kill in 0..kills {
+        thread::sleep(Duration::from_millis(rng.u64(300..1_500)));
+        let instance = rng.usize(..INSTANCES);
+        let member = &mut members[instance];
+        match kill % 5 {
+            // Its partitions are given to others, and what it had begun is not committed.
+            1 => {
+                member.pause().unwrap();
+                thread::sleep(Duration::from_secs(4));
+                member.resume().unwrap();
+                stood_still += 1;
+            }
+            // Another one takes its transactional id.
+            2 => {
+                let next = scene.start(instance);
+                let status = member.wait(LONG).unwrap().expect("it ends, for it is fenced");
+                assert!(!status.success());
+                let log = member.log().unwrap();
+                assert!(log.contains("fenced"), "{log}");
+                *member = next;
+                fenced += 1;
+            }
+            _ => {
+                member.kill().unwrap();
+                *member = scene.start(instance);
+            }
+        }
+    }
+    filling.join().unwrap();
+    let settings = KAFKA.consumer_config(&scene.topics.payments);
+    group::wait_for_end(&settings, &scene.topics.payments, PARTITIONS, LONG);
+    for mut member in members {
+        let status = member.terminate().unwrap();
+        assert!(status.success(), "{status}: {}", member.log().unwrap());
+    }
+
+    let invoices = invoices::read(&scene.topics.invoices, "read_committed");
+    let all = invoices::read(&scene.topics.invoices, "read_uncommitted").len();
+    let expected = if redis.is_some() { keys } else { records };
+    let violations = invoices::violations(&invoices, expected, of);
+    println!(
+        "storm: transactions, {name}: {records} records, {keys} keys, 0 keys twice (none), {} \
+         violations; {kills} kills, {stood_still} of them stood still and {fenced} were fenced, {} \
+         outputs were aborted; seed {seed}",
+        violations.len(),
+        all - invoices.len(),
+    );
+    let shown: Vec<_> = violations.iter().take(10).collect();
+    assert!(shown.is_empty(), "the first of {}: {shown:#?}", violations.len());
+}
+
+struct Scene {
+    topics: Topics,
+    url: String,
+    folder: TempDir,
+    number: u32,
+}
+
+impl Scene {
+    /// Starts an instance, also again.
+    fn start(&mut self, instance: usize) -> Process {
+        self.number += 1;
+        let Topics { payments, invoices } = &self.topics;
+        let mut command = Command::new(env!("CARGO_BIN_EXE_biller"));
+        let id = format!("{payments}-{instance}");
+        command.args([&KAFKA.bootstrap(), payments, payments, invoices, &id, &self.url]);
+        command.args(["session.timeout.ms=2000", "heartbeat.interval.ms=200"]);
+        Process::spawn(&command, self.folder.path().join(format!("log-{}", self.number))).unwrap()
+    }
+}
+
+/// A number in the environment, for longer runs.
+fn setting(name: &str, usual: u64) -> u64 {
+    let Ok(text) = std::env::var(name) else { return usual };
+    text.parse().unwrap_or_else(|_| panic!("{name} is no number: {text}"))
+}
