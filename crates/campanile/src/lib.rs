@@ -4,7 +4,8 @@
 //! * [`DecodeLayer`], [`IdempotencyLayer`] and what they need ([`key`], [`policy`], [`reply`],
 //!   [`classify`]) make the tower stack; [`Outcome`] and [`IdempotencyError`] come out of it.
 //! * [`Consumer`] feeds records in and commits on `Ok`.
-//! * [`MemoryStore`] and [`RedisStore`] keep the entries; [`store`] has the trait for one's own.
+//! * [`MemoryStore`] and [`RedisStore`] keep the entries, or, with the feature `postgres`, `PgStore`;
+//!   [`store`] has the trait for one's own.
 //! * [`Guard`] is the layer around a plain function.
 
 pub use campanile_core::{
@@ -26,10 +27,18 @@ pub use campanile_kafka::{
     PartitionStatus, Paused, RetryTopics, Routes, Serve, Stage, Status, Summary, ToRecord,
     Transactions, Unhealthy,
 };
+#[cfg(feature = "postgres")]
+pub use campanile_postgres::{PgConfig, PgStore};
 #[cfg(feature = "redis")]
 pub use campanile_redis::{
     ConnectError, Finding, FindingKind, RedisConfig, RedisStore, Safety, Severity,
 };
+
+/// The schema of the Postgres store, and what can be wrong with its server.
+#[cfg(feature = "postgres")]
+pub mod postgres {
+    pub use campanile_postgres::{ConnectError, migrate};
+}
 
 /// What a store of one's own needs: the trait, and the protocol that it runs.
 pub mod store {
