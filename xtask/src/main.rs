@@ -27,12 +27,13 @@ cargo xtask <command>
             root; else it names the command), and Apache Kafka's jars by Maven into a cache folder.
   servers [--kafka-port PORT] [--redis-port PORT]
             starts Kafka and Redis to play with, until Ctrl-C. Their data goes with them.
-  bench [core|redis|driver] [--json FILE]
+  bench [core|redis|postgres|driver] [--json FILE]
             the benchmarks.
-  soak [redis|driver]
+  soak [redis|postgres|driver]
             the long variants of the tests, in release mode: all, or those of Redis and its storms, or
-            the storms of the consumer driver. The last line counts the storms, their records, the keys
-            that ran twice and the violations. The environment variables CAMPANILE_DIFFERENTIAL_OPS (1000000),
+            those of the Postgres store, or the storms of the consumer driver. The last line counts the
+            storms, their records, the keys that ran twice and the violations. The environment
+            variables CAMPANILE_DIFFERENTIAL_OPS (1000000),
             CAMPANILE_SIMULATION_CASES (5000), PROPTEST_CASES (5000), CAMPANILE_DURABILITY_ROUNDS (20),
             CAMPANILE_STORM_RECORDS (20000), CAMPANILE_STORM_ROUNDS (3),
             CAMPANILE_STORM_BACKLOG_MIB (1024), and for the driver CAMPANILE_REBALANCE_RECORDS (200000),
@@ -57,6 +58,7 @@ fn main() -> ExitCode {
         (Some("bench"), _) => commands::bench(&progress, &rest).map(done),
         (Some("soak"), true) => soak::ALL.run(&progress),
         (Some("soak"), false) if rest == ["redis"] => soak::REDIS.run(&progress),
+        (Some("soak"), false) if rest == ["postgres"] => soak::POSTGRES.run(&progress),
         (Some("soak"), false) if rest == ["driver"] => soak::DRIVER.run(&progress),
         (Some("help" | "--help" | "-h"), true) => {
             println!("{USAGE}");
