@@ -172,6 +172,12 @@ marker!(
     Stop, "stopped by the handler"
 );
 
+marker!(
+    /// From inside the layer, by who did not call the handler: the attempt is handed back.
+    #[doc(hidden)]
+    NotRun, "the handler has not run"
+);
+
 /// Marks an error with the time after which the next attempt is worth it; see [`retry_after`].
 #[derive(Debug)]
 pub struct RetryAfter {
@@ -201,6 +207,12 @@ impl Error for RetryAfter {
 /// No further attempt would mend this: the record goes to the dead letters, or what stands for them.
 pub fn permanent(error: impl Into<BoxError>) -> Permanent {
     Permanent(error.into())
+}
+
+/// The handler was not called, and the attempt is handed back. For layers inside.
+#[doc(hidden)]
+pub fn not_run(error: impl Into<BoxError>) -> NotRun {
+    NotRun(error.into())
 }
 
 /// The next attempt comes after this time, instead of the back-off's.

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use campanile_core::error::{Permanent, RetryAfter, Skip, Stop};
+use campanile_core::error::{NotRun, Permanent, RetryAfter, Skip, Stop};
 use campanile_core::{Classify, DecodeError, Disposition, error};
 use tower::load_shed::error::Overloaded;
 
@@ -32,7 +32,7 @@ impl Classify for Defaults {
                 return Some(Disposition::Skip);
             } else if error.is::<Stop>() {
                 return Some(Disposition::Stop);
-            } else if error.is::<Overloaded>() {
+            } else if never_ran(error) {
                 return Some(Disposition::Release);
             } else if let Some(marker) = error.downcast_ref::<RetryAfter>() {
                 return Some(Disposition::Retry { after: Some(marker.after()) });
@@ -46,9 +46,9 @@ impl Classify for Defaults {
 }
 
 /// Whether the inner service refused without having run: tower's load shedding hands this very error
-/// over. One below others came from a client inside a handler that did run.
+/// over, as do layers of ours. One below others came from a client inside a handler that did run.
 pub(crate) fn never_ran(error: &(dyn Error + 'static)) -> bool {
-    error.is::<Overloaded>()
+    error.is::<Overloaded>() || error.is::<NotRun>()
 }
 
 #[cfg(test)]

@@ -44,6 +44,7 @@
 
 mod backoff;
 mod batch;
+mod beside;
 mod defaults;
 mod error;
 mod future;

@@ -214,7 +214,12 @@ fn shared(command: &Command) -> Option<(Shared, i64)> {
         Operation::Redrive { force, .. } => (Shared::Redrive { force }, kept.attempts),
         _ => return None,
     };
-    Some((shared, micros(retention.min(MAX_RETENTION))))
+    Some((shared, retention_micros(retention)))
+}
+
+/// How long an entry is kept, in µs.
+pub(crate) fn retention_micros(retention: Duration) -> i64 {
+    micros(retention.min(MAX_RETENTION))
 }
 
 /// A century: far beyond any use, and added to a time without overflow.

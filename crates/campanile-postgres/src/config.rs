@@ -39,7 +39,7 @@ pub struct PgConfig {
     pub(crate) connect_timeout: Duration,
     pub(crate) command_timeout: Duration,
     connections: usize,
-    pub(crate) is_sweeping: bool,
+    pub(crate) sweep_interval: Option<Duration>,
 }
 
 impl PgConfig {
@@ -54,7 +54,7 @@ impl PgConfig {
             connect_timeout: Duration::from_secs(10),
             command_timeout: Duration::from_secs(1),
             connections: 8,
-            is_sweeping: true,
+            sweep_interval: Some(Duration::from_secs(10 * 60)),
         }
     }
 
@@ -99,11 +99,21 @@ impl PgConfig {
         Ok(self)
     }
 
+    /// How long the store rests before it goes through the table again, and deletes what is over.
+    /// Default: 10 min, for so long the space of what is over is not used, which took days until it was.
+    ///
+    /// # Errors
+    /// When it is zero.
+    pub fn with_sweep_interval(mut self, interval: Duration) -> Result<Self, ConfigError> {
+        self.sweep_interval = Some(not_zero("sweep_interval", interval)?);
+        Ok(self)
+    }
+
     /// Leaves entries that are over in the table, for somebody else to
-    /// [sweep](crate::PgStore::sweep) it. Default: the store does, some pages of the table at a time and
-    /// one process after the other, because a table that is forgotten grows for ever.
+    /// [sweep](crate::PgStore::sweep) it. Default: the store does, some pages of the table at a time,
+    /// and of many processes one, because a table that is forgotten grows for ever.
     pub fn without_sweeping(mut self) -> Self {
-        self.is_sweeping = false;
+        self.sweep_interval = None;
         self
     }
 
@@ -116,6 +126,16 @@ impl PgConfig {
     /// One connection, for who looks or migrates.
     pub(crate) fn single(&self) -> Result<Pool, ConnectError> {
         Ok(Pool::new(self.parsed()?, 1, self.connect_timeout, None))
+    }
+
+    /// Connections for transactions of handlers, whose statements take as long as they take.
+    pub(crate) fn transactions(&self, connections: usize) -> Result<Pool, ConnectError> {
+        let mut parsed = self.parsed()?;
+        // A statement whose connection was given up must not hold its locks until it has ended.
+        let options = parsed.get_options().unwrap_or_default();
+        let options = format!("{options} -c client_connection_check_interval=1000");
+        parsed.options(options);
+        Ok(Pool::new(parsed, connections, self.connect_timeout, None))
     }
 
     fn parsed(&self) -> Result<Config, ConnectError> {
@@ -150,7 +170,7 @@ impl fmt::Debug for PgConfig {
             .field("connect_timeout", &self.connect_timeout)
             .field("command_timeout", &self.command_timeout)
             .field("connections", &self.connections)
-            .field("is_sweeping", &self.is_sweeping)
+            .field("sweep_interval", &self.sweep_interval)
             .finish()
     }
 }
@@ -179,6 +199,7 @@ mod tests {
         let config = PgConfig::from("postgres://127.0.0.1");
         assert!(config.clone().with_connect_timeout(Duration::ZERO).is_err());
         assert!(config.clone().with_command_timeout(Duration::ZERO).is_err());
+        assert!(config.clone().with_sweep_interval(Duration::ZERO).is_err());
         assert!(config.with_connections(0).is_err());
     }
 }

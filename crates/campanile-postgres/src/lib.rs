@@ -55,6 +55,7 @@ mod config;
 mod connect;
 mod error;
 mod failure;
+mod inbox;
 mod migrate;
 mod pool;
 mod store;
@@ -63,5 +64,10 @@ mod told;
 
 pub use self::config::PgConfig;
 pub use self::error::ConnectError;
+pub use self::inbox::{
+    CarryTransaction, Connection, Inbox, InboxError, InboxLayer, InboxService, Isolation,
+    Transaction, TransactionError,
+};
 pub use self::migrate::migrate;
 pub use self::store::PgStore;
+pub use tokio_postgres;

@@ -46,10 +46,11 @@ const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 /// # Cancellation
 /// A dropped call may have been applied or not, as if it had failed; no other call gets its answer.
 #[derive(Clone)]
-pub struct PgStore(Arc<Inner>);
+pub struct PgStore(pub(crate) Arc<Inner>);
 
 pub(crate) struct Inner {
     pub(crate) pool: Pool,
+    pub(crate) config: PgConfig,
     command_timeout: Duration,
     sweeper: Option<Sweeper>,
 }
@@ -68,9 +69,9 @@ impl PgStore {
         let config = config.into();
         let pool = config.pool()?;
         look(&config.single()?, config.connect_timeout.min(LONGEST)).await?;
-        let sweeper = config.is_sweeping.then(Sweeper::default);
+        let sweeper = config.sweep_interval.map(Sweeper::new);
         let command_timeout = config.command_timeout.min(LONGEST);
-        Ok(Self(Arc::new(Inner { pool, command_timeout, sweeper })))
+        Ok(Self(Arc::new(Inner { pool, config, command_timeout, sweeper })))
     }
 
     /// Goes through the table once and deletes what is over; says how many entries that were. For who
@@ -105,7 +106,7 @@ impl Store for PgStore {
     }
 
     async fn apply_batch(&self, commands: Vec<Command>) -> Vec<Result<Answer, StoreError>> {
-        let Inner { pool, command_timeout, sweeper } = &*self.0;
+        let Inner { pool, command_timeout, sweeper, .. } = &*self.0;
         if let Some(sweeper) = sweeper {
             sweeper.begin(&self.0);
         }

@@ -3,13 +3,15 @@
 mod lost;
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
 
 use crate::clock::Clock;
 use crate::wakers::Wakers;
-use crate::{FencingToken, IdempotencyKey, LockLost, LostCause};
+use crate::{FencingToken, Grant, IdempotencyKey, LockLost, LostCause};
 
 pub use self::lost::Lost;
 
@@ -23,7 +25,7 @@ pub struct Lock(Arc<Inner>);
 
 struct Inner {
     key: IdempotencyKey,
-    token: FencingToken,
+    grant: Grant,
     attempt: u32,
     clock: Clock,
     /// Nanoseconds of `clock`.
@@ -31,6 +33,18 @@ struct Inner {
     /// Zero while it is held, else the code of a [`LostCause`].
     loss: AtomicU8,
     wakers: Wakers,
+    /// Boxed, since there mostly is none.
+    completion: OnceLock<Box<Completion>>,
+}
+
+/// How an entry was completed by another than the keeper: together with the handler's effect.
+#[doc(hidden)]
+#[derive(Clone, Debug)]
+pub struct Completion {
+    /// What later duplicates are answered with.
+    pub reply: Option<Bytes>,
+    /// By the store's clock.
+    pub at: SystemTime,
 }
 
 impl Lock {
@@ -41,7 +55,7 @@ impl Lock {
 
     /// The fencing token: rises with each grant of this key.
     pub fn token(&self) -> FencingToken {
-        self.0.token
+        self.0.grant.token
     }
 
     /// Which attempt this is; the first is 1.
@@ -77,20 +91,40 @@ impl Lock {
     #[doc(hidden)]
     pub fn new(
         key: IdempotencyKey,
-        token: FencingToken,
+        grant: Grant,
         attempt: u32,
         clock: Clock,
         deadline: Duration,
     ) -> Self {
         Self(Arc::new(Inner {
             key,
-            token,
+            grant,
             attempt,
             clock,
             deadline: AtomicU64::new(nanos(deadline)),
             loss: AtomicU8::new(HELD),
             wakers: Wakers::default(),
+            completion: OnceLock::new(),
         }))
+    }
+
+    /// What the entry is compared with. For who changes it beside the keeper.
+    #[doc(hidden)]
+    pub fn grant(&self) -> Grant {
+        self.0.grant
+    }
+
+    /// The entry was completed, by this grant and beside the keeper, which need not do it any more.
+    #[doc(hidden)]
+    pub fn complete(&self, completion: Completion) {
+        // A grant completes its entry once.
+        let _ = self.0.completion.set(Box::new(completion));
+    }
+
+    /// How it was, if it was.
+    #[doc(hidden)]
+    pub fn completion(&self) -> Option<&Completion> {
+        self.0.completion.get().map(|completion| &**completion)
     }
 
     /// A renewal was confirmed. A lock that is lost stays lost. For the keeper.
@@ -116,7 +150,7 @@ impl Lock {
         }
         decode(self.0.loss.load(Ordering::Acquire)).map(|cause| LockLost {
             key: self.0.key.clone(),
-            token: self.0.token,
+            token: self.0.grant.token,
             cause,
         })
     }
@@ -168,12 +202,14 @@ mod tests {
     use tokio_test::{assert_pending, assert_ready, task};
 
     use super::*;
+    use crate::Owner;
 
     fn lock(clock: &Arc<AtomicU64>) -> Lock {
         let key = IdempotencyKey::new("k").unwrap();
         let seconds = clock.clone();
         let clock = Clock::from_fn(move || Duration::from_secs(seconds.load(Ordering::Relaxed)));
-        Lock::new(key, FencingToken::new(7).unwrap(), 1, clock, Duration::from_secs(10))
+        let grant = Grant { token: FencingToken::new(7).unwrap(), owner: Owner::new(1).unwrap() };
+        Lock::new(key, grant, 1, clock, Duration::from_secs(10))
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use campanile_core::limits::{MAX_BACKOFF, MAX_ERROR_BYTES};
-use campanile_core::{BoxError, Classify, Disposition, Lock, Outcome, Parked, error};
+use campanile_core::{BoxError, Classify, Disposition, Lock, LockLost, Outcome, Parked, error};
 use tower_service::Service;
 
 use super::running::Running;
@@ -28,6 +28,10 @@ pub(super) fn failed<S: Service<R>, R, C>(
         let (error, disposition) = (text(&*source), classify(guard, &*source));
         (source, error, disposition)
     });
+    // It belongs to another grant, which says nothing about the record.
+    if let Some(lost) = source.downcast_ref::<LockLost>().filter(|_| running.is_superseded()) {
+        return State::refused(IdempotencyError::LockLost(lost.clone()));
+    }
     let held = running.finish();
     let attempt = held.lock().attempt();
     let backoff = guard.backoff.delay(attempt);

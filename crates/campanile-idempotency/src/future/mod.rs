@@ -20,7 +20,7 @@ use tower_service::Service;
 
 use self::acquired::acquired;
 use self::failure::failed;
-use self::replies::encode;
+pub(crate) use self::replies::encode;
 use self::running::Running;
 use self::state::{State, StateProj, Then};
 use crate::error::{IdempotencyError, Panicked};
@@ -213,6 +213,11 @@ where
     S: Service<R>,
     C: ReplyCodec<S::Response>,
 {
+    if let Some(completion) = running.completion() {
+        let mut held = running.finish();
+        held.drop_means(Settlement::Completed(completion));
+        return State::answer(Outcome::Processed(reply));
+    }
     let kept = match encode(shared, running.key(), &reply) {
         Ok(kept) => kept,
         Err(error) => return failed(shared, running, error),

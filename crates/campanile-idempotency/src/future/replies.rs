@@ -12,7 +12,7 @@ use crate::reply::ReplyCodec;
 
 /// The bytes to keep. The effect has happened, so nothing here is an error, unless a policy wants the
 /// reply at any price.
-pub(super) fn encode<T, C: ReplyCodec<T>>(
+pub(crate) fn encode<T, C: ReplyCodec<T>>(
     shared: &Shared<C>,
     key: &IdempotencyKey,
     reply: &T,

@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use campanile_core::{IdempotencyKey, Interrupt, LockLost, LostCause};
+use campanile_core::{Completion, IdempotencyKey, Interrupt, LockLost, LostCause};
 
 use crate::error::Panicked;
 use crate::keeper::{HeldLock, Settlement};
@@ -36,6 +36,16 @@ impl Running {
     /// Whether the lock is lost, and how.
     pub(super) fn loss(&self) -> Option<LockLost> {
         self.held.as_ref().expect("until it has ended").lock().loss()
+    }
+
+    /// Whether the store says that the lock is another's.
+    pub(super) fn is_superseded(&self) -> bool {
+        self.loss().is_some_and(|lost| lost.cause == LostCause::Superseded)
+    }
+
+    /// How the inner service has completed the entry, if it has.
+    pub(super) fn completion(&self) -> Option<Completion> {
+        self.held.as_ref().expect("until it has ended").lock().completion().cloned()
     }
 
     /// Runs user code.

@@ -86,7 +86,7 @@ impl<S: Service<R>, R> State<S, R> {
             Settlement::Fail { .. } => tracing::debug_span!("fail"),
             Settlement::Release { .. } => tracing::debug_span!("release"),
             Settlement::Reject { .. } => tracing::debug_span!("reject"),
-            Settlement::Expire => Span::none(),
+            Settlement::Completed(_) | Settlement::Expire => Span::none(),
         };
         Self::Settling { settling: held.settle(settlement), then: Some(then), span }
     }

@@ -82,6 +82,11 @@ impl LockKeeper {
         Report { settled: matches!(tokio::time::timeout(at_most, settled).await, Ok(Ok(()))) }
     }
 
+    /// Whether it is a handle of the same keeper.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        self.messages.same_channel(&other.messages)
+    }
+
     /// Warns if the store may take longer for a call than locks of this time to live allow.
     pub(crate) fn warn_of_short(&self, ttl: Duration) {
         calls::warn_of_longer(self.longest_call, call_limit(ttl));

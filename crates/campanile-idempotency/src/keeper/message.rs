@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use campanile_core::{Fingerprint, Interrupt, LockLost, Retention, StoreKey};
+use campanile_core::{Completion, Fingerprint, Interrupt, LockLost, Retention, StoreKey};
 use tokio::sync::oneshot;
 
 use super::{HeldLock, Settled};
@@ -76,6 +76,8 @@ pub(crate) enum Settlement {
     Reject {
         reason: Box<str>,
     },
+    /// Nothing is sent: it was completed already, together with the handler's effect.
+    Completed(Completion),
     /// Nothing is sent: the lock expires by itself, or is lost already.
     Expire,
 }

@@ -177,9 +177,10 @@ impl Held {
         let Terms { ttl, max_hold, .. } = *slot.terms;
         let deadline = deadline(sent, ttl);
         let key = slot.key.key().clone();
+        let grant = Grant { token, owner: slot.owner };
         Self {
-            lock: Lock::new(key, token, attempt.into(), clock.clone(), deadline),
-            grant: Grant { token, owner: slot.owner },
+            lock: Lock::new(key, grant, attempt.into(), clock.clone(), deadline),
+            grant,
             attempt,
             renew_at: renew_at(sent, ttl),
             hold_until: sent + max_hold,
@@ -213,7 +214,7 @@ impl Settling {
             }
             Settlement::Release { ran } => Operation::Release { grant, ran },
             Settlement::Reject { reason } => Operation::Reject { grant, reason },
-            Settlement::Expire => return None,
+            Settlement::Completed(_) | Settlement::Expire => return None,
         })
     }
 

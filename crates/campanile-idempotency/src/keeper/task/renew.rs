@@ -1,6 +1,6 @@
 //! Renewing, and finding out that a lock is lost.
 
-use campanile_core::{Answer, LostCause, Reply};
+use campanile_core::{Answer, LostCause, Reply, State};
 
 use super::Task;
 use crate::keeper::calls::Sent;
@@ -22,6 +22,8 @@ impl<S: Store> Task<S> {
         };
         match answer.map(|answer| answer.reply) {
             Ok(Reply::Renewed) => held.renewed(sent.at, ttl),
+            // By this very grant: its handler's transaction, which is about to say so.
+            Ok(Reply::Settled(State::Completed)) => held.renew_at = held.lock.deadline(),
             Ok(Reply::Lost | Reply::Settled(_)) => {
                 tracing::warn!(token = held.grant.token.get(), "lock lost to another grant");
                 held.lock.lose(LostCause::Superseded);

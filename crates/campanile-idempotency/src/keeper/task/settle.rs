@@ -3,7 +3,7 @@
 use std::time::SystemTime;
 
 use campanile_core::limits::MAX_ERROR_BYTES;
-use campanile_core::{Answer, Reply};
+use campanile_core::{Answer, Completion, Reply};
 
 use super::{Task, corrupt, is_unreadable, repeat_after};
 use crate::keeper::ends::Known;
@@ -19,11 +19,16 @@ impl<S: Store> Task<S> {
         let Phase::Held(held) = std::mem::replace(&mut slot.phase, Phase::Ended) else {
             unreachable!("a held lock is settled once, and its slot stays until then");
         };
-        if let Settlement::Expire = settlement {
-            self.end_when_idle(index);
-            return;
-        }
         let (grant, attempt) = (held.grant, held.attempt);
+        match settlement {
+            Settlement::Expire => return self.end_when_idle(index),
+            Settlement::Completed(Completion { reply, at }) => {
+                let attempts = attempt.into();
+                slot.ended(Known::Completed { reply, attempts, completed_at: at }, &self.clock);
+                return self.end_when_idle(index);
+            }
+            _ => {}
+        }
         slot.phase = Phase::Settling(Settling { grant, attempt, settlement, reply, tries: 0 });
         // A renewal that is only queued is overtaken: its place now holds the settlement.
         if slot.way != Way::Sent {

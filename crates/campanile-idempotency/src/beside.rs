@@ -1,0 +1,47 @@
+//! For who completes an entry beside the keeper, in one transaction with the handler's effect.
+//!
+//! The layer's part is small: it says what the entry is to become, and, where the
+//! [`Lock`] says that the entry was completed, it has nothing left to record.
+
+use campanile_core::{Command, Lock, Operation, StoreKey};
+
+use crate::error::ReplyTooLarge;
+use crate::future::encode;
+use crate::keeper::LockKeeper;
+use crate::layer::IdempotencyLayer;
+use crate::reply::ReplyCodec;
+
+impl<E, C> IdempotencyLayer<E, C> {
+    /// Whether its locks are this keeper's.
+    #[doc(hidden)]
+    pub fn is_kept_by(&self, keeper: &LockKeeper) -> bool {
+        self.guard.keeper.is(keeper)
+    }
+
+    /// What completes the entry under this lock, with this reply.
+    ///
+    /// # Errors
+    /// As the policy for replies that are too large says.
+    #[doc(hidden)]
+    pub fn completion<T>(&self, lock: &Lock, reply: &T) -> Result<Command, ReplyTooLarge>
+    where
+        C: ReplyCodec<T>,
+    {
+        let reply = encode(&self.shared(), lock.key(), reply)?;
+        let attempt = u16::try_from(lock.attempt()).unwrap_or(u16::MAX);
+        let operation =
+            Operation::Complete { grant: lock.grant(), attempt, fingerprint: None, reply };
+        Ok(self.command(lock, operation))
+    }
+
+    /// What asks how the entry under this lock stands: a renewal.
+    #[doc(hidden)]
+    pub fn renewal(&self, lock: &Lock) -> Command {
+        self.command(lock, Operation::Renew { grant: lock.grant(), ttl: self.terms.ttl })
+    }
+
+    fn command(&self, lock: &Lock, operation: Operation) -> Command {
+        let key = StoreKey::new(self.guard.namespace.clone(), lock.key().clone());
+        Command { key, operation, retention: self.terms.retention }
+    }
+}

@@ -1,0 +1,47 @@
+//! The layer.
+
+use std::fmt;
+use std::sync::Arc;
+
+use campanile_idempotency::reply::NoReply;
+use campanile_idempotency::{IdempotencyLayer, IdempotencyService};
+use tower_layer::Layer;
+
+use super::Inbox;
+use super::service::InboxService;
+
+/// An [`IdempotencyLayer`] whose handler works in a transaction, committed together with the completion
+/// of the entry. Made by [`Inbox::layer`].
+pub struct InboxLayer<E, C = NoReply> {
+    inbox: Inbox,
+    layer: Arc<IdempotencyLayer<E, C>>,
+}
+
+impl<E, C> InboxLayer<E, C> {
+    pub(super) fn new(inbox: Inbox, layer: IdempotencyLayer<E, C>) -> Self {
+        Self { inbox, layer: Arc::new(layer) }
+    }
+}
+
+impl<S, E, C> Layer<S> for InboxLayer<E, C> {
+    type Service = IdempotencyService<InboxService<S, E, C>, E, C>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        self.layer.layer(InboxService::new(inner, self.inbox.clone(), self.layer.clone()))
+    }
+}
+
+impl<E, C> Clone for InboxLayer<E, C> {
+    fn clone(&self) -> Self {
+        Self { inbox: self.inbox.clone(), layer: self.layer.clone() }
+    }
+}
+
+impl<E, C> fmt::Debug for InboxLayer<E, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("InboxLayer")
+            .field("inbox", &self.inbox)
+            .field("layer", &self.layer)
+            .finish()
+    }
+}

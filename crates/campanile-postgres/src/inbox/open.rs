@@ -1,0 +1,152 @@
+//! An open transaction, from BEGIN to its end.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use campanile_core::{Command, Operation};
+use futures_util::future::join;
+use tokio::time::timeout;
+use tokio_postgres::error::{Severity, SqlState};
+use tokio_postgres::{Error, Statement};
+
+use super::error::InboxError;
+use super::isolation::Isolation;
+use super::transaction::Transaction;
+use crate::call::retention_micros;
+use crate::pool::Lease;
+
+/// A transaction that was begun. Dropped, its connection is closed, which rolls it back.
+pub(super) struct Open {
+    lease: Arc<Lease>,
+    conclude: Statement,
+    limit: Duration,
+}
+
+/// Why a transaction was not committed, as far as that is known.
+pub(super) enum NotCommitted {
+    /// It met another, or broke before it could be committed: it may be run again.
+    Again(Error),
+    /// The entry is not this grant's to complete; or this grant has completed it before.
+    Over,
+    /// No answer came: it may have been committed.
+    Unknown,
+    /// It never will be.
+    Failed(InboxError),
+}
+
+const CONCLUDE: &str = "SELECT campanile.conclude($1, $2, $3, $4, $5, $6)";
+const ENDED_BY_HANDLER: &str = "CI001";
+const OVER: &str = "CI002";
+
+impl Open {
+    /// Begins a transaction over this connection; what each of its ends may take is `limit`.
+    pub(super) async fn begin(
+        lease: Lease,
+        isolation: Isolation,
+        limit: Duration,
+    ) -> Result<Self, Error> {
+        // Prepared once for each connection.
+        let conclude = lease.prepare_cached(CONCLUDE).await?;
+        lease.batch_execute(isolation.begin()).await?;
+        Ok(Self { lease: Arc::new(lease), conclude, limit })
+    }
+
+    /// For the handler.
+    pub(super) fn handle(&self) -> Transaction {
+        Transaction::new(&self.lease)
+    }
+
+    /// Whether its connection broke, which has rolled it back.
+    pub(super) fn is_broken(&self) -> bool {
+        self.lease.is_closed()
+    }
+
+    /// Rolls it back, and gives the connection back; closes it where that is not to be had.
+    pub(super) async fn roll_back(self) {
+        let Self { lease, limit, .. } = self;
+        // Somebody may still have it; it is closed when they let it go.
+        if let Some(lease) = Arc::into_inner(lease)
+            && let Ok(Ok(())) = timeout(limit, lease.batch_execute("ROLLBACK")).await
+        {
+            lease.end();
+        }
+    }
+
+    /// Commits it alone.
+    pub(super) async fn commit(self) -> Result<(), NotCommitted> {
+        let Self { lease, limit, .. } = self;
+        let lease = Arc::into_inner(lease).ok_or(IN_USE)?;
+        match timeout(limit, lease.batch_execute("COMMIT")).await {
+            Ok(Ok(())) => lease.end(),
+            Ok(Err(error)) => return Err(of_commit(error)),
+            Err(_) => return Err(NotCommitted::Unknown),
+        }
+        Ok(())
+    }
+
+    /// Completes the entry in it, and commits it; says when it was completed.
+    pub(super) async fn conclude(self, completion: &Command) -> Result<SystemTime, NotCommitted> {
+        let Self { lease, conclude, limit } = self;
+        let lease = Arc::into_inner(lease).ok_or(IN_USE)?;
+        let Operation::Complete { grant, reply, .. } = &completion.operation else {
+            unreachable!("only a completion concludes");
+        };
+        let (token, owner) = (grant.token.get().cast_signed(), grant.owner.get().cast_signed());
+        let space = completion.key.namespace().as_str();
+        let digest = completion.key.digest();
+        let key = &digest[..];
+        let reply = reply.as_ref().map(Bytes::as_ref);
+        let kept = retention_micros(completion.retention.completed);
+        let parameters: &[&(dyn tokio_postgres::types::ToSql + Sync)] =
+            &[&space, &key, &token, &owner, &reply, &kept];
+        // Sent together: behind a `conclude` that raises, COMMIT rolls back.
+        let concluding = lease.query_one(&conclude, parameters);
+        let both = join(concluding, lease.batch_execute("COMMIT"));
+        let (concluded, committed) =
+            timeout(limit, both).await.map_err(|_| NotCommitted::Unknown)?;
+        match (concluded.and_then(|row| row.try_get(0)), committed) {
+            (Ok(at), Ok(())) => {
+                lease.end();
+                Ok(at)
+            }
+            (Ok(_), Err(error)) => Err(of_commit(error)),
+            (Err(error), committed) => {
+                if committed.is_ok() {
+                    lease.end();
+                }
+                Err(of_conclude(error))
+            }
+        }
+    }
+}
+
+const IN_USE: NotCommitted = NotCommitted::Failed(InboxError::InUse);
+
+fn of_conclude(error: Error) -> NotCommitted {
+    match error.code().map(SqlState::code) {
+        Some(ENDED_BY_HANDLER) => NotCommitted::Failed(InboxError::EndedByHandler),
+        Some(OVER) => NotCommitted::Over,
+        _ => of_commit(error),
+    }
+}
+
+/// The server says `ERROR` of what it has rolled back. Whatever ends the connection may also have come
+/// after the commit, while that waited for a replica.
+fn of_commit(error: Error) -> NotCommitted {
+    let severity = error.as_db_error().and_then(|error| error.parsed_severity());
+    if severity != Some(Severity::Error) {
+        NotCommitted::Unknown
+    } else if is_conflict(&error) {
+        NotCommitted::Again(error)
+    } else {
+        NotCommitted::Failed(InboxError::NotCommitted(error))
+    }
+}
+
+/// Whether two transactions met, of which one has to be run again.
+pub(super) fn is_conflict(error: &Error) -> bool {
+    error.code().is_some_and(|state| {
+        [SqlState::T_R_SERIALIZATION_FAILURE, SqlState::T_R_DEADLOCK_DETECTED].contains(state)
+    })
+}

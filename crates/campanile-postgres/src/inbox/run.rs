@@ -1,0 +1,179 @@
+//! One request, from its first BEGIN to what the entry says in the end.
+
+use std::error::Error as StdError;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use campanile_core::error::{find, not_run};
+use campanile_core::{
+    BoxError, BoxableError, CarryLock, Completion, Lock, LostCause, Operation, Reply, State,
+};
+use campanile_idempotency::{Backoff, IdempotencyLayer, ReplyCodec, Store, StoreError};
+use tokio::time::{sleep, timeout};
+use tower_service::Service;
+
+use super::Inbox;
+use super::error::InboxError;
+use super::open::{NotCommitted, Open, is_conflict};
+use super::transaction::CarryTransaction;
+
+/// Between two looks at an entry whose commit was not answered.
+const PAUSE: Duration = Duration::from_millis(50);
+
+pub(super) struct Run<E, C> {
+    inbox: Inbox,
+    layer: Arc<IdempotencyLayer<E, C>>,
+    /// None where a policy lets requests through without one; then nothing is recorded.
+    lock: Option<Lock>,
+}
+
+/// Why a run has no reply.
+enum Ended {
+    /// It may be run again.
+    Again(BoxError),
+    Failed(BoxError),
+}
+
+use Ended::{Again, Failed};
+
+impl<E, C> Run<E, C> {
+    pub(super) fn new(
+        inbox: Inbox,
+        layer: Arc<IdempotencyLayer<E, C>>,
+        lock: Option<Lock>,
+    ) -> Self {
+        Self { inbox, layer, lock }
+    }
+
+    /// Runs the handler until its transaction is committed, or its failure is its own.
+    pub(super) async fn process<S, R>(
+        self,
+        mut service: S,
+        request: R,
+    ) -> Result<S::Response, BoxError>
+    where
+        R: CarryLock + CarryTransaction + Clone,
+        S: Service<R>,
+        S::Error: BoxableError,
+        C: ReplyCodec<S::Response>,
+    {
+        let backoff =
+            Backoff::new(Duration::from_millis(10), Duration::from_secs(1)).expect("it rises");
+        let mut runs = 0;
+        loop {
+            let source = match self.run(&mut service, request.clone()).await {
+                Ok(reply) => return Ok(reply),
+                Err(Failed(error)) => return Err(error),
+                Err(Again(error)) => error,
+            };
+            runs += 1;
+            if runs > self.inbox.max_reruns() {
+                return Err(InboxError::GivenUp { runs, source }.into());
+            }
+            tracing::debug!(runs, error = &*source as &dyn StdError, "run in a new transaction");
+            sleep(backoff.delay(runs)).await;
+            poll_fn(|cx| service.poll_ready(cx)).await.map_err(Into::into)?;
+        }
+    }
+
+    /// Runs it once.
+    async fn run<S, R>(&self, service: &mut S, mut request: R) -> Result<S::Response, Ended>
+    where
+        R: CarryLock + CarryTransaction,
+        S: Service<R>,
+        S::Error: BoxableError,
+        C: ReplyCodec<S::Response>,
+    {
+        let open = self.begin().await?;
+        request.set_transaction(open.handle());
+        let called: Result<_, BoxError> = service.call(request).await.map_err(Into::into);
+        let reply = match called {
+            Ok(reply) => reply,
+            Err(error) => {
+                let is_conflict = find(&*error).is_some_and(is_conflict);
+                let is_broken = open.is_broken();
+                open.roll_back().await;
+                return Err(if is_conflict || is_broken { Again(error) } else { Failed(error) });
+            }
+        };
+        let Some(lock) = &self.lock else {
+            // There is no entry that could tell, and no record of it, so nothing to wait for.
+            let committed = open.commit().await;
+            return committed.map(|()| reply).map_err(|not| self.unrecorded(not));
+        };
+        let completion = match self.layer.completion(lock, &reply) {
+            Ok(completion) => completion,
+            Err(error) => {
+                open.roll_back().await;
+                return Err(Failed(error.into()));
+            }
+        };
+        let at = match open.conclude(&completion).await {
+            Ok(at) => at,
+            Err(NotCommitted::Again(error)) => return Err(Again(error.into())),
+            Err(NotCommitted::Failed(error)) => return Err(Failed(error.into())),
+            Err(NotCommitted::Over | NotCommitted::Unknown) => self.settled(lock).await?,
+        };
+        if let Operation::Complete { reply, .. } = completion.operation {
+            lock.complete(Completion { reply, at });
+        }
+        Ok(reply)
+    }
+
+    async fn begin(&self) -> Result<Open, Ended> {
+        let pool = self.inbox.pool();
+        let (wait, limit) = (self.inbox.max_wait(), self.inbox.limit());
+        let lease = match timeout(wait, pool.lease()).await {
+            Ok(Ok(lease)) => lease,
+            // The server may be on its way back.
+            Ok(Err(error)) => return Err(Again(not_run(pool.unreachable(error)).into())),
+            Err(_) => return Err(Failed(not_run(pool.exhausted(wait)).into())),
+        };
+        match timeout(limit, Open::begin(lease, self.inbox.isolation(), limit)).await {
+            Ok(Ok(open)) => Ok(open),
+            Ok(Err(error)) => {
+                // The others are as old, and their server has gone away, too.
+                pool.renew();
+                Err(Again(not_run(error).into()))
+            }
+            Err(_) => Err(Again(not_run(StoreError::timeout("BEGIN was not answered")).into())),
+        }
+    }
+
+    /// What came of a transaction whose commit was not answered: when the entry was completed by it.
+    ///
+    /// The entry's row is locked by a commit that is still at work, and the renewal that asks waits for
+    /// it. Should one come even later, it finds that it is too late: only the transaction that takes the
+    /// entry out of PROCESSING is committed.
+    async fn settled(&self, lock: &Lock) -> Result<SystemTime, Ended> {
+        let store = self.inbox.store();
+        loop {
+            if let Ok(answer) = store.apply(self.layer.renewal(lock)).await {
+                match answer.reply {
+                    // Not long ago: the entry does not tell this grant when.
+                    Reply::Settled(State::Completed) => return Ok(answer.now),
+                    Reply::Renewed => {
+                        return Err(Again("the connection broke before the commit".into()));
+                    }
+                    Reply::Lost | Reply::Settled(_) => lock.lose(LostCause::Superseded),
+                    _ => {}
+                }
+            }
+            if let Some(lost) = lock.loss() {
+                return Err(Failed(lost.into()));
+            }
+            sleep(PAUSE).await;
+        }
+    }
+
+    fn unrecorded(&self, not: NotCommitted) -> Ended {
+        match not {
+            NotCommitted::Again(error) => Again(error.into()),
+            NotCommitted::Failed(error) => Failed(error.into()),
+            NotCommitted::Over | NotCommitted::Unknown => {
+                Failed("whether the transaction was committed is not known".into())
+            }
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! The transactional inbox on a real Postgres.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+mod effects;
+#[path = "../postgres/support.rs"]
+#[allow(dead_code, reason = "other tests need more of it")]
+mod support;
+mod world;

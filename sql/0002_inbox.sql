@@ -1,0 +1,48 @@
+-- Version 2 of Campanile's schema: the entry completed in the transaction of the handler's own writes.
+--
+-- Run it once, in one transaction, as the owner of the schema, and grant what it adds as before:
+--
+--     GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA campanile TO app;
+
+INSERT INTO campanile.migration (version) VALUES (2);
+
+-- conclude: complete the key's grant as the last statement of the transaction that the inbox began and
+-- its handler wrote in. Says when that was.
+--
+-- Unlike complete it raises where there is nothing left to do, so that the COMMIT which is sent behind
+-- it rolls back: of all transactions of a grant, only the one that takes the entry out of PROCESSING is
+-- ever committed.
+--
+-- CI001: the handler has ended the transaction by itself. CI002: the entry is not this grant's to
+-- complete, or was completed by it before.
+
+CREATE FUNCTION campanile.conclude(
+    space text, asked bytea, its_token bigint, its_owner bigint, its_reply bytea, retention bigint
+) RETURNS timestamptz
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    instant timestamptz;
+BEGIN
+    -- What was set for the transaction alone is gone with it.
+    IF current_setting('campanile.inbox', true) IS DISTINCT FROM 'open' THEN
+        RAISE EXCEPTION 'the handler has ended the transaction of its inbox' USING ERRCODE = 'CI001';
+    END IF;
+    UPDATE campanile.entry e
+    SET state = 'C', at = clock_timestamp(),
+        expires_at = campanile.after(clock_timestamp(), retention),
+        burial = false, doomed = false, error = NULL, reply = its_reply
+    WHERE e.namespace = space AND e.key = asked AND e.token = its_token AND e.owner = its_owner
+        AND e.state = 'P' AND e.expires_at > clock_timestamp()
+    RETURNING e.at INTO instant;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'the grant is over' USING ERRCODE = 'CI002';
+    END IF;
+    RETURN instant;
+END
+$$;
+
+REVOKE ALL ON FUNCTION campanile.conclude FROM PUBLIC;
