@@ -13,21 +13,24 @@ use crate::store::Inner;
 /// How many pages of the table are gone through at a time: 2 MiB, some milliseconds.
 const PAGES: i32 = 256;
 
-/// Between two ways through the table. What is over takes space for so long; it takes days until it is.
-const REST: Duration = Duration::from_secs(10 * 60);
-
 /// Goes through the table while the store is used.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Sweeper {
+    interval: Duration,
     is_running: Arc<AtomicBool>,
 }
 
 impl Sweeper {
+    /// It rests so long before it goes through the table, each time.
+    pub(crate) fn new(interval: Duration) -> Self {
+        Self { interval, is_running: Arc::default() }
+    }
+
     /// Begins, on the runtime that uses the store, unless that was done.
     pub(crate) fn begin(&self, store: &Arc<Inner>) {
         if !self.is_running.swap(true, Ordering::Relaxed) {
             let running = Running(Arc::clone(&self.is_running));
-            tokio::spawn(run(Arc::downgrade(store), running));
+            tokio::spawn(run(Arc::downgrade(store), self.interval, running));
         }
     }
 }
@@ -41,12 +44,12 @@ impl Drop for Running {
     }
 }
 
-async fn run(store: Weak<Inner>, _running: Running) {
+async fn run(store: Weak<Inner>, interval: Duration, _running: Running) {
     let mut first = 0;
     loop {
         // Rests first: a process that is started again and again does not sweep each time.
         if first == 0 {
-            sleep(REST).await;
+            sleep(interval).await;
         }
         let Some(store) = store.upgrade() else {
             return;

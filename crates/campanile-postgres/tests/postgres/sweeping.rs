@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use campanile_core::{Command, Operation, Reply, Retention};
 use campanile_idempotency::Store;
+use campanile_postgres::PgStore;
 
 use crate::support::{Database, acquire, acquired, apply, command, complete, key, replies};
 
@@ -38,6 +39,27 @@ async fn what_is_over_is_swept_away_and_nothing_else() {
     assert_eq!(store.sweep().await.unwrap(), (MANY - kept) as u64);
     assert_eq!(database.psql("SELECT count(*) FROM campanile.entry"), kept.to_string());
     assert_eq!(store.sweep().await.unwrap(), 0);
+}
+
+#[tokio::test]
+async fn a_store_that_is_used_sweeps_by_itself_and_one_that_should_not_does_not() {
+    let database = Database::new().await;
+    let often = database.config().with_sweep_interval(Duration::from_millis(10)).unwrap();
+    let without = PgStore::connect(often.clone().without_sweeping()).await.unwrap();
+    let command = |name| Command { key: key(name), operation: acquire(1), retention: BRIEFLY };
+    replies(vec![without.apply(command("over")).await]);
+    an_hour_later(&database);
+    let store = PgStore::connect(often).await.unwrap();
+    assert_eq!(database.psql("SELECT count(*) FROM campanile.entry"), "1");
+    replies(vec![store.apply(command("another")).await]);
+    let is_gone = || (database.psql("SELECT count(*) FROM campanile.entry") == "1").then_some(());
+    while is_gone().is_none() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    // Whoever is dropped sweeps no more.
+    drop(store);
+    an_hour_later(&database);
+    assert_eq!(without.sweep().await.unwrap(), 1);
 }
 
 #[tokio::test]
