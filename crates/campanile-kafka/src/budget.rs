@@ -50,8 +50,8 @@ impl AddAssign for Amount {
     }
 }
 
-/// What came in and what was finished. Each side of these is written by one thread alone, so that neither
-/// needs more than a load and a store.
+/// What came in and what was finished. Each side of these two is written by one thread alone, so that
+/// neither needs more than a load and a store.
 #[derive(Default)]
 pub(crate) struct Stock {
     received: Tally,

@@ -63,6 +63,8 @@
 //!   answered one, and all go on; a probe whose handler runs for more than 6 s counts as answered. None
 //!   of this counts as an attempt. What is given up goes where [`GivenUp`] says: by default the consumer
 //!   stops there. Other errors are classified; see [`with_classifier`](Consumer::with_classifier).
+//! * **Outputs.** What a handler gives out for other topics can be [committed in one
+//!   transaction](Consumer::serve_transactional) with the offsets of what it read.
 //! * **Dead letters.** With [`DeadLetter`], what is given up is published to a topic of its own; when
 //!   the brokers have acknowledged that, the key's entry becomes FAILED; then the offset is committed.
 //!   So a record is lost nowhere, and a letter may be there twice. While a letter cannot be published,
@@ -104,6 +106,7 @@
 //!   services.
 //! * `dead_letter` publishes what is given up, and `retry_topics` what waits; both through `publish`,
 //!   which waits for acknowledgements.
+//! * `transaction` commits [`Outputs`] with the offsets.
 //! * `retention` compares for how long a topic's records and their entries are kept.
 //! * `vitals` is what a [`Handle`] can see: `status` and `health` are made of it.
 //! * `watermark` is the one place that knows which offset may be committed.

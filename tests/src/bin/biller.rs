@@ -1,6 +1,6 @@
 //! A consumer process to be killed and stopped: bills records whose payload is a key, in transactions.
 //! Arguments: brokers, group, topic, topic of the invoices, transactional id, Redis URL or `none`, then
-//! options: settings of librdkafka as `session.timeout.ms=3000`.
+//! options: `interval_ms=20`, and settings of librdkafka as `session.timeout.ms=3000`.
 //!
 //! An invoice has the record's key, and as its payload `KEY PARTITION@OFFSET`: the record's payload, and
 //! where it stood. With a Redis there is one for each key, without one for each record.
@@ -23,12 +23,16 @@ async fn main() -> Result<(), BoxError> {
         arguments.map_err(|given| format!("six arguments, not {given:?}"))?;
 
     let mut config = ConsumerConfig::new(brokers, group);
+    let mut transactions = Transactions::new(id);
     for option in options {
-        let (name, value) = option.split_once('=').ok_or("an option is NAME=VALUE")?;
-        config = config.set(name, value);
+        match option.split_once('=').ok_or("an option is NAME=VALUE")? {
+            ("interval_ms", value) => {
+                transactions = transactions.with_interval(Duration::from_millis(value.parse()?));
+            }
+            (name, value) => config = config.set(name, value),
+        }
     }
     let consumer = Consumer::new(config)?.subscribe([topic]).with_order(Order::by_key());
-    let transactions = Transactions::new(id).with_interval(Duration::from_millis(20));
     let bill = move |request: Request| bill(request, invoices.clone());
     let serve = if redis == "none" {
         let service = ServiceBuilder::new().layer(DecodeLayer::raw()).service_fn(bill);

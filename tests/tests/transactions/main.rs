@@ -19,7 +19,11 @@ use std::time::Duration;
 use campanile_test::{KafkaServer, Message};
 
 /// Shared: it takes some seconds to start. A `static` is never dropped; its process ends with ours.
-static KAFKA: LazyLock<KafkaServer> = LazyLock::new(|| KafkaServer::start().unwrap());
+static KAFKA: LazyLock<KafkaServer> = LazyLock::new(|| {
+    // Members of the newer protocol are soon missed, too.
+    let builder = KafkaServer::builder().property("group.consumer.session.timeout.ms", "2000");
+    builder.start().unwrap()
+});
 
 const PARTITIONS: i32 = 8;
 const LONG: Duration = Duration::from_secs(120);

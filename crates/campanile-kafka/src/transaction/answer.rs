@@ -20,7 +20,16 @@ use crate::routes::Target;
 pub(crate) type Answered = Result<Vec<Message>, BoxError>;
 
 /// What a service that is [served in transactions](crate::Consumer::serve_transactional) answers with:
-/// [`Outputs`], or through the idempotency layer an [`Outcome`] of them.
+/// [`Outputs`], or through the idempotency layer an [`Outcome`] of them. Another service is refused:
+///
+/// ```compile_fail,E0271
+/// # use campanile_core::{BoxError, Record};
+/// # use campanile_kafka::{Consumer, Transactions};
+/// fn serve(consumer: Consumer) {
+///     let service = tower::service_fn(async |_: Record| Ok::<(), BoxError>(()));
+///     let _ = consumer.serve_transactional(service, Transactions::new("billing-0"));
+/// }
+/// ```
 #[diagnostic::on_unimplemented(
     message = "a service that is served in transactions answers with `Outputs`, not with `{Self}`",
     note = "the handler gives `Outputs::of(request.record())`, also where there are none; a layer outside \

@@ -16,13 +16,14 @@ mod output;
 mod pending;
 mod producer;
 mod reply;
+mod serve;
 mod settings;
 mod transactor;
 mod trouble;
 mod worker;
 
+pub(crate) use self::answer::Answered;
 pub use self::answer::IntoOutputs;
-pub(crate) use self::answer::{Answered, Answering};
 pub use self::output::{Output, Outputs};
 pub(crate) use self::pending::{Outbox, Pending};
 pub use self::reply::OutputsReply;

@@ -30,7 +30,7 @@ impl Cure {
     }
 }
 
-/// Whether an output that was refused so will be refused again.
+/// Whether what was refused so will be refused again.
 pub(super) fn is_permanent(error: &KafkaError) -> bool {
     matches!(
         error.rdkafka_error_code(),
@@ -44,9 +44,17 @@ pub(super) fn is_permanent(error: &KafkaError) -> bool {
                 | Code::UnknownTopicOrPartition
                 | Code::UnknownPartition
                 | Code::TopicAuthorizationFailed
+                | Code::GroupAuthorizationFailed
                 | Code::PolicyViolation
         )
     )
+}
+
+/// What a transaction needs, and may not do.
+pub(super) fn forbidden(error: &KafkaError) -> ConsumerError {
+    let what = "a transaction is refused: allow this user to write to the topics of its outputs, and to \
+                commit in its group";
+    ConsumerError::kafka(what, Some(error.clone()))
 }
 
 /// Why there are no more transactions of this id.

@@ -7,7 +7,7 @@ use std::thread::Thread;
 use std::time::Duration;
 
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
-use rdkafka::producer::{BaseRecord, Producer, ThreadedProducer};
+use rdkafka::producer::{Producer, ThreadedProducer};
 
 use super::batch::{Batch, Request};
 use super::producer::{Deliveries, Refused};
@@ -39,7 +39,7 @@ pub(super) struct Worker {
 
 /// Why a transaction is not committed.
 enum Failure {
-    Abort(String),
+    Abort(KafkaError),
     End(ConsumerError),
     /// Nobody waits any more. What is open is aborted by the brokers, or by the next of this id.
     Left,
@@ -77,27 +77,29 @@ impl Worker {
                 self.call(|| self.producer.send_offsets_to_transaction(&offsets, &group, CALL))
             })
             .and_then(|()| self.call(|| self.producer.commit_transaction(CALL)));
-        let refused = self.producer.context().take();
         match committed {
             Ok(()) => Some(Answer::Committed(batch)),
-            Err(Failure::Abort(reason)) => {
-                if let Err(failure) = self.call(|| self.producer.abort_transaction(CALL)) {
-                    return self.ended(failure);
-                }
-                // That of the abort itself, too.
-                self.producer.context().take();
-                match refused {
-                    Some(refused) if trouble::is_permanent(&refused.error) => {
-                        Some(Answer::Ended(stopped(&batch, refused)))
-                    }
-                    Some(Refused { topic, error, .. }) => {
-                        let reason = format!("topic `{topic}`: {}", chain(&error));
-                        Some(Answer::Aborted(batch, reason))
-                    }
-                    None => Some(Answer::Aborted(batch, reason)),
+            Err(Failure::Abort(error)) => {
+                match self.call(|| self.producer.abort_transaction(CALL)) {
+                    Ok(()) => Some(self.aborted(batch, &error)),
+                    Err(failure) => self.ended(failure),
                 }
             }
             Err(failure) => self.ended(failure),
+        }
+    }
+
+    /// Nothing of it is committed, and all its outputs are reported.
+    fn aborted(&self, batch: Batch, error: &KafkaError) -> Answer {
+        match self.producer.context().take() {
+            Some(refused) if trouble::is_permanent(&refused.error) => {
+                Answer::Ended(stopped(&batch, refused))
+            }
+            Some(Refused { topic, error, .. }) => {
+                Answer::Aborted(batch, format!("topic `{topic}`: {}", chain(&error)))
+            }
+            None if trouble::is_permanent(error) => Answer::Ended(trouble::forbidden(error)),
+            None => Answer::Aborted(batch, chain(error)),
         }
     }
 
@@ -108,7 +110,9 @@ impl Worker {
                 let mut record = message.record(number);
                 while let Err((error, same)) = self.producer.send(record) {
                     if error.rdkafka_error_code() != Some(Code::QueueFull) {
-                        return Err(self.refused(number, same, error));
+                        let (topic, refused) = (same.topic.to_owned(), error.clone());
+                        self.producer.context().refuse(Refused { number, topic, error: refused });
+                        return Err(Failure::Abort(error));
                     }
                     if self.left.load(Ordering::Acquire) {
                         return Err(Failure::Left);
@@ -120,19 +124,6 @@ impl Worker {
             }
         }
         Ok(())
-    }
-
-    /// The producer itself does not take an output.
-    fn refused(
-        &self,
-        number: usize,
-        record: BaseRecord<'_, [u8], [u8], usize>,
-        error: KafkaError,
-    ) -> Failure {
-        let topic = record.topic.to_owned();
-        let reason = format!("topic `{topic}`: {}", chain(&error));
-        self.producer.context().refuse(Refused { number, topic, error });
-        Failure::Abort(reason)
     }
 
     /// Calls until it is known how that came out.
@@ -150,7 +141,7 @@ impl Worker {
                         tracing::warn!(%error, "the brokers do not answer: asked again");
                     }
                 }
-                Cure::Abort => return Err(Failure::Abort(chain(&error))),
+                Cure::Abort => return Err(Failure::Abort(error)),
                 Cure::End => return Err(Failure::End(trouble::end(&self.id, error))),
             }
         }
@@ -159,7 +150,8 @@ impl Worker {
     fn ended(&self, failure: Failure) -> Option<Answer> {
         match failure {
             Failure::End(error) => Some(Answer::Ended(error)),
-            Failure::Abort(reason) => Some(Answer::Ended(ConsumerError::kafka(reason, None))),
+            // Nothing is open that could be aborted.
+            Failure::Abort(error) => Some(Answer::Ended(trouble::end(&self.id, error))),
             Failure::Left => None,
         }
     }

@@ -228,3 +228,37 @@ async fn an_output_that_is_too_large_stops_the_consumer_and_names_its_record() {
         other => panic!("{other:?}"),
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_commit_whose_answer_says_nothing_is_asked_for_again_and_not_sent_again() {
+    let kafka = kafka();
+    let config = kafka.consumer_config("g");
+    let unknown = [
+        RDKafkaRespErr::RD_KAFKA_RESP_ERR_COORDINATOR_NOT_AVAILABLE,
+        RDKafkaRespErr::RD_KAFKA_RESP_ERR_NOT_COORDINATOR,
+    ];
+    kafka.cluster().request_errors(RDKafkaApiKey::EndTxn, &unknown);
+    let log = Log::default();
+    let rarely = transactions().with_interval(LONG);
+    let serving = start(billing(&config).serve_transactional(biller(&log), rarely));
+    log.reaches(ALL).await;
+    serving.stop().await.unwrap();
+    assert_eq!(invoices(&config).len(), ALL);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_may_not_use_the_id_or_a_topic_is_told_which_permission_is_missing() {
+    let id = RDKafkaRespErr::RD_KAFKA_RESP_ERR_TRANSACTIONAL_ID_AUTHORIZATION_FAILED;
+    let topic = RDKafkaRespErr::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED;
+    for (request, error, told) in [
+        (RDKafkaApiKey::InitProducerId, id, "`transactional.id` `billing-0` may not be used"),
+        (RDKafkaApiKey::AddPartitionsToTxn, topic, "write to the topics of its outputs"),
+    ] {
+        let kafka = kafka();
+        kafka.cluster().request_errors(request, &[error]);
+        let billing = billing(&kafka.consumer_config("g"));
+        let serving = start(billing.serve_transactional(biller(&Log::default()), transactions()));
+        let error = serving.ended().await.unwrap_err();
+        assert!(error.to_string().contains(told), "{error:?}");
+    }
+}
