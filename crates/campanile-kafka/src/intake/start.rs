@@ -1,4 +1,4 @@
-//! Before the first record: are the brokers there, and the topics?
+//! Before the first record: are the brokers there, and the topics? Then it joins the group.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -62,6 +62,26 @@ pub(super) fn check(
         }
     }
     Ok(())
+}
+
+/// Joins the group, unless it is to end before it has begun.
+pub(super) fn subscribe(
+    consumer: &BaseConsumer<IntakeContext>,
+    settings: &Settings,
+    control: &Control,
+) -> Result<(), ConsumerError> {
+    if control.stage() != Stage::Reading {
+        return Ok(());
+    }
+    let topics: Vec<&str> = settings.topics.iter().map(String::as_str).collect();
+    consumer.subscribe(&topics).map_err(|error| {
+        ConsumerError::kafka(format!("cannot subscribe to {}", topics.join(", ")), Some(error))
+    })
+}
+
+/// Whether it joins the group, or has.
+pub(super) fn is_subscribed(consumer: &BaseConsumer<IntakeContext>) -> bool {
+    consumer.subscription().is_ok_and(|topics| topics.count() > 0)
 }
 
 #[derive(Clone, Copy)]

@@ -33,6 +33,10 @@ const IDLE: Duration = Duration::from_millis(20);
 /// How often the dispatcher is asked whether it works.
 const TICK: Duration = Duration::from_secs(1);
 
+/// How long it may take, when the consumer is closed, until a group that it joins has taken it in, and
+/// until it has left. Brokers that cannot be reached hold up the end for no longer.
+const MEMBERSHIP: Duration = Duration::from_secs(2);
+
 /// Consumes until it is told to close.
 pub(super) fn run(settings: Settings, control: Arc<Control>, events: UnboundedSender<Event>) {
     match Worker::start(&settings, control, events.clone()) {
@@ -62,6 +66,9 @@ struct Worker {
     vitals: Arc<Vitals>,
     ticked: Duration,
     newer_protocol: bool,
+    /// Whether it has to unsubscribe to leave its group: in the classic protocol, librdkafka's close
+    /// leaves none in which it has no partitions. A static member stays in it.
+    unsubscribes: bool,
     watcher: Watcher,
 }
 
@@ -95,18 +102,17 @@ impl Worker {
                 error => ConsumerError::kafka("librdkafka refuses the settings", Some(error)),
             })?;
         consumer.set_nonempty_callback(move || this.unpark());
-        fetched.open(&consumer);
         start::check(&consumer, settings, &control)?;
         transact::begin(&consumer, settings, &control)?;
-        let topics: Vec<&str> = settings.topics.iter().map(String::as_str).collect();
-        consumer.subscribe(&topics).map_err(|error| {
-            ConsumerError::kafka(format!("cannot subscribe to {}", topics.join(", ")), Some(error))
-        })?;
+        start::subscribe(&consumer, settings, &control)?;
+        // Last, for the consumer must not be dropped before this is closed.
+        fetched.open(&consumer);
         let clock = Clock::boot();
         let committed = clock.now();
         let (vitals, ticked) = (settings.vitals.clone(), committed);
         vitals.enter(status::Stage::Serving);
         let newer_protocol = settings.client.get("group.protocol") == Some("consumer");
+        let unsubscribes = !newer_protocol && settings.client.get("group.instance.id").is_none();
         let (flow, run, paused) = (Flow::Open, None, 0);
         let retries = !settings.rungs.is_empty();
         Ok(Self {
@@ -124,6 +130,7 @@ impl Worker {
             vitals,
             ticked,
             newer_protocol,
+            unsubscribes,
             watcher: Watcher::default(),
         })
     }
@@ -298,10 +305,29 @@ impl Worker {
     }
 
     /// Commits, and leaves the group: the consumer's drop does that, and serves the revoke.
-    fn close(self) {
+    fn close(mut self) {
+        // librdkafka leaves no group that has not yet taken it in, and would be waited for there as long
+        // as a session lasts.
+        if start::is_subscribed(&self.consumer) {
+            self.serve_until(native::is_member);
+        }
         self.fetched.close();
         let context = self.consumer.context();
         context.commit_now(&self.consumer, context.assignment().iter_mut());
+        if self.unsubscribes {
+            self.consumer.unsubscribe();
+            self.serve_until(|consumer| !native::has_id(consumer));
+        }
+    }
+
+    /// Serves callbacks until this is so.
+    fn serve_until(&mut self, so: impl Fn(&BaseConsumer<IntakeContext>) -> bool) {
+        let late = self.clock.now() + MEMBERSHIP;
+        while !so(&self.consumer) && self.clock.now() < late {
+            if !self.discard() {
+                thread::park_timeout(IDLE);
+            }
+        }
     }
 }
 

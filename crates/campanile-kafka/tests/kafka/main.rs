@@ -10,6 +10,7 @@ mod every_record;
 mod given_up;
 mod handle;
 mod health;
+mod joining;
 mod order;
 mod quick;
 mod real;

@@ -19,19 +19,19 @@ use crate::rebalance::share;
 use crate::support::{BOUND, Log, committed, consumer, messages, serve, until, until_committed};
 
 /// Shared: it takes some seconds to start. A `static` is never dropped; its process ends with ours.
-static KAFKA: LazyLock<KafkaServer> = LazyLock::new(|| {
+pub(crate) static KAFKA: LazyLock<KafkaServer> = LazyLock::new(|| {
     let builder = KafkaServer::builder()
         .property("log.cleaner.backoff.ms", "100")
         .property("log.initial.task.delay.ms", "100");
     builder.start().unwrap()
 });
 
-async fn blocking<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> T {
+pub(crate) async fn blocking<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> T {
     tokio::task::spawn_blocking(f).await.unwrap()
 }
 
 /// The shared server with this topic.
-async fn topic(
+pub(crate) async fn topic(
     name: &'static str,
     partitions: i32,
     config: &'static [(&str, &str)],
@@ -43,7 +43,8 @@ async fn topic(
     .await
 }
 
-fn logging(
+/// Logs each record, and is done with it.
+pub(crate) fn logging(
     log: &Log,
 ) -> impl Service<Record, Response = (), Error = BoxError, Future: Send> + Send + use<> {
     let log = log.clone();

@@ -3,7 +3,7 @@
 //! * A header's name as bytes. rdkafka panics on one that is not UTF-8, and a name is whatever a
 //!   producer has sent.
 //! * How far a partition goes, as librdkafka knows it by its fetches. rdkafka only asks the brokers.
-//! * Whether the group has taken this consumer in.
+//! * Whether the group has taken this consumer in, and whether it has left.
 //! * The answer to an asynchronous commit. rdkafka starts such a commit without a queue to answer to,
 //!   so its failure would be known to nobody.
 //! * Messages in batches: [`fetched`].
@@ -19,6 +19,7 @@ use rdkafka::TopicPartitionList;
 use rdkafka::bindings::{
     rd_kafka_commit_queue, rd_kafka_consumer_group_metadata,
     rd_kafka_consumer_group_metadata_destroy, rd_kafka_consumer_group_metadata_generation_id,
+    rd_kafka_consumer_group_metadata_member_id, rd_kafka_consumer_group_metadata_t,
     rd_kafka_get_watermark_offsets, rd_kafka_header_get_all, rd_kafka_headers_t,
     rd_kafka_message_headers, rd_kafka_message_s, rd_kafka_queue_destroy,
     rd_kafka_queue_get_consumer, rd_kafka_resp_err_t as Code,
@@ -73,6 +74,28 @@ pub(super) fn end<C: ConsumerContext>(
 
 /// Whether the group has taken it in: whether it is a member of one of the group's generations.
 pub(super) fn is_member<C: ConsumerContext>(consumer: &BaseConsumer<C>) -> bool {
+    // SAFETY: the metadata is alive, and only read.
+    of_group(consumer, |metadata| unsafe {
+        rd_kafka_consumer_group_metadata_generation_id(metadata) > 0
+    })
+}
+
+/// Whether it has an id in its group. In the classic protocol it has none before it joins, and none
+/// after it has left.
+pub(super) fn has_id<C: ConsumerContext>(consumer: &BaseConsumer<C>) -> bool {
+    of_group(consumer, |metadata| {
+        // SAFETY: the metadata is alive, and only read.
+        let id = unsafe { rd_kafka_consumer_group_metadata_member_id(metadata) };
+        // SAFETY: an id that is not null ends with NUL, and lives as long as the metadata.
+        !id.is_null() && !unsafe { CStr::from_ptr(id) }.is_empty()
+    })
+}
+
+/// What is so of its group; `false` for a consumer without one.
+fn of_group<C: ConsumerContext>(
+    consumer: &BaseConsumer<C>,
+    is: impl FnOnce(*const rd_kafka_consumer_group_metadata_t) -> bool,
+) -> bool {
     let client = consumer.client().native_ptr();
     // SAFETY: the consumer is borrowed, so its handle is alive. What this gives is ours to destroy; it
     // is null for a consumer without a group.
@@ -80,11 +103,10 @@ pub(super) fn is_member<C: ConsumerContext>(consumer: &BaseConsumer<C>) -> bool 
     if metadata.is_null() {
         return false;
     }
-    // SAFETY: it is not null, and alive.
-    let generation = unsafe { rd_kafka_consumer_group_metadata_generation_id(metadata) };
+    let is = is(metadata);
     // SAFETY: it is not used any more.
     unsafe { rd_kafka_consumer_group_metadata_destroy(metadata) };
-    generation > 0
+    is
 }
 
 /// Each header's name and value, in order. A value that is null is `None`.

@@ -1,0 +1,120 @@
+//! Members of a group that are shut down before they have joined it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use campanile_test::{KafkaServer, Proxy, free_port};
+use rdkafka::ClientConfig;
+use tokio::task::JoinSet;
+
+use crate::real::{logging, topic};
+use crate::support::{Log, Serving, consumer, messages, serve, until};
+
+const PARTITIONS: i32 = 4;
+
+/// How long a broker takes to answer a member that joins: long enough to be met at each step.
+const ANSWER: Duration = Duration::from_millis(100);
+
+/// The members that are shut down, each so much later than the one before.
+const MEMBERS: u32 = 24;
+const LATER: Duration = Duration::from_millis(50);
+
+/// A server with a second address, at which it answers slowly.
+fn slow_at_a_second_address() -> (KafkaServer, Proxy) {
+    let [first, second, controller] = [(); 3].map(|()| free_port().unwrap());
+    let proxy = Proxy::to(("127.0.0.1", second)).unwrap();
+    proxy.delay(ANSWER / 2);
+    let at = |name: &str, port: u16| format!("{name}://127.0.0.1:{port}");
+    let listeners = [at("PLAINTEXT", first), at("SLOW", second), at("CONTROLLER", controller)];
+    let advertised = [at("PLAINTEXT", first), at("SLOW", proxy.addr().port())];
+    let kafka = KafkaServer::builder()
+        .port(first)
+        .property("listeners", &listeners.join(","))
+        .property("advertised.listeners", &advertised.join(","))
+        .property("controller.quorum.voters", &format!("1@127.0.0.1:{controller}"))
+        .property(
+            "listener.security.protocol.map",
+            "PLAINTEXT:PLAINTEXT,SLOW:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        )
+        .start();
+    (kafka.unwrap(), proxy)
+}
+
+fn serves(config: &ClientConfig, topic: &str, log: &Log) -> Serving {
+    serve(consumer(config.clone(), topic), logging(log))
+}
+
+/// How many partitions it has.
+fn holds(member: &Serving) -> usize {
+    member.handle().status().partitions.len()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_group_does_not_wait_for_members_that_were_shut_down_while_they_joined() {
+    let servers = tokio::task::spawn_blocking(slow_at_a_second_address).await.unwrap();
+    let (kafka, proxy) = (Arc::new(servers.0), servers.1);
+    for (topic, protocol) in [("classic", "classic"), ("newer", "consumer")] {
+        let server = kafka.clone();
+        let create = move || server.create_topic(topic, PARTITIONS, &[]).unwrap();
+        tokio::task::spawn_blocking(create).await.unwrap();
+        let mut config = kafka.consumer_config(topic);
+        config.set("group.protocol", protocol);
+        // Longer than anything may take here.
+        match protocol {
+            "classic" => config.set("session.timeout.ms", "120000"),
+            _ => config.remove("session.timeout.ms").remove("heartbeat.interval.ms"),
+        };
+        let mut slow = config.clone();
+        slow.set("bootstrap.servers", proxy.addr().to_string());
+
+        let log = Log::default();
+        let stays = serves(&config, topic, &log);
+        until("it has all", || holds(&stays) == PARTITIONS as usize).await;
+        let mut leaving = JoinSet::new();
+        for number in 0..MEMBERS {
+            let member = serves(&slow, topic, &Log::default());
+            leaving.spawn(async move {
+                tokio::time::sleep(LATER * number).await;
+                member.stop().await
+            });
+        }
+        for ended in leaving.join_all().await {
+            ended.unwrap();
+        }
+        // Each rebalance ends only when the group waits for nobody.
+        let comes = serves(&config, topic, &log);
+        until(&format!("another has its part of {topic}"), || {
+            holds(&comes) == PARTITIONS as usize / 2
+        })
+        .await;
+        comes.stop().await.unwrap();
+        until(&format!("it has all of {topic} again"), || holds(&stays) == PARTITIONS as usize)
+            .await;
+        let server = kafka.clone();
+        let fill = move || server.producer().produce_all(messages(topic, PARTITIONS, 1)).unwrap();
+        tokio::task::spawn_blocking(fill).await.unwrap();
+        log.reaches(PARTITIONS as usize).await;
+        stays.stop().await.unwrap();
+    }
+    tokio::task::spawn_blocking(move || drop((kafka, proxy))).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_group_does_not_wait_for_a_spare_member_that_was_shut_down() {
+    let kafka = topic("left", 1, &[]).await;
+    let mut config = kafka.consumer_config("left");
+    // Longer than anything may take here.
+    config.set("session.timeout.ms", "120000");
+    let log = Log::default();
+    let has = serves(&config, "left", &log);
+    let spare = serves(&config, "left", &log);
+    let is_ready = |member: &Serving| member.handle().health().ready.is_ok();
+    until("both are in the group", || is_ready(&has) && is_ready(&spare)).await;
+    let (stays, leaves) = if holds(&has) == 1 { (has, spare) } else { (spare, has) };
+    leaves.stop().await.unwrap();
+    let comes = serves(&config, "left", &log);
+    until("another is in the group", || is_ready(&comes)).await;
+    stays.stop().await.unwrap();
+    until("it has it", || holds(&comes) == 1).await;
+    comes.stop().await.unwrap();
+}
