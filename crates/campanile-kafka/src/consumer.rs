@@ -12,7 +12,7 @@ use tower_service::Service;
 use crate::budget::Amount;
 use crate::config::{Checked, ConsumerConfig};
 use crate::dead_letter::{DeadLetters, Targets};
-use crate::dispatch::{Dispatcher, LET_GO, Timeouts};
+use crate::dispatch::{self, Dispatcher, LET_GO, Timeouts};
 use crate::error::ConsumerError;
 use crate::flood::FloodGuard;
 use crate::given_up::{Fate, GivenUp};
@@ -316,7 +316,8 @@ impl Consumer {
             sources,
             classifiers: self.classifiers,
         };
-        Dispatcher::new(service, signal, gate, intake, policies, group, timeouts).run().await
+        let dispatcher = Dispatcher::new(service, signal, gate, intake, policies, group, timeouts);
+        dispatch::serve(dispatcher).await
     }
 }
 

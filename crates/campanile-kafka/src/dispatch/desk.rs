@@ -27,11 +27,11 @@ const ROUND: u32 = 64;
 /// So many rounds at most are made until other tasks are let in.
 const ROUNDS: u32 = 16;
 
-/// Serves until the dispatcher is closed.
+/// Serves until the signal or an error, and then until all has been drained and committed.
 ///
 /// # Cancellation
 /// Dropped, it takes the dispatcher with it, wherever that is.
-pub(super) async fn serve<S: Target>(
+pub(crate) async fn serve<S: Target>(
     mut dispatcher: Dispatcher<S>,
 ) -> Result<Summary, ConsumerError> {
     let closed = dispatcher.closed();
@@ -202,6 +202,7 @@ impl<S: Target> Future for Leader<S> {
             };
             let settled = dispatcher.settle(cx);
             if dispatcher.is_closed() {
+                dispatcher.end();
                 return Poll::Ready(());
             }
             if !(looked || dispatched || settled) {

@@ -33,6 +33,7 @@ use tokio::time::Sleep;
 
 use self::attempt::{Attempt, Ended, Reported};
 use self::board::Board;
+pub(crate) use self::desk::serve;
 pub(crate) use self::drain::LET_GO;
 use self::pace::Pace;
 use self::strand::StrandId;
@@ -119,11 +120,6 @@ impl<S: Target> Dispatcher<S> {
         }
     }
 
-    /// Serves until the signal or an error, and then until all has been drained and committed.
-    pub(crate) async fn run(self) -> Result<Summary, ConsumerError> {
-        desk::serve(self).await
-    }
-
     /// Resolves when it is closed.
     fn closed(&mut self) -> oneshot::Receiver<Result<Summary, ConsumerError>> {
         let (closed, end) = oneshot::channel();
@@ -146,11 +142,12 @@ impl<S: Target> Dispatcher<S> {
         self.poll_stage(cx)
     }
 
-    /// Whether it is closed. Who waits for that is told.
-    fn is_closed(&mut self) -> bool {
-        if !matches!(self.stage, Stage::Closed) {
-            return false;
-        }
+    fn is_closed(&self) -> bool {
+        matches!(self.stage, Stage::Closed)
+    }
+
+    /// It is closed: gives the result to who waits for it.
+    fn end(&mut self) {
         let summary = self.board.summary();
         tracing::info!(?summary, error = self.error.is_some(), "served");
         let result = self.error.take().map_or(Ok(summary), Err);
@@ -158,7 +155,6 @@ impl<S: Target> Dispatcher<S> {
             // Who does not wait any more drops this, too.
             let _ = closed.send(result);
         }
-        true
     }
 
     fn poll_signal(&mut self, cx: &mut Context<'_>) -> bool {
