@@ -1,0 +1,94 @@
+//! Where a consumer begins, and what becomes of commits that fail.
+
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
+use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr as Refusal};
+use rdkafka::{ClientConfig, Offset, TopicPartitionList};
+
+use crate::real::{blocking, logging, topic};
+use crate::support::{BOUND, Log, consumer, fill, messages, mock, serve, until, until_committed};
+
+/// Sets where a group without members has committed to, as an operator's tools do.
+async fn set_offset(config: &ClientConfig, topic: &'static str, offset: i64) {
+    let config = config.clone();
+    let set = move || {
+        let consumer: BaseConsumer = config.create().unwrap();
+        let mut offsets = TopicPartitionList::new();
+        offsets.add_partition_offset(topic, 0, Offset::Offset(offset)).unwrap();
+        // A member that has just left may still be there.
+        campanile_test::eventually(BOUND, || consumer.commit(&offsets, CommitMode::Sync).ok())
+    };
+    blocking(set).await.expect("a group without members takes it");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_group_whose_offset_is_set_back_or_forth_goes_on_from_there() {
+    let kafka = topic("reset", 1, &[]).await;
+    blocking(|| kafka.producer().produce_all(messages("reset", 1, 20)).unwrap()).await;
+    let config = kafka.consumer_config("reset");
+    let mut end = 20;
+    for (offset, begins) in [(None, 0), (Some(5), 5), (Some(15), 15), (Some(1_000), 0)] {
+        if let Some(offset) = offset {
+            set_offset(&config, "reset", offset).await;
+        }
+        let log = Log::default();
+        let serving = serve(consumer(config.clone(), "reset"), logging(&log));
+        log.reaches((end - begins) as usize).await;
+        // And further.
+        blocking(|| kafka.producer().produce_all(messages("reset", 1, 5)).unwrap()).await;
+        end += 5;
+        until_committed(&config, "reset", &[end]).await;
+        serving.stop().await.unwrap();
+        assert_eq!(log.of(0), (begins..end).collect::<Vec<_>>(), "set to {offset:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_group_without_an_offset_begins_where_the_setting_says() {
+    let kafka = mock("orders", 1, 10);
+    let mut config = kafka.consumer_config("latest");
+    config.set("auto.offset.reset", "latest");
+    let log = Log::default();
+    let serving = serve(consumer(config, "orders"), logging(&log));
+    // Until it has found the end, it skips.
+    until("the first record", || {
+        fill(&kafka, "orders", 1, 1);
+        log.len() > 0
+    })
+    .await;
+    serving.stop().await.unwrap();
+    assert!(log.of(0)[0] >= 10, "{:?}", log.of(0));
+
+    let mut config = kafka.consumer_config("error");
+    config.set("auto.offset.reset", "error");
+    let log = Log::default();
+    let error = serve(consumer(config, "orders"), logging(&log)).ended().await.unwrap_err();
+    assert!(error.to_string().contains("offset"), "{error}");
+    assert_eq!(log.len(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whatever_refuses_a_commit_it_is_sent_again_and_records_go_on() {
+    for refusal in [
+        // Overtaken by a rebalance.
+        Refusal::RD_KAFKA_RESP_ERR_REBALANCE_IN_PROGRESS,
+        // Brokers that are busy.
+        Refusal::RD_KAFKA_RESP_ERR_COORDINATOR_LOAD_IN_PROGRESS,
+        Refusal::RD_KAFKA_RESP_ERR_REQUEST_TIMED_OUT,
+        // Not allowed, or not accepted.
+        Refusal::RD_KAFKA_RESP_ERR_GROUP_AUTHORIZATION_FAILED,
+        Refusal::RD_KAFKA_RESP_ERR_INVALID_COMMIT_OFFSET_SIZE,
+    ] {
+        let kafka = mock("orders", 2, 10);
+        let config = kafka.consumer_config("g");
+        kafka.cluster().request_errors(RDKafkaApiKey::OffsetCommit, &[refusal; 3]);
+        let log = Log::default();
+        let serving = serve(consumer(config.clone(), "orders"), logging(&log));
+        log.reaches(20).await;
+        // Without another record to commit.
+        until_committed(&config, "orders", &[10; 2]).await;
+        fill(&kafka, "orders", 2, 10);
+        until_committed(&config, "orders", &[20; 2]).await;
+        let summary = serving.stop().await.unwrap();
+        assert_eq!((summary.processed, log.len()), (40, 40), "{refusal:?}");
+    }
+}
