@@ -11,7 +11,7 @@ use campanile_kafka::{Consumer, Order};
 use campanile_test::{Message, MockKafka};
 use rdkafka::ClientConfig;
 use tokio::sync::{Barrier, Semaphore};
-use tower::service_fn;
+use tower::{Service, service_fn};
 
 use crate::support::{Log, committed, consumer, mock, serve, until_committed};
 
@@ -95,22 +95,28 @@ async fn records_of_a_key_are_processed_one_after_the_other_in_their_order() {
     }
 }
 
+/// So many are at work at once, or none ever ends.
+fn together(
+    many: usize,
+    log: &Log,
+) -> impl Service<Record, Response = (), Error = BoxError, Future: Send> + Send + use<> {
+    let (log, all) = (log.clone(), Arc::new(Barrier::new(many)));
+    service_fn(move |record: Record| {
+        let (log, all) = (log.clone(), all.clone());
+        async move {
+            all.wait().await;
+            log.push(&record);
+            Ok(())
+        }
+    })
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn keys_of_one_partition_are_processed_side_by_side() {
     for order in [Order::by_key(), Order::by(key_of), Order::none()] {
         let kafka = keyed(["a", "b", "c", "d"]);
         let log = Log::default();
-        // All four are at work at once, or none ever ends.
-        let (seen, all) = (log.clone(), Arc::new(Barrier::new(4)));
-        let service = service_fn(move |record: Record| {
-            let (all, seen) = (all.clone(), seen.clone());
-            async move {
-                all.wait().await;
-                seen.push(&record);
-                Ok::<_, BoxError>(())
-            }
-        });
-        let serving = serve(ordered(&kafka.consumer_config("g"), order), service);
+        let serving = serve(ordered(&kafka.consumer_config("g"), order), together(4, &log));
         log.reaches(4).await;
         serving.stop().await.unwrap();
     }
@@ -119,17 +125,9 @@ async fn keys_of_one_partition_are_processed_side_by_side() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_an_order_records_of_a_key_are_processed_side_by_side_too() {
     let kafka = keyed(["a"; 8]);
-    let (log, all) = (Log::default(), Arc::new(Barrier::new(8)));
-    let seen = log.clone();
-    let service = service_fn(move |record: Record| {
-        let (all, seen) = (all.clone(), seen.clone());
-        async move {
-            all.wait().await;
-            seen.push(&record);
-            Ok::<_, BoxError>(())
-        }
-    });
-    let serving = serve(ordered(&kafka.consumer_config("g"), Order::none()), service);
+    let log = Log::default();
+    let consumer = ordered(&kafka.consumer_config("g"), Order::none());
+    let serving = serve(consumer, together(8, &log));
     log.reaches(8).await;
     serving.stop().await.unwrap();
 }
