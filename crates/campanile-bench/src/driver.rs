@@ -1,17 +1,22 @@
-//! The driver with a no-op service against a bare consumer loop, on the same real topic; and the whole
-//! product against what is written by hand.
+//! The driver with a no-op service against a bare consumer loop, on the same real topic; with handlers
+//! that take their time against what is possible; and the whole product against what is written by hand.
 
 mod by_hand;
+mod latency;
 mod product;
+mod sleeping;
+mod slow_partition;
+mod timed;
 
 use std::convert::Infallible;
 use std::time::Duration;
 
-use campanile::{BoxError, Clock, Consumer, ConsumerConfig, Order, Record};
+use campanile::{BoxError, Clock, Order, Record};
 use campanile_test::{KafkaServer, Message};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
-use tokio::sync::watch;
+use tower::Service;
 
+use self::timed::Count;
 use crate::report::{Goal, Report, Row};
 
 const ROUNDS: usize = 3;
@@ -86,9 +91,12 @@ fn order(row: usize) -> (Order, Goal) {
 
 pub(crate) fn run(report: &mut Report) -> Result<(), BoxError> {
     let kafka = KafkaServer::start()?;
-    product::run(report, &kafka)?;
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    product::run(report, &kafka, &runtime)?;
+    sleeping::run(report, &kafka, &runtime)?;
+    slow_partition::run(report, &kafka, &runtime)?;
+    latency::run(report, &kafka, &runtime)?;
     for topic in &TOPICS {
         let Topic { name, partitions, records, payload, rows } = *topic;
         kafka.create_topic(name, partitions, &[])?;
@@ -109,7 +117,8 @@ pub(crate) fn run(report: &mut Report) -> Result<(), BoxError> {
                     continue;
                 }
                 let group = format!("driver-{name}-{row}-{round}");
-                let product = runtime.block_on(driver(&kafka, topic, group, order(row).0))?;
+                let consumer = timed::consumer(&kafka, group, name, order(row).0)?;
+                let product = runtime.block_on(timed::timed(consumer, records, no_op))?;
                 if round > 0 {
                     driven[row].push(per_second(records, product));
                 }
@@ -151,41 +160,14 @@ fn bare_loop(kafka: &KafkaServer, topic: &Topic, group: &str) -> Result<Duration
     Ok(clock.now() - start.unwrap_or_default())
 }
 
-async fn driver(
-    kafka: &KafkaServer,
-    topic: &Topic,
-    group: String,
-    order: Order,
-) -> Result<Duration, BoxError> {
-    let records = topic.records;
-    let config = ConsumerConfig::new(kafka.bootstrap(), group).set("auto.offset.reset", "earliest");
-    let clock = Clock::boot();
-    let (progress, seen) = watch::channel((Duration::ZERO, Duration::ZERO));
-    let mut handled = 0;
-    let own_clock = clock.clone();
-    let service = tower::service_fn(move |record: Record| {
+fn no_op(
+    count: Count,
+) -> impl Service<Record, Response = (), Error = Infallible, Future: Send> + Send {
+    tower::service_fn(move |record: Record| {
         std::hint::black_box(&record);
-        handled += 1;
-        if handled == 1 {
-            progress.send_modify(|(start, _)| *start = own_clock.now());
-        } else if handled == records {
-            progress.send_modify(|(_, end)| *end = own_clock.now());
-        }
-        std::future::ready(Ok::<_, Infallible>(()))
-    });
-    let mut watched = seen.clone();
-    let end = async move { drop(watched.wait_for(|(_, end)| !end.is_zero()).await) };
-    let summary = Consumer::new(config)?
-        .subscribe([topic.name])
-        .with_order(order)
-        .serve(service)
-        .with_graceful_shutdown(end)
-        .await?;
-    if summary.processed != records {
-        return Err(format!("not every record was processed: {summary:?}").into());
-    }
-    let (start, end) = *seen.borrow();
-    Ok(end - start)
+        count.one();
+        std::future::ready(Ok(()))
+    })
 }
 
 fn per_second(records: u64, took: Duration) -> f64 {

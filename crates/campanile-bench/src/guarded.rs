@@ -35,7 +35,12 @@ impl Service<Guarded<Message>> for Noop {
 pub(crate) struct Message(pub(crate) u64);
 
 pub(crate) fn key(message: &Guarded<Message>) -> String {
-    format!("a-key-of-57-bytes-as-they-are-found-with-users/{:010}", message.0)
+    numbered(message.0)
+}
+
+/// The key of this number.
+pub(crate) fn numbered(number: u64) -> String {
+    format!("a-key-of-57-bytes-as-they-are-found-with-users/{number:010}")
 }
 
 /// The no-op handler under the layer; anything but a first run is an error.

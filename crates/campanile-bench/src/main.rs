@@ -8,6 +8,7 @@ mod driver;
 mod guarded;
 mod redis;
 mod report;
+mod tutorial;
 
 use std::process::ExitCode;
 

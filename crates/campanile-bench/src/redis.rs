@@ -6,10 +6,11 @@ mod duplicates;
 mod flat;
 mod latency;
 mod limit;
+mod measured;
 mod memory;
+mod one_by_one;
 mod renewals;
 mod throughput;
-mod tutorial;
 
 use campanile::BoxError;
 use campanile_test::RedisServer;

@@ -10,13 +10,10 @@ use deadpool_redis::{Config, Runtime};
 use rdkafka::consumer::{CommitMode, Consumer, StreamConsumer};
 use rdkafka::message::{BorrowedMessage, Headers};
 use rdkafka::{Message, Offset, TopicPartitionList};
-use redis::aio::ConnectionLike;
 use tokio::sync::{Notify, mpsc};
 
 use super::product::{PARTITIONS, TOPIC};
-
-const COMPLETE: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then \
-    return redis.call('SET', KEYS[1], ARGV[2], 'PX', 600000) end return false";
+use crate::tutorial::{acquire, complete, load};
 
 /// One record at a time: a checkout for each call, then the commit.
 pub(super) async fn tutorial(
@@ -124,27 +121,4 @@ fn id(message: &BorrowedMessage<'_>) -> Result<String, BoxError> {
     let header = message.headers().and_then(|headers| headers.iter().next());
     let value = header.and_then(|header| header.value).ok_or("a record without its id")?;
     Ok(String::from_utf8(value.to_vec())?)
-}
-
-async fn load(connection: &mut impl ConnectionLike) -> Result<String, BoxError> {
-    Ok(redis::cmd("SCRIPT").arg("LOAD").arg(COMPLETE).query_async(connection).await?)
-}
-
-/// Whether the key is new.
-async fn acquire(connection: &mut impl ConnectionLike, id: &str) -> Result<bool, BoxError> {
-    let mut set = redis::cmd("SET");
-    set.arg(id).arg("processing").arg("NX").arg("GET").arg("PX").arg(30_000);
-    let before: Option<String> = set.query_async(connection).await?;
-    Ok(before.is_none())
-}
-
-async fn complete(
-    connection: &mut impl ConnectionLike,
-    sha: &str,
-    id: &str,
-) -> Result<(), BoxError> {
-    let mut complete = redis::cmd("EVALSHA");
-    complete.arg(sha).arg(1).arg(id).arg("processing").arg("done");
-    let done: Option<String> = complete.query_async(connection).await?;
-    done.map(drop).ok_or_else(|| format!("{id} was not completed").into())
 }

@@ -2,21 +2,16 @@
 
 use std::convert::Infallible;
 use std::future::ready;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use campanile::{
-    BoxError, Clock, Consumer, ConsumerConfig, DecodeLayer, IdempotencyLayer, Order, RedisStore,
-    key,
-};
+use campanile::{BoxError, DecodeLayer, IdempotencyLayer, Order, RedisStore, key};
 use campanile_test::{KafkaServer, Message, RedisServer};
-use tokio::runtime::{Builder, Runtime};
-use tokio::sync::watch;
+use tokio::runtime::Runtime;
 use tower::ServiceBuilder;
 
+use super::timed::{consumer, timed};
 use super::{by_hand, per_second};
-use crate::guarded::{guarded, key as numbered, process};
+use crate::guarded::{guarded, key as key_of, numbered, process};
 use crate::report::{Goal, Report, Row};
 
 const ROUNDS: u64 = 3;
@@ -31,9 +26,12 @@ const ONE_BY_ONE: u64 = 5_000;
 /// The records of so many accounts are in their order.
 const ACCOUNTS: u64 = 1_000;
 
-pub(super) fn run(report: &mut Report, kafka: &KafkaServer) -> Result<(), BoxError> {
+pub(super) fn run(
+    report: &mut Report,
+    kafka: &KafkaServer,
+    runtime: &Runtime,
+) -> Result<(), BoxError> {
     let redis = RedisServer::start()?;
-    let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     kafka.create_topic(TOPIC, PARTITIONS, &[])?;
     let payload = vec![b'x'; 100];
     kafka.producer().produce_all((0..RECORDS).map(|number| {
@@ -41,7 +39,7 @@ pub(super) fn run(report: &mut Report, kafka: &KafkaServer) -> Result<(), BoxErr
         Message::to(TOPIC)
             .partition(partition)
             .key((number % ACCOUNTS).to_string())
-            .header("id", format!("a-key-of-57-bytes-as-they-are-found-with-users/{number:010}"))
+            .header("id", numbered(number))
             .payload(payload.clone())
     }))?;
     let (mut product, mut alone) = (vec![], vec![]);
@@ -50,7 +48,7 @@ pub(super) fn run(report: &mut Report, kafka: &KafkaServer) -> Result<(), BoxErr
     for round in 0..=ROUNDS {
         let whole = runtime.block_on(product_once(kafka, &redis, format!("product-{round}")))?;
         redis.cli(&["FLUSHALL"])?;
-        let layer = layer_once(&runtime, &redis)?;
+        let layer = layer_once(runtime, &redis)?;
         redis.cli(&["FLUSHALL"])?;
         let group = format!("by-hand-{round}");
         let by_hand =
@@ -89,43 +87,23 @@ async fn product_once(
     group: String,
 ) -> Result<Duration, BoxError> {
     let store = RedisStore::connect(redis.url()).await?;
-    let clock = Clock::boot();
-    let (progress, seen) = watch::channel((Duration::ZERO, Duration::ZERO));
-    let handled = Arc::new(AtomicU64::new(0));
-    let service = ServiceBuilder::new()
-        .layer(DecodeLayer::bytes())
-        .layer(IdempotencyLayer::new(store, "bench", key::header("id"))?)
-        .service_fn(move |request| {
+    let layer = IdempotencyLayer::new(store, "bench", key::header("id"))?;
+    let consumer = consumer(kafka, group, TOPIC, Order::by_key())?;
+    timed(consumer, RECORDS, |count| {
+        ServiceBuilder::new().layer(DecodeLayer::bytes()).layer(layer).service_fn(move |request| {
             std::hint::black_box(&request);
-            let count = handled.fetch_add(1, Ordering::Relaxed) + 1;
-            if count == 1 {
-                progress.send_modify(|(start, _)| *start = clock.now());
-            } else if count == RECORDS {
-                progress.send_modify(|(_, end)| *end = clock.now());
-            }
+            count.one();
             ready(Ok::<_, Infallible>(()))
-        });
-    let mut watched = seen.clone();
-    let end = async move { drop(watched.wait_for(|(_, end)| !end.is_zero()).await) };
-    let config = ConsumerConfig::new(kafka.bootstrap(), group).set("auto.offset.reset", "earliest");
-    let summary = Consumer::new(config)?
-        .subscribe([TOPIC])
-        .with_order(Order::by_key())
-        .serve(service)
-        .with_graceful_shutdown(end)
-        .await?;
-    if summary.processed != RECORDS {
-        return Err(format!("not every record was processed: {summary:?}").into());
-    }
-    let (start, end) = *seen.borrow();
-    Ok(end - start)
+        })
+    })
+    .await
 }
 
 /// The same number of messages under the same layer, 256 at once.
 fn layer_once(runtime: &Runtime, redis: &RedisServer) -> Result<Duration, BoxError> {
     runtime.block_on(async {
         let store = RedisStore::connect(redis.url()).await?;
-        let layer = IdempotencyLayer::new(store, "bench", numbered)?;
+        let layer = IdempotencyLayer::new(store, "bench", key_of)?;
         process(guarded(&layer), 0..RECORDS, 256).await
     })
 }

@@ -1,12 +1,11 @@
 //! What a message costs a cluster, against one server.
 
-use std::time::Duration;
-
 use campanile::{BoxError, IdempotencyLayer, RedisConfig, RedisStore};
 use campanile_test::{RedisCluster, RedisServer};
 
-use super::{ROUNDS, Stage, cpu, of_scripts};
-use crate::guarded::{Handler, guarded, key, process};
+use super::measured::Measured;
+use super::{ROUNDS, Stage, of_scripts};
+use crate::guarded::{Handler, guarded, key};
 use crate::report::{Goal, Report, Row};
 
 /// As many for each of any number at once.
@@ -26,13 +25,10 @@ const AT_ONCE: [(u64, &str, &str, Option<Goal>); 3] = [
 ];
 
 /// What one round has measured.
-struct Measured {
-    /// Messages for a second of all servers' processor time.
-    for_a_second: f64,
+struct Round {
+    measured: Measured,
     /// How many keys a script was called with.
     keys: f64,
-    /// Our processor's time for a message, in microseconds.
-    ours: f64,
 }
 
 pub(super) fn run(report: &mut Report, stage: &Stage) -> Result<(), BoxError> {
@@ -54,8 +50,8 @@ pub(super) fn run(report: &mut Report, stage: &Stage) -> Result<(), BoxError> {
         let in_cluster = measure(stage, &[lonely.node(0)], guarded(&on_lonely), first, 256)?;
         let alone = measure(stage, &[&stage.redis], guarded(&on_one), first, 256)?;
         if round > 0 {
-            values.push(in_cluster.for_a_second);
-            against.push(alone.for_a_second);
+            values.push(for_a_second(&in_cluster));
+            against.push(for_a_second(&alone));
         }
     }
     let (name, unit) = ("one master with one bucket, 256 at once", "for a CPU s");
@@ -75,15 +71,15 @@ pub(super) fn run(report: &mut Report, stage: &Stage) -> Result<(), BoxError> {
                 one.push(alone);
             }
         }
-        let mut row = |name, unit, figure: fn(&Measured) -> f64, goal| {
-            let of = |measured: &[Measured]| measured.iter().map(figure).collect();
+        let mut row = |name, unit, figure: fn(&Round) -> f64, goal| {
+            let of = |rounds: &[Round]| rounds.iter().map(figure).collect();
             let (values, against) = (of(&three), Some(("one server", of(&one))));
             report.add(Row { area: "redis", name, unit, values, against, goal });
         };
-        row(name, "for a CPU s", |m| m.for_a_second, goal);
+        row(name, "for a CPU s", for_a_second, goal);
         // What holds it back: a call is for the keys of one bucket, and each costs.
-        row(keys, "keys", |m| m.keys, None);
-        row("our processor time for a message there", "us", |m| m.ours, None);
+        row(keys, "keys", |round| round.keys, None);
+        row("our processor time for a message there", "us", |round| round.measured.ours, None);
     }
     Ok(())
 }
@@ -94,21 +90,19 @@ fn measure(
     handler: impl Handler,
     first: u64,
     at_once: u64,
-) -> Result<Measured, BoxError> {
+) -> Result<Round, BoxError> {
     for server in servers {
         server.cli(&["FLUSHALL"])?;
         server.cli(&["CONFIG", "RESETSTAT"])?;
     }
-    let used = || servers.iter().map(|server| cpu::of_server(server)).sum::<Result<Duration, _>>();
-    let (before, ours) = (used()?, cpu::ours()?);
-    stage.runtime.block_on(process(handler, first..first + MESSAGES, at_once))?;
-    let (used, ours) = (used()? - before, cpu::ours()? - ours);
+    let measured = Measured::of(stage, servers, handler, first..first + MESSAGES, at_once)?;
     let calls =
         servers.iter().map(|server| of_scripts(server, "calls=")).sum::<Result<f64, _>>()?;
-    Ok(Measured {
-        for_a_second: MESSAGES as f64 / used.as_secs_f64(),
-        // Each is acquired and completed.
-        keys: 2.0 * MESSAGES as f64 / calls,
-        ours: ours.as_secs_f64() * 1e6 / MESSAGES as f64,
-    })
+    // Each is acquired and completed.
+    Ok(Round { measured, keys: 2.0 * MESSAGES as f64 / calls })
+}
+
+/// Messages for a second of all servers' processor time.
+fn for_a_second(round: &Round) -> f64 {
+    1e6 / round.measured.redis
 }

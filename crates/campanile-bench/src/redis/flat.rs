@@ -1,12 +1,11 @@
 //! Whether the cost stays the same when there are many keys.
 
-use std::time::Duration;
-
 use campanile::{BoxError, IdempotencyLayer, RedisStore};
 use campanile_test::RedisServer;
 
-use super::{ROUNDS, Stage, cpu};
-use crate::guarded::{Handler, guarded, key, process};
+use super::measured::Measured;
+use super::{ROUNDS, Stage};
+use crate::guarded::{guarded, key};
 use crate::report::{Goal, Report, Row};
 
 const MESSAGES: u64 = 200_000;
@@ -16,14 +15,6 @@ const PRESENT: u64 = 10_000_000;
 const FILL: &str = "for i = ARGV[1], ARGV[2] do \
     redis.call('SET', string.format('{filled-0:00}%016d', i), string.rep('x', 44), 'PX', 604800000) \
     end";
-
-/// What one round has measured.
-struct Measured {
-    per_second: f64,
-    /// The processor's time of Redis for a message, in microseconds.
-    redis: f64,
-    ours: f64,
-}
 
 pub(super) fn run(report: &mut Report, stage: &Stage) -> Result<(), BoxError> {
     // A server of its own, so that both can be measured in turns.
@@ -41,10 +32,11 @@ pub(super) fn run(report: &mut Report, stage: &Stage) -> Result<(), BoxError> {
     let (mut empty, mut full) = (vec![], vec![]);
     // The first is not counted.
     for round in 0..=ROUNDS {
-        let first = round * MESSAGES;
+        let numbers = round * MESSAGES..(round + 1) * MESSAGES;
         stage.clear()?;
-        let without = measure(stage, &stage.redis, guarded(&on_empty), first)?;
-        let with = measure(stage, &filled, guarded(&on_filled), first)?;
+        let handler = guarded(&on_empty);
+        let without = Measured::of(stage, &[&stage.redis], handler, numbers.clone(), 256)?;
+        let with = Measured::of(stage, &[&filled], guarded(&on_filled), numbers, 256)?;
         if round > 0 {
             empty.push(without);
             full.push(with);
@@ -62,20 +54,4 @@ pub(super) fn run(report: &mut Report, stage: &Stage) -> Result<(), BoxError> {
     row("Redis's processor time for one of them", "us", |m| m.redis, None);
     row("our processor time for one of them", "us", |m| m.ours, None);
     Ok(())
-}
-
-fn measure(
-    stage: &Stage,
-    server: &RedisServer,
-    handler: impl Handler,
-    first: u64,
-) -> Result<Measured, BoxError> {
-    let (redis, ours) = (cpu::of_server(server)?, cpu::ours()?);
-    let took = stage.runtime.block_on(process(handler, first..first + MESSAGES, 256))?;
-    let each = |time: Duration| time.as_secs_f64() * 1e6 / MESSAGES as f64;
-    Ok(Measured {
-        per_second: MESSAGES as f64 / took.as_secs_f64(),
-        redis: each(cpu::of_server(server)? - redis),
-        ours: each(cpu::ours()? - ours),
-    })
 }

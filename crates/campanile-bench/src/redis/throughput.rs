@@ -1,26 +1,15 @@
 //! Messages a second, and what each costs.
 
-use std::time::Duration;
-
 use bytes::Bytes;
 use campanile::{BoxError, IdempotencyLayer, RedisStore, key, reply};
 
-use super::{ROUNDS, Stage, cpu, limit, tutorial};
+use super::measured::Measured;
+use super::{ROUNDS, Stage, limit, one_by_one};
 use crate::guarded::{Handler, guarded, key, process, replying};
 use crate::report::{Goal, Report, Row};
 
 const MESSAGES: u64 = 200_000;
 const ONE_AT_A_TIME: u64 = 10_000;
-
-/// What one round has measured.
-struct Measured {
-    per_second: f64,
-    /// The processor's time of Redis for a message, in microseconds.
-    redis: f64,
-    ours: f64,
-    /// Neither of the two, of the time that a message takes when they come one after the other.
-    waiting: f64,
-}
 
 pub(super) fn run(report: &mut Report, stage: &Stage) -> Result<(), BoxError> {
     let store = stage.runtime.block_on(RedisStore::connect(stage.redis.url()))?;
@@ -43,7 +32,7 @@ pub(super) fn run(report: &mut Report, stage: &Stage) -> Result<(), BoxError> {
         stage.clear()?;
         let limit = limit::limit(stage)?;
         stage.clear()?;
-        let tutorial = stage.runtime.block_on(tutorial::per_second(&stage.redis.url()))?;
+        let tutorial = stage.runtime.block_on(one_by_one::per_second(&stage.redis.url()))?;
         if round > 0 {
             plain.push(product);
             whole.push(with_all);
@@ -93,7 +82,7 @@ pub(super) fn run(report: &mut Report, stage: &Stage) -> Result<(), BoxError> {
         Some(Goal::AtMost(0.95)),
     );
     row("our processor time for a message", "us", of(&plain, |m| m.ours), None, None);
-    row("waiting for either, of two cores", "us", of(&plain, |m| m.waiting), None, None);
+    row("waiting for either, of two cores", "us", of(&plain, waiting), None, None);
     Ok(())
 }
 
@@ -106,10 +95,10 @@ fn fingerprint(
 
 fn measure(stage: &Stage, handler: impl Handler, first: u64) -> Result<Measured, BoxError> {
     stage.clear()?;
-    let (redis, ours) = (cpu::of_redis(stage)?, cpu::ours()?);
-    let took = stage.runtime.block_on(process(handler, first..first + MESSAGES, 256))?;
-    let each = |time: Duration| time.as_secs_f64() * 1e6 / MESSAGES as f64;
-    let (redis, ours) = (each(cpu::of_redis(stage)? - redis), each(cpu::ours()? - ours));
-    let waiting = (each(took) * 2.0 - redis - ours).max(0.0);
-    Ok(Measured { per_second: MESSAGES as f64 / took.as_secs_f64(), redis, ours, waiting })
+    Measured::of(stage, &[&stage.redis], handler, first..first + MESSAGES, 256)
+}
+
+/// Neither of the two, of the time that a message takes when they come one after the other.
+fn waiting(measured: &Measured) -> f64 {
+    (2e6 / measured.per_second - measured.redis - measured.ours).max(0.0)
 }

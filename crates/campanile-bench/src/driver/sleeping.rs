@@ -1,0 +1,89 @@
+//! Handlers that take their time, in the order of 1 000 keys: how near the driver comes to what is
+//! possible with 256 at once.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use campanile::{BoxError, Clock, Order, Record};
+use campanile_test::{KafkaServer, Message};
+use tokio::runtime::Runtime;
+use tokio::task::JoinSet;
+use tower::service_fn;
+
+use super::timed::{consumer, timed};
+use super::{ROUNDS, per_second};
+use crate::report::{Goal, Report, Row};
+
+const TOPIC: &str = "1000-keys";
+const PARTITIONS: u64 = 6;
+const KEYS: u64 = 1_000;
+const RECORDS: u64 = 300_000;
+/// The driver's default.
+const AT_ONCE: u64 = 256;
+
+/// How long a handler sleeps, and over how many records it is measured.
+const HANDLERS: [(&str, Duration, u64); 2] = [
+    ("handlers of 1 ms, 1 000 keys, by key", Duration::from_millis(1), RECORDS),
+    ("handlers of 10 ms, 1 000 keys, by key", Duration::from_millis(10), 60_000),
+];
+
+pub(super) fn run(
+    report: &mut Report,
+    kafka: &KafkaServer,
+    runtime: &Runtime,
+) -> Result<(), BoxError> {
+    kafka.create_topic(TOPIC, PARTITIONS as i32, &[])?;
+    kafka.producer().produce_all((0..RECORDS).map(|number| {
+        let key = number % KEYS;
+        let partition = (key % PARTITIONS) as i32;
+        Message::to(TOPIC).partition(partition).key(key.to_string()).payload(vec![b'x'; 100])
+    }))?;
+    for (name, takes, records) in HANDLERS {
+        let (mut values, mut possible) = (vec![], vec![]);
+        // The first is not counted.
+        for round in 0..=ROUNDS {
+            let group = format!("sleeping-{}-{round}", takes.as_millis());
+            let consumer = consumer(kafka, group, TOPIC, Order::by_key())?;
+            let driven = runtime.block_on(timed(consumer, records, |count| {
+                service_fn(move |_: Record| {
+                    let count = count.clone();
+                    async move {
+                        tokio::time::sleep(takes).await;
+                        count.one();
+                        Ok::<_, Infallible>(())
+                    }
+                })
+            }))?;
+            let alone = runtime.block_on(alone(takes, records));
+            if round > 0 {
+                values.push(per_second(records, driven));
+                possible.push(per_second(records, alone));
+            }
+        }
+        report.add(Row {
+            area: "driver",
+            name,
+            unit: "records/s",
+            values,
+            against: Some(("256 tasks that only sleep as long", possible)),
+            goal: Some(Goal::AtLeast(0.95)),
+        });
+    }
+    Ok(())
+}
+
+/// As many sleeps, 256 at once: a runtime's sleep takes longer than it says.
+async fn alone(takes: Duration, records: u64) -> Duration {
+    let clock = Clock::boot();
+    let start = clock.now();
+    let mut tasks = JoinSet::new();
+    for _ in 0..AT_ONCE {
+        tasks.spawn(async move {
+            for _ in 0..records / AT_ONCE {
+                tokio::time::sleep(takes).await;
+            }
+        });
+    }
+    tasks.join_all().await;
+    clock.now() - start
+}

@@ -1,0 +1,68 @@
+//! How long a consumer works: from the first record that is handled to the last.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use campanile::{BoxError, Clock, Consumer, ConsumerConfig, Order, Record};
+use campanile_test::KafkaServer;
+use tokio::sync::watch;
+use tower::Service;
+
+/// Counts what is handled.
+#[derive(Clone)]
+pub(super) struct Count(Arc<Counted>);
+
+struct Counted {
+    records: u64,
+    handled: AtomicU64,
+    clock: Clock,
+    /// When the first and the last was.
+    times: watch::Sender<(Duration, Duration)>,
+}
+
+impl Count {
+    /// One more.
+    pub(super) fn one(&self) {
+        let Counted { records, handled, clock, times } = &*self.0;
+        let count = handled.fetch_add(1, Ordering::Relaxed) + 1;
+        if count == 1 {
+            times.send_modify(|(first, _)| *first = clock.now());
+        } else if count == *records {
+            times.send_modify(|(_, last)| *last = clock.now());
+        }
+    }
+}
+
+/// A consumer that begins at the start of this topic.
+pub(super) fn consumer(
+    kafka: &KafkaServer,
+    group: String,
+    topic: &str,
+    order: Order,
+) -> Result<Consumer, BoxError> {
+    let config = ConsumerConfig::new(kafka.bootstrap(), group).set("auto.offset.reset", "earliest");
+    Ok(Consumer::new(config)?.subscribe([topic]).with_order(order))
+}
+
+/// Serves until so many records are counted, and ends gracefully.
+pub(super) async fn timed<S>(
+    consumer: Consumer,
+    records: u64,
+    service: impl FnOnce(Count) -> S,
+) -> Result<Duration, BoxError>
+where
+    S: Service<Record, Error: Into<BoxError>, Future: Send + 'static> + Send + 'static,
+{
+    let (times, seen) = watch::channel((Duration::ZERO, Duration::ZERO));
+    let (handled, clock) = (AtomicU64::new(0), Clock::boot());
+    let service = service(Count(Arc::new(Counted { records, handled, clock, times })));
+    let mut watched = seen.clone();
+    let end = async move { drop(watched.wait_for(|(_, last)| !last.is_zero()).await) };
+    let summary = consumer.serve(service).with_graceful_shutdown(end).await?;
+    if summary.processed < records {
+        return Err(format!("not every record was processed: {summary:?}").into());
+    }
+    let (first, last) = *seen.borrow();
+    Ok(last - first)
+}

@@ -1,0 +1,25 @@
+//! What tutorials show: one message at a time, each of its two calls with a checkout of its own.
+
+use campanile::{BoxError, Clock};
+use deadpool_redis::{Config, Runtime};
+
+use crate::guarded::numbered;
+use crate::tutorial::{acquire, complete, load};
+
+const MESSAGES: u64 = 10_000;
+
+/// Messages a second.
+pub(super) async fn per_second(url: &str) -> Result<f64, BoxError> {
+    let pool = Config::from_url(url).create_pool(Some(Runtime::Tokio1))?;
+    let sha = load(&mut pool.get().await?).await?;
+    let clock = Clock::boot();
+    let start = clock.now();
+    for number in 0..MESSAGES {
+        let key = numbered(number);
+        if !acquire(&mut pool.get().await?, &key).await? {
+            return Err(format!("{key} is not new").into());
+        }
+        complete(&mut pool.get().await?, &sha, &key).await?;
+    }
+    Ok(MESSAGES as f64 / (clock.now() - start).as_secs_f64())
+}
