@@ -90,6 +90,10 @@ impl Consumer {
 
     /// Subscribes to these topics, beside those of former calls. One that begins with `^` is a
     /// regular expression over the topics' names.
+    ///
+    /// A topic that is created later and matches, and partitions that a topic is given, are found when
+    /// librdkafka looks next: every `topic.metadata.refresh.interval.ms`, by default 5 minutes. They are
+    /// read from their start, as `auto.offset.reset` is `earliest` by default.
     pub fn subscribe<T: Into<String>>(mut self, topics: impl IntoIterator<Item = T>) -> Self {
         self.topics.extend(topics.into_iter().map(Into::into));
         self
@@ -114,6 +118,14 @@ impl Consumer {
     /// others share another quarter. A single record may exceed it.
     ///
     /// Default: 20 000 records and 32 MiB, because more brings no throughput.
+    ///
+    /// # The process's memory
+    /// What it takes beyond what it has when it is idle is at most this budget and a quarter, the
+    /// queue into which librdkafka prefetches (`queued.max.messages.kbytes`, by default 8 MiB here),
+    /// two responses on their way (`fetch.max.bytes`, 2 MiB each), and some 12 MiB of the allocator's
+    /// and of the work itself: 64 MiB by default, however many partitions there are and however large
+    /// the backlog is. All partitions share the budget and the queue; one more costs some kilobytes of
+    /// its own.
     pub fn with_budget(mut self, records: usize, bytes: usize) -> Self {
         let count = |n: usize| (n as u64).max(1);
         self.budget = Amount { records: count(records), bytes: count(bytes) };

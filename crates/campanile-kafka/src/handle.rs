@@ -52,6 +52,21 @@ pub struct Handle {
 const NONE: u64 = u64::MAX;
 
 /// Why a consumer is paused.
+///
+/// There may be further reasons and figures some day, so a pattern has to leave room for both:
+///
+/// ```
+/// use campanile_kafka::Paused;
+///
+/// fn page(why: &Paused) -> Option<String> {
+///     match why {
+///         // Whoever did that knows.
+///         Paused::ByHandle => None,
+///         Paused::Flood { most, .. } => Some(format!("more than {most} dead letters at a time")),
+///         other => Some(other.to_string()),
+///     }
+/// }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Paused {

@@ -15,7 +15,7 @@ use campanile_core::{KeyExtractor, Record};
 /// # fn main() -> Result<(), ConfigError> {
 /// let config = ConsumerConfig::new("localhost:9092", "billing");
 /// let consumer = Consumer::new(config)?.subscribe(["payments"]);
-/// // one account after the other, whatever partitions its records are spread over
+/// // in each partition, the records of an account one after the other
 /// let consumer = consumer.with_order(Order::by(key::header("account")));
 /// # let _ = consumer;
 /// # Ok(())
@@ -23,7 +23,16 @@ use campanile_core::{KeyExtractor, Record};
 /// ```
 ///
 /// Records of different partitions are always processed side by side: Kafka itself knows no order
-/// between them. Copies in [retry topics](crate::RetryTopics) are processed by partition.
+/// between them. So what is to be in order must be in one partition, as records with the same record
+/// key are by default: between processes the order is that of the partitions alone, of which each
+/// belongs to one process at a time. Copies in [retry topics](crate::RetryTopics) are processed by
+/// partition.
+///
+/// # What it costs
+/// [`by_key`](Self::by_key) and [`by`](Self::by) hash each record's key once, and keep some hundred
+/// bytes for each key that has records in memory, which the [budget](crate::Consumer::with_budget)
+/// bounds by its number of records; nothing is kept of other keys. [`none`](Self::none) keeps as much
+/// for each record, [`by_partition`](Self::by_partition) for each partition.
 ///
 /// # How far ahead
 /// A partition's offset is committed up to its oldest record that is not finished. With

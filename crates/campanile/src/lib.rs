@@ -52,6 +52,10 @@ pub mod store {
 }
 
 /// What most programs use: `use campanile::prelude::*;`.
+///
+/// It has what a stack around a handler is made of, and no more: a policy, an order or an error that
+/// one chooses is imported by its name from the crate's root, and `ServiceBuilder` and `Service` come
+/// from `tower`.
 pub mod prelude {
     #[cfg(feature = "redis")]
     pub use crate::RedisStore;
