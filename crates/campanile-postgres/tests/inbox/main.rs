@@ -2,7 +2,10 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
+mod conflicts;
+mod dropping;
 mod effects;
+mod lost_commits;
 #[path = "../postgres/support.rs"]
 #[allow(dead_code, reason = "other tests need more of it")]
 mod support;

@@ -5,11 +5,15 @@ use std::time::Duration;
 use campanile_core::{BoxError, Outcome, Record, Request, key};
 use campanile_idempotency::{Backoff, IdempotencyLayer};
 use campanile_postgres::{Inbox, InboxLayer, Transaction};
+use tokio::time::{sleep, timeout};
 use tower::{Layer, Service, ServiceExt};
 
 use crate::support::Database;
 
 type Key = key::Key<key::Header>;
+
+/// How long a test waits for what must come, however busy the machine is.
+pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 pub(crate) struct World {
     pub(crate) database: Database,
@@ -19,9 +23,14 @@ pub(crate) struct World {
 impl World {
     pub(crate) async fn new() -> Self {
         let database = Database::new().await;
-        database.psql("CREATE TABLE ledger (key text, cents bigint NOT NULL, UNIQUE (key, cents))");
+        database.psql("CREATE TABLE ledger (key text NOT NULL, cents bigint NOT NULL)");
         let inbox = Inbox::new(&database.store().await).unwrap();
         Self { database, inbox }
+    }
+
+    /// With other settings of its inbox.
+    pub(crate) fn with(self, settings: impl FnOnce(Inbox) -> Inbox) -> Self {
+        Self { inbox: settings(self.inbox), ..self }
     }
 
     /// Keys are in the header `id`; what failed may be tried again at once.
@@ -57,18 +66,27 @@ impl World {
         self.database.psql(&sql)
     }
 
-    /// The state and the attempts of the one entry.
+    /// The states and attempts of all entries.
     pub(crate) fn entry(&self) -> String {
         self.database.psql("SELECT state, attempt FROM campanile.entry")
     }
 
-    /// Sessions of this database in which a transaction is open.
-    pub(crate) fn open_transactions(&self) -> String {
-        self.database.psql(
-            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() \
-             AND pid <> pg_backend_pid() AND xact_start IS NOT NULL \
-             AND backend_type = 'client backend'",
-        )
+    /// Waits until no session of this database has a transaction open.
+    pub(crate) async fn assert_all_ended(&self) {
+        let none_is_open = "SELECT count(*) = 0 FROM pg_stat_activity \
+             WHERE datname = current_database() AND pid <> pg_backend_pid() \
+             AND xact_start IS NOT NULL AND backend_type = 'client backend'";
+        self.wait_for(none_is_open).await;
+    }
+
+    /// Waits until this query says so; others on this thread go on meanwhile.
+    pub(crate) async fn wait_for(&self, query: &str) {
+        let come = async {
+            while self.database.psql(query) != "t" {
+                sleep(Duration::from_millis(5)).await;
+            }
+        };
+        timeout(LONG, come).await.unwrap_or_else(|_| panic!("not within {LONG:?}: {query}"));
     }
 }
 
@@ -78,7 +96,11 @@ pub(crate) fn request(id: &str) -> Request<()> {
 
 /// Books a hundred cents.
 pub(crate) async fn book(request: Request<()>) -> Result<(), BoxError> {
+    insert(&request).await
+}
+
+pub(crate) async fn insert(request: &Request<()>) -> Result<(), BoxError> {
     let id = request.lock().unwrap().key().to_string();
-    Transaction::of(&request)?.execute("INSERT INTO ledger VALUES ($1, 100)", &[&id]).await?;
+    Transaction::of(request)?.execute("INSERT INTO ledger VALUES ($1, 100)", &[&id]).await?;
     Ok(())
 }

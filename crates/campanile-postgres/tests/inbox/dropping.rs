@@ -1,0 +1,120 @@
+//! The future of an inbox dropped at every await: no transaction stays open, and what the entry says is
+//! what was written.
+
+use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, resume_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
+
+use campanile_core::{BoxError, Outcome, Request};
+use campanile_postgres::Transaction;
+use futures_util::FutureExt;
+use tokio::task::yield_now;
+use tower::service_fn;
+
+use crate::world::{World, book, insert};
+
+#[derive(Clone, Copy, Debug)]
+enum Case {
+    Succeeds,
+    Fails,
+    Panics,
+    /// Its first run meets another transaction.
+    IsRunAgain,
+}
+
+/// Polls a future so often, and once more if it is woken then; says whether it ended before.
+async fn cut<T>(future: impl Future<Output = T>, at: usize, woken: bool) -> bool {
+    let mut future: Option<Pin<Box<_>>> = Some(Box::pin(AssertUnwindSafe(future).catch_unwind()));
+    let mut polls = 0;
+    poll_fn(|cx| {
+        if polls < at {
+            polls += 1;
+            if let Some(Poll::Ready(_)) = future.as_mut().map(|future| future.as_mut().poll(cx)) {
+                return Poll::Ready(true);
+            }
+            if polls < at || woken {
+                return Poll::Pending;
+            }
+        }
+        future = None;
+        Poll::Ready(false)
+    })
+    .await
+}
+
+async fn handle(
+    case: Case,
+    has_run: Arc<AtomicBool>,
+    request: Request<()>,
+) -> Result<(), BoxError> {
+    insert(&request).await?;
+    yield_now().await;
+    match case {
+        Case::Succeeds => {}
+        Case::Fails => return Err("no such account".into()),
+        // As a panic, but for the message.
+        Case::Panics => resume_unwind(Box::new("as it was told to")),
+        Case::IsRunAgain if has_run.swap(true, Ordering::Relaxed) => {}
+        Case::IsRunAgain => {
+            let raise = "DO $$BEGIN RAISE SQLSTATE '40001'; END$$";
+            Transaction::of(&request)?.batch_execute(raise).await?;
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_future_dropped_at_any_await_leaves_no_transaction_open_and_nothing_half_done() {
+    let world = World::new().await;
+    let mut cuts = 0;
+    for case in [Case::Succeeds, Case::Fails, Case::Panics, Case::IsRunAgain] {
+        for woken in [false, true] {
+            for at in 0.. {
+                let id = format!("{case:?}-{woken}-{at}");
+                let has_run = Arc::new(AtomicBool::new(false));
+                let handler = service_fn(move |request| handle(case, has_run.clone(), request));
+                let has_ended = cut(world.run(handler, &id), at, woken).await;
+                assert_settles(&world, &id).await;
+                if has_ended {
+                    break;
+                }
+                cuts += 1;
+            }
+        }
+    }
+    println!("{cuts} cuts");
+    assert!(cuts > 40, "{cuts}: fewer awaits than there are");
+}
+
+/// Nothing stays open; then a row and an entry are there, or neither; and the next delivery makes it one.
+async fn assert_settles(world: &World, id: &str) {
+    world.assert_all_ended().await;
+    world.wait_for("SELECT count(*) = 0 FROM campanile.entry WHERE state = 'P'").await;
+    let is_booked = world.booked(id) != "0|0";
+    let outcome = world.run(service_fn(book), id).await.unwrap();
+    let expected =
+        if is_booked { outcome.is_duplicate() } else { outcome == Outcome::Processed(()) };
+    assert!(expected, "{id}: booked before: {is_booked}, and then {outcome:?}");
+    assert_eq!(world.booked(id), "1|100", "{id}");
+}
+
+#[tokio::test]
+async fn a_statement_at_work_ends_when_its_handler_is_dropped() {
+    let world = World::new().await;
+    let handler = service_fn(async |request: Request<()>| {
+        insert(&request).await?;
+        Transaction::of(&request)?.batch_execute("SELECT pg_sleep(600)").await?;
+        Ok::<_, BoxError>(())
+    });
+    let asleep = "SELECT count(*) = 1 FROM pg_stat_activity \
+                  WHERE datname = current_database() AND wait_event = 'PgSleep'";
+    tokio::select! {
+        ended = world.run(handler, "b-1") => panic!("{ended:?}"),
+        () = world.wait_for(asleep) => {}
+    }
+    world.assert_all_ended().await;
+    assert_eq!(world.booked("b-1"), "0|0");
+}

@@ -1,0 +1,119 @@
+//! Commits that are not answered: the entry says what came of them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use campanile_core::{BoxError, Outcome, Request};
+use campanile_postgres::{Inbox, PgStore};
+use campanile_test::Proxy;
+use tokio::task::{JoinHandle, yield_now};
+use tokio_postgres::Client;
+use tower::{Layer, ServiceExt, service_fn};
+
+use crate::support::patient;
+use crate::world::{World, book, insert, request};
+
+type Running = JoinHandle<Result<Outcome<()>, BoxError>>;
+
+/// A world whose inbox works through this proxy.
+async fn world() -> (World, Arc<Proxy>) {
+    let world = World::new().await;
+    let (server, name) = world.database.url().rsplit_once('/').unwrap();
+    let (user, server) = server.rsplit_once('@').unwrap();
+    let proxy = Proxy::to(server).unwrap();
+    let url = format!("{user}@{}/{name}", proxy.addr());
+    let store = PgStore::connect(patient(&url)).await.unwrap();
+    (world.with(|_| Inbox::new(&store).unwrap()), Arc::new(proxy))
+}
+
+/// Runs a handler that does this to the proxy when it has written for the first time; counts its runs.
+fn start(world: &World, proxy: &Arc<Proxy>, fault: fn(&Proxy)) -> (Running, Arc<AtomicU32>) {
+    let runs = Arc::new(AtomicU32::new(0));
+    let (proxy, counted) = (proxy.clone(), runs.clone());
+    let handler = service_fn(move |request: Request<()>| {
+        let (proxy, run) = (proxy.clone(), counted.fetch_add(1, Ordering::Relaxed));
+        async move {
+            insert(&request).await?;
+            if run == 0 {
+                fault(&proxy);
+            }
+            Ok::<_, BoxError>(())
+        }
+    });
+    (tokio::spawn(world.layer().layer(handler).oneshot(request("b-1"))), runs)
+}
+
+#[tokio::test]
+async fn a_commit_whose_answer_is_lost_is_not_run_again() {
+    let (world, proxy) = world().await;
+    let (running, runs) = start(&world, &proxy, Proxy::swallow_replies);
+    world.wait_for("SELECT state = 'C' FROM campanile.entry").await;
+    proxy.heal().unwrap();
+    assert_eq!(running.await.unwrap().unwrap(), Outcome::Processed(()));
+    assert_eq!(runs.load(Ordering::Relaxed), 1);
+    assert_eq!(world.booked("b-1"), "1|100");
+    assert!(world.run(service_fn(book), "b-1").await.unwrap().is_duplicate());
+    world.assert_all_ended().await;
+}
+
+#[tokio::test]
+async fn a_commit_that_did_not_reach_the_server_is_run_again_as_the_same_attempt() {
+    let (world, proxy) = world().await;
+    let (running, runs) = start(&world, &proxy, Proxy::swallow_requests);
+    while proxy.swallowed() == 0 {
+        yield_now().await;
+    }
+    proxy.heal().unwrap();
+    assert_eq!(running.await.unwrap().unwrap(), Outcome::Processed(()));
+    assert_eq!(runs.load(Ordering::Relaxed), 2);
+    assert_eq!((&*world.booked("b-1"), &*world.entry()), ("1|100", "C|1"));
+    world.assert_all_ended().await;
+}
+
+#[tokio::test]
+async fn a_session_that_is_terminated_before_its_commit_is_run_again_as_the_same_attempt() {
+    let world = Arc::new(World::new().await);
+    let runs = Arc::new(AtomicU32::new(0));
+    let (terminating, counted) = (world.clone(), runs.clone());
+    let handler = service_fn(move |request: Request<()>| {
+        let (world, run) = (terminating.clone(), counted.fetch_add(1, Ordering::Relaxed));
+        async move {
+            insert(&request).await?;
+            if run == 0 {
+                world.database.psql(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+                     WHERE datname = current_database() AND pid <> pg_backend_pid()",
+                );
+            }
+            Ok::<_, BoxError>(())
+        }
+    });
+    assert_eq!(world.run(handler, "b-1").await.unwrap(), Outcome::Processed(()));
+    assert_eq!(runs.load(Ordering::Relaxed), 2);
+    assert_eq!((&*world.booked("b-1"), &*world.entry()), ("1|100", "C|1"));
+    world.assert_all_ended().await;
+}
+
+#[tokio::test]
+async fn of_two_transactions_of_one_grant_only_one_is_ever_committed() {
+    let world = World::new().await;
+    // A grant that is held: its handler fails, and its completion is then tried by hand.
+    let (early, late) = (world.database.client().await, world.database.client().await);
+    world.database.psql(
+        "SELECT * FROM campanile.acquire('ledger', ARRAY['\\x00112233445566778899aabbccddeeff'::bytea], \
+         ARRAY[5::bigint], ARRAY[NULL::bigint], ARRAY[0::bigint], 60000000, 3, 600000000)",
+    );
+    let begin = "BEGIN; SET LOCAL campanile.inbox = 'open'; INSERT INTO ledger VALUES ('b-1', 100)";
+    early.batch_execute(begin).await.unwrap();
+    late.batch_execute(begin).await.unwrap();
+    let conclude = async |client: &Client| {
+        let asked = "SELECT campanile.conclude(namespace, key, token, owner, NULL, 600000000) \
+                     FROM campanile.entry";
+        let concluded = client.batch_execute(asked).await;
+        client.batch_execute("COMMIT").await.unwrap();
+        concluded.map_err(|error| error.code().unwrap().code().to_owned())
+    };
+    assert_eq!(conclude(&late).await, Ok(()));
+    assert_eq!(conclude(&early).await, Err("CI002".to_owned()));
+    assert_eq!((&*world.booked("b-1"), &*world.entry()), ("1|100", "C|1"));
+}
