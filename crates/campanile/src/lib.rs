@@ -34,10 +34,13 @@ pub use campanile_redis::{
     ConnectError, Finding, FindingKind, RedisConfig, RedisStore, Safety, Severity,
 };
 
-/// The schema of the Postgres store, and what can be wrong with its server.
+/// The transactional inbox, the schema of the Postgres store, and what can be wrong with its server.
 #[cfg(feature = "postgres")]
 pub mod postgres {
-    pub use campanile_postgres::{ConnectError, migrate};
+    pub use campanile_postgres::{
+        CarryTransaction, ConnectError, Connection, Inbox, InboxError, InboxLayer, InboxService,
+        Isolation, Transaction, TransactionError, migrate, tokio_postgres,
+    };
 }
 
 /// What a store of one's own needs: the trait, and the protocol that it runs.

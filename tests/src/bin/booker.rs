@@ -1,0 +1,77 @@
+//! A consumer process to be killed: books records of the form `{"id":"b-1","account":3,"cents":5}` in a
+//! ledger of Postgres, by the transactional inbox. Arguments: brokers, group, topic, URL of Postgres, then
+//! settings of librdkafka as `session.timeout.ms=3000`.
+//!
+//! A booking is two writes: a row of the ledger, which no constraint keeps from being there twice, and
+//! the balance of its account.
+
+use std::time::Duration;
+
+use campanile::postgres::{Inbox, Transaction};
+use campanile::prelude::*;
+use campanile::{PgStore, Summary};
+use tokio::signal::unix::{SignalKind, signal};
+use tower::ServiceBuilder;
+
+#[derive(Clone, serde::Deserialize)]
+struct Booking {
+    id: String,
+    account: i32,
+    cents: i64,
+}
+
+#[tokio::main]
+async fn main() -> Result<(), BoxError> {
+    // First, for it may be stopped at any moment.
+    let mut terminated = signal(SignalKind::terminate())?;
+    let mut arguments: Vec<String> = std::env::args().skip(1).collect();
+    let options = arguments.split_off(arguments.len().min(4));
+    let arguments: Result<[String; 4], _> = arguments.try_into();
+    let [brokers, group, topic, postgres] =
+        arguments.map_err(|given| format!("four arguments, not {given:?}"))?;
+    let mut config = ConsumerConfig::new(brokers, group).set("auto.offset.reset", "earliest");
+    for option in options {
+        let (name, value) = option.split_once('=').ok_or("an option is NAME=VALUE")?;
+        config = config.set(name, value);
+    }
+
+    let inbox = Inbox::new(&PgStore::connect(postgres).await?)?;
+    let bookings =
+        IdempotencyLayer::new(inbox.keeper(), "ledger", key::field(|b: &Booking| &b.id))?
+            // soon taken over when this process is killed
+            .with_lock_ttl(Duration::from_secs(2))?
+            // which it is so often that a key may be met by it again and again
+            .with_max_attempts(1_000)?;
+    let service = ServiceBuilder::new()
+        // what does not decode never takes a lock
+        .layer(DecodeLayer::json())
+        // one lock for each booking, which is committed together with its completion
+        .layer(inbox.layer(bookings)?)
+        .service_fn(book);
+    let summary: Summary = Consumer::new(config)?
+        .subscribe([topic])
+        .serve(service)
+        .with_graceful_shutdown(async move { terminated.recv().await.unwrap_or_default() })
+        .await?;
+    println!("{summary:?}");
+    Ok(())
+}
+
+async fn book(request: Request<Booking>) -> Result<(), BoxError> {
+    let Booking { id, account, cents } = request.body();
+    let transaction = Transaction::of(&request)?;
+    transaction
+        .execute(
+            "INSERT INTO ledger (id, account, cents) VALUES ($1, $2, $3)",
+            &[id, account, cents],
+        )
+        .await?;
+    // Some take longer, so that they are met in the middle.
+    if cents % 16 == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    transaction
+        .execute("UPDATE account SET balance = balance + $2 WHERE id = $1", &[account, cents])
+        .await?;
+    Ok(())
+}

@@ -1,0 +1,183 @@
+//! Kafka to Postgres on real servers: consumer processes that are killed while they book records in a
+//! ledger, whose sessions are terminated, and whose server is killed.
+//!
+//! The storm prints one line. `CAMPANILE_INBOX_RECORDS`, `_KILLS` and `_TERMINATIONS` make it longer, and
+//! `CAMPANILE_STORM_SEED` repeats the choices of one.
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+#[path = "../support/group.rs"]
+mod group;
+
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use campanile::postgres::migrate;
+use campanile_test::{KafkaServer, Message, PgServer, Process};
+use tempfile::TempDir;
+
+const TOPIC: &str = "bookings";
+const GROUP: &str = "ledger";
+const PARTITIONS: i32 = 8;
+const MEMBERS: usize = 2;
+const ACCOUNTS: usize = 100;
+const SOON_MISSED: [&str; 2] = ["session.timeout.ms=2000", "heartbeat.interval.ms=200"];
+const LONG: Duration = Duration::from_secs(120);
+
+/// What is done to them, one after the other.
+#[derive(Clone, Copy)]
+enum Fault {
+    KillMember,
+    TerminateSession,
+    KillServer,
+}
+
+#[test]
+fn whatever_is_killed_each_key_is_booked_once_and_the_sum_is_right() {
+    let records = setting("CAMPANILE_INBOX_RECORDS", 4_000) as usize;
+    let kills = setting("CAMPANILE_INBOX_KILLS", 6) as usize;
+    let terminations = setting("CAMPANILE_INBOX_TERMINATIONS", 4) as usize;
+    let seed = setting("CAMPANILE_STORM_SEED", fastrand::u64(..));
+    println!("seed {seed}");
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let mut faults = vec![Fault::KillMember; kills];
+    faults.extend(vec![Fault::TerminateSession; terminations]);
+    faults.push(Fault::KillServer);
+    rng.shuffle(&mut faults);
+
+    let mut scene = Scene::start();
+    // One record in twenty repeats the key of another, mostly in another partition.
+    let keys = records - records / 20;
+    let mut bookings: Vec<usize> = (0..keys).collect();
+    bookings.extend((keys..records).map(|_| rng.usize(..keys)));
+    rng.shuffle(&mut bookings);
+    let messages: Vec<_> = bookings.iter().map(|id| booking(*id, rng.i32(0..PARTITIONS))).collect();
+    let producer = scene.kafka.producer();
+    let steps = faults.len() + 1;
+    let mut members: Vec<Process> = (0..MEMBERS).map(|_| scene.member()).collect();
+    let mut terminated = 0;
+    for (step, chunk) in messages.chunks(records.div_ceil(steps)).enumerate() {
+        // They come while the faults do, so that all of these meet somebody at work.
+        for part in chunk.chunks(chunk.len().div_ceil(8)) {
+            producer.produce_all(part.iter().cloned()).unwrap();
+            thread::sleep(Duration::from_millis(rng.u64(20..100)));
+        }
+        match faults.get(step) {
+            Some(Fault::KillMember) => {
+                let member = rng.usize(..MEMBERS);
+                members[member].kill().unwrap();
+                members[member] = scene.member();
+            }
+            Some(Fault::TerminateSession) => terminated += scene.terminate_some(),
+            Some(Fault::KillServer) => scene.postgres.restart().unwrap(),
+            None => {}
+        }
+    }
+    group::wait_for_end(&scene.kafka.consumer_config(GROUP), TOPIC, PARTITIONS, LONG);
+    for mut member in members {
+        let status = member.terminate().unwrap();
+        assert!(status.success(), "{status}: {}", member.log().unwrap());
+    }
+
+    let violations = scene.violations(keys);
+    println!(
+        "storm: inbox: {records} records, {keys} keys, 0 keys twice (none), {} violations; {kills} \
+         kills, {terminated} sessions terminated, the server killed once, {} keys were tried again; \
+         seed {seed}",
+        violations.len(),
+        scene.psql("SELECT count(*) FROM campanile.entry WHERE attempt > 1"),
+    );
+    assert!(violations.is_empty(), "{violations:#?}");
+}
+
+struct Scene {
+    kafka: KafkaServer,
+    postgres: PgServer,
+    folder: TempDir,
+}
+
+impl Scene {
+    fn start() -> Self {
+        let kafka = KafkaServer::start().unwrap();
+        kafka.create_topic(TOPIC, PARTITIONS, &[]).unwrap();
+        let scene =
+            Self { kafka, postgres: PgServer::start().unwrap(), folder: TempDir::new().unwrap() };
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        runtime.block_on(migrate(scene.postgres.url())).unwrap();
+        scene.psql(&format!(
+            "CREATE TABLE ledger (id text NOT NULL, account int NOT NULL, cents bigint NOT NULL);
+             CREATE TABLE account (id int PRIMARY KEY, balance bigint NOT NULL);
+             INSERT INTO account SELECT n, 0 FROM generate_series(0, {ACCOUNTS} - 1) n"
+        ));
+        scene
+    }
+
+    fn member(&self) -> Process {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_booker"));
+        command.args([&self.kafka.bootstrap(), GROUP, TOPIC, &self.postgres.url()]);
+        command.args(SOON_MISSED);
+        let log = self.folder.path().join(format!("log-{}", fastrand::u64(..)));
+        Process::spawn(&command, log).unwrap()
+    }
+
+    /// Half of the sessions in which a transaction is open, and at least one of any.
+    fn terminate_some(&self) -> usize {
+        let terminated = self.psql(
+            "SELECT count(pg_terminate_backend(pid)) FROM (
+                 SELECT pid FROM pg_stat_activity
+                 WHERE application_name = 'campanile'
+                 ORDER BY xact_start IS NULL, random()
+                 LIMIT (SELECT greatest(1, count(*) / 2) FROM pg_stat_activity
+                        WHERE application_name = 'campanile' AND xact_start IS NOT NULL)
+             ) victims",
+        );
+        terminated.parse().unwrap()
+    }
+
+    fn psql(&self, sql: &str) -> String {
+        self.postgres.psql(sql).unwrap()
+    }
+
+    /// What is not as it must be.
+    fn violations(&self, keys: usize) -> Vec<String> {
+        let sum: usize = (0..keys).map(cents).sum();
+        let expected = [
+            ("rows", "SELECT count(*) FROM ledger", keys),
+            ("keys", "SELECT count(DISTINCT id) FROM ledger", keys),
+            ("the sum", "SELECT sum(cents) FROM ledger", sum),
+            ("the balances", "SELECT sum(balance) FROM account", sum),
+            ("entries", "SELECT count(*) FROM campanile.entry WHERE state = 'C'", keys),
+            ("other entries", "SELECT count(*) FROM campanile.entry WHERE state <> 'C'", 0),
+            (
+                "accounts whose balance is not that of their rows",
+                "SELECT count(*) FROM account a WHERE balance IS DISTINCT FROM \
+                 (SELECT coalesce(sum(cents), 0) FROM ledger l WHERE l.account = a.id)",
+                0,
+            ),
+        ];
+        let mut violations = Vec::new();
+        for (what, sql, expected) in expected {
+            let found = self.psql(sql);
+            if found != expected.to_string() {
+                violations.push(format!("{what}: {found}, not {expected}"));
+            }
+        }
+        violations
+    }
+}
+
+fn booking(id: usize, partition: i32) -> Message {
+    let body = serde_json::json!({ "id": format!("b-{id}"), "account": id % ACCOUNTS, "cents": cents(id) });
+    Message::to(TOPIC).partition(partition).payload(body.to_string())
+}
+
+/// Of each booking another amount.
+fn cents(id: usize) -> usize {
+    id + 1
+}
+
+/// A number in the environment, for longer runs.
+fn setting(name: &str, usual: u64) -> u64 {
+    let Ok(text) = std::env::var(name) else { return usual };
+    text.parse().unwrap_or_else(|_| panic!("{name} is no number: {text}"))
+}
