@@ -100,9 +100,9 @@ fn storm(
     let expected = if redis.is_some() { keys } else { records };
     let violations = invoices::violations(&invoices, expected, of);
     println!(
-        "storm: transactions, {name}: {records} records, {keys} keys, 0 keys twice (none), {} \
-         violations; {kills} kills, {stood_still} of them stood still and {fenced} were fenced, {} \
-         outputs were aborted; seed {seed}",
+        "storm: transactions, {name}: {records} records, {keys} keys, {} violations; {kills} processes \
+         ended or held, {stood_still} of them stood still and {fenced} were fenced, {} outputs were \
+         aborted; seed {seed}",
         violations.len(),
         all - invoices.len(),
     );

@@ -57,6 +57,9 @@ impl Consumer {
     /// committed, they are sent from there; for a duplicate that stands elsewhere nothing is sent, since
     /// they go with the first one's offset.
     ///
+    /// Every topic goes to this one service, which may look at the record's: there are no
+    /// [`Routes`](crate::Routes) in transactions.
+    ///
     /// # What is not in a transaction
     /// * Dead letters and the copies in [retry topics](crate::RetryTopics): they are published at once, and
     ///   may be there twice. Two copies of one record are two records, so without the layer each has

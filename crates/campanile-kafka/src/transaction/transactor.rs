@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::thread;
 use std::time::Duration;
 
@@ -113,8 +113,12 @@ impl Transactor {
         group: Group<'_>,
     ) -> Result<(), ConsumerError> {
         let now = self.clock.now();
-        while let Ok(answer) = self.answers.try_recv() {
-            self.answered(answer, now)?;
+        match self.answers.try_recv() {
+            Ok(answer) => self.answered(answer, now)?,
+            Err(TryRecvError::Disconnected) if matches!(self.state, State::Busy) => {
+                return self.end(panicked());
+            }
+            Err(_) => {}
         }
         match std::mem::replace(&mut self.state, State::Idle) {
             State::Idle if hurry || now.saturating_sub(self.looked) >= self.interval => {
