@@ -8,6 +8,8 @@ use tokio_postgres::Config;
 
 use crate::ConnectError;
 use crate::pool::{Pool, address};
+#[cfg(feature = "tls")]
+use crate::tls::Certificates;
 
 /// The settings of a [`PgStore`](crate::PgStore). A URL alone converts into them.
 ///
@@ -40,6 +42,8 @@ pub struct PgConfig {
     pub(crate) command_timeout: Duration,
     connections: usize,
     pub(crate) sweep_interval: Option<Duration>,
+    #[cfg(feature = "tls")]
+    pub(crate) certificates: Certificates,
 }
 
 impl PgConfig {
@@ -55,6 +59,8 @@ impl PgConfig {
             command_timeout: Duration::from_secs(1),
             connections: 8,
             sweep_interval: Some(Duration::from_secs(10 * 60)),
+            #[cfg(feature = "tls")]
+            certificates: Certificates::default(),
         }
     }
 
@@ -120,12 +126,12 @@ impl PgConfig {
     /// The connections of a store.
     pub(crate) fn pool(&self) -> Result<Pool, ConnectError> {
         let statement = Some(self.command_timeout);
-        Ok(Pool::new(self.parsed()?, self.connections, self.connect_timeout, statement))
+        self.pool_of(self.parsed()?, self.connections, statement)
     }
 
     /// One connection, for who looks or migrates.
     pub(crate) fn single(&self) -> Result<Pool, ConnectError> {
-        Ok(Pool::new(self.parsed()?, 1, self.connect_timeout, None))
+        self.pool_of(self.parsed()?, 1, None)
     }
 
     /// Connections for transactions of handlers, whose statements take as long as they take.
@@ -135,7 +141,20 @@ impl PgConfig {
         let options = parsed.get_options().unwrap_or_default();
         let options = format!("{options} -c client_connection_check_interval=1000");
         parsed.options(options);
-        Ok(Pool::new(parsed, connections, self.connect_timeout, None))
+        self.pool_of(parsed, connections, None)
+    }
+
+    fn pool_of(
+        &self,
+        config: Config,
+        connections: usize,
+        statement_timeout: Option<Duration>,
+    ) -> Result<Pool, ConnectError> {
+        #[cfg(feature = "tls")]
+        let connector = self.certificates.connector()?;
+        #[cfg(not(feature = "tls"))]
+        let connector = tokio_postgres::NoTls;
+        Ok(Pool::new(config, connector, connections, self.connect_timeout, statement_timeout))
     }
 
     fn parsed(&self) -> Result<Config, ConnectError> {

@@ -11,6 +11,7 @@ use deadpool_postgres::PoolError;
 use tokio_postgres::error::SqlState;
 
 use crate::failure::explained;
+use crate::tls::is_refusal;
 
 /// Why [`PgStore::connect`](crate::PgStore::connect) or [`migrate`](crate::migrate()) failed. It shows the
 /// address that was tried, and never the password.
@@ -21,6 +22,19 @@ pub enum ConnectError {
     /// The URL cannot be used.
     Url {
         /// What is wrong with it.
+        source: BoxError,
+    },
+    /// A certificate or a key of ours cannot be read, or does not fit the other.
+    Certificate {
+        /// What is wrong with it.
+        source: BoxError,
+    },
+    /// The server, or we to it, could not be shown to be who it should be: another authority has
+    /// signed its certificate, it has another name, or it does not take a certificate of ours.
+    Untrusted {
+        /// Where the server is.
+        address: Box<str>,
+        /// What is wrong with the certificate.
         source: BoxError,
     },
     /// What is there is not what was asked for: no Postgres, or not this database. A server that is
@@ -79,6 +93,9 @@ impl ConnectError {
     }
 
     pub(crate) fn said(error: tokio_postgres::Error, address: &str) -> Self {
+        if is_refusal(&error) {
+            return Self::Untrusted { address: address.into(), source: error.into() };
+        }
         let is_denied = error.code().is_some_and(|state| {
             // Invalid authorization.
             state.code().starts_with("28") || *state == SqlState::INSUFFICIENT_PRIVILEGE
@@ -102,7 +119,9 @@ pub(crate) fn may_pass(error: &PoolError) -> bool {
             [SqlState::CANNOT_CONNECT_NOW, SqlState::TOO_MANY_CONNECTIONS].contains(state)
         }
         // What the library says itself names its cause, unless it is one of configuration.
-        None => find::<std::io::Error>(error).is_some() || error.is_closed(),
+        None => {
+            (find::<std::io::Error>(error).is_some() || error.is_closed()) && !is_refusal(error)
+        }
     }
 }
 
@@ -127,6 +146,10 @@ impl fmt::Display for ConnectError {
                 "the URL of Postgres is not of the form \
                  postgres://[user[:password]@]host[:port][/database]",
             ),
+            Self::Certificate { .. } => f.write_str("the certificates cannot be used"),
+            Self::Untrusted { address, .. } => {
+                write!(f, "Postgres at {address} cannot be trusted, or does not trust us")
+            }
             Self::Unreachable { address, .. } => {
                 write!(f, "Postgres at {address} cannot be reached")
             }
@@ -163,6 +186,8 @@ impl Error for ConnectError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
             Self::Url { source }
+            | Self::Certificate { source }
+            | Self::Untrusted { source, .. }
             | Self::Unreachable { source, .. }
             | Self::Denied { source, .. }
             | Self::Migration { source, .. } => Some(&**source),

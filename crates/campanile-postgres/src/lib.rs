@@ -60,6 +60,7 @@ mod migrate;
 mod pool;
 mod store;
 mod sweep;
+mod tls;
 mod told;
 
 pub use self::config::PgConfig;

@@ -10,10 +10,11 @@ use campanile_idempotency::StoreError;
 use deadpool_postgres::{
     Client, Manager, ManagerConfig, PoolConfig, PoolError, RecyclingMethod, Runtime,
 };
+use tokio_postgres::Config;
 use tokio_postgres::config::{Host, TargetSessionAttrs};
-use tokio_postgres::{Config, NoTls};
 
 use crate::failure::explained;
+use crate::tls::Connector;
 
 /// Makes connections when they are needed, on the runtime that needs them, and hands them out for one
 /// use at a time.
@@ -32,6 +33,7 @@ impl Pool {
     /// there.
     pub(crate) fn new(
         mut config: Config,
+        connector: Connector,
         connections: usize,
         connect_timeout: Duration,
         statement_timeout: Option<Duration>,
@@ -52,7 +54,7 @@ impl Pool {
         config.options(format!("{options} {isolation}{timeout}"));
 
         let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
-        let manager = Manager::from_config(config, NoTls, recycling);
+        let manager = Manager::from_config(config, connector, recycling);
         let pool = deadpool_postgres::Pool::builder(manager)
             .config(PoolConfig::new(connections))
             .create_timeout(Some(connect_timeout))

@@ -10,3 +10,4 @@ mod outage;
 mod permissions;
 mod support;
 mod sweeping;
+mod tls;

@@ -52,10 +52,12 @@ async fn a_store_that_is_used_sweeps_by_itself_and_one_that_should_not_does_not(
     let store = PgStore::connect(often).await.unwrap();
     assert_eq!(database.psql("SELECT count(*) FROM campanile.entry"), "1");
     replies(vec![store.apply(command("another")).await]);
-    let is_gone = || (database.psql("SELECT count(*) FROM campanile.entry") == "1").then_some(());
-    while is_gone().is_none() {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    let swept = async {
+        while database.psql("SELECT count(*) FROM campanile.entry") != "1" {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), swept).await.expect("it sweeps");
     // Whoever is dropped sweeps no more.
     drop(store);
     an_hour_later(&database);

@@ -2,6 +2,9 @@ use super::programs::Programs;
 use super::server::PgServer;
 use crate::{ServerError, port};
 use std::fmt::Write as _;
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 /// How a [`PgServer`] is started; made by [`PgServer::builder`].
@@ -9,6 +12,8 @@ use std::path::Path;
 pub struct PgServerBuilder {
     pub(super) password: Option<String>,
     is_durable: bool,
+    /// Of TLS, as PEM: the certificate, its key, and the authority of the clients.
+    tls: Option<[Vec<u8>; 3]>,
     lines: String,
 }
 
@@ -32,6 +37,18 @@ impl PgServerBuilder {
             "a test's password has letters and digits only"
         );
         self.password = Some(password.to_owned());
+        self
+    }
+
+    /// Offers TLS with this certificate and its private key, and demands a certificate of each client
+    /// that this authority has signed, if there is one (all PEM). Default: no TLS.
+    pub fn tls(
+        mut self,
+        certificate: impl Into<Vec<u8>>,
+        key: impl Into<Vec<u8>>,
+        clients: Option<Vec<u8>>,
+    ) -> Self {
+        self.tls = Some([certificate.into(), key.into(), clients.unwrap_or_default()]);
         self
     }
 
@@ -68,19 +85,49 @@ impl PgServerBuilder {
              shared_buffers = '64MB'\n\
              fsync = {is_durable}\n\
              full_page_writes = {is_durable}\n\
-             {}",
+             {}{}",
             folder.display(),
+            self.tls_lines(),
             self.lines,
         )
+    }
+
+    /// Puts what TLS needs beside the data; the key is for nobody but the server.
+    pub(super) fn write_certificates(&self, data: &Path) -> io::Result<()> {
+        for (name, text) in FILES.into_iter().zip(self.tls.iter().flatten()) {
+            let path = data.join(name);
+            fs::write(&path, text)?;
+            fs::set_permissions(&path, Permissions::from_mode(0o600))?;
+            Programs::hand_over(&path)?;
+        }
+        Ok(())
     }
 
     /// The text of `pg_hba.conf`: the socket lies in a folder that is nobody else's.
     pub(super) fn access(&self) -> String {
         let method = if self.password.is_some() { "scram-sha-256" } else { "trust" };
+        let (kind, certificate) =
+            if self.has_authority() { ("hostssl", " clientcert=verify-ca") } else { ("host", "") };
         format!(
             "local all all trust\n\
              local replication all trust\n\
-             host all all 127.0.0.1/32 {method}\n"
+             {kind} all all 127.0.0.1/32 {method}{certificate}\n"
         )
     }
+
+    /// The names of the other files are the server's defaults.
+    fn tls_lines(&self) -> &'static str {
+        match &self.tls {
+            Some(_) if self.has_authority() => "ssl = on\nssl_ca_file = 'clients.crt'\n",
+            Some(_) => "ssl = on\n",
+            None => "",
+        }
+    }
+
+    fn has_authority(&self) -> bool {
+        self.tls.as_ref().is_some_and(|[.., clients]| !clients.is_empty())
+    }
 }
+
+/// Beside the data: the certificate, its key, the authority of the clients.
+const FILES: [&str; 3] = ["server.crt", "server.key", "clients.crt"];

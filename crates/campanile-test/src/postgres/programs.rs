@@ -54,12 +54,12 @@ impl Programs {
         Ok(String::from_utf8_lossy(&output.stdout).trim_end().to_owned())
     }
 
-    /// Gives the folder to the user who runs the programs.
-    pub(super) fn hand_over(folder: &Path) -> io::Result<()> {
+    /// Gives the file or folder to the user who runs the programs.
+    pub(super) fn hand_over(path: &Path) -> io::Result<()> {
         if !is_root() {
             return Ok(());
         }
-        let status = Command::new("chown").arg(format!("{USER}:")).arg(folder).status()?;
+        let status = Command::new("chown").arg(format!("{USER}:")).arg(path).status()?;
         if status.success() { Ok(()) } else { Err(io::Error::other(format!("chown: {status}"))) }
     }
 }

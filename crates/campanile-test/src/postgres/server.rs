@@ -165,6 +165,7 @@ impl PgServer {
         let initdb = ["-A", "trust", "-U", "postgres", "-E", "UTF8", "--no-locale", "-N", "-D"];
         programs.run("initdb", initdb.iter().map(Path::new).chain([&*data]))?;
         fs::write(data.join("pg_hba.conf"), builder.access())?;
+        builder.write_certificates(&data)?;
         Self::launch_in(folder, builder, programs, port)
     }
 

@@ -1,0 +1,86 @@
+//! Who is trusted, and who we are.
+
+use std::error::Error;
+use std::io;
+use std::sync::Arc;
+
+use campanile_core::BoxError;
+use campanile_core::error::sources;
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, RootCertStore};
+
+use super::Connector;
+use crate::{ConnectError, PgConfig};
+
+/// Certificates and a key, as PEM.
+#[derive(Clone, Default)]
+pub(crate) struct Certificates {
+    authority: Option<Vec<u8>>,
+    own: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+/// With the feature `tls`. A server that offers TLS is reached by it unless the URL says
+/// `sslmode=disable`, and one that does not is refused if it says `sslmode=require`. In both cases the
+/// server's certificate is looked at.
+impl PgConfig {
+    /// Trusts the authorities whose certificates these are (PEM), and no others. Default: those that
+    /// the system trusts.
+    pub fn with_ca(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        self.certificates.authority = Some(pem.into());
+        self
+    }
+
+    /// Shows the server this certificate, with those that lead to its authority, and its private key
+    /// (both PEM). Default: none, which a server refuses whose `pg_hba.conf` wants one.
+    pub fn with_client_certificate(
+        mut self,
+        certificates: impl Into<Vec<u8>>,
+        key: impl Into<Vec<u8>>,
+    ) -> Self {
+        self.certificates.own = Some((certificates.into(), key.into()));
+        self
+    }
+}
+
+impl Certificates {
+    /// What makes connections with these.
+    pub(crate) fn connector(&self) -> Result<Connector, ConnectError> {
+        let config = self.config().map_err(|source| ConnectError::Certificate { source })?;
+        Ok(Connector::new(config))
+    }
+
+    fn config(&self) -> Result<ClientConfig, BoxError> {
+        let mut roots = RootCertStore::empty();
+        match &self.authority {
+            Some(pem) => {
+                for certificate in CertificateDer::pem_slice_iter(pem) {
+                    roots.add(certificate?)?;
+                }
+            }
+            // Those that cannot be read are not trusted, and the server then tells.
+            None => {
+                roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+            }
+        }
+        let provider = Arc::new(ring::default_provider());
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .with_root_certificates(roots);
+        let Some((certificates, key)) = &self.own else {
+            return Ok(config.with_no_client_auth());
+        };
+        let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(certificates).collect();
+        Ok(config.with_client_auth_cert(chain?, PrivateKeyDer::from_pem_slice(key)?)?)
+    }
+}
+
+/// Whether TLS has refused the server, or the server us.
+pub(crate) fn is_refusal(error: &(dyn Error + 'static)) -> bool {
+    let of_tls = |error: &(dyn Error + 'static)| {
+        let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        error.is::<rustls::Error>() || inner.is_some_and(|inner| inner.is::<rustls::Error>())
+    };
+    sources(error).any(of_tls)
+}
