@@ -1,4 +1,4 @@
-//! Benchmarks: `cargo xtask bench [core|redis|driver] [--json FILE]`.
+//! Benchmarks: `cargo xtask bench [core|redis|postgres|driver] [--json FILE]`.
 //!
 //! Every claim is a ratio of two things measured in one run, interleaved, several times; printed are
 //! the minimum, the median and the maximum. The machine is named, for the figures alone mean nothing.
@@ -6,6 +6,7 @@
 mod core;
 mod driver;
 mod guarded;
+mod postgres;
 mod redis;
 mod report;
 mod tutorial;
@@ -17,7 +18,7 @@ use lexopt::{Arg, ValueExt};
 
 use crate::report::Report;
 
-const USAGE: &str = "usage: campanile-bench [core|redis|driver] [--json FILE]";
+const USAGE: &str = "usage: campanile-bench [core|redis|postgres|driver] [--json FILE]";
 
 fn main() -> ExitCode {
     match run() {
@@ -41,13 +42,14 @@ fn run() -> Result<(), BoxError> {
         }
     }
     if areas.is_empty() {
-        areas = ["core", "redis", "driver"].map(String::from).into();
+        areas = ["core", "redis", "postgres", "driver"].map(String::from).into();
     }
     let mut report = Report::new();
     for area in areas {
         match &*area {
             "core" => core::run(&mut report)?,
             "redis" => redis::run(&mut report)?,
+            "postgres" => postgres::run(&mut report)?,
             "driver" => driver::run(&mut report)?,
             other => return Err(format!("no area {other:?}\n{USAGE}").into()),
         }

@@ -1,0 +1,49 @@
+//! The layer on a real Postgres, against its own tool: how fast, how large, and whether that stays so.
+
+mod limit;
+mod many;
+mod size;
+mod throughput;
+
+use campanile::postgres::migrate;
+use campanile::{BoxError, PgStore};
+use campanile_test::PgServer;
+use tokio::runtime::{Builder, Runtime};
+
+use crate::report::Report;
+
+/// How often each thing is measured, beside what it is measured against.
+const ROUNDS: u64 = 5;
+
+pub(crate) fn run(report: &mut Report) -> Result<(), BoxError> {
+    let settings = PgServer::builder()
+        .config("shared_buffers", "256MB")
+        .config("max_wal_size", "4GB")
+        .config("max_connections", "300");
+    let stage = Stage {
+        postgres: settings.start()?,
+        runtime: Builder::new_multi_thread().worker_threads(1).enable_all().build()?,
+    };
+    stage.runtime.block_on(migrate(stage.postgres.url()))?;
+    throughput::run(report, &stage)?;
+    size::run(report, &stage)?;
+    many::run(report, &stage)
+}
+
+/// A server that does not wait for its disk, which would hide what the statements cost, and a runtime of
+/// one thread.
+struct Stage {
+    postgres: PgServer,
+    runtime: Runtime,
+}
+
+impl Stage {
+    fn store(&self, url: &str) -> Result<PgStore, BoxError> {
+        Ok(self.runtime.block_on(PgStore::connect(url))?)
+    }
+
+    /// A number that a query answers.
+    fn number(&self, sql: &str) -> Result<f64, BoxError> {
+        Ok(self.postgres.psql(sql)?.parse()?)
+    }
+}
