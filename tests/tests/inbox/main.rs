@@ -13,7 +13,7 @@ use std::thread;
 use std::time::Duration;
 
 use campanile::postgres::migrate;
-use campanile_test::{KafkaServer, Message, PgServer, Process};
+use campanile_test::{KafkaServer, Message, PgServer, Process, eventually};
 use tempfile::TempDir;
 
 const TOPIC: &str = "bookings";
@@ -120,18 +120,18 @@ impl Scene {
         Process::spawn(&command, log).unwrap()
     }
 
-    /// Half of the sessions in which a transaction is open, and at least one of any.
+    /// Half of the sessions in which a transaction is open, and at least one of any; says how many.
     fn terminate_some(&self) -> usize {
-        let terminated = self.psql(
-            "SELECT count(pg_terminate_backend(pid)) FROM (
+        let terminate = "SELECT count(pg_terminate_backend(pid)) FROM (
                  SELECT pid FROM pg_stat_activity
                  WHERE application_name = 'campanile'
                  ORDER BY xact_start IS NULL, random()
                  LIMIT (SELECT greatest(1, count(*) / 2) FROM pg_stat_activity
                         WHERE application_name = 'campanile' AND xact_start IS NOT NULL)
-             ) victims",
-        );
-        terminated.parse().unwrap()
+             ) victims";
+        // A consumer that was killed just now is only coming back.
+        let terminated = || Some(self.psql(terminate).parse().unwrap()).filter(|count| *count > 0);
+        eventually(LONG, terminated).expect("somebody is at work")
     }
 
     fn psql(&self, sql: &str) -> String {
