@@ -4,6 +4,7 @@
 
 mod acquiring;
 mod batching;
+mod beside;
 mod blocking;
 mod caching;
 mod carrying;

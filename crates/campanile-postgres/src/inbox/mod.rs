@@ -1,4 +1,9 @@
 //! The transactional inbox.
+//!
+//! * [`Inbox`] → [`InboxLayer`] → [`InboxService`], directly inside the idempotency layer's service.
+//! * `run`: one request, until its transaction is committed or its failure is its own; `open`: one
+//!   transaction, from BEGIN to its end.
+//! * [`Transaction`] is what the handler has of it; [`InboxError`] why it was rolled back.
 
 mod error;
 mod isolation;
@@ -24,8 +29,79 @@ pub use self::transaction::{CarryTransaction, Connection, Transaction, Transacti
 use crate::PgStore;
 use crate::pool::Pool;
 
-/// Runs handlers in transactions of Postgres that are committed together with the completion of their
-/// entries.
+/// Runs handlers in transactions of Postgres, each of which is committed together with the completion of
+/// its entry: **one effect in this database for each key**, whatever dies.
+///
+/// ```
+/// use campanile_core::{BoxError, DecodeLayer, Outcome, Record, Request, key};
+/// use campanile_idempotency::IdempotencyLayer;
+/// use campanile_postgres::{Inbox, PgStore, Transaction};
+/// use tower::{Service, ServiceBuilder, ServiceExt};
+///
+/// #[derive(Clone, serde::Deserialize)]
+/// struct Booking { id: String, cents: i64 }
+///
+/// async fn book(request: Request<Booking>) -> Result<(), BoxError> {
+///     let Booking { id, cents } = request.body();
+///     let transaction = Transaction::of(&request)?;
+///     transaction.execute("INSERT INTO ledger VALUES ($1, $2)", &[id, cents]).await?;
+///     Ok(())
+/// }
+///
+/// # #[tokio::main]
+/// # async fn main() -> Result<(), BoxError> {
+/// # let postgres = campanile_test::PgServer::start()?;
+/// # campanile_postgres::migrate(postgres.url()).await?;
+/// # postgres.psql("CREATE TABLE ledger (id text, cents bigint)")?;
+/// # let url = postgres.url();
+/// // one for the process
+/// let inbox = Inbox::new(&PgStore::connect(url).await?)?;
+/// let bookings = IdempotencyLayer::new(inbox.keeper(), "ledger", key::field(|b: &Booking| &b.id))?;
+/// let mut service = ServiceBuilder::new()
+///     // what does not decode never takes a lock
+///     .layer(DecodeLayer::json())
+///     // one lock for each booking, which is committed together with its completion
+///     .layer(inbox.layer(bookings)?)
+///     .service_fn(book);
+///
+/// let record = Record::builder("bookings", 0, 7).payload(r#"{"id":"b-1","cents":100}"#).build();
+/// assert_eq!(service.ready().await?.call(record.clone()).await?, Outcome::Processed(()));
+/// assert!(service.ready().await?.call(record).await?.is_duplicate());
+/// # assert_eq!(postgres.psql("SELECT * FROM ledger")?, "b-1|100");
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # What is one transaction, and what is not
+/// The handler's writes through its [`Transaction`] and the completion, with the reply if one is kept, are
+/// one. The acquire, renewals and failures commit by themselves, so that attempts and crashes are counted
+/// although what the handler wrote is rolled back. The entry's row is written last, so that no renewal
+/// waits for a handler. A layer inside, such as a time-out, acts before the commit.
+///
+/// A reply that may not be kept for its size fails the attempt where that is the policy, and rolls back.
+///
+/// # When the handler runs again
+/// In a new transaction, under the same lock and as the same attempt, after a short back-off: when its
+/// transaction met another (`40001`, `40P01`), in a statement or at the commit, and when its connection
+/// broke before the commit. So it needs to be `Clone`, as its request, and what it does **outside** the
+/// transaction happens again then, as after a crash.
+///
+/// A commit that was not answered is not run again, but looked after: the entry says whether it took place.
+/// Of all transactions of a lock only the one is ever committed that makes the entry COMPLETED; one that
+/// comes too late rolls itself back.
+///
+/// # Connections
+/// A transaction has one, of a pool beside the store's, as long as its handler runs; one for which none
+/// comes free in time hands its attempt back. A connection is given back after `COMMIT` or `ROLLBACK`, and
+/// closed when the handler was dropped or has panicked: a transaction is never left open in the pool. A
+/// statement at work then is ended by the server within a second.
+///
+/// Statements have no time-out but the server's; set one in the URL
+/// (`?options=-c%20statement_timeout%3D10s`) or by a layer inside.
+///
+/// # Limits
+/// The transaction is one of `tokio_postgres`; there is none for `sqlx` or another library. Effects
+/// elsewhere, a call over the network among them, are as without an inbox.
 #[derive(Clone)]
 pub struct Inbox {
     shared: Arc<Shared>,
