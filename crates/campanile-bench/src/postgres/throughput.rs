@@ -15,8 +15,7 @@ const MESSAGES: u64 = 100_000;
 const ONE_AT_A_TIME: u64 = 2_000;
 
 pub(super) fn run(report: &mut Report, stage: &Stage) -> Result<(), BoxError> {
-    let store =
-        Counted { store: stage.store(&stage.postgres.url())?, counts: Arc::default() };
+    let store = Counted { store: stage.store(&stage.postgres.url())?, counts: Arc::default() };
     let layer = IdempotencyLayer::new(store.clone(), "bench", key)?;
     limit::prepare(stage)?;
 
