@@ -38,12 +38,12 @@ pub(crate) const REDIS: Soak = Soak {
     has_storms: true,
 };
 
-/// What concerns Postgres: the store's own long tests.
+/// What concerns Postgres: the store's own long tests, and the inbox's storm.
 pub(crate) const POSTGRES: Soak = Soak {
-    packages: &["campanile-postgres"],
-    tests: &["postgres"],
+    packages: &["campanile-postgres", "campanile-tests"],
+    tests: &["postgres", "inbox"],
     alone: false,
-    has_storms: false,
+    has_storms: true,
 };
 
 /// The consumer driver's storms: groups of processes, each storm with many of them.
@@ -73,6 +73,9 @@ const LENGTHS: &[(&str, &str)] = &[
     ("CAMPANILE_REBALANCE_BACKLOG_MIB", "2048"),
     ("CAMPANILE_TRANSACTION_RECORDS", "200000"),
     ("CAMPANILE_TRANSACTION_KILLS", "100"),
+    ("CAMPANILE_INBOX_RECORDS", "20000"),
+    ("CAMPANILE_INBOX_KILLS", "30"),
+    ("CAMPANILE_INBOX_TERMINATIONS", "10"),
 ];
 
 impl Soak {

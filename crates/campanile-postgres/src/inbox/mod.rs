@@ -94,7 +94,11 @@ use crate::pool::Pool;
 /// A transaction has one, of a pool beside the store's, as long as its handler runs; one for which none
 /// comes free in time hands its attempt back. A connection is given back after `COMMIT` or `ROLLBACK`, and
 /// closed when the handler was dropped or has panicked: a transaction is never left open in the pool. A
-/// statement at work then is ended by the server within a second.
+/// statement at work then is ended by the server within a second; PostgreSQL 14 can do that on Linux only,
+/// later ones on all but Windows, and others refuse the connection.
+///
+/// What a handler sets for its session (`SET` without `LOCAL`, a temporary table) is there for the next
+/// handler on that connection.
 ///
 /// Statements have no time-out but the server's; set one in the URL
 /// (`?options=-c%20statement_timeout%3D10s`) or by a layer inside.
