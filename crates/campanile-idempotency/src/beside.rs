@@ -3,9 +3,8 @@
 //! The layer's part is small: it says what the entry is to become, and, where the
 //! [`Lock`] says that the entry was completed, it has nothing left to record.
 
-use campanile_core::{Command, Lock, Operation, StoreKey};
+use campanile_core::{BoxError, Command, Lock, Operation, Record, StoreKey};
 
-use crate::error::ReplyTooLarge;
 use crate::future::encode;
 use crate::keeper::LockKeeper;
 use crate::layer::IdempotencyLayer;
@@ -18,16 +17,21 @@ impl<E, C> IdempotencyLayer<E, C> {
         self.guard.keeper.is(keeper)
     }
 
-    /// What completes the entry under this lock, with this reply.
+    /// What completes the entry under this lock, with this reply to this record.
     ///
     /// # Errors
-    /// As the policy for replies that are too large says.
+    /// As the policy for replies that are too large says, and what the codec's check says.
     #[doc(hidden)]
-    pub fn completion<T>(&self, lock: &Lock, reply: &T) -> Result<Command, ReplyTooLarge>
+    pub fn completion<T>(
+        &self,
+        lock: &Lock,
+        record: Option<&Record>,
+        reply: &T,
+    ) -> Result<Command, BoxError>
     where
         C: ReplyCodec<T>,
     {
-        let reply = encode(&self.shared(), lock.key(), reply)?;
+        let reply = encode(&self.shared(), lock.key(), record, reply)?;
         let attempt = u16::try_from(lock.attempt()).unwrap_or(u16::MAX);
         let operation =
             Operation::Complete { grant: lock.grant(), attempt, fingerprint: None, reply };

@@ -13,7 +13,7 @@
 //! ```
 
 use bytes::Bytes;
-use campanile_core::{BoxError, IdempotencyKey, Namespace};
+use campanile_core::{BoxError, IdempotencyKey, Namespace, Record};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -24,6 +24,16 @@ use serde::de::DeserializeOwned;
             `reply::none()`, the default, keeps nothing"
 )]
 pub trait ReplyCodec<T> {
+    /// Whether the handler may answer with this: asked before the entry is completed. The record is
+    /// that of the request; a request that is not a [`Request`](campanile_core::Request) has none.
+    /// Default: it may.
+    ///
+    /// # Errors
+    /// It counts as the handler's own: the attempt has failed, and classifiers say what follows.
+    fn check(&self, _reply: &T, _record: Option<&Record>) -> Result<(), BoxError> {
+        Ok(())
+    }
+
     /// The bytes to keep; `None` keeps nothing.
     ///
     /// # Errors

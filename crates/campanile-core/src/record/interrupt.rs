@@ -28,6 +28,11 @@ impl Interrupt {
         self.0.0.interrupted.load(Ordering::Acquire)
     }
 
+    /// The record that it is of.
+    pub fn record(&self) -> &Record {
+        &self.0
+    }
+
     /// Tells the driver for how long the record's entry will be kept.
     pub fn set_entry_kept(&self, time: Duration) {
         let seconds = u32::try_from(time.as_secs()).unwrap_or(u32::MAX);

@@ -218,7 +218,7 @@ where
         held.drop_means(Settlement::Completed(completion));
         return State::answer(Outcome::Processed(reply));
     }
-    let kept = match encode(shared, running.key(), &reply) {
+    let kept = match encode(shared, running.key(), running.record(), &reply) {
         Ok(kept) => kept,
         Err(error) => return failed(shared, running, error),
     };

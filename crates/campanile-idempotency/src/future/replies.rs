@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use bytes::Bytes;
-use campanile_core::{BoxError, IdempotencyKey};
+use campanile_core::{BoxError, IdempotencyKey, Record};
 
 use crate::error::ReplyTooLarge;
 use crate::layer::Shared;
@@ -11,13 +11,15 @@ use crate::policy::OnLargeReply;
 use crate::reply::ReplyCodec;
 
 /// The bytes to keep. The effect has happened, so nothing here is an error, unless a policy wants the
-/// reply at any price.
+/// reply at any price, or the codec says that this is no answer to its record.
 pub(crate) fn encode<T, C: ReplyCodec<T>>(
     shared: &Shared<C>,
     key: &IdempotencyKey,
+    record: Option<&Record>,
     reply: &T,
-) -> Result<Option<Bytes>, ReplyTooLarge> {
+) -> Result<Option<Bytes>, BoxError> {
     let guard = &shared.guard;
+    user_code(|| shared.codec.check(reply, record))?;
     let encoded = user_code(|| match (shared.codec.encode(reply)?, &guard.cipher) {
         (Some(bytes), Some(cipher)) => cipher.seal(&guard.namespace, key, bytes).map(Some),
         (bytes, _) => Ok(bytes),
@@ -26,7 +28,7 @@ pub(crate) fn encode<T, C: ReplyCodec<T>>(
         Ok(Some(bytes)) if bytes.len() > guard.max_reply_bytes => {
             let error = ReplyTooLarge { size: bytes.len(), most: guard.max_reply_bytes };
             match guard.large_reply {
-                OnLargeReply::Fail => Err(error),
+                OnLargeReply::Fail => Err(error.into()),
                 OnLargeReply::KeepNone => {
                     tracing::info!(%error, "completed without its reply");
                     Ok(None)

@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use campanile_core::{Completion, IdempotencyKey, Interrupt, LockLost, LostCause};
+use campanile_core::{Completion, IdempotencyKey, Interrupt, LockLost, LostCause, Record};
 
 use crate::error::Panicked;
 use crate::keeper::{HeldLock, Settlement};
@@ -31,6 +31,11 @@ impl Running {
     /// What is locked.
     pub(super) fn key(&self) -> &IdempotencyKey {
         self.held.as_ref().expect("until it has ended").lock().key()
+    }
+
+    /// The record that is processed, if the request has one.
+    pub(super) fn record(&self) -> Option<&Record> {
+        self.interrupt.as_ref().map(Interrupt::record)
     }
 
     /// Whether the lock is lost, and how.

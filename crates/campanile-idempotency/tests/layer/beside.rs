@@ -21,7 +21,7 @@ async fn what_was_completed_beside_the_keeper_is_not_completed_again_and_tells_t
             // As long as a renewal or two.
             sleep(TTL).await;
             let (lock, receipt) = (lock(&request), "receipt".to_owned());
-            let command = beside.completion(&lock, &receipt)?;
+            let command = beside.completion(&lock, None, &receipt)?;
             let Operation::Complete { reply, .. } = command.operation.clone() else {
                 panic!("{command:?}");
             };

@@ -1,10 +1,11 @@
 //! What a request comes to when nothing goes wrong.
 
+use std::error::Error;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
-use campanile_core::{BoxError, Outcome, Request, State, Unguarded};
+use campanile_core::{BoxError, Outcome, Record, Request, State, Unguarded, error};
 use campanile_idempotency::policy::{OnGivenUp, OnMissingKey};
 use campanile_idempotency::{ReplyCodec, StoreErrorKind, reply};
 use campanile_test::faults::Fault;
@@ -138,6 +139,38 @@ async fn a_reply_that_cannot_be_encoded_or_decoded_does_not_fail_the_request() {
         assert_eq!(again.into_reply(), None);
         world.assert_quiet().await;
     }
+}
+
+/// Lets nothing through.
+struct Picky;
+
+impl ReplyCodec<String> for Picky {
+    fn check(&self, reply: &String, record: Option<&Record>) -> Result<(), BoxError> {
+        Err(format!("{reply} is no answer to {record:?}").into())
+    }
+
+    fn encode(&self, _: &String) -> Result<Option<Bytes>, BoxError> {
+        unreachable!()
+    }
+
+    fn decode(&self, _: Bytes) -> Result<Option<String>, BoxError> {
+        unreachable!()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reply_that_its_codec_does_not_let_through_fails_the_attempt_and_completes_nothing() {
+    let world = World::new();
+    let service = world
+        .layer()
+        .with_reply(Picky)
+        .layer(service_fn(async |_: Request<()>| Ok::<_, BoxError>("receipt".to_owned())));
+    let error = service.run("p-1").await.unwrap_err();
+    let is_told =
+        |error: &(dyn Error + 'static)| error.to_string().contains("to Some(Record(payments/0@");
+    assert!(error::sources(&*error).any(is_told), "{error:?}");
+    assert_eq!(world.state("p-1"), Some(State::Retrying));
+    world.assert_quiet().await;
 }
 
 #[tokio::test(start_paused = true)]

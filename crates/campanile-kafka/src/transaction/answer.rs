@@ -44,14 +44,21 @@ mod sealed {
     }
 }
 
+impl Outputs {
+    /// Whether they are this record's.
+    pub(super) fn check(&self, record: &Record) -> Result<(), BoxError> {
+        if self.at != *record.coordinates() {
+            return Err(Unsendable::Foreign(self.at.clone()).into());
+        }
+        Ok(())
+    }
+}
+
 impl IntoOutputs for Outputs {}
 
 impl sealed::Sealed for Outputs {
     fn of(self, record: &Record) -> Result<Outputs, BoxError> {
-        if self.at != *record.coordinates() {
-            return Err(Unsendable::Foreign(self.at).into());
-        }
-        Ok(self)
+        self.check(record).map(|()| self)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use campanile_core::{BoxError, Coordinates, Timestamp};
+use campanile_core::{BoxError, Coordinates, Record, Timestamp, error};
 use campanile_idempotency::policy::OnLargeReply;
 use campanile_idempotency::{IdempotencyLayer, ReplyCodec};
 
@@ -33,6 +33,15 @@ impl Outputs {
 }
 
 impl ReplyCodec<Outputs> for OutputsReply {
+    /// Those of another record must not be kept: they would be taken for sent, with that one's offset.
+    fn check(&self, outputs: &Outputs, record: Option<&Record>) -> Result<(), BoxError> {
+        match record {
+            // No attempt would mend a handler that mixes its answers up.
+            Some(record) => outputs.check(record).map_err(|error| error::stop(error).into()),
+            None => Ok(()),
+        }
+    }
+
     fn encode(&self, outputs: &Outputs) -> Result<Option<Bytes>, BoxError> {
         let mut to = BytesMut::new();
         to.put_u8(VERSION);
@@ -154,7 +163,6 @@ fn option(from: &mut Bytes) -> Result<Option<Bytes>, BoxError> {
 mod tests {
     use std::time::{Duration, SystemTime};
 
-    use campanile_core::Record;
     use proptest::prelude::*;
 
     use super::*;

@@ -211,6 +211,36 @@ async fn a_layer_that_does_not_keep_outputs_stops_the_consumer_at_the_first_reco
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn outputs_of_another_record_stop_the_consumer_and_are_made_anew_by_a_handler_that_is_mended()
+{
+    let kafka = kafka();
+    let config = kafka.consumer_config("g");
+    let store = MemoryStore::new();
+    let serve = |is_mended: bool| {
+        let layer = IdempotencyLayer::new(store.clone(), "bills", payload()).unwrap();
+        let service = ServiceBuilder::new().layer(DecodeLayer::raw());
+        let service = service.layer(Outputs::kept_by(layer)).service_fn(move |request: Request| {
+            let (mut outputs, record) = (invoice(request.record()), request.record());
+            if !is_mended && (record.partition(), record.offset()) == (0, 2) {
+                outputs = invoice(&Record::builder(IN, 0, 0).payload("0-0").build());
+            }
+            async move { Ok::<_, BoxError>(outputs) }
+        });
+        start(billing(&config).serve_transactional(service, transactions()))
+    };
+    match serve(false).ended().await.unwrap_err() {
+        ConsumerError::Stopped { at, source } => {
+            assert_eq!(at.to_string(), "payments/0@2");
+            assert!(format!("{source:?}").contains("payments/0@0"), "{source:?}");
+        }
+        other => panic!("{other:?}"),
+    }
+    let mended = serve(true);
+    until_sent(&config, "all are sent", |sent| sent.contains(&"0-2".to_owned())).await;
+    mended.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_output_that_is_too_large_stops_the_consumer_and_names_its_record() {
     let kafka = kafka();
     let config = kafka.consumer_config("g");

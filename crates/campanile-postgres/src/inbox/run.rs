@@ -7,7 +7,8 @@ use std::time::{Duration, SystemTime};
 
 use campanile_core::error::{find, not_run};
 use campanile_core::{
-    BoxError, BoxableError, CarryLock, Completion, Lock, LostCause, Operation, Reply, State,
+    BoxError, BoxableError, CarryLock, Completion, Interrupt, Lock, LostCause, Operation, Reply,
+    State,
 };
 use campanile_idempotency::{Backoff, IdempotencyLayer, ReplyCodec, Store, StoreError};
 use tokio::time::{sleep, timeout};
@@ -87,6 +88,7 @@ impl<E, C> Run<E, C> {
     {
         let open = self.begin().await?;
         request.set_transaction(open.handle());
+        let interrupt = request.interrupt();
         let called: Result<_, BoxError> = service.call(request).await.map_err(Into::into);
         let reply = match called {
             Ok(reply) => reply,
@@ -102,11 +104,12 @@ impl<E, C> Run<E, C> {
             let committed = open.commit().await;
             return committed.map(|()| reply).map_err(|not| self.unrecorded(not));
         };
-        let completion = match self.layer.completion(lock, &reply) {
+        let record = interrupt.as_ref().map(Interrupt::record);
+        let completion = match self.layer.completion(lock, record, &reply) {
             Ok(completion) => completion,
             Err(error) => {
                 open.roll_back().await;
-                return Err(Failed(error.into()));
+                return Err(Failed(error));
             }
         };
         let at = match open.conclude(&completion).await {
