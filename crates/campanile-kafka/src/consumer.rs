@@ -106,7 +106,9 @@ impl Consumer {
     }
 
     /// How many records may be at work at the same time, over all partitions; at least 1. By
-    /// partition, each is of another one. Default: 256, enough to keep a store's batches full.
+    /// partition, each is of another one. Else at most half of them are of one of several partitions, so
+    /// that one whose handlers are slow holds up no other. Default: 256, enough to keep a store's batches
+    /// full.
     pub fn with_max_in_flight(mut self, n: usize) -> Self {
         self.max_in_flight = n.max(1);
         self

@@ -1,6 +1,6 @@
 //! A partition that is assigned: what was delivered of it, and up to where that is finished.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -25,6 +25,8 @@ pub(super) struct Lane {
     pub(super) strands: ByNumber<Line, StrandId>,
     /// How many of its records are at work.
     pub(super) busy: usize,
+    /// Strands that wait until fewer of its records are at work.
+    pub(super) crowded: VecDeque<StrandId>,
     /// Strands whose record is too far ahead, by that.
     ahead: BTreeMap<Delivery, StrandId>,
     /// What records that are finished give out, before the mark has passed them.
@@ -42,6 +44,7 @@ impl Lane {
             watermark: Watermark::default(),
             strands: ByNumber::default(),
             busy: 0,
+            crowded: VecDeque::new(),
             ahead: BTreeMap::new(),
             pending: BTreeMap::new(),
             draining: false,

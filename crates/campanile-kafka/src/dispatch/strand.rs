@@ -79,6 +79,8 @@ pub(super) enum State {
     Due,
     /// Too far ahead of its partition's oldest record.
     Ahead,
+    /// Its partition has as many records at work as it may.
+    Crowded,
     /// The service has it, and the dispatcher itself polls what that gave.
     Here,
     /// The service has it, or it is being given up.

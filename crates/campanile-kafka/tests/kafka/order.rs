@@ -13,7 +13,7 @@ use rdkafka::ClientConfig;
 use tokio::sync::{Barrier, Semaphore};
 use tower::{Service, service_fn};
 
-use crate::support::{Log, committed, consumer, mock, serve, until_committed};
+use crate::support::{Log, committed, consumer, mock, serve, until, until_committed};
 
 /// A cluster with one partition, in which records with these keys are.
 fn keyed<'a>(keys: impl IntoIterator<Item = &'a str>) -> MockKafka {
@@ -164,6 +164,37 @@ async fn behind_a_key_that_stands_still_others_go_on_as_far_as_the_budget_has_re
         until_committed(&config, "orders", &[200]).await;
         let summary = serving.stop().await.unwrap();
         assert_eq!((summary.processed, log.len()), (200, 200));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_partition_whose_handlers_hang_has_half_of_those_at_work_and_holds_up_no_other() {
+    for order in [Order::by_key(), Order::none()] {
+        let kafka = mock("orders", 2, 0);
+        let message = |n: i32| Message::to("orders").partition(n % 2).key(format!("k{n}"));
+        let messages = (0..200).map(|n| message(n).payload("p"));
+        kafka.producer().produce_all(messages.collect::<Vec<_>>()).unwrap();
+        let config = kafka.consumer_config("g");
+        let (begun, gate) = (Log::default(), Arc::new(Semaphore::new(0)));
+        let (seen, opens) = (begun.clone(), gate.clone());
+        let service = service_fn(move |record: Record| {
+            seen.push(&record);
+            let opens = opens.clone();
+            async move {
+                if record.partition() == 0 {
+                    let _permit = opens.acquire().await?;
+                }
+                Ok::<_, BoxError>(())
+            }
+        });
+        let serving = serve(ordered(&config, order).with_max_in_flight(8), service);
+        let all = || committed(&config, "orders", 2)[1] == Some(100);
+        until("all of the other partition", all).await;
+        assert_eq!(begun.of(0).len(), 4);
+        gate.add_permits(100);
+        until_committed(&config, "orders", &[100; 2]).await;
+        serving.stop().await.unwrap();
+        assert_eq!(begun.len(), 200);
     }
 }
 

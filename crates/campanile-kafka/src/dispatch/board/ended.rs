@@ -28,8 +28,7 @@ impl Board {
         let head = &mut self.strands.get_mut(id)?.head;
         head.state = State::Ended;
         head.waited = None;
-        self.lane(id).busy -= 1;
-        self.busy -= 1;
+        self.not_at_work(id);
         match ended {
             Ended::Processed { outputs, .. } => {
                 self.answered(id);

@@ -151,6 +151,7 @@ impl Board {
         if full || !self.gate.is_open() || !self.store.allows() {
             return None;
         }
+        let most = self.most_of_a_lane();
         while let Some(id) = self.turns.front() {
             let strand = self.strands.get_mut(id);
             if let Some(Strand { slot, head, .. }) = strand
@@ -160,6 +161,9 @@ impl Board {
                     head.state = State::Waiting(self.waits.start(id, left, None));
                 } else if lane.hold(id, head.delivery, self.policies.far) {
                     head.state = State::Ahead;
+                } else if lane.busy >= most {
+                    head.state = State::Crowded;
+                    lane.crowded.push_back(id);
                 } else {
                     return Some(id);
                 }
@@ -167,6 +171,15 @@ impl Board {
             self.turns.pop();
         }
         None
+    }
+
+    /// How many records of one partition may be at work: so many that one whose handlers are slow does
+    /// not hold up the others.
+    fn most_of_a_lane(&self) -> usize {
+        match self.lanes.len() {
+            0 | 1 => self.policies.max_in_flight,
+            _ => (self.policies.max_in_flight / 2).max(1),
+        }
     }
 
     /// The record whose turn it is.
@@ -247,6 +260,20 @@ impl Board {
         self.head(id).state = state;
         self.lane(id).busy += 1;
         self.busy += 1;
+    }
+
+    /// A record is not at work any more.
+    fn not_at_work(&mut self, id: StrandId) {
+        self.busy -= 1;
+        let lane = self.lane(id);
+        lane.busy -= 1;
+        // One for its place, and one more: where others have gone, there is room for that as well.
+        let next = [lane.crowded.pop_front(), lane.crowded.pop_front()];
+        for id in next.into_iter().flatten() {
+            if self.strands.get_mut(id).is_some() {
+                self.list(id);
+            }
+        }
     }
 
     /// Puts it at the end of the turns.
