@@ -42,8 +42,8 @@ enum State {
 pub(super) enum Probe {
     /// The next comes then.
     After(Pin<Box<Sleep>>),
-    /// The next record is one.
-    Due,
+    /// The next record is one, since then.
+    Due(Instant),
     /// This record is one; then at the latest it counts as answered.
     Running(StrandId, Pin<Box<Sleep>>),
 }
@@ -51,6 +51,10 @@ pub(super) enum Probe {
 /// An acquire that was not answered by then has failed. So a probe that still runs has its lock, and
 /// what takes so long is its handler, which must not hold up all others.
 const ANSWERED: Duration = Duration::from_secs(6);
+
+/// A probe that nobody makes in so long says that there is nobody to ask: while the store is down, whoever
+/// waits for it asks at least once a second.
+const ASKED: Duration = Duration::from_secs(3);
 
 /// A store that has not answered so many times in a row, for so long, is down once more. Where few
 /// ask, that may still be a part of it; then the others wait for the next probe.
@@ -70,9 +74,19 @@ impl StoreHealth {
         matches!(self.state, State::Down { .. })
     }
 
+    /// Whether it does not answer those who ask. It is not known of a store that nobody asks any more,
+    /// since the consumer is paused or has no records that could.
+    pub(super) fn is_found_down(&self) -> bool {
+        match &self.state {
+            State::Down { probe: Probe::Due(since), .. } => since.elapsed() < ASKED,
+            State::Down { .. } => true,
+            State::Up | State::Partly { .. } => false,
+        }
+    }
+
     /// This record was dispatched.
     pub(super) fn dispatched(&mut self, id: StrandId) {
-        if let State::Down { probe: probe @ Probe::Due, .. } = &mut self.state {
+        if let State::Down { probe: probe @ Probe::Due(_), .. } = &mut self.state {
             *probe = Probe::Running(id, Box::pin(tokio::time::sleep(ANSWERED)));
         }
     }
@@ -144,7 +158,7 @@ impl StoreHealth {
         if let State::Down { probe, .. } = &mut self.state
             && matches!(probe, Probe::Running(running, _) if *running == id)
         {
-            *probe = Probe::Due;
+            *probe = Probe::Due(Instant::now());
         }
     }
 
@@ -156,13 +170,13 @@ impl StoreHealth {
         match probe {
             Probe::After(sleep) => {
                 ready!(sleep.as_mut().poll(cx));
-                *probe = Probe::Due;
+                *probe = Probe::Due(Instant::now());
             }
             Probe::Running(_, answered) => {
                 ready!(answered.as_mut().poll(cx));
                 self.up();
             }
-            Probe::Due => return Poll::Pending,
+            Probe::Due(_) => return Poll::Pending,
         }
         Poll::Ready(())
     }
@@ -214,6 +228,22 @@ mod tests {
         assert!(!health.allows());
         health.not_asked(ONE);
         assert!(health.allows());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_store_that_nobody_asks_is_found_down_no_more_until_somebody_does() {
+        let mut health = down().await;
+        for _ in 0..2 {
+            assert!(health.is_found_down());
+            tokio::time::sleep(ASKED).await;
+            assert!(!health.is_found_down());
+            assert!(health.is_down(), "one at a time asks");
+            health.dispatched(ONE);
+            assert!(health.is_found_down());
+            health.failed(ONE, "refused");
+            assert!(health.is_found_down());
+            std::future::poll_fn(|cx| health.poll(cx)).await;
+        }
     }
 
     #[tokio::test(start_paused = true)]

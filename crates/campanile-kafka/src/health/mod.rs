@@ -30,7 +30,9 @@ pub struct Health {
     /// ready), the store answers, and it is not shutting down.
     ///
     /// A pause leaves it ready, so that whoever is to resume it through a service of Kubernetes'
-    /// still reaches it: see [`Handle::paused`](crate::Handle::paused).
+    /// still reaches it: see [`Handle::paused`](crate::Handle::paused). A store that was down and that
+    /// nobody has asked for some seconds, since the consumer is paused or has no records that could, does
+    /// not count as down.
     pub ready: Result<(), Unhealthy>,
 }
 

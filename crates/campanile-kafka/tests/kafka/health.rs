@@ -8,13 +8,13 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::http::{Request, StatusCode};
-use campanile_core::{BoxError, Record};
+use campanile_core::{BoxError, Record, error};
 use campanile_idempotency::{IdempotencyError, StoreError};
 use campanile_kafka::{Handle, HealthService, Paused, Unhealthy};
 use campanile_test::MockKafka;
 use tower::{Service, ServiceExt, service_fn};
 
-use crate::support::{consumer, fill, mock, serve, start, until};
+use crate::support::{consumer, fill, mock, serve, start, until, until_committed};
 
 fn accepts() -> impl Service<Record, Response = (), Error = BoxError, Future: Send> + Send {
     service_fn(|_: Record| async { Ok(()) })
@@ -91,6 +91,48 @@ async fn a_store_that_is_down_makes_it_unready_and_leaves_it_live() {
         down.store(false, Ordering::SeqCst);
         until("it is again", || is_ready(&handle)).await;
     }
+    serving.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_nobody_asks_since_the_consumer_is_paused_leaves_it_ready() {
+    let kafka = mock("orders", 1, 1);
+    let service = service_fn(|_: Record| async {
+        Err::<(), _>(IdempotencyError::Store(StoreError::unavailable("refused")))
+    });
+    let serving = serve(consumer(kafka.consumer_config("g"), "orders"), service);
+    let handle = serving.handle();
+    let store_down = || handle.health().ready == Err(Unhealthy::StoreDown);
+    until("it is not ready", store_down).await;
+    handle.pause();
+    until("it is ready", || is_ready(&handle)).await;
+    handle.resume();
+    until("it is asked again", store_down).await;
+    serving.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_nobody_asks_since_there_are_no_records_leaves_it_ready() {
+    let kafka = mock("orders", 1, 1);
+    let down = Arc::new(AtomicBool::new(true));
+    let is_down = down.clone();
+    let service = service_fn(move |_: Record| {
+        let down = is_down.load(Ordering::SeqCst);
+        async move {
+            match down {
+                true => Err(IdempotencyError::Store(StoreError::unavailable("refused")).into()),
+                // Without the store, whether it is up or not.
+                false => Err::<(), _>(BoxError::from(error::skip("of no interest"))),
+            }
+        }
+    });
+    let config = kafka.consumer_config("g");
+    let serving = serve(consumer(config.clone(), "orders"), service);
+    let handle = serving.handle();
+    until("it is not ready", || handle.health().ready == Err(Unhealthy::StoreDown)).await;
+    down.store(false, Ordering::SeqCst);
+    until_committed(&config, "orders", &[1]).await;
+    until("it is ready", || is_ready(&handle)).await;
     serving.stop().await.unwrap();
 }
 

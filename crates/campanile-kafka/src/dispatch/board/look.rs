@@ -43,7 +43,7 @@ impl Board {
         let (moved, oldest) = self.stalls.end(now);
         self.tell_moved(&moved);
         self.policies.retentions.go_on();
-        self.vitals().answer(self.store.is_down(), oldest);
+        self.vitals().answer(self.store.is_found_down(), oldest);
     }
 
     pub(in crate::dispatch) fn vitals(&self) -> &Vitals {
