@@ -2,8 +2,11 @@
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use campanile_core::{KeyExtractor, Record};
+
+use crate::error::panic_text;
 
 /// Which records of a partition are processed one after the other, in their order; all others side
 /// by side. Given to [`Consumer::with_order`](crate::Consumer::with_order).
@@ -72,15 +75,22 @@ impl Order {
     }
 
     /// Records with the same key of this extractor: a header, or what a closure makes of the record.
-    /// Those for which it finds none, or an error, are in order among themselves.
+    /// Those for which it finds none, gives an error or panics are in order among themselves.
     ///
     /// With the extractor of the idempotency layer, a duplicate is met after its original is
     /// finished, and never waits for its lock in this process.
     pub fn by(key: impl KeyExtractor<Record> + Send + Sync + 'static) -> Self {
         let state = RandomState::new();
-        Self(Kind::By(Box::new(move |record| match key.extract(record) {
-            Ok(Some(key)) => state.hash_one(key.as_bytes()),
-            Ok(None) | Err(_) => WHOLE,
+        Self(Kind::By(Box::new(move |record| {
+            match catch_unwind(AssertUnwindSafe(|| key.extract(record))) {
+                Ok(Ok(Some(key))) => state.hash_one(key.as_bytes()),
+                Ok(Ok(None) | Err(_)) => WHOLE,
+                Err(panic) => {
+                    let (record, error) = (record.coordinates(), panic_text(panic));
+                    tracing::error!(%record, error, "the order's extractor panicked, as if it found no key");
+                    WHOLE
+                }
+            }
         })))
     }
 
@@ -148,6 +158,8 @@ mod tests {
         assert_ne!(order.line(&record(None, "a")), order.line(&record(None, "b")));
         let refuses = Order::by(|_: &Record| Err::<String, _>("no"));
         assert_eq!(refuses.line(&record(None, "a")), Some(WHOLE));
+        let panics = Order::by(|_: &Record| -> Option<String> { panic!("a panic of this test") });
+        assert_eq!(panics.line(&record(None, "a")), Some(WHOLE));
     }
 
     #[test]

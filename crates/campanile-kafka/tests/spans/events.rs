@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use campanile_core::{BoxError, Record, error};
-use campanile_kafka::{DeadLetter, RetryTopics};
+use campanile_kafka::{DeadLetter, Order, RetryTopics};
 use campanile_test::{Message, MockKafka};
 use tower::service_fn;
 
@@ -82,4 +82,19 @@ async fn a_letter_that_is_too_large_in_any_form_is_told_once_as_an_error_with_wh
     assert_eq!(told.len(), 1, "{told:?}");
     contains(&told[0], &["orders/0@0", "without its payload", "`max.message.bytes`"]);
     assert!(!told[0].contains("create the topic"), "{}", told[0]);
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn an_extractor_of_the_order_that_panics_is_told_and_its_records_are_processed() {
+    let (written, _guard) = Written::begin();
+    let kafka = kafka("p", &[]);
+    let config = kafka.consumer_config("g");
+    let panics = |_: &Record| -> Option<String> { panic!("a panic of this test") };
+    let consumer = consumer(config.clone(), "orders").with_order(Order::by(panics));
+    let serving = serve(consumer, service_fn(async |_: Record| Ok::<_, BoxError>(())));
+    until_committed(&config, "orders", &[1]).await;
+    serving.stop().await.unwrap();
+    let told = written.lines("ERROR", "extractor");
+    assert_eq!(told.len(), 1, "{}", written.text());
+    contains(&told[0], &["record=orders/0@0", "a panic of this test"]);
 }
