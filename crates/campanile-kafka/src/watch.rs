@@ -4,12 +4,18 @@
 //! serves the timers. So the consumer's thread looks.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::thread;
 use std::time::Duration;
 
+use campanile_core::Clock;
 use tokio::sync::Notify;
 
 /// A handler that is found running twice, so far apart at least, has blocked its thread.
 const LONG: Duration = Duration::from_millis(1);
+
+/// How often it is looked while the consumer's thread waits.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// What the dispatcher tells, and whom to call.
 #[derive(Default)]
@@ -70,6 +76,26 @@ impl Watcher {
     }
 }
 
+/// Waits for the dispatcher or for brokers, on the consumer's thread, while another one looks.
+pub(crate) fn looking<T>(watch: &Watch, wait: impl FnOnce() -> T) -> T {
+    let (done, ended) = sync_channel::<()>(0);
+    let look = move || {
+        let (clock, mut watcher) = (Clock::boot(), Watcher::default());
+        while ended.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
+            watcher.look(watch, clock.now());
+        }
+    };
+    thread::scope(|scope| {
+        let looks = thread::Builder::new().name("campanile-watch".into()).spawn_scoped(scope, look);
+        if let Err(error) = looks {
+            tracing::warn!(%error, "no thread looks for handlers that block the dispatcher");
+        }
+        let waited = wait();
+        drop(done);
+        waited
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use tokio_test::{assert_pending, assert_ready, task};
@@ -94,6 +120,20 @@ mod tests {
         watcher.look(&watch, NOW + LONG * 3);
         assert!(watch.is_stuck());
         assert_ready!(stuck.poll());
+    }
+
+    #[test]
+    fn a_stuck_handler_is_found_while_the_consumers_thread_waits() {
+        let watch = Watch::default();
+        watch.begin();
+        looking(&watch, || {
+            let late = Clock::boot();
+            let start = late.now();
+            while !watch.is_stuck() {
+                assert!(late.now() - start < Duration::from_secs(30), "nobody looks");
+                thread::yield_now();
+            }
+        });
     }
 
     #[test]

@@ -5,7 +5,6 @@ use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use campanile_core::Clock;
 use rdkafka::TopicPartitionList;
 use rdkafka::client::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
@@ -22,10 +21,7 @@ use crate::retry_topics::Rungs;
 use crate::slot::Slot;
 use crate::transaction::Transactor;
 use crate::vitals::Vitals;
-use crate::watch::{Watch, Watcher};
-
-/// How often a thread that waits for the dispatcher looks whether that is blocked.
-const LOOK: Duration = Duration::from_millis(20);
+use crate::watch::{Watch, looking};
 
 pub(super) struct IntakeContext {
     /// Locked by the thread that polls and its callbacks, never while it polls.
@@ -139,21 +135,16 @@ impl IntakeContext {
         let (done, ended) = sync_channel(0);
         let slots = held.iter().map(|held| held.slot.id).collect();
         self.tell(Event::Revoked { slots, lost, done });
-        // Ends when the dispatcher drops `done`, as it does when there is no dispatcher any more.
-        let (clock, mut watcher) = (Clock::boot(), Watcher::default());
-        let late = clock.now() + self.revoke_timeout;
-        while ended.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
-            let now = clock.now();
-            watcher.look(&self.watch, now);
-            if now >= late {
+        looking(&self.watch, || {
+            // Ends when the dispatcher drops `done`, as it does when there is no dispatcher any more.
+            if ended.recv_timeout(self.revoke_timeout) == Err(RecvTimeoutError::Timeout) {
                 tracing::warn!("the runtime is too busy to let go of revoked partitions");
-                break;
             }
-        }
-        // It may have been lost meanwhile.
-        if !consumer.assignment_lost() {
-            self.commit_now(consumer, &mut held);
-        }
+            // It may have been lost meanwhile.
+            if !consumer.assignment_lost() {
+                self.commit_now(consumer, &mut held);
+            }
+        });
         // What of it is in no transaction by now is the next owner's.
         held.iter().for_each(|held| held.slot.outbox.close());
     }
