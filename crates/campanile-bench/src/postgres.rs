@@ -1,5 +1,6 @@
 //! The layer on a real Postgres, against its own tool: how fast, how large, and whether that stays so.
 
+mod inbox;
 mod limit;
 mod many;
 mod size;
@@ -26,6 +27,7 @@ pub(crate) fn run(report: &mut Report) -> Result<(), BoxError> {
     };
     stage.runtime.block_on(migrate(stage.postgres.url()))?;
     throughput::run(report, &stage)?;
+    inbox::run(report, &stage)?;
     size::run(report, &stage)?;
     many::run(report, &stage)
 }
