@@ -67,8 +67,8 @@ async fn book(request: Request<Booking>) -> Result<(), BoxError> {
         )
         .await?;
     // Some take longer, so that they are met in the middle.
-    if cents % 16 == 0 {
-        tokio::time::sleep(Duration::from_millis(5)).await;
+    if cents % 4 == 0 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
     transaction
         .execute("UPDATE account SET balance = balance + $2 WHERE id = $1", &[account, cents])
