@@ -42,6 +42,7 @@
 //!
 //! * [`migrate`] makes the schema, once. [`PgConfig`] → [`PgStore::connect`] → a
 //!   [`Store`](campanile_idempotency::Store); [`ConnectError`] says why not.
+//! * [`Inbox`]: what a handler writes and the completion of its entry are one transaction.
 //! * `batch`: a batch, from commands to answers: `call` (which commands travel in one call, and its
 //!   arguments), `told` (what comes back).
 //! * `connect`: the first look at a server; `pool`: the connections, and when one is given up;

@@ -6,6 +6,7 @@
 //! * [`Consumer`] feeds records in and commits on `Ok`.
 //! * [`MemoryStore`] and [`RedisStore`] keep the entries, or, with the feature `postgres`, `PgStore`;
 //!   [`store`] has the trait for one's own.
+//! * `postgres::Inbox` commits what a handler writes in Postgres together with its entry.
 //! * [`Guard`] is the layer around a plain function.
 
 pub use campanile_core::{
