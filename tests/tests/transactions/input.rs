@@ -46,8 +46,9 @@ async fn what_was_aborted_is_not_billed_and_its_markers_hold_nothing_up() {
     assert_eq!(done.await.unwrap(), Some(behind));
     stop.send(()).unwrap();
     assert_eq!(serving.await.unwrap().unwrap().processed, 2 * RECORDS as u64);
-    let billed =
-        tokio::task::spawn_blocking(move || invoices::read(&topics.invoices, "read_committed"));
+    let billed = tokio::task::spawn_blocking(move || {
+        invoices::read(&KAFKA, &topics.invoices, "read_committed")
+    });
     let ids: Vec<String> = billed.await.unwrap().into_iter().map(|invoice| invoice.id).collect();
     let expected = (0..RECORDS).chain(2 * RECORDS..3 * RECORDS).map(|id| format!("p-{id}"));
     assert_eq!(ids, expected.collect::<Vec<_>>());

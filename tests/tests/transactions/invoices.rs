@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 
+use campanile_test::KafkaServer;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::KafkaError;
 use rdkafka::{Message, Offset, TopicPartitionList};
 
-use crate::{KAFKA, LONG, PARTITIONS};
+use crate::{LONG, PARTITIONS};
 
 /// An invoice, and the record that it is of.
 #[derive(Debug)]
@@ -18,8 +19,8 @@ pub(crate) struct Invoice {
 }
 
 /// All of them, in the order of each partition, as a reader of this isolation sees them.
-pub(crate) fn read(topic: &str, isolation: &str) -> Vec<Invoice> {
-    let mut config = KAFKA.consumer_config("reader");
+pub(crate) fn read(kafka: &KafkaServer, topic: &str, isolation: &str) -> Vec<Invoice> {
+    let mut config = kafka.consumer_config("reader");
     config.set("isolation.level", isolation).set("enable.partition.eof", "true");
     let consumer: BaseConsumer = config.create().unwrap();
     let mut list = TopicPartitionList::new();

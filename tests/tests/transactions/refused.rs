@@ -1,9 +1,12 @@
 //! Outputs that the brokers do not take.
 
-use campanile::prelude::*;
-use campanile::{ConsumerError, Output, Outputs, Transactions};
+use std::time::Duration;
 
-use crate::{KAFKA, LONG, Topics};
+use campanile::prelude::*;
+use campanile::{ConsumerError, Output, Outputs, Serve, Transactions};
+use tokio::sync::oneshot;
+
+use crate::{KAFKA, LONG, Topics, group};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_output_for_a_topic_that_does_not_exist_stops_the_consumer_and_names_both() {
@@ -29,5 +32,69 @@ async fn an_output_for_a_topic_that_does_not_exist_stops_the_consumer_and_names_
             assert!(format!("{source:?}").contains("no-such-topic"), "{source:?}");
         }
         other => panic!("{other:?}"),
+    }
+}
+
+/// A topic for outputs, with these settings, and ten payments.
+async fn with_payments(config: &'static [(&'static str, &'static str)]) -> Topics {
+    let create = || {
+        let mut topics = Topics::create();
+        topics.invoices = format!("{}-of-its-own", topics.invoices);
+        KAFKA.create_topic(&topics.invoices, 1, config).unwrap();
+        KAFKA.producer().produce_all((0..10).map(|id| topics.payment(0, id))).unwrap();
+        topics
+    };
+    tokio::task::spawn_blocking(create).await.unwrap()
+}
+
+/// Serves with an output for each record, in one transaction of all of them.
+fn serve(topics: &Topics, output: impl Fn(&Record, Output) -> Output + Send + 'static) -> Serve {
+    let to = topics.invoices.clone();
+    let service = tower::service_fn(move |record: Record| {
+        let output = output(&record, Output::to(to.clone()));
+        async move { Ok::<_, BoxError>(Outputs::of(&record).with(output)) }
+    });
+    let transactions = Transactions::new(&topics.payments).with_interval(Duration::from_secs(1));
+    let consumer = Consumer::new(KAFKA.consumer_config(&topics.payments)).unwrap();
+    consumer.subscribe([topics.payments.clone()]).serve_transactional(service, transactions)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn outputs_that_a_topic_refuses_together_are_sent_each_alone() {
+    let topics = with_payments(&[("max.message.bytes", "5000")]).await;
+    let (stop, stopped) = oneshot::channel::<()>();
+    let serve = serve(&topics, |_, output| output.payload(vec![b'x'; 1_000]))
+        .with_graceful_shutdown(async move { stopped.await.unwrap_or_default() });
+    let serving = tokio::spawn(serve.into_future());
+    let wait = move || {
+        let config = KAFKA.consumer_config(&topics.payments);
+        // All are in the first partition.
+        group::wait_for_end(&config, &topics.payments, 1, LONG);
+    };
+    tokio::task::spawn_blocking(wait).await.unwrap();
+    stop.send(()).unwrap();
+    serving.await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_outputs_that_are_refused_together_the_one_that_is_refused_alone_is_named() {
+    let large = with_payments(&[("max.message.bytes", "5000")]).await;
+    let serve_large = serve(&large, |record, output| {
+        output.payload(vec![b'x'; if record.offset() == 5 { 6_000 } else { 10 }])
+    });
+    let compacted = with_payments(&[("cleanup.policy", "compact")]).await;
+    let serve_compacted = serve(&compacted, |record, output| match record.offset() {
+        5 => output,
+        _ => output.key("a"),
+    });
+    for (topics, serve) in [(large, serve_large), (compacted, serve_compacted)] {
+        let ended = tokio::time::timeout(LONG, serve.into_future()).await.expect("it ends");
+        match ended.unwrap_err() {
+            ConsumerError::Stopped { at, source } => {
+                assert_eq!(at.to_string(), format!("{}/0@5", topics.payments));
+                assert!(format!("{source:?}").contains(&topics.invoices), "{source:?}");
+            }
+            other => panic!("{other:?}"),
+        }
     }
 }

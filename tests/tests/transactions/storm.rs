@@ -95,8 +95,8 @@ fn storm(
         assert!(status.success(), "{status}: {}", member.log().unwrap());
     }
 
-    let invoices = invoices::read(&scene.topics.invoices, "read_committed");
-    let all = invoices::read(&scene.topics.invoices, "read_uncommitted").len();
+    let invoices = invoices::read(&KAFKA, &scene.topics.invoices, "read_committed");
+    let all = invoices::read(&KAFKA, &scene.topics.invoices, "read_uncommitted").len();
     let expected = if redis.is_some() { keys } else { records };
     let violations = invoices::violations(&invoices, expected, of);
     println!(

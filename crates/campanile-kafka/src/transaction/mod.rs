@@ -12,6 +12,7 @@
 
 mod answer;
 mod batch;
+mod group;
 mod output;
 mod pending;
 mod producer;

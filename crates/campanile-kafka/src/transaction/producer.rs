@@ -14,20 +14,29 @@ pub(super) struct Refused {
     pub(super) number: usize,
     pub(super) topic: String,
     pub(super) error: KafkaError,
+    /// Whether it was refused by itself, and not together with others.
+    pub(super) alone: bool,
 }
 
 /// The first output of a transaction that the brokers do not take.
-#[derive(Default)]
-pub(super) struct Deliveries(Mutex<Option<Refused>>);
+pub(super) struct Deliveries {
+    /// Whether each output is sent alone.
+    pub(super) alone: bool,
+    refused: Mutex<Option<Refused>>,
+}
 
 impl Deliveries {
+    pub(super) fn new(alone: bool) -> Self {
+        Self { alone, refused: Mutex::default() }
+    }
+
     /// This one was not taken.
     pub(super) fn refuse(&self, refused: Refused) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(refused);
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(refused);
     }
 
     pub(super) fn take(&self) -> Option<Refused> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
@@ -44,7 +53,7 @@ impl ProducerContext for Deliveries {
             return;
         }
         let (topic, error) = (message.topic().to_owned(), error.clone());
-        self.refuse(Refused { number, topic, error });
+        self.refuse(Refused { number, topic, error, alone: self.alone });
     }
 }
 

@@ -5,7 +5,11 @@ use std::time::Duration;
 
 use campanile_core::ConfigError;
 use rdkafka::ClientConfig;
+use rdkafka::config::FromClientConfigAndContext;
+use rdkafka::error::KafkaResult;
+use rdkafka::producer::ThreadedProducer;
 
+use super::producer::Deliveries;
 use crate::config::refusal;
 use crate::publish::shared_settings;
 
@@ -28,17 +32,28 @@ pub struct Transactions {
 }
 
 /// Settings that librdkafka takes, for one consumer.
+#[derive(Clone)]
 pub(crate) struct Terms {
-    pub(super) client: ClientConfig,
+    client: ClientConfig,
+    /// The settings of the consumer itself.
+    pub(super) consumer: ClientConfig,
+    /// `transaction.timeout.ms`.
+    pub(super) timeout: Duration,
     pub(super) id: String,
     pub(super) interval: Duration,
 }
+
+const TIMEOUT: &str = "transaction.timeout.ms";
+/// For how long an output is tried, under both names.
+const DELIVERY: &[&str] = &["message.timeout.ms", "delivery.timeout.ms"];
+/// For how long a topic that is not there is waited for.
+const PROPAGATION: &str = "topic.metadata.propagation.max.ms";
 
 /// Where the user has set nothing.
 const DEFAULTS: &[(&str, &str)] = &[
     // Below the session time-out: whoever takes over from an instance that was killed does not wait for
     // its transaction as well.
-    ("transaction.timeout.ms", "30000"),
+    (TIMEOUT, "30000"),
     // The target topic decides, and not a limit of the producer's.
     ("message.max.bytes", "100000000"),
     // As Kafka's own clients choose the partition of a key.
@@ -77,8 +92,12 @@ impl Transactions {
     /// producer has its brokers, its security and all else that is not a consumer's alone, and over
     /// these defaults: `transaction.timeout.ms=30000`, below the consumer's session time-out, so that
     /// nobody waits for a transaction that was left open for longer than for its partitions;
-    /// `partitioner=murmur2_random`, as Kafka's own clients have it; and `message.max.bytes=100000000`,
-    /// for what is too large the topic decides.
+    /// `partitioner=murmur2_random`, as Kafka's own clients have it; `message.max.bytes=100000000`, for
+    /// what is too large the topic decides; and, of the transaction's time, two thirds as
+    /// `message.timeout.ms` and one as `topic.metadata.propagation.max.ms`, so that it is known what is
+    /// wrong before the brokers abort it. Where a topic's `max.message.bytes` is below librdkafka's
+    /// `batch.size` of 1 MB, set that lower as well: an output that is refused together with others is
+    /// tried again alone, and from then on each is sent alone, which is slower.
     ///
     /// What contradicts is refused when serving begins: the id and the brokers are not set here, and
     /// librdkafka refuses what transactions do not allow, as `acks` other than `all`.
@@ -113,7 +132,39 @@ impl Transactions {
         }
         client.set("transactional.id", &self.id);
         client.create_native_config().map_err(refusal)?;
-        Ok(Terms { client, id: self.id, interval: self.interval })
+        let timeout = client.get(TIMEOUT).and_then(|millis| millis.trim().parse::<u64>().ok());
+        let timeout = timeout.ok_or_else(|| {
+            ConfigError::new(format!("`{TIMEOUT}` must be a number of milliseconds"))
+        })?;
+        // What is not delivered is told before the brokers abort the transaction, and a topic that does
+        // not exist before that: otherwise all that is told is that the producer is fenced.
+        let third = timeout / 3;
+        if !DELIVERY.iter().any(|name| client.get(name).is_some()) {
+            client.set(DELIVERY[0], (third * 2).to_string());
+        }
+        if client.get(PROPAGATION).is_none() {
+            client.set(PROPAGATION, third.to_string());
+        }
+        let timeout = Duration::from_millis(timeout);
+        Ok(Terms {
+            client,
+            consumer: consumer.clone(),
+            timeout,
+            id: self.id,
+            interval: self.interval,
+        })
+    }
+}
+
+impl Terms {
+    /// A producer, which has not begun yet. Sending each output alone is slower, and refuses no output
+    /// because of another.
+    pub(super) fn producer(&self, alone: bool) -> KafkaResult<ThreadedProducer<Deliveries>> {
+        let mut client = self.client.clone();
+        if alone {
+            client.set("batch.num.messages", "1");
+        }
+        ThreadedProducer::from_config_and_context(&client, Deliveries::new(alone))
     }
 }
 
@@ -158,6 +209,22 @@ mod tests {
         assert!(refused(Transactions::new("t"), dirty).contains("isolation.level"));
         let clean = consumer().set("isolation.level", "read_committed").checked().unwrap();
         assert!(Transactions::new("t").checked(&clean.client).is_ok());
+    }
+
+    #[test]
+    fn what_is_wrong_is_known_before_the_brokers_abort_the_transaction() {
+        let times = |transactions: Transactions| {
+            let terms = transactions.checked(&consumer().checked().unwrap().client).unwrap();
+            let of = |name| terms.client.get(name).map(str::to_owned);
+            (of(PROPAGATION), of(DELIVERY[0]), of(DELIVERY[1]), terms.timeout.as_millis())
+        };
+        let text = |text: &str| Some(text.to_owned());
+        let new = || Transactions::new("t");
+        assert_eq!(times(new()), (text("10000"), text("20000"), None, 30_000));
+        let long = new().set(TIMEOUT, "60000").set(DELIVERY[1], "50000");
+        assert_eq!(times(long), (text("20000"), None, text("50000"), 60_000));
+        let soon = new().set(PROPAGATION, "500").set(DELIVERY[0], "600");
+        assert_eq!(times(soon), (text("500"), text("600"), None, 30_000));
     }
 
     #[test]

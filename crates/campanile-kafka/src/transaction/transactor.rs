@@ -7,13 +7,10 @@ use std::thread;
 use std::time::Duration;
 
 use campanile_core::Clock;
-use rdkafka::config::FromClientConfigAndContext;
 use rdkafka::consumer::ConsumerGroupMetadata;
-use rdkafka::producer::ThreadedProducer;
 
 use super::Terms;
 use super::batch::{Batch, Request};
-use super::producer::Deliveries;
 use super::worker::{Answer, Worker};
 use crate::backoff::impatient;
 use crate::config::refusal;
@@ -67,9 +64,8 @@ impl Transactor {
         terms: &Terms,
         goes_on: impl Fn() -> Result<bool, ConsumerError>,
     ) -> Result<Option<Self>, ConsumerError> {
-        let producer =
-            ThreadedProducer::from_config_and_context(&terms.client, Deliveries::default())
-                .map_err(|error| ConsumerError::Config(refusal(error)))?;
+        let producer = terms.producer(false);
+        let producer = producer.map_err(|error| ConsumerError::Config(refusal(error)))?;
         let (requests, taken) = channel();
         let (answered, answers) = channel();
         let left = Arc::new(AtomicBool::new(false));
@@ -85,7 +81,7 @@ impl Transactor {
             failures: 0,
             left: left.clone(),
         };
-        let worker = Worker { producer, id: terms.id.clone(), left, wake: thread::current() };
+        let worker = Worker::new(producer, terms.clone(), left);
         let thread = thread::Builder::new().name("campanile-transactions".into());
         // Nobody joins it: a broker that does not answer must not hold up whoever waits.
         thread.spawn(move || worker.run(taken, answered)).map_err(|error| {

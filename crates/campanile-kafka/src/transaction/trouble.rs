@@ -39,6 +39,7 @@ pub(super) fn is_permanent(error: &KafkaError) -> bool {
                 | Code::MessageBatchTooLarge
                 | Code::InvalidTimestamp
                 | Code::InvalidRecord
+                | Code::InvalidDifferentRecord
                 | Code::InvalidTopic
                 | Code::UnknownTopic
                 | Code::UnknownTopicOrPartition
@@ -48,6 +49,29 @@ pub(super) fn is_permanent(error: &KafkaError) -> bool {
                 | Code::PolicyViolation
         )
     )
+}
+
+/// Whether an output may be refused so because of another: brokers take all that is for a partition and
+/// comes together, or nothing of it.
+pub(super) fn is_shared(error: &KafkaError) -> bool {
+    matches!(
+        error.rdkafka_error_code(),
+        Some(
+            Code::MessageSizeTooLarge
+                | Code::MessageBatchTooLarge
+                | Code::InvalidTimestamp
+                | Code::InvalidRecord
+                | Code::InvalidDifferentRecord
+                | Code::PolicyViolation
+        )
+    )
+}
+
+/// Whether the brokers take nothing more from this producer, since there is a newer one of its id, or
+/// since they have aborted its transaction themselves.
+pub(super) fn is_fenced(error: &KafkaError) -> bool {
+    let code = error.rdkafka_error_code();
+    matches!(code, Some(Code::Fenced | Code::ProducerFenced | Code::InvalidProducerEpoch))
 }
 
 /// What a transaction needs, and may not do.
@@ -60,10 +84,9 @@ pub(super) fn forbidden(error: &KafkaError) -> ConsumerError {
 /// Why there are no more transactions of this id.
 pub(super) fn end(id: &str, error: KafkaError) -> ConsumerError {
     let what = match error.rdkafka_error_code() {
-        Some(Code::Fenced | Code::ProducerFenced | Code::InvalidProducerEpoch) => format!(
-            "fenced: another producer has begun with `transactional.id` `{id}`, or a transaction of this \
-             one took longer than its `transaction.timeout.ms`; nothing of it is committed. Give each \
-             instance an id of its own, and start this one again"
+        _ if is_fenced(&error) => format!(
+            "fenced: another producer has begun with `transactional.id` `{id}`; what this one has not \
+             committed comes again. Give each instance an id of its own, and start this one again"
         ),
         Some(Code::TransactionalIdAuthorizationFailed) => format!(
             "`transactional.id` `{id}` may not be used: allow this user to write and describe it"

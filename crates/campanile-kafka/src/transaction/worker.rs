@@ -3,19 +3,25 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
-use std::thread::Thread;
+use std::thread::{self, Thread};
 use std::time::Duration;
 
+use campanile_core::Clock;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::producer::{Producer, ThreadedProducer};
 
 use super::batch::{Batch, Request};
+use super::group;
 use super::producer::{Deliveries, Refused};
+use super::settings::Terms;
 use super::trouble::{self, Cure};
 use crate::error::{ConsumerError, chain};
 
 /// How long one call may wait for the brokers. Then it is made again, unless nobody waits any more.
 const CALL: Duration = Duration::from_secs(2);
+
+/// How soon it is asked again what is committed.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// How it went.
 pub(super) enum Answer {
@@ -29,25 +35,36 @@ pub(super) enum Answer {
 }
 
 pub(super) struct Worker {
-    pub(super) producer: ThreadedProducer<Deliveries>,
-    pub(super) id: String,
+    producer: ThreadedProducer<Deliveries>,
+    terms: Terms,
+    clock: Clock,
     /// Nobody waits any more.
-    pub(super) left: Arc<AtomicBool>,
+    left: Arc<AtomicBool>,
     /// Who waits for answers.
-    pub(super) wake: Thread,
+    wake: Thread,
 }
 
 /// Why a transaction is not committed.
 enum Failure {
     Abort(KafkaError),
-    End(ConsumerError),
+    /// The producer can do nothing more.
+    End(KafkaError),
     /// Nobody waits any more. What is open is aborted by the brokers, or by the next of this id.
     Left,
 }
 
 impl Worker {
-    pub(super) fn run(self, requests: Receiver<Request>, answers: Sender<Answer>) {
-        let mut answer = match self.call(|| self.producer.init_transactions(CALL)) {
+    /// For who calls this, and until that is `left`.
+    pub(super) fn new(
+        producer: ThreadedProducer<Deliveries>,
+        terms: Terms,
+        left: Arc<AtomicBool>,
+    ) -> Self {
+        Self { producer, terms, clock: Clock::boot(), left, wake: thread::current() }
+    }
+
+    pub(super) fn run(mut self, requests: Receiver<Request>, answers: Sender<Answer>) {
+        let mut answer = match self.begin() {
             Ok(()) => Some(Answer::Ready),
             Err(failure) => self.ended(failure),
         };
@@ -65,11 +82,17 @@ impl Worker {
         }
     }
 
+    /// Takes the id. What a former producer of it has begun is committed or aborted then.
+    fn begin(&self) -> Result<(), Failure> {
+        self.call(|| self.producer.init_transactions(CALL))
+    }
+
     /// `None` if nobody waits any more.
-    fn commit(&self, Request { batch, group }: Request) -> Option<Answer> {
+    fn commit(&mut self, Request { batch, group }: Request) -> Option<Answer> {
         let offsets = batch.offsets();
         let span = tracing::debug_span!("transaction", partitions = offsets.count());
         let _entered = span.enter();
+        let start = self.clock.now();
         let committed = self
             .call(|| self.producer.begin_transaction())
             .and_then(|()| self.send(&batch))
@@ -77,29 +100,82 @@ impl Worker {
                 self.call(|| self.producer.send_offsets_to_transaction(&offsets, &group, CALL))
             })
             .and_then(|()| self.call(|| self.producer.commit_transaction(CALL)));
-        match committed {
-            Ok(()) => Some(Answer::Committed(batch)),
+        let failure = match committed {
+            Ok(()) => return Some(Answer::Committed(batch)),
             Err(Failure::Abort(error)) => {
                 match self.call(|| self.producer.abort_transaction(CALL)) {
-                    Ok(()) => Some(self.aborted(batch, &error)),
-                    Err(failure) => self.ended(failure),
+                    Ok(()) => return self.aborted(batch, &error),
+                    Err(failure) => failure,
                 }
             }
-            Err(failure) => self.ended(failure),
+            Err(failure) => failure,
+        };
+        match failure {
+            Failure::End(error)
+                if trouble::is_fenced(&error)
+                    && self.clock.now().saturating_sub(start) >= self.terms.timeout =>
+            {
+                self.outlived(batch, &error)
+            }
+            failure => self.ended(failure),
         }
     }
 
     /// Nothing of it is committed, and all its outputs are reported.
-    fn aborted(&self, batch: Batch, error: &KafkaError) -> Answer {
-        match self.producer.context().take() {
+    fn aborted(&mut self, batch: Batch, error: &KafkaError) -> Option<Answer> {
+        let told = match self.producer.context().take() {
             Some(refused) if trouble::is_permanent(&refused.error) => {
-                Answer::Ended(stopped(&batch, refused))
+                if refused.alone || !trouble::is_shared(&refused.error) {
+                    return Some(Answer::Ended(stopped(&batch, refused)));
+                }
+                if let Err(failure) = self.renew(true) {
+                    return self.ended(failure);
+                }
+                let Refused { topic, error, .. } = refused;
+                format!(
+                    "topic `{topic}` refuses outputs that came together: from now on each is sent \
+                     alone, which is slower; set `batch.size` below its `max.message.bytes`: {}",
+                    chain(&error)
+                )
             }
-            Some(Refused { topic, error, .. }) => {
-                Answer::Aborted(batch, format!("topic `{topic}`: {}", chain(&error)))
+            Some(Refused { topic, error, .. }) => format!("topic `{topic}`: {}", chain(&error)),
+            None if trouble::is_permanent(error) => {
+                return Some(Answer::Ended(trouble::forbidden(error)));
             }
-            None if trouble::is_permanent(error) => Answer::Ended(trouble::forbidden(error)),
-            None => Answer::Aborted(batch, chain(error)),
+            None => chain(error),
+        };
+        Some(Answer::Aborted(batch, told))
+    }
+
+    /// The transaction was open for longer than its time, and so the brokers have aborted it. Should it
+    /// have been another producer that has the id now, that one is fenced in turn, and starts again.
+    fn outlived(&mut self, batch: Batch, error: &KafkaError) -> Option<Answer> {
+        match self.renew(self.producer.context().alone).and_then(|()| self.is_committed(&batch)) {
+            Ok(true) => Some(Answer::Committed(batch)),
+            Ok(false) => Some(Answer::Aborted(batch, chain(error))),
+            Err(failure) => self.ended(failure),
+        }
+    }
+
+    /// Goes on with another producer of the same id.
+    fn renew(&mut self, alone: bool) -> Result<(), Failure> {
+        self.producer = self.terms.producer(alone).map_err(Failure::End)?;
+        self.begin()
+    }
+
+    /// Whether the answer to its commit is all that was lost.
+    fn is_committed(&self, batch: &Batch) -> Result<bool, Failure> {
+        let offsets = batch.offsets();
+        loop {
+            match group::has_come_to(&offsets, &self.terms.consumer, CALL) {
+                Ok(has_come) => return Ok(has_come),
+                Err(_) if self.left.load(Ordering::Acquire) => return Err(Failure::Left),
+                Err(error) if trouble::is_permanent(&error) => return Err(Failure::End(error)),
+                Err(error) => {
+                    tracing::debug!(%error, "the brokers do not say what is committed: asked again");
+                    thread::sleep(PAUSE);
+                }
+            }
         }
     }
 
@@ -110,8 +186,9 @@ impl Worker {
                 let mut record = message.record(number);
                 while let Err((error, same)) = self.producer.send(record) {
                     if error.rdkafka_error_code() != Some(Code::QueueFull) {
-                        let (topic, refused) = (same.topic.to_owned(), error.clone());
-                        self.producer.context().refuse(Refused { number, topic, error: refused });
+                        let topic = same.topic.to_owned();
+                        let refused = Refused { number, topic, error: error.clone(), alone: true };
+                        self.producer.context().refuse(refused);
                         return Err(Failure::Abort(error));
                     }
                     if self.left.load(Ordering::Acquire) {
@@ -142,28 +219,31 @@ impl Worker {
                     }
                 }
                 Cure::Abort => return Err(Failure::Abort(error)),
-                Cure::End => return Err(Failure::End(trouble::end(&self.id, error))),
+                Cure::End => return Err(Failure::End(error)),
             }
         }
     }
 
     fn ended(&self, failure: Failure) -> Option<Answer> {
         match failure {
-            Failure::End(error) => Some(Answer::Ended(error)),
             // Nothing is open that could be aborted.
-            Failure::Abort(error) => Some(Answer::Ended(trouble::end(&self.id, error))),
+            Failure::End(error) | Failure::Abort(error) => {
+                Some(Answer::Ended(trouble::end(&self.terms.id, error)))
+            }
             Failure::Left => None,
         }
     }
 }
 
 /// The consumer stops at the record whose output nobody takes.
-fn stopped(batch: &Batch, Refused { number, topic, error }: Refused) -> ConsumerError {
+fn stopped(batch: &Batch, Refused { number, topic, error, .. }: Refused) -> ConsumerError {
     let what = format!("topic `{topic}` does not take an output");
     match batch.pending().nth(number) {
         Some(pending) => {
             let help = "an output is refused: create its topic, allow this user to write there, raise \
-                        the topic's `max.message.bytes`, or correct the handler";
+                        the topic's `max.message.bytes`, or correct the handler. Behind the idempotency \
+                        layer that alone does not help, for the outputs are kept with the key: reopen it \
+                        (`Store::redrive`, by force), after which the handler runs again";
             let source = format!("{what}: {}", chain(&error));
             ConsumerError::stopped(&pending.at, help, source.into())
         }

@@ -7,8 +7,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use campanile_core::{BoxError, DecodeLayer, KeyExtractor, Outcome, Record, Request, key};
-use campanile_idempotency::{IdempotencyLayer, MemoryStore};
+use campanile_core::{
+    BoxError, DecodeLayer, IdempotencyKey, KeyExtractor, Outcome, Record, Reply, Request, StoreKey,
+    key,
+};
+use campanile_idempotency::{IdempotencyLayer, MemoryStore, Store};
 use campanile_kafka::{Consumer, ConsumerError, Order, Output, Outputs, Transactions};
 use campanile_test::{Message, MockKafka};
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
@@ -257,6 +260,36 @@ async fn an_output_that_is_too_large_stops_the_consumer_and_names_its_record() {
         }
         other => panic!("{other:?}"),
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refused_output_is_sent_as_it_was_kept_until_its_key_is_reopened_for_a_mended_handler() {
+    let kafka = kafka();
+    let config = kafka.consumer_config("g");
+    let store = MemoryStore::new();
+    let serve = |size: usize| {
+        let layer = IdempotencyLayer::new(store.clone(), "bills", payload()).unwrap();
+        let layer = Outputs::kept_by(layer.with_max_reply_bytes(10_000));
+        let service = ServiceBuilder::new().layer(DecodeLayer::raw()).layer(layer);
+        let service = service.service_fn(move |request: Request| async move {
+            let is_large = (request.record().partition(), request.record().offset()) == (1, 3);
+            let output = Output::to(OUT).payload(vec![b'x'; if is_large { size } else { 1 }]);
+            Ok::<_, BoxError>(Outputs::of(request.record()).with(output))
+        });
+        let small = transactions().set("message.max.bytes", "2000");
+        start(billing(&config).serve_transactional(service, small))
+    };
+    for size in [5_000, 5] {
+        let error = serve(size).ended().await.unwrap_err();
+        assert!(error.to_string().contains("payments/1@3"), "{error:?}");
+    }
+    let namespace = "bills".try_into().unwrap();
+    let key = StoreKey::new(namespace, IdempotencyKey::new("1-3").unwrap());
+    let token = store.entry(&key).unwrap().token();
+    assert_eq!(store.redrive(key, token, true).await.unwrap(), Reply::Reopened);
+    let mended = serve(5);
+    until_sent(&config, "it is sent", |sent| sent.contains(&"xxxxx".to_owned())).await;
+    mended.stop().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
