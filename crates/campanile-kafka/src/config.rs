@@ -44,6 +44,12 @@ const MESSAGE_SIZES: &[&str] = &["message.max.bytes", "receive.message.max.bytes
 /// (except with `group.protocol=consumer`), `auto.offset.reset` is `earliest`, and the queues are
 /// small, because the driver has a budget of its own. `enable.auto.commit` and
 /// `enable.auto.offset.store` are always `false`.
+///
+/// With an `auto.offset.reset` of `latest`, a group skips what a partition has before the group first
+/// reads from it. Where that is becomes known by the first record that comes, and is committed with that
+/// record still unfinished, so that whoever goes on misses none from there on. Of a partition from which
+/// nothing came yet nothing is committed: what is produced there between a stop and the next start is
+/// skipped, too.
 #[derive(Clone)]
 pub struct ConsumerConfig(ClientConfig);
 
@@ -150,6 +156,13 @@ pub(crate) fn refusal(error: KafkaError) -> ConfigError {
         KafkaError::ClientConfig(_, description, name, _) => format!("`{name}`: {description}"),
         error => error.to_string(),
     })
+}
+
+/// What `auto.offset.reset` is, unless a group without an offset begins at the start of a partition.
+pub(crate) fn begins_elsewhere(client: &ClientConfig) -> Option<&str> {
+    client
+        .get("auto.offset.reset")
+        .filter(|reset| !matches!(*reset, "earliest" | "smallest" | "beginning"))
 }
 
 /// As much of librdkafka's log as somebody listens to.

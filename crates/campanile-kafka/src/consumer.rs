@@ -10,7 +10,7 @@ use futures_util::future::BoxFuture;
 use tower_service::Service;
 
 use crate::budget::Amount;
-use crate::config::{Checked, ConsumerConfig};
+use crate::config::{Checked, ConsumerConfig, begins_elsewhere};
 use crate::dead_letter::{DeadLetters, Targets};
 use crate::dispatch::{self, Dispatcher, LET_GO, Timeouts};
 use crate::error::ConsumerError;
@@ -53,6 +53,8 @@ pub(crate) struct Policies {
     pub(crate) order: Order,
     /// How far ahead of a partition's oldest unfinished record others may be begun.
     pub(crate) far: u64,
+    /// Whether where a partition begins is committed before anything of it is finished.
+    pub(crate) keeps_start: bool,
     pub(crate) max_in_flight: usize,
     pub(crate) given_up: Fate,
     pub(crate) flood_guard: FloodGuard,
@@ -309,6 +311,7 @@ impl Consumer {
             brokers: self.config.brokers,
             topics,
             rungs,
+        let keeps_start = begins_elsewhere(&self.config.client).is_some();
             dead_letter_topics: targets.topics().cloned().collect(),
             budget: self.budget,
             // The dispatcher keeps to its own time-outs; this is for a runtime that does not run.
@@ -325,6 +328,7 @@ impl Consumer {
             retentions,
             given_up,
             flood_guard,
+            keeps_start,
             targets,
             ladder,
             sources,

@@ -60,7 +60,8 @@ impl Slot {
         }
     }
 
-    /// The offset to commit: everything below it is finished. `None` while nothing is.
+    /// The offset to commit: everything below it is finished, or was never to be read. `None` while
+    /// there is none to commit.
     pub(crate) fn mark(&self) -> Option<i64> {
         some(&self.mark)
     }

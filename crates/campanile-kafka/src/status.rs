@@ -45,7 +45,8 @@ pub struct PartitionStatus {
     /// Its number.
     pub partition: i32,
     /// Everything below this offset is finished; it is what is committed, within a fraction of a
-    /// second if the brokers answer. `None` until a record of this assignment is finished.
+    /// second if the brokers answer. `None` until a record of this assignment is finished; with an
+    /// `auto.offset.reset` of `latest`, until one has come.
     pub mark: Option<i64>,
     /// How many offsets there are from [`mark`](Self::mark), or else from the first record of this
     /// assignment, to the partition's end: those of unfinished records, and of what takes up offsets

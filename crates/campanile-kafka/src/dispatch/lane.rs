@@ -31,6 +31,8 @@ pub(super) struct Lane {
     ahead: BTreeMap<Delivery, StrandId>,
     /// What records that are finished give out, before the mark has passed them.
     pending: BTreeMap<Delivery, Pending>,
+    /// Whether where it begins is committed before anything is finished.
+    keeps_start: bool,
     /// Nothing more is begun.
     pub(super) draining: bool,
     /// Whether it is known for how long the entries of its records are kept.
@@ -38,7 +40,7 @@ pub(super) struct Lane {
 }
 
 impl Lane {
-    pub(super) fn new(slot: Arc<Slot>) -> Self {
+    pub(super) fn new(slot: Arc<Slot>, keeps_start: bool) -> Self {
         Self {
             slot,
             watermark: Watermark::default(),
@@ -47,16 +49,21 @@ impl Lane {
             crowded: VecDeque::new(),
             ahead: BTreeMap::new(),
             pending: BTreeMap::new(),
+            keeps_start,
             draining: false,
             entries_known: false,
         }
     }
 
     pub(super) fn deliver(&mut self, record: Record, due: Option<SystemTime>) -> Queued {
-        let delivery = self.watermark.deliver(record.offset());
-        if self.watermark.mark().is_none() {
-            // The position was reset: a mark from before would skip what comes again.
-            self.slot.clear_mark();
+        let offset = record.offset();
+        let delivery = self.watermark.deliver(offset);
+        if self.watermark.mark().is_none() && delivery == self.watermark.oldest() {
+            // The first one, or the position was reset: a mark from before would skip what comes again.
+            match self.keeps_start {
+                true => self.slot.advance(offset, std::iter::empty()),
+                false => self.slot.clear_mark(),
+            }
             // What was finished ahead comes again.
             self.pending = self.pending.split_off(&self.watermark.oldest());
         }

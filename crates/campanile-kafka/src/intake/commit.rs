@@ -27,7 +27,7 @@ fn list<'a>(held: impl Iterator<Item = &'a mut Held>) -> Option<TopicPartitionLi
     for held in held {
         if let Some(mark) = held.slot.mark() {
             list.add_partition_offset(&held.slot.topic, held.slot.partition, Offset::Offset(mark))
-                .expect("a mark is one more than an offset of Kafka's, and none is negative");
+                .expect("a mark is an offset of Kafka's or one more, and none is negative");
             held.sent = Some(mark);
         }
     }

@@ -8,6 +8,7 @@ use rdkafka::ClientConfig;
 use tokio::time::Instant;
 
 use super::{RetryTopics, copy};
+use crate::config::begins_elsewhere;
 use crate::publish::{Publisher, Refused};
 
 /// One retry topic.
@@ -137,8 +138,8 @@ impl Ladder {
 /// Refuses a consumer that begins anywhere else where nothing is committed: that is so in a retry topic
 /// until its first copy is processed, but the record that it is of is committed before.
 fn from_the_beginning(consumer: &ClientConfig) -> Result<(), ConfigError> {
-    match consumer.get("auto.offset.reset") {
-        None | Some("earliest" | "smallest" | "beginning") => Ok(()),
+    match begins_elsewhere(consumer) {
+        None => Ok(()),
         Some(other) => Err(ConfigError::new(format!(
             "`auto.offset.reset` is `{other}`, but must be `earliest` with retry topics: after a \
              restart or a rebalance, copies in a retry topic of which nothing was committed yet would \

@@ -1,11 +1,18 @@
 //! Where a consumer begins, and what becomes of commits that fail.
 
+use std::time::Duration;
+
+use campanile_core::{BoxError, Record, error};
+use campanile_kafka::{Outputs, Transactions};
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr as Refusal};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
+use tower::service_fn;
 
 use crate::real::{blocking, logging, topic};
-use crate::support::{BOUND, Log, consumer, fill, messages, mock, serve, until, until_committed};
+use crate::support::{
+    BOUND, Log, consumer, fill, messages, mock, serve, start, until, until_committed,
+};
 
 /// Sets where a group without members has committed to, as an operator's tools do.
 async fn set_offset(config: &ClientConfig, topic: &'static str, offset: i64) {
@@ -64,6 +71,57 @@ async fn a_group_without_an_offset_begins_where_the_setting_says() {
     let error = serve(consumer(config, "orders"), logging(&log)).ended().await.unwrap_err();
     assert!(error.to_string().contains("offset"), "{error}");
     assert_eq!(log.len(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_group_that_began_at_the_end_loses_nothing_of_what_it_has_seen_and_not_finished() {
+    for (name, newer, transactional) in [
+        ("latest.classic", false, false),
+        ("latest.newer", true, false),
+        ("latest.transactional", false, true),
+    ] {
+        let kafka = topic(name, 1, &[]).await;
+        let mut config = kafka.consumer_config(name);
+        config.set("auto.offset.reset", "latest");
+        if newer {
+            config.remove("session.timeout.ms").remove("heartbeat.interval.ms");
+            config.set("group.protocol", "consumer");
+        }
+        let never = |log: &Log| {
+            let log = log.clone();
+            service_fn(move |record: Record| {
+                log.push(&record);
+                let later = error::retry_after("not yet", Duration::from_secs(3600));
+                async { Err::<Outputs, _>(BoxError::from(later)) }
+            })
+        };
+        let log = Log::default();
+        let consumer_of_it = || consumer(config.clone(), name);
+        let serving = match transactional {
+            true => {
+                start(consumer_of_it().serve_transactional(never(&log), Transactions::new(name)))
+            }
+            false => serve(consumer_of_it(), never(&log)),
+        };
+        let produce = || kafka.producer().produce_all(messages(name, 1, 1)).unwrap();
+        let mut end = 0;
+        // Until it has found the end, it skips.
+        until("the first record", || {
+            tokio::task::block_in_place(produce);
+            end += 1;
+            log.len() > 0
+        })
+        .await;
+        let first = log.of(0)[0];
+        let summary = serving.stop().await.unwrap();
+        assert_eq!(summary.processed, 0, "{name}");
+        let log = Log::default();
+        let next = serve(consumer_of_it(), logging(&log));
+        log.reaches((end - first) as usize).await;
+        until_committed(&config, name, &[end]).await;
+        next.stop().await.unwrap();
+        assert_eq!(log.of(0), (first..end).collect::<Vec<_>>(), "{name}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -86,7 +86,7 @@ impl Board {
         }
         // One that comes while we stop is not begun with.
         if !self.stopping {
-            self.lanes.insert(slot.id, Lane::new(slot));
+            self.lanes.insert(slot.id, Lane::new(slot, self.policies.keeps_start));
         }
         Ok(())
     }
