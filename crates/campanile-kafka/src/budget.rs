@@ -83,12 +83,17 @@ impl Stock {
         self.outgoing.bytes.fetch_sub(amount.bytes, Ordering::AcqRel);
     }
 
+    /// What finished records have given out, and is not committed.
+    pub(crate) fn outgoing(&self) -> Amount {
+        self.outgoing.get()
+    }
+
     /// What is kept.
     pub(crate) fn held(&self) -> Amount {
         // The finished first: what is finished meanwhile was received before.
         let finished = self.finished.get();
         let received = self.received.get();
-        let outgoing = self.outgoing.get();
+        let outgoing = self.outgoing();
         Amount {
             records: received.records.saturating_sub(finished.records) + outgoing.records,
             bytes: received.bytes.saturating_sub(finished.bytes) + outgoing.bytes,

@@ -130,6 +130,11 @@ impl Consumer {
     /// and of the work itself: 64 MiB by default, however many partitions there are and however large
     /// the backlog is. All partitions share the budget and the queue; one more costs some kilobytes of
     /// its own.
+    ///
+    /// In [transactions](Self::serve_transactional), what records give out counts until it is committed.
+    /// Where that alone fills the budget, a partition's oldest unfinished record is dispatched and none
+    /// behind it, until there is room again. So it takes as much once more at most, and what the records
+    /// at work give out then.
     pub fn with_budget(mut self, records: usize, bytes: usize) -> Self {
         let count = |n: usize| (n as u64).max(1);
         self.budget = Amount { records: count(records), bytes: count(bytes) };
@@ -306,12 +311,12 @@ impl Consumer {
         };
         topics.extend(rungs.topics().map(|topic| topic.to_string()));
         let sources = Sources::new(&topics);
+        let keeps_start = begins_elsewhere(&self.config.client).is_some();
         let intake = Intake::start(Settings {
             client: self.config.client,
             brokers: self.config.brokers,
             topics,
             rungs,
-        let keeps_start = begins_elsewhere(&self.config.client).is_some();
             dead_letter_topics: targets.topics().cloned().collect(),
             budget: self.budget,
             // The dispatcher keeps to its own time-outs; this is for a runtime that does not run.
@@ -323,12 +328,12 @@ impl Consumer {
         let policies = Policies {
             order: self.order,
             far: self.budget.records,
+            keeps_start,
             max_in_flight: self.max_in_flight,
             stall: self.stall,
             retentions,
             given_up,
             flood_guard,
-            keeps_start,
             targets,
             ladder,
             sources,

@@ -65,7 +65,7 @@ impl Lane {
                 false => self.slot.clear_mark(),
             }
             // What was finished ahead comes again.
-            self.pending = self.pending.split_off(&self.watermark.oldest());
+            self.pending = self.pending.split_off(&delivery);
         }
         Queued { delivery, record, due: due.map(|due| (due, Instant::now())) }
     }
@@ -107,13 +107,18 @@ impl Lane {
         let ahead = self.pending.split_off(&self.watermark.oldest());
         let passed = std::mem::replace(&mut self.pending, ahead);
         self.slot.advance(mark, passed.into_values());
-        let mut due = Vec::new();
+        self.take_near(far)
+    }
+
+    /// The strands that were too far ahead and are not any more.
+    pub(super) fn take_near(&mut self, far: u64) -> Vec<StrandId> {
+        let mut near = Vec::new();
         while let Some(first) = self.ahead.first_entry()
             && self.watermark.ahead(*first.key()) < far
         {
-            due.push(first.remove());
+            near.push(first.remove());
         }
-        due
+        near
     }
 
     /// What a record of it gives out, counted from now on.

@@ -200,6 +200,7 @@ impl<S: Target> Dispatcher<S> {
                     let timeout = if lost { Duration::ZERO } else { self.revoke_timeout };
                     self.board.revoked(slots, timeout, done);
                 }
+                Event::Room => self.board.go_on(),
                 Event::Tick => self.board.look(),
                 Event::Failed(error) => self.stop(Some(error)),
             }
@@ -254,6 +255,9 @@ impl<S: Target> Dispatcher<S> {
         any: &mut bool,
         mut here: Pin<&mut Option<Attempt<S::Future>>>,
     ) -> Option<StrandId> {
+        if self.intake.is_full_of_outputs() {
+            self.board.hold_back();
+        }
         while let Some(id) = self.board.next() {
             let route = self.service.route(self.board.due(id));
             if self.board.turns().is_full(route) {

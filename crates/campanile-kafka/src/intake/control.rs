@@ -25,6 +25,8 @@ pub(super) struct Control {
     stage: AtomicU8,
     /// The thread waits for room in the budget.
     waiting: AtomicBool,
+    /// The dispatcher waits for room for outputs.
+    held_back: AtomicBool,
     pub(super) watch: Arc<Watch>,
 }
 
@@ -35,6 +37,7 @@ impl Control {
             total: Arc::default(),
             stage: AtomicU8::new(Stage::Reading as u8),
             waiting: AtomicBool::new(false),
+            held_back: AtomicBool::new(false),
             watch: Arc::default(),
         }
     }
@@ -64,6 +67,24 @@ impl Control {
     /// How full the budget is.
     pub(super) fn level(&self) -> f64 {
         self.total.held().level(self.budget)
+    }
+
+    /// By the dispatcher: whether outputs alone fill the budget. If so, it is to be told when there is
+    /// room again.
+    pub(super) fn is_full_of_outputs(&self) -> bool {
+        let full = self.total.outgoing().level(self.budget) >= 1.0;
+        if full {
+            self.held_back.store(true, Ordering::SeqCst);
+        }
+        full
+    }
+
+    /// By the consumer's thread: whether the dispatcher is to be told now. Asked in each round, so that
+    /// none is missed.
+    pub(super) fn take_room(&self) -> bool {
+        self.held_back.load(Ordering::SeqCst)
+            && self.total.outgoing().level(self.budget) < LOW_WATER
+            && self.held_back.swap(false, Ordering::SeqCst)
     }
 
     /// What may still be read; `None` when the budget is used up.

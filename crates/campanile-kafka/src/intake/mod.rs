@@ -67,6 +67,8 @@ pub(crate) enum Event {
     Records(Vec<Received>),
     /// Partitions are taken away. The thread waits until `done` is dropped.
     Revoked { slots: Vec<SlotId>, lost: bool, done: Done },
+    /// Outputs that filled the budget are sent: there is room for others.
+    Room,
     /// Comes about once a second, and not before the last one was answered.
     Tick,
     /// Nothing comes any more.
@@ -88,6 +90,8 @@ pub(crate) type Done = SyncSender<()>;
 pub(crate) struct Intake {
     events: UnboundedReceiver<Event>,
     control: Arc<Control>,
+    /// Whether records give something out.
+    outputs: bool,
     thread: Thread,
 }
 
@@ -96,13 +100,14 @@ impl Intake {
     pub(crate) fn start(settings: Settings) -> Result<Self, ConsumerError> {
         let (sender, events) = mpsc::unbounded_channel();
         let control = Arc::new(Control::new(settings.budget));
+        let outputs = settings.transactions.is_some();
         let thread = std::thread::Builder::new().name("campanile-kafka".into()).spawn({
             let control = control.clone();
             move || thread::run(settings, control, sender)
         });
         match thread {
             // Nobody joins it: a broker that does not answer must not hold up whoever waits.
-            Ok(thread) => Ok(Self { events, control, thread: thread.thread().clone() }),
+            Ok(thread) => Ok(Self { events, control, outputs, thread: thread.thread().clone() }),
             Err(error) => {
                 Err(ConsumerError::kafka(format!("no thread for the consumer: {error}"), None))
             }
@@ -124,6 +129,11 @@ impl Intake {
         if self.control.finished(amount) {
             self.thread.unpark();
         }
+    }
+
+    /// Whether outputs fill the budget. Then [`Event::Room`] comes when they do not any more.
+    pub(crate) fn is_full_of_outputs(&self) -> bool {
+        self.outputs && self.control.is_full_of_outputs()
     }
 
     /// Where the dispatcher tells that it runs a handler itself.

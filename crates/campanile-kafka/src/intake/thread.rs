@@ -264,7 +264,7 @@ impl Worker {
     }
 
     fn commit_changed(&mut self, now: Duration) {
-        if transact::go_on(&self.consumer, self.control.level()) {
+        if transact::go_on(&self.consumer, &self.control) {
             return;
         }
         if now.saturating_sub(self.committed) < commit::INTERVAL {

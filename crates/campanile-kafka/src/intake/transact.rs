@@ -44,14 +44,17 @@ pub(super) fn begin(
 }
 
 /// Commits what is finished, if it is time for that. Whether commits are made so.
-pub(super) fn go_on(consumer: &BaseConsumer<IntakeContext>, level: f64) -> bool {
+pub(super) fn go_on(consumer: &BaseConsumer<IntakeContext>, control: &Control) -> bool {
     let context = consumer.context();
     let Some(mut transactor) = context.transactor() else {
         return false;
     };
     let slots = || context.assignment().iter_mut().map(|held| held.slot.clone()).collect();
-    let polled = transactor.poll(level >= HALF, &slots, &|| group(consumer));
+    let polled = transactor.poll(control.level() >= HALF, &slots, &|| group(consumer));
     tell(context, polled);
+    if control.take_room() {
+        context.tell(Event::Room);
+    }
     true
 }
 

@@ -4,10 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use campanile_core::{BoxError, Record, error};
-use tokio::sync::Semaphore;
+use campanile_kafka::{Order, Output, Outputs, Transactions};
+use campanile_test::Message;
+use tokio::sync::{Barrier, Semaphore};
 use tower::service_fn;
 
-use crate::support::{Log, consumer, mock, serve, until_committed};
+use crate::support::{Log, consumer, mock, serve, start, until, until_committed};
 
 /// For how long a stalled consumer is watched: a longer time only makes the test stricter.
 const WATCHED: Duration = Duration::from_secs(1);
@@ -101,4 +103,52 @@ async fn a_partition_whose_record_waits_for_long_does_not_hold_up_the_others() {
     until_committed(&config, "orders", &[10, 5000, 5000, 5000]).await;
     let summary = serving.stop().await.unwrap();
     assert_eq!(summary.processed, 15_010);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn outputs_that_wait_fill_the_budget_and_no_more_and_then_all_goes_on() {
+    const OUTPUT: usize = 20_000;
+    const BUDGET: usize = 50;
+    const AT_ONCE: usize = 8;
+    const PARTITIONS: usize = 2;
+    let kafka = mock("orders", PARTITIONS as i32, 500);
+    kafka.create_topic("invoices", 1).unwrap();
+    let (begun, gate) = (Log::default(), Arc::new(Semaphore::new(0)));
+    // Passed only by two that are at work together.
+    let pair = Arc::new(Barrier::new(2));
+    let (seen, first) = (begun.clone(), gate.clone());
+    let service = service_fn(move |record: Record| {
+        seen.push(&record);
+        let (first, pair) = (first.clone(), pair.clone());
+        async move {
+            match record.offset() {
+                0 => first.acquire().await?.forget(),
+                500.. => {
+                    pair.wait().await;
+                }
+                _ => {}
+            }
+            let output = Output::to("invoices").payload(vec![b'x'; OUTPUT]);
+            Ok::<_, BoxError>(Outputs::of(&record).with(output))
+        }
+    });
+    let consumer = consumer(kafka.consumer_config("g"), "orders")
+        .with_order(Order::none())
+        .with_max_in_flight(AT_ONCE)
+        .with_budget(100_000, BUDGET * OUTPUT);
+    let serving = start(consumer.serve_transactional(service, Transactions::new("orders-0")));
+    begun.reaches(BUDGET).await;
+    tokio::time::sleep(WATCHED).await;
+    let count = begun.len();
+    assert!(count <= BUDGET + AT_ONCE + PARTITIONS, "{count} outputs wait");
+    gate.add_permits(PARTITIONS);
+    let handle = serving.handle();
+    let held = || handle.status().partitions.iter().map(|of| of.held).sum::<u64>();
+    until("all are sent", || begun.len() == 500 * PARTITIONS && held() == 0).await;
+    // One by one is over: those of a partition are side by side again.
+    let next = Message::to("orders").partition(0);
+    kafka.producer().produce_all([next.clone(), next]).unwrap();
+    begun.reaches(500 * PARTITIONS + 2).await;
+    let summary = serving.stop().await.unwrap();
+    assert_eq!(summary.processed, 500 * PARTITIONS as u64 + 2);
 }

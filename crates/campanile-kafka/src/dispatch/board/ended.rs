@@ -180,7 +180,7 @@ impl Board {
     }
 
     fn finish(&mut self, id: StrandId, outputs: Vec<Message>) {
-        let far = self.policies.far;
+        let far = self.far();
         let head = self.head(id);
         let (delivery, amount) = (head.delivery, head.amount());
         let at = (!outputs.is_empty()).then(|| head.record.coordinates().clone());
@@ -193,11 +193,7 @@ impl Board {
         }
         self.finished += amount;
         self.next_of(id);
-        for id in near {
-            if self.strands.get_mut(id).is_some() {
-                self.list(id);
-            }
-        }
+        self.list_all(near);
     }
 
     /// The record at work is let go unfinished.

@@ -4,6 +4,7 @@
 mod ended;
 mod given_up;
 mod look;
+mod outputs;
 mod retry;
 
 use std::sync::Arc;
@@ -48,6 +49,8 @@ pub(super) struct Board {
     stalls: Stalls,
     drains: Vec<Drain>,
     stopping: bool,
+    /// Outputs fill the budget.
+    held_back: bool,
     gate: Gate,
     flood: Flood,
     policies: Policies,
@@ -70,6 +73,7 @@ impl Board {
             stalls: Stalls::new(policies.stall),
             drains: Vec::new(),
             stopping: false,
+            held_back: false,
             gate,
             flood: Flood::new(policies.flood_guard),
             policies,
@@ -151,16 +155,20 @@ impl Board {
         if full || !self.gate.is_open() || !self.store.allows() {
             return None;
         }
+        let far = self.far();
         let most = self.most_of_a_lane();
         while let Some(id) = self.turns.front() {
             let strand = self.strands.get_mut(id);
+            let mut instead = None;
             if let Some(Strand { slot, head, .. }) = strand
                 && let Some(lane) = self.lanes.get_mut(slot)
             {
                 if let Some(left) = head.early(lane.rung()) {
                     head.state = State::Waiting(self.waits.start(id, left, None));
-                } else if lane.hold(id, head.delivery, self.policies.far) {
+                    instead = lane.crowded.pop_front();
+                } else if lane.hold(id, head.delivery, far) {
                     head.state = State::Ahead;
+                    instead = lane.crowded.pop_front();
                 } else if lane.busy >= most {
                     head.state = State::Crowded;
                     lane.crowded.push_back(id);
@@ -169,6 +177,8 @@ impl Board {
                 }
             }
             self.turns.pop();
+            // It does not take the place that it was called for.
+            self.list_all(instead);
         }
         None
     }
@@ -269,17 +279,22 @@ impl Board {
         lane.busy -= 1;
         // One for its place, and one more: where others have gone, there is room for that as well.
         let next = [lane.crowded.pop_front(), lane.crowded.pop_front()];
-        for id in next.into_iter().flatten() {
-            if self.strands.get_mut(id).is_some() {
-                self.list(id);
-            }
-        }
+        self.list_all(next.into_iter().flatten());
     }
 
     /// Puts it at the end of the turns.
     fn list(&mut self, id: StrandId) {
         self.head(id).state = State::Due;
         self.turns.push(id);
+    }
+
+    /// Those of them that have not ended.
+    fn list_all(&mut self, ids: impl IntoIterator<Item = StrandId>) {
+        for id in ids {
+            if self.strands.get_mut(id).is_some() {
+                self.list(id);
+            }
+        }
     }
 
     fn report(&self, id: StrandId) -> Report {
