@@ -95,6 +95,35 @@ mod tests {
         assert_eq!(still.next(0.7, NOW + STALL / 2), Flow::Open);
     }
 
+    /// Whether any of so many partitions is paused within some minutes, if the brokers have whatever there
+    /// is room for, and the handlers finish this part of the budget in a second.
+    fn pauses(finished: f64, partitions: usize) -> bool {
+        let round = Duration::from_millis(20);
+        let (mut flow, mut level, mut now) = (Flow::Open, 0.0, NOW);
+        for _ in 0..10_000 {
+            flow = flow.next(level, now);
+            if flow.pauses(level / partitions as f64, HOG, partitions) {
+                return true;
+            }
+            if flow == Flow::Open && level < 1.0 {
+                // Then comes the next round at once.
+                level = 1.0;
+            } else {
+                level -= finished * round.as_secs_f64();
+                now += round;
+            }
+        }
+        false
+    }
+
+    #[test]
+    fn handlers_that_are_slower_than_the_brokers_pause_nothing_if_a_second_empties_a_quarter() {
+        for partitions in [1, 2, 5, 100] {
+            assert!(!pauses(0.27, partitions), "{partitions} partitions");
+            assert!(pauses(0.23, partitions), "{partitions} partitions");
+        }
+    }
+
     #[test]
     fn one_of_several_partitions_is_paused_at_half_of_the_budget_until_it_has_gone_down() {
         assert!(Flow::Open.pauses(0.51, HOG, 2));
