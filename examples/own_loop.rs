@@ -1,7 +1,7 @@
 //! The layer in a loop of one's own, without the driver: `cargo run --example own_loop`.
 //!
-//! A loop around rdkafka's `StreamConsumer` becomes idempotent by ten lines, which are marked. Needs no
-//! server; `--broker HOST:PORT` and `--redis URL` as for `quickstart`.
+//! What changes in a loop around rdkafka's `StreamConsumer` is marked; it must be the rdkafka that
+//! Campanile is built with (0.39), else its messages have no `to_record`. Needs no server; `--broker HOST:PORT` and `--redis URL` as for `quickstart`.
 //!
 //! What such a loop does not do, and `campanile::Consumer` does:
 //!

@@ -7,8 +7,9 @@ use crate::error::ConfigError;
 
 /// The first part of every key in a store: `[a-z0-9._-]`, 1 to 64 characters.
 ///
-/// It is mandatory, because two consumer groups that share a store would otherwise swallow each
-/// other's events: one namespace for each purpose (usually: each consumer group).
+/// It is mandatory, because those who share a store would otherwise swallow each other's events: in one
+/// namespace equal keys are one event, whatever their topics and types. So take one for each kind of
+/// event in each consumer group.
 /// Up to 9 characters keep the Redis key in the smaller allocation.
 ///
 /// ```

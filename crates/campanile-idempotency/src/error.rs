@@ -224,7 +224,11 @@ pub struct ReplyTooLarge {
 impl fmt::Display for ReplyTooLarge {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { size, most } = self;
-        write!(f, "the reply has {size} bytes, of which {most} are kept at most")
+        write!(
+            f,
+            "the reply has {size} bytes, of which {most} are kept at most: raise \
+             `IdempotencyLayer::with_max_reply_bytes`"
+        )
     }
 }
 

@@ -39,7 +39,7 @@ async fn a_reply_that_is_too_large_fails_the_attempt_for_good_if_that_is_chosen(
         drop(called);
         let again = receipts(layer.clone()).run(&id).await;
         assert!(matches!(refusal(&again), IdempotencyError::BackingOff { .. }), "{again:?}");
-        let text = "the reply has 7 bytes, of which 6 are kept at most";
+        let text = "the reply has 7 bytes, of which 6 are kept at most: raise `IdempotencyLayer::with_max_reply_bytes`";
         assert_eq!(world.entry(&id).unwrap().error().unwrap(), text);
     }
 }
