@@ -1,7 +1,8 @@
 //! The layer in a loop of one's own, without the driver: `cargo run --example own_loop`.
 //!
 //! What changes in a loop around rdkafka's `StreamConsumer` is marked; it must be the rdkafka that
-//! Campanile is built with (0.39), else its messages have no `to_record`. Needs no server; `--broker HOST:PORT` and `--redis URL` as for `quickstart`.
+//! Campanile is built with (0.39), else its messages have no `to_record`. Needs no server;
+//! `--broker HOST:PORT` and `--redis URL` as for `quickstart`.
 //!
 //! What such a loop does not do, and `campanile::Consumer` does:
 //!
