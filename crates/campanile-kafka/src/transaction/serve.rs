@@ -70,7 +70,8 @@ impl Consumer {
     /// # Errors
     /// Beside those of [`serve`](Self::serve): [`ConsumerError::Kafka`] where another instance takes the
     /// transactional id, or where that or a topic may not be used; and [`ConsumerError::Stopped`] at a record
-    /// whose outputs the brokers never take, or are not known, since a duplicate has none in its entry.
+    /// whose outputs the brokers never take, are another record's, or are not known, since a duplicate has
+    /// none in its entry.
     ///
     /// [`ConsumerError::Kafka`]: crate::ConsumerError::Kafka
     /// [`ConsumerError::Stopped`]: crate::ConsumerError::Stopped

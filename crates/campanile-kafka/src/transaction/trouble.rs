@@ -67,11 +67,17 @@ pub(super) fn is_shared(error: &KafkaError) -> bool {
     )
 }
 
-/// Whether the brokers take nothing more from this producer, since there is a newer one of its id, or
-/// since they have aborted its transaction themselves.
-pub(super) fn is_fenced(error: &KafkaError) -> bool {
+/// Whether the brokers take nothing more from this producer.
+fn is_fenced(error: &KafkaError) -> bool {
     let code = error.rdkafka_error_code();
     matches!(code, Some(Code::Fenced | Code::ProducerFenced | Code::InvalidProducerEpoch))
+}
+
+/// Whether the brokers may say so of a transaction that they have aborted for its time.
+pub(super) fn is_outlived(error: &KafkaError) -> bool {
+    let code = error.rdkafka_error_code();
+    is_fenced(error)
+        || matches!(code, Some(Code::InvalidTransactionalState | Code::InvalidProducerIdMapping))
 }
 
 /// What a transaction needs, and may not do.

@@ -111,8 +111,8 @@ impl Worker {
             Err(failure) => failure,
         };
         match failure {
-            Failure::End(error)
-                if trouble::is_fenced(&error)
+            Failure::End(error) | Failure::Abort(error)
+                if trouble::is_outlived(&error)
                     && self.clock.now().saturating_sub(start) >= self.terms.timeout =>
             {
                 self.outlived(batch, &error)
