@@ -16,9 +16,7 @@ async fn an_output_for_a_topic_that_does_not_exist_stops_the_consumer_and_names_
         topics
     });
     let payments = topics.await.unwrap().payments;
-    let transactions = Transactions::new("refused")
-        // not half a minute for a topic that was just created
-        .set("topic.metadata.propagation.max.ms", "500");
+    let transactions = Transactions::new("refused");
     let service = tower::service_fn(|record: Record| async move {
         Ok::<_, BoxError>(Outputs::of(&record).with(Output::to("no-such-topic")))
     });

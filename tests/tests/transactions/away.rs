@@ -1,0 +1,91 @@
+//! Brokers that are away for longer than a transaction may take.
+
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use campanile::prelude::*;
+use campanile::{Output, Outputs, Transactions};
+use campanile_test::{KafkaServer, Message, Proxy, eventually, free_port};
+use tokio::sync::oneshot;
+
+use crate::invoices::Invoice;
+use crate::{LONG, PARTITIONS, group, invoices};
+
+const RECORDS: usize = 6_000;
+
+/// A broker behind a proxy, with payments.
+fn behind_a_proxy() -> (KafkaServer, Proxy) {
+    let port = free_port().unwrap();
+    let proxy = Proxy::to((Ipv4Addr::LOCALHOST, port)).unwrap();
+    let kafka = KafkaServer::builder()
+        .port(port)
+        .property("advertised.listeners", &format!("PLAINTEXT://{}", proxy.addr()))
+        .property("transaction.abort.timed.out.transaction.cleanup.interval.ms", "200")
+        .start()
+        .unwrap();
+    for topic in ["payments", "invoices"] {
+        kafka.create_topic(topic, PARTITIONS, &[]).unwrap();
+    }
+    let payment = |id: usize| {
+        let message = Message::to("payments").partition(id as i32 % PARTITIONS);
+        message.payload(format!("p-{id}"))
+    };
+    kafka.producer().produce_all((0..RECORDS).map(payment)).unwrap();
+    (kafka, proxy)
+}
+
+async fn bill(record: Record) -> Result<Outputs, BoxError> {
+    // So that transactions follow each other, and one is open whenever the brokers go away.
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    let text = std::str::from_utf8(record.payload().expect("a payment"))?;
+    let partition = record.partition();
+    let invoice = Output::to("invoices")
+        .key(format!("a-{partition}"))
+        .payload(format!("{text} {partition}@{}", record.offset()));
+    Ok(Outputs::of(&record).with(invoice))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn brokers_that_are_away_for_longer_than_a_transaction_may_take_end_no_consumer() {
+    let (kafka, proxy) = tokio::task::spawn_blocking(behind_a_proxy).await.unwrap();
+    let mut config = kafka.consumer_config("billing");
+    // It keeps its partitions meanwhile.
+    config.set("bootstrap.servers", proxy.addr().to_string()).set("session.timeout.ms", "45000");
+    let transactions = Transactions::new("billing-0")
+        .with_interval(Duration::from_millis(1))
+        .set("transaction.timeout.ms", "1000");
+    let (stop, stopped) = oneshot::channel::<()>();
+    let serve = Consumer::new(config)
+        .unwrap()
+        .subscribe(["payments"])
+        .serve_transactional(tower::service_fn(bill), transactions)
+        .with_graceful_shutdown(async move { stopped.await.unwrap_or_default() });
+    let mut serving = tokio::spawn(serve.into_future());
+    let away = tokio::task::spawn_blocking(move || {
+        let some = |at_least: usize| {
+            let sent = || invoices::read(&kafka, "invoices", "read_uncommitted").len();
+            eventually(LONG, || (sent() >= at_least).then_some(())).expect("outputs are sent");
+        };
+        some(200);
+        // What was asked for is not done, and then: it is done, and nobody hears of it.
+        proxy.cut();
+        std::thread::sleep(Duration::from_secs(4));
+        proxy.heal().unwrap();
+        some(800);
+        proxy.swallow_replies();
+        std::thread::sleep(Duration::from_secs(4));
+        proxy.heal().unwrap();
+        group::wait_for_end(&kafka.consumer_config("billing"), "payments", PARTITIONS, LONG);
+        (kafka, proxy)
+    });
+    let (kafka, _proxy) = tokio::select! {
+        ended = &mut serving => panic!("{ended:?}"),
+        away = away => away.unwrap(),
+    };
+    stop.send(()).unwrap();
+    serving.await.unwrap().expect("it goes on when they are back");
+    let of = |invoice: &Invoice| format!("{}@{}", invoice.partition, invoice.offset);
+    let read = move || invoices::read(&kafka, "invoices", "read_committed");
+    let invoices = tokio::task::spawn_blocking(read).await.unwrap();
+    assert_eq!(invoices::violations(&invoices, RECORDS, of), [""; 0]);
+}
