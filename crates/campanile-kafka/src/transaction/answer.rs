@@ -103,12 +103,14 @@ impl fmt::Display for Unsendable {
             ),
             Self::NotKept => f.write_str(
                 "the idempotency layer does not keep the outputs, so a crash before they are \
-                 committed would lose them: make the layer by `Outputs::kept_by`",
+                 committed would lose them: make the layer by `Outputs::kept_by`, with a new \
+                 namespace, since this key is COMPLETED without its outputs",
             ),
             Self::Unknown => f.write_str(
                 "a duplicate whose outputs were not kept or cannot be read, so nobody knows whether \
                  they were sent: give the layer a namespace in which all outputs are kept \
-                 (`Outputs::kept_by`), or remove the key's entry, after which the handler runs again",
+                 (`Outputs::kept_by`), or reopen the key's entry by force (`Store::redrive`), after \
+                 which the handler runs again",
             ),
         }
     }

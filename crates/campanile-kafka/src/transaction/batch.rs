@@ -55,7 +55,7 @@ impl Batch {
         let mut list = TopicPartitionList::new();
         for Part { slot, mark, .. } in &self.parts {
             list.add_partition_offset(&slot.topic, slot.partition, Offset::Offset(*mark))
-                .expect("a mark is one more than an offset of Kafka's, and none is negative");
+                .expect("a mark is an offset of Kafka's or one more, and none is negative");
         }
         list
     }
