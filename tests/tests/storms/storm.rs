@@ -1,5 +1,6 @@
 //! A topic, two consumers that work it off, and a fault meanwhile.
 
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -30,6 +31,8 @@ pub(crate) struct Storm {
     consumers: Vec<Serving>,
     records: usize,
     keys: usize,
+    /// Keys of which there is another record, maybe at the other consumer.
+    repeated: HashSet<String>,
     tell: watch::Sender<bool>,
     fault: Option<Fault>,
     filling: Option<thread::JoinHandle<()>>,
@@ -58,9 +61,20 @@ impl Storm {
             Serving::start(consumer, NAMESPACE, LOCK_TTL, connect, ledger, &told)
         };
         let consumers = ledgers.iter().map(serve).collect();
-        let (records, keys, fault, filling) = (0, 0, None, None);
-        let mut storm =
-            Self { scene, seed, topic, ledgers, consumers, records, keys, tell, fault, filling };
+        let (records, keys, repeated, fault, filling) = (0, 0, HashSet::new(), None, None);
+        let mut storm = Self {
+            scene,
+            seed,
+            topic,
+            ledgers,
+            consumers,
+            records,
+            keys,
+            repeated,
+            tell,
+            fault,
+            filling,
+        };
         storm.until_both_work();
         storm.fill();
         storm
@@ -95,7 +109,9 @@ impl Storm {
         let keys = self.keys..self.keys + records / 10 * 9;
         let repeats = records - keys.len();
         let mut numbers: Vec<_> = keys.clone().collect();
-        numbers.extend((0..repeats).map(|_| rng.usize(keys.clone())));
+        let repeated: Vec<_> = (0..repeats).map(|_| rng.usize(keys.clone())).collect();
+        self.repeated = repeated.iter().map(|&number| Payment::usual(number).id).collect();
+        numbers.extend(repeated);
         rng.shuffle(&mut numbers);
         let message = |number| {
             let partition = rng.i32(0..PARTITIONS);
@@ -146,7 +162,8 @@ impl Storm {
     /// All that was produced is to be committed; then what the handlers did is held against what
     /// these servers have.
     pub(crate) fn end<'a>(self, servers: impl IntoIterator<Item = &'a RedisServer>) -> Verdict {
-        let Self { scene, seed, topic, ledgers, consumers, records, keys, fault, .. } = self;
+        let Self { scene, seed, topic, ledgers, consumers, records, keys, repeated, fault, .. } =
+            self;
         let fault = fault.expect("it was a storm");
         self.filling.expect("it is filled").join().unwrap();
         group::wait_for_end(&KAFKA.consumer_config(&topic), &topic, PARTITIONS, LONG);
@@ -158,7 +175,7 @@ impl Storm {
         let first = begun.filter(|at| *at >= fault.over).min();
         let recovery = first.map_or("no".into(), |at| format!("{:?}", at - fault.over));
 
-        let mut verdict = Verdict::of(&fault, keys, &by_key, &entries, &summaries);
+        let mut verdict = Verdict::of(&fault, keys, &repeated, &by_key, &entries, &summaries);
         let (twice, violations) = (verdict.twice, &verdict.violations);
         println!(
             "storm: {scene}: {records} records, {keys} keys, {twice} keys twice ({}), {} violations; \
