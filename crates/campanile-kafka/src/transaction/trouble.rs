@@ -32,23 +32,19 @@ impl Cure {
 
 /// Whether what was refused so will be refused again.
 pub(super) fn is_permanent(error: &KafkaError) -> bool {
-    matches!(
-        error.rdkafka_error_code(),
-        Some(
-            Code::MessageSizeTooLarge
-                | Code::MessageBatchTooLarge
-                | Code::InvalidTimestamp
-                | Code::InvalidRecord
-                | Code::InvalidDifferentRecord
-                | Code::InvalidTopic
-                | Code::UnknownTopic
-                | Code::UnknownTopicOrPartition
-                | Code::UnknownPartition
-                | Code::TopicAuthorizationFailed
-                | Code::GroupAuthorizationFailed
-                | Code::PolicyViolation
+    let code = error.rdkafka_error_code();
+    is_shared(error)
+        || matches!(
+            code,
+            Some(
+                Code::InvalidTopic
+                    | Code::UnknownTopic
+                    | Code::UnknownTopicOrPartition
+                    | Code::UnknownPartition
+                    | Code::TopicAuthorizationFailed
+                    | Code::GroupAuthorizationFailed
+            )
         )
-    )
 }
 
 /// Whether an output may be refused so because of another: brokers take all that is for a partition and
