@@ -1,5 +1,6 @@
 //! Who is live, and who is ready.
 
+use std::future::{Ready, ready};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll};
@@ -66,20 +67,25 @@ async fn brokers_that_are_away_leave_it_live_and_when_its_group_has_given_it_up_
     serving.stop().await.unwrap();
 }
 
+/// A handler whose store is down while this says so, and that ends so otherwise.
+fn on_a_store(
+    down: &Arc<AtomicBool>,
+    otherwise: fn() -> Result<(), BoxError>,
+) -> impl FnMut(Record) -> Ready<Result<(), BoxError>> + use<> {
+    let down = down.clone();
+    move |_| {
+        ready(match down.load(Ordering::SeqCst) {
+            true => Err(IdempotencyError::Store(StoreError::unavailable("refused")).into()),
+            false => otherwise(),
+        })
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_store_that_is_down_makes_it_unready_and_leaves_it_live() {
     let kafka = mock("orders", 1, 1);
     let down = Arc::new(AtomicBool::new(false));
-    let is_down = down.clone();
-    let service = service_fn(move |_: Record| {
-        let down = is_down.load(Ordering::SeqCst);
-        async move {
-            match down {
-                true => Err(IdempotencyError::Store(StoreError::unavailable("refused")).into()),
-                false => Ok::<_, BoxError>(()),
-            }
-        }
-    });
+    let service = service_fn(on_a_store(&down, || Ok(())));
     let serving = serve(consumer(kafka.consumer_config("g"), "orders"), service);
     let handle = serving.handle();
     until("it is ready", || is_ready(&handle)).await;
@@ -115,17 +121,9 @@ async fn a_store_that_nobody_asks_since_the_consumer_is_paused_leaves_it_ready()
 async fn a_store_that_nobody_asks_since_there_are_no_records_leaves_it_ready() {
     let kafka = mock("orders", 1, 1);
     let down = Arc::new(AtomicBool::new(true));
-    let is_down = down.clone();
-    let service = service_fn(move |_: Record| {
-        let down = is_down.load(Ordering::SeqCst);
-        async move {
-            match down {
-                true => Err(IdempotencyError::Store(StoreError::unavailable("refused")).into()),
-                // Without the store, whether it is up or not.
-                false => Err::<(), _>(BoxError::from(error::skip("of no interest"))),
-            }
-        }
-    });
+    // Without the store, whether it is up or not.
+    let skips = || Err(error::skip("of no interest").into());
+    let service = service_fn(on_a_store(&down, skips));
     let config = kafka.consumer_config("g");
     let serving = serve(consumer(config.clone(), "orders"), service);
     let handle = serving.handle();
