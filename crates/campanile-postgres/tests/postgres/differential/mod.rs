@@ -8,10 +8,13 @@ mod draw;
 #[path = "../../../../campanile-redis/tests/redis/differential/model.rs"]
 mod model;
 mod mutants;
+#[path = "../../../../campanile-redis/tests/redis/differential/play.rs"]
+mod play;
 mod rows;
 mod runner;
 
-use self::runner::{Difference, Runner};
+use self::play::Difference;
+use self::runner::Runner;
 use crate::support::{Database, setting};
 
 /// In a normal run; `CAMPANILE_DIFFERENTIAL_OPS` for more.
@@ -21,7 +24,7 @@ async fn run(database: &Database, operations: usize) -> Result<Runner, Differenc
     let seed = setting("CAMPANILE_SEED").unwrap_or_else(|| fastrand::u64(..));
     println!("CAMPANILE_SEED={seed}");
     let mut runner = Runner::new(database, seed).await;
-    while runner.operations() < operations {
+    while runner.play.operations() < operations {
         runner.batch().await?;
     }
     Ok(runner)
@@ -33,8 +36,12 @@ async fn functions_and_step_answer_and_store_the_same() {
         .map_or(OPERATIONS, |operations| usize::try_from(operations).unwrap());
     match run(&Database::new().await, operations).await {
         Ok(runner) => {
-            println!("{} operations, 0 differences; {:?}", runner.operations(), runner.replies());
-            runner.assert_every_reply_was_seen();
+            println!(
+                "{} operations, 0 differences; {:?}",
+                runner.play.operations(),
+                runner.play.replies()
+            );
+            runner.play.assert_every_reply_was_seen();
         }
         Err(difference) => panic!("{difference}"),
     }

@@ -16,7 +16,7 @@ async fn assert_found(function: &str, from: &str, to: &str) {
     assert!(text.contains(from), "{function} does not contain {from}");
     client.batch_execute(&text.replace(from, to)).await.unwrap();
     match run(&database, OPERATIONS).await {
-        Ok(runner) => panic!("not found in {} operations", runner.operations()),
+        Ok(runner) => panic!("not found in {} operations", runner.play.operations()),
         Err(difference) => println!("{difference}"),
     }
 }

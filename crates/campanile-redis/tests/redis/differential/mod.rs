@@ -3,13 +3,15 @@
 
 mod draw;
 mod model;
+mod play;
 mod runner;
 mod servers;
 
 use campanile_redis::{RedisStore, Verb};
 use campanile_test::{RedisCluster, RedisSentinel, RedisServer};
 
-use self::runner::{Difference, Runner};
+use self::play::Difference;
+use self::runner::Runner;
 use self::servers::Servers;
 use crate::support::setting;
 
@@ -40,7 +42,7 @@ fn run(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let store = runtime.block_on(RedisStore::connect(config)).unwrap();
     let mut runner = Runner::new(runtime, store, servers, seed());
-    while runner.operations() < operations {
+    while runner.play.operations() < operations {
         runner.batch()?;
     }
     Ok(runner)
@@ -55,8 +57,12 @@ fn assert_same(servers: &Servers, operations: usize) {
         .map_or(operations, |operations| usize::try_from(operations).unwrap());
     match run(servers, None, operations) {
         Ok(runner) => {
-            println!("{} operations, 0 differences; {:?}", runner.operations(), runner.replies());
-            runner.assert_every_reply_was_seen();
+            println!(
+                "{} operations, 0 differences; {:?}",
+                runner.play.operations(),
+                runner.play.replies()
+            );
+            runner.play.assert_every_reply_was_seen();
         }
         Err(difference) => panic!("{difference}"),
     }
@@ -80,7 +86,7 @@ fn scripts_and_step_answer_and_store_the_same_behind_sentinels() {
 
 fn assert_found(verb: Verb, text: &'static str) {
     match run(&one(), Some((verb, text)), OPERATIONS_TO_FIND) {
-        Ok(runner) => panic!("not found in {} operations", runner.operations()),
+        Ok(runner) => panic!("not found in {} operations", runner.play.operations()),
         Err(difference) => println!("{difference}"),
     }
 }

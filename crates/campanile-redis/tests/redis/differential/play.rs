@@ -1,0 +1,201 @@
+//! What is sent to a store, and whether it answers and stores what `step` says: the same for every store.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::{Duration, SystemTime};
+
+use campanile_core::{Answer, Command, Grant, State, StoreKey};
+use campanile_idempotency::StoreError;
+use fastrand::Rng;
+
+use super::draw::{self, Sources};
+use super::model::{self, Expiry, Slot, Stored};
+use crate::support;
+
+/// As many as the largest batch has.
+const KEYS: usize = 64;
+
+/// Small batches are drawn from these, so that some keys are often in use.
+const HOT_KEYS: usize = 6;
+
+pub(super) struct Play {
+    pub(super) rng: Rng,
+    pub(super) keys: Vec<Key>,
+    seed: u64,
+    operations: usize,
+    replies: BTreeMap<&'static str, usize>,
+}
+
+pub(super) struct Key {
+    pub(super) key: StoreKey,
+    pub(super) slot: Slot,
+    /// The last commands, to be repeated.
+    sent: Vec<Command>,
+    stale: Option<Grant>,
+}
+
+/// Where the store and `step` differ.
+#[derive(Debug)]
+pub(super) struct Difference {
+    seed: u64,
+    operations: usize,
+    text: String,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { seed, operations, text } = self;
+        write!(f, "difference after {operations} operations, CAMPANILE_SEED={seed}: {text}")
+    }
+}
+
+impl Play {
+    pub(super) fn new(seed: u64) -> Self {
+        let key = |number: usize| {
+            let key = support::key(format!("key {number}"));
+            Key { key, slot: Slot::ABSENT, sent: Vec::new(), stale: None }
+        };
+        Self {
+            rng: Rng::with_seed(seed),
+            keys: (0..KEYS).map(key).collect(),
+            seed,
+            operations: 0,
+            replies: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn operations(&self) -> usize {
+        self.operations
+    }
+
+    /// How often each reply was given.
+    pub(super) fn replies(&self) -> &BTreeMap<&'static str, usize> {
+        &self.replies
+    }
+
+    pub(super) fn assert_every_reply_was_seen(&self) {
+        assert_eq!(self.replies.len(), model::NAMES, "a kind of reply did not come up");
+    }
+
+    /// The keys of a batch: distinct, but now and then one comes twice.
+    pub(super) fn choose(&mut self) -> Vec<usize> {
+        let mut keys: Vec<usize> =
+            if self.rng.bool() { (0..HOT_KEYS).collect() } else { (0..KEYS).collect() };
+        self.rng.shuffle(&mut keys);
+        keys.truncate(self.rng.usize(1..=keys.len()));
+        if self.rng.u8(..8) == 0 {
+            keys.extend_from_within(..keys.len().min(2));
+        }
+        keys
+    }
+
+    /// Whether something else is to be put under a key: most often where no command would change
+    /// anything.
+    pub(super) fn is_to_be_disturbed(&mut self, key: usize) -> bool {
+        let Slot { stored, .. } = &self.keys[key].slot;
+        let one_in = match self.keys[key].slot.entry().map(|entry| entry.state()) {
+            Some(State::Processing | State::Retrying) => 24,
+            Some(State::Completed | State::Failed) => 5,
+            None if *stored == Stored::Absent => 8,
+            None => 5,
+        };
+        self.rng.u8(..one_in) == 0
+    }
+
+    /// A command for each of these keys.
+    pub(super) fn draw(&mut self, chosen: &[usize], now: u64) -> Vec<(usize, Command)> {
+        let high_floors = self.rng.u8(..4) == 0;
+        chosen.iter().map(|&key| (key, self.draw_one(key, now, high_floors))).collect()
+    }
+
+    fn draw_one(&mut self, key: usize, now: u64, high_floors: bool) -> Command {
+        let Key { key, slot, sent, stale } = &mut self.keys[key];
+        if !sent.is_empty() && self.rng.u8(..6) == 0 {
+            return sent[self.rng.usize(..sent.len())].clone();
+        }
+        let sources = Sources { stored: slot.grant(), stale: *stale, now, high_floors };
+        let command = Command {
+            key: key.clone(),
+            operation: draw::operation(&mut self.rng, &sources),
+            retention: draw::retention(&mut self.rng),
+        };
+        if sent.len() == 6 {
+            sent.remove(0);
+        }
+        sent.push(command.clone());
+        command
+    }
+
+    /// Compares the answers, which were decided between these times of the server's clock, in µs.
+    pub(super) fn compare_answers(
+        &mut self,
+        batch: &[(usize, Command)],
+        answers: Vec<Result<Answer, StoreError>>,
+        now: u64,
+        end: u64,
+    ) -> Result<(), Difference> {
+        for ((key, command), answer) in batch.iter().zip(answers) {
+            let answer = answer.map_err(|error| self.differ(support::chain(&error)))?;
+            let decided = micros(answer.now);
+            if decided < now || decided > end {
+                return Err(self.differ(format!("{decided} is not between {now} and {end}")));
+            }
+            let slot = &mut self.keys[*key].slot;
+            let before = slot.clone();
+            let reply = slot.apply(command, answer.now);
+            if reply != answer.reply {
+                return Err(self.differ(format!(
+                    "{command:?} of {before:?} answered {:?}, not {reply:?}",
+                    answer.reply
+                )));
+            }
+            self.note_stale(*key, &before);
+            self.operations += 1;
+            *self.replies.entry(model::name(&reply)).or_default() += 1;
+        }
+        Ok(())
+    }
+
+    /// Compares what a key has after this batch, and until when, in ms.
+    pub(super) fn compare_stored(
+        &mut self,
+        batch: &[(usize, Command)],
+        key: usize,
+        stored: Stored,
+        expiry: i64,
+    ) -> Result<(), Difference> {
+        let slot = &self.keys[key].slot;
+        if stored != slot.stored || !slot.expires_at(expiry) {
+            let commands: Vec<_> = batch.iter().filter(|(of, _)| *of == key).collect();
+            return Err(self.differ(format!(
+                "{commands:?} left {stored:?}, kept until {expiry}, not {slot:?}"
+            )));
+        }
+        self.keys[key].slot.expiry = Expiry::At(expiry);
+        Ok(())
+    }
+
+    /// Remembers the grant that the entry had, once it has another.
+    fn note_stale(&mut self, key: usize, before: &Slot) {
+        let Key { slot, stale, .. } = &mut self.keys[key];
+        let grant = |slot: &Slot| {
+            let entry = slot.entry()?;
+            Some(Grant { token: entry.token(), owner: entry.owner()? })
+        };
+        let (old, new) = (grant(before), grant(slot));
+        if old.is_some() && old != new {
+            *stale = old;
+        }
+    }
+
+    fn differ(&self, text: String) -> Difference {
+        Difference { seed: self.seed, operations: self.operations, text }
+    }
+}
+
+pub(super) fn micros(time: SystemTime) -> u64 {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap();
+    let micros = u64::try_from(since.as_micros()).unwrap();
+    assert_eq!(since, Duration::from_micros(micros), "finer than the server's clock");
+    micros
+}
