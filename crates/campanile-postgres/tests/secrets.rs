@@ -2,9 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
-use std::fmt::Debug;
-use std::io;
-use std::sync::{Arc, Mutex};
+#[path = "../../campanile-redis/tests/redis/told.rs"]
+mod told;
+
 use std::time::Duration;
 
 use campanile_core::{Command, IdempotencyKey, Namespace, Operation, Owner, Retention, StoreKey};
@@ -12,51 +12,10 @@ use campanile_idempotency::Store;
 use campanile_postgres::{PgConfig, PgStore, migrate};
 use campanile_test::PgServer;
 
+use crate::told::Told;
+
 const PASSWORD: &str = "h3loise";
 const SECRETS: [&str; 2] = [PASSWORD, "f0rgotten"];
-
-/// Everything that was told or shown.
-#[derive(Clone, Default)]
-struct Told(Arc<Mutex<Vec<u8>>>);
-
-impl Told {
-    fn listen(&self) {
-        let told = self.clone();
-        tracing_subscriber::fmt()
-            .with_max_level(tracing_subscriber::filter::LevelFilter::TRACE)
-            .with_writer(move || told.clone())
-            .init();
-    }
-
-    fn show(&self, what: &(impl Debug + ?Sized)) {
-        let text = format!("{what:?} {what:#?}\n");
-        self.0.lock().unwrap().extend_from_slice(text.as_bytes());
-    }
-
-    fn error(&self, error: &(dyn std::error::Error + 'static)) {
-        self.show(error);
-        let mut error = Some(error);
-        while let Some(shown) = error {
-            self.show(&shown.to_string());
-            error = shown.source();
-        }
-    }
-
-    fn text(&self) -> String {
-        String::from_utf8_lossy(&self.0.lock().unwrap()).into_owned()
-    }
-}
-
-impl io::Write for Told {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
 
 /// Connects, if that is possible, and uses what comes of it.
 async fn used(told: &Told, url: &str) -> Option<PgStore> {

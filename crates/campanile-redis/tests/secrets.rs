@@ -2,9 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
-use std::fmt::Debug;
-use std::io;
-use std::sync::{Arc, Mutex};
+#[path = "redis/told.rs"]
+mod told;
+
 use std::time::Duration;
 
 use campanile_core::{IdempotencyKey, Namespace, Operation, Owner, Retention, StoreKey};
@@ -12,52 +12,11 @@ use campanile_idempotency::Store;
 use campanile_redis::{RedisConfig, RedisStore};
 use campanile_test::{RedisCluster, RedisSentinel, RedisServer};
 
+use crate::told::Told;
+
 const USER: &str = "ab3lard";
 const PASSWORD: &str = "h3loise";
 const SECRETS: [&str; 4] = [USER, PASSWORD, "f0rgotten", "cr3ak"];
-
-/// Everything that was told or shown.
-#[derive(Clone, Default)]
-struct Told(Arc<Mutex<Vec<u8>>>);
-
-impl Told {
-    fn listen(&self) {
-        let told = self.clone();
-        tracing_subscriber::fmt()
-            .with_max_level(tracing_subscriber::filter::LevelFilter::TRACE)
-            .with_writer(move || told.clone())
-            .init();
-    }
-
-    fn show(&self, what: &(impl Debug + ?Sized)) {
-        let text = format!("{what:?} {what:#?}\n");
-        self.0.lock().unwrap().extend_from_slice(text.as_bytes());
-    }
-
-    fn error(&self, error: &(dyn std::error::Error + 'static)) {
-        self.show(error);
-        let mut error = Some(error);
-        while let Some(shown) = error {
-            self.show(&shown.to_string());
-            error = shown.source();
-        }
-    }
-
-    fn text(&self) -> String {
-        String::from_utf8_lossy(&self.0.lock().unwrap()).into_owned()
-    }
-}
-
-impl io::Write for Told {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
 
 /// Connects, if that is possible, and uses what comes of it.
 async fn used(told: &Told, config: RedisConfig) -> Option<RedisStore> {

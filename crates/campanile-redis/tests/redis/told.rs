@@ -1,0 +1,48 @@
+//! Everything that a program tells.
+
+use std::fmt::Debug;
+use std::io;
+use std::sync::{Arc, Mutex};
+
+/// Everything that was told or shown.
+#[derive(Clone, Default)]
+pub(crate) struct Told(Arc<Mutex<Vec<u8>>>);
+
+impl Told {
+    pub(crate) fn listen(&self) {
+        let told = self.clone();
+        tracing_subscriber::fmt()
+            .with_max_level(tracing_subscriber::filter::LevelFilter::TRACE)
+            .with_writer(move || told.clone())
+            .init();
+    }
+
+    pub(crate) fn show(&self, what: &(impl Debug + ?Sized)) {
+        let text = format!("{what:?} {what:#?}\n");
+        self.0.lock().unwrap().extend_from_slice(text.as_bytes());
+    }
+
+    pub(crate) fn error(&self, error: &(dyn std::error::Error + 'static)) {
+        self.show(error);
+        let mut error = Some(error);
+        while let Some(shown) = error {
+            self.show(&shown.to_string());
+            error = shown.source();
+        }
+    }
+
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8_lossy(&self.0.lock().unwrap()).into_owned()
+    }
+}
+
+impl io::Write for Told {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
