@@ -137,7 +137,7 @@ impl<S: Target> Leader<S> {
 
     /// Runs a handler here. If that takes long, the dispatcher is taken over meanwhile.
     fn run(&mut self, id: StrandId) {
-        let timed = self.dispatcher.as_ref().is_some_and(|dispatcher| dispatcher.is_timed());
+        let timed = self.dispatcher.as_mut().is_some_and(|dispatcher| dispatcher.is_timed(id));
         self.put_down();
         let attempt = self.attempt.as_mut().as_pin_mut().expect("there is one to run");
         self.desk.watch.begin();

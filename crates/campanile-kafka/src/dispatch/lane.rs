@@ -7,6 +7,7 @@ use std::time::SystemTime;
 use campanile_core::{Coordinates, Record};
 use tokio::time::Instant;
 
+use super::pace::Pace;
 use super::strand::{Queued, StrandId};
 use crate::budget::Amount;
 use crate::hash::ByNumber;
@@ -23,6 +24,8 @@ pub(super) struct Lane {
     watermark: Watermark,
     /// Its strands, but for those that no record can join.
     pub(super) strands: ByNumber<Line, StrandId>,
+    /// How its handlers do: those of another partition may be slow.
+    pub(super) pace: Pace,
     /// How many of its records are at work.
     pub(super) busy: usize,
     /// Strands that wait until fewer of its records are at work.
@@ -45,6 +48,7 @@ impl Lane {
             slot,
             watermark: Watermark::default(),
             strands: ByNumber::default(),
+            pace: Pace::new(),
             busy: 0,
             crowded: VecDeque::new(),
             ahead: BTreeMap::new(),

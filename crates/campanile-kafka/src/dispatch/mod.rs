@@ -35,7 +35,6 @@ use self::attempt::{Attempt, Ended, Reported};
 use self::board::Board;
 pub(crate) use self::desk::serve;
 pub(crate) use self::drain::LET_GO;
-use self::pace::Pace;
 use self::strand::StrandId;
 use crate::consumer::Policies;
 use crate::error::{ConsumerError, panic_text};
@@ -66,7 +65,6 @@ pub(crate) struct Dispatcher<S> {
     group: Arc<str>,
     drain_timeout: Duration,
     revoke_timeout: Duration,
-    pace: Pace,
     /// Whose future is polled here.
     here: Option<StrandId>,
     /// Who waits for the end.
@@ -112,7 +110,6 @@ impl<S: Target> Dispatcher<S> {
             group: group.into(),
             drain_timeout: timeouts.drain,
             revoke_timeout: timeouts.revoke,
-            pace: Pace::new(),
             here: None,
             closed: None,
             events: Vec::new(),
@@ -217,8 +214,10 @@ impl<S: Target> Dispatcher<S> {
         let mut reported = std::mem::take(&mut self.reported);
         let any = self.reports.poll_recv_many(cx, &mut reported, TAKE).is_ready();
         for (id, ended) in reported.drain(..) {
-            if let Ended::Processed { at_once, .. } = ended {
-                self.pace.ended(at_once);
+            if let Ended::Processed { at_once, .. } = ended
+                && let Some(pace) = self.board.pace(id)
+            {
+                pace.ended(at_once);
             }
             self.ended(id, ended);
         }
@@ -233,9 +232,9 @@ impl<S: Target> Dispatcher<S> {
         }
     }
 
-    /// Whether the next future that is polled here is to be timed.
-    fn is_timed(&self) -> bool {
-        self.pace.is_timed()
+    /// Whether the poll of this one's future here is to be timed.
+    fn is_timed(&mut self, id: StrandId) -> bool {
+        self.board.pace(id).is_some_and(|pace| pace.is_timed())
     }
 
     fn watch(&self) -> Arc<Watch> {
@@ -281,7 +280,7 @@ impl<S: Target> Dispatcher<S> {
             let call = || self.service.call(route, record.clone());
             let called = span.in_scope(|| catch_unwind(AssertUnwindSafe(call)));
             match called {
-                Ok(future) if self.pace.is_quick() => {
+                Ok(future) if self.board.pace(id).is_some_and(|pace| pace.is_quick()) => {
                     here.set(Some(Attempt::new(future, record, report, span)));
                     self.here = Some(id);
                     return Some(id);
@@ -306,22 +305,29 @@ impl<S: Target> Dispatcher<S> {
 
     /// A future that was polled here, for so long if that was timed, has ended.
     fn ended_here(&mut self, id: StrandId, ended: Ended, took: Option<Duration>) {
-        self.here = None;
-        self.pace.ran(false, took);
+        self.ran(id, false, took);
         self.ended(id, ended);
     }
 
     /// It goes on in this task.
     fn goes_on(&mut self, id: StrandId, task: Task<()>, took: Option<Duration>) {
-        self.here = None;
-        self.pace.ran(true, took);
+        self.ran(id, true, took);
         self.board.has(id, task);
+    }
+
+    fn ran(&mut self, id: StrandId, pending: bool, took: Option<Duration>) {
+        self.here = None;
+        if let Some(pace) = self.board.pace(id) {
+            pace.ran(pending, took);
+        }
     }
 
     /// The future that is polled by this task does not end.
     fn taken_over(&mut self, task: Task<()>) {
-        self.pace.slow();
         if let Some(id) = self.here.take() {
+            if let Some(pace) = self.board.pace(id) {
+                pace.slow();
+            }
             self.board.has(id, task);
         }
     }

@@ -11,10 +11,14 @@ const ROUND: u32 = 128;
 /// Of these, one in so many is timed.
 const TIMED: u32 = 8;
 
+/// So many in a row must end at their first poll at the start: few, for there may be as many partitions as
+/// records.
+const FIRST: u32 = 16;
+
 /// At most so many in a row must end at their first poll until they are run here once more.
 const MOST: u32 = 64 * 1024;
 
-/// What handlers did lately. They are run here while they end at their first poll, and that is quick.
+/// What the handlers of a partition did lately. They are run here while they end at their first poll, and that is quick.
 pub(super) struct Pace {
     quick: bool,
     /// How many with a task have ended at their first poll, one after the other.
@@ -38,7 +42,7 @@ struct Round {
 
 impl Pace {
     pub(super) fn new() -> Self {
-        Self { quick: false, row: 0, needed: ROUND, here: 0, round: Round::default() }
+        Self { quick: false, row: 0, needed: FIRST, here: 0, round: Round::default() }
     }
 
     /// Whether the next is to be run here.
@@ -73,7 +77,7 @@ impl Pace {
         if pending > ran / 8 || long > ran / TIMED / 4 {
             self.slow();
         } else if self.here >= MOST {
-            self.needed = ROUND;
+            self.needed = FIRST;
         }
     }
 
@@ -91,7 +95,7 @@ mod tests {
 
     fn quick() -> Pace {
         let mut pace = Pace::new();
-        (0..ROUND).for_each(|_| pace.ended(true));
+        (0..FIRST).for_each(|_| pace.ended(true));
         assert!(pace.is_quick());
         pace
     }
@@ -100,11 +104,11 @@ mod tests {
     fn only_handlers_that_end_at_their_first_poll_one_after_the_other_are_run_here() {
         let mut pace = Pace::new();
         for _ in 0..1000 {
-            (1..ROUND).for_each(|_| pace.ended(true));
+            (1..FIRST).for_each(|_| pace.ended(true));
             pace.ended(false);
         }
         assert!(!pace.is_quick());
-        (0..ROUND).for_each(|_| pace.ended(true));
+        (0..FIRST).for_each(|_| pace.ended(true));
         assert!(pace.is_quick());
     }
 
@@ -137,7 +141,7 @@ mod tests {
         let mut pace = quick();
         for times in 1..40 {
             pace.slow();
-            let needed = (ROUND << times.min(9)).min(MOST);
+            let needed = (FIRST << times.min(12)).min(MOST);
             (1..needed).for_each(|_| pace.ended(true));
             assert!(!pace.is_quick());
             pace.ended(true);
@@ -145,7 +149,7 @@ mod tests {
         }
         (0..MOST / ROUND).for_each(|_| run(&mut pace, 0, 0));
         pace.slow();
-        (0..2 * ROUND).for_each(|_| pace.ended(true));
+        (0..2 * FIRST).for_each(|_| pace.ended(true));
         assert!(pace.is_quick());
     }
 }

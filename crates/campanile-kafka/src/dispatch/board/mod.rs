@@ -17,6 +17,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use super::attempt::{Report, Reported};
 use super::drain::Drain;
 use super::lane::Lane;
+use super::pace::Pace;
 use super::stalls::Stalls;
 use super::store::StoreHealth;
 use super::strand::{Head, State, Strand, StrandId, Strands};
@@ -207,6 +208,12 @@ impl Board {
         self.at_work(id, State::Here);
         self.store.dispatched(id);
         (self.record(id), self.report(id))
+    }
+
+    /// How the handlers of its partition do, if it has not ended.
+    pub(super) fn pace(&mut self, id: StrandId) -> Option<&mut Pace> {
+        let slot = self.strands.get_mut(id)?.slot;
+        self.lanes.get_mut(&slot).map(|lane| &mut lane.pace)
     }
 
     /// This task has it from now on.
