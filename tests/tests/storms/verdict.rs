@@ -95,10 +95,11 @@ impl Verdict {
         let ended = runs.iter().any(|ran| ran.run.ended().is_some());
         self.expect(ended, || of_key("never processed"));
         // The other consumer may have been granted the key for a record that repeats it, and not been
-        // told so. It hands that back once it is answered again; whoever takes the lock over before,
-        // since it has ended, leaves its attempt behind.
+        // told so: for its reply was lost, or the server died that had told its replica. It hands that
+        // back once it is answered again; whoever takes the lock over before, since it has ended, leaves
+        // its attempt behind.
         let first = &runs[0].run;
-        let unanswered = fault.cause == Cause::Expiry
+        let unanswered = fault.cause != Cause::None
             && repeated.contains(&first.key)
             && first.begun >= fault.begun + LOCK_TTL;
         let most = 1 + u32::from(unanswered);
