@@ -87,29 +87,6 @@ async fn a_quick_handler_that_blocks_its_thread_is_alone_with_it() {
     assert_eq!(log.of(0), (0..2 * WARM as i64).collect::<Vec<_>>());
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn handlers_of_one_partition_that_wait_cost_those_of_another_no_task() {
-    let (_kafka, config) = warm();
-    let (log, tasks) = (Log::default(), Tasks::default());
-    let (seen, ids) = (log.clone(), tasks.clone());
-    // In turns, since each partition has one at work.
-    let service = service_fn(move |record: Record| {
-        let (seen, ids) = (seen.clone(), ids.clone());
-        async move {
-            match record.partition() {
-                0 => task::yield_now().await,
-                _ => ids.take_down(),
-            }
-            seen.push(&record);
-            Ok::<_, BoxError>(())
-        }
-    });
-    let serving = serve(consumer(config, "orders"), service);
-    log.reaches(2 * WARM).await;
-    assert!(tasks.most() > 1, "the driver runs none of them itself");
-    serving.stop().await.unwrap();
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn two_quick_handlers_that_block_their_threads_are_alone_with_it() {
     let kafka = mock("orders", 3, WARM);
