@@ -23,27 +23,40 @@ CREATE TABLE campanile.migration (
 
 INSERT INTO campanile.migration (version) VALUES (1);
 
--- One row for each key. What cannot be is refused here, so that no function has to ask. The columns
--- stand by falling width, which leaves no gaps between them.
+-- What cannot be is refused here, so that no function has to ask: by the types of columns, as far as they
+-- can. Constraints of the table are read from the catalogue and prepared again by each statement that
+-- writes a row, which takes as long as what it writes.
+CREATE DOMAIN campanile.token AS bigint CHECK (VALUE >= 0 AND VALUE < 1::bigint << 53);
+CREATE DOMAIN campanile.nonzero AS bigint CHECK (VALUE <> 0);
+CREATE DOMAIN campanile.instant AS timestamptz CHECK (isfinite(VALUE));
+CREATE DOMAIN campanile.attempts AS integer CHECK (VALUE BETWEEN 0 AND 65535);
+CREATE DOMAIN campanile.tally AS smallint CHECK (VALUE BETWEEN 0 AND 255);
+CREATE DOMAIN campanile.state AS "char" CHECK (VALUE IN ('P', 'R', 'C', 'F'));
+CREATE DOMAIN campanile.digest AS bytea CHECK (octet_length(VALUE) = 16);
+
+-- One row for each key. The columns stand by falling width, which leaves no gaps between them.
 CREATE TABLE campanile.entry (
-    token        bigint      NOT NULL CHECK (token >= 0 AND token < 1::bigint << 53),
-    owner        bigint      CHECK (owner <> 0),            -- null: an operator reopened the entry
-    fingerprint  bigint      CHECK (fingerprint <> 0),      -- null: not compared
-    created      timestamptz NOT NULL CHECK (isfinite(created)),
-    at           timestamptz NOT NULL CHECK (isfinite(at)), -- the lock's end, the next attempt, or when it was settled
-    expires_at   timestamptz NOT NULL,                      -- from then on it is as if there were none
-    attempt      integer     NOT NULL CHECK (attempt BETWEEN 0 AND 65535),
-    interrupts   smallint    NOT NULL DEFAULT 0 CHECK (interrupts BETWEEN 0 AND 255),
-    burials      smallint    NOT NULL DEFAULT 0 CHECK (burials BETWEEN 0 AND 255),
-    state        "char"      NOT NULL CHECK (state IN ('P', 'R', 'C', 'F')),
-    burial       boolean     NOT NULL DEFAULT false CHECK (NOT burial OR state = 'P'),
-    doomed       boolean     NOT NULL DEFAULT false,
-    released     boolean     NOT NULL DEFAULT false CHECK (NOT released OR state = 'R'),
-    key          bytea       NOT NULL CHECK (octet_length(key) = 16), -- the first 16 bytes of BLAKE3(the user's key)
-    namespace    text        COLLATE "C" NOT NULL,
-    error        bytea,                                     -- UTF-8, NUL included, which text cannot have
-    reply        bytea       CHECK (reply IS NULL OR state = 'C'),
-    PRIMARY KEY (namespace, key)
+    token        campanile.token    NOT NULL,
+    owner        campanile.nonzero,                        -- null: an operator reopened the entry
+    fingerprint  campanile.nonzero,                        -- null: not compared
+    created      campanile.instant  NOT NULL,
+    at           campanile.instant  NOT NULL,              -- the lock's end, the next attempt, or when it was settled
+    expires_at   timestamptz        NOT NULL,              -- from then on it is as if there were none
+    attempt      campanile.attempts NOT NULL,
+    interrupts   campanile.tally    NOT NULL DEFAULT 0,
+    burials      campanile.tally    NOT NULL DEFAULT 0,
+    state        campanile.state    NOT NULL,
+    burial       boolean            NOT NULL DEFAULT false,
+    doomed       boolean            NOT NULL DEFAULT false,
+    released     boolean            NOT NULL DEFAULT false,
+    key          campanile.digest   NOT NULL,              -- the first 16 bytes of BLAKE3(the user's key)
+    namespace    text               COLLATE "C" NOT NULL,
+    error        bytea,                                    -- UTF-8, NUL included, which text cannot have
+    reply        bytea,
+    PRIMARY KEY (namespace, key),
+    CONSTRAINT each_in_its_state CHECK (
+        (state = 'P' OR NOT burial) AND (state = 'R' OR NOT released) AND (state = 'C' OR reply IS NULL)
+    )
 );
 
 COMMENT ON TABLE campanile.entry IS 'what Campanile keeps for an idempotency key';

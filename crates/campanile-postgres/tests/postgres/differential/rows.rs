@@ -26,8 +26,9 @@ const LOOK: &str = "
 const PUT: &str = "
     INSERT INTO campanile.entry (namespace, key, expires_at, state, burial, doomed, released, attempt,
         interrupts, burials, token, owner, fingerprint, created, at, error, reply)
-    VALUES ('tests', $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, nullif($11::bigint, 0),
-        nullif($12::bigint, 0), $13, $14, $15, $16)";
+    VALUES ('tests', $1::bytea, $2, $3::\"char\", $4, $5, $6, $7::integer, $8::smallint, $9::smallint,
+        $10::bigint, nullif($11::bigint, 0), nullif($12::bigint, 0), $13::timestamptz, $14::timestamptz,
+        $15, $16)";
 
 /// What is stored: the key, until when in ms, the bytes.
 pub(super) async fn look(client: &Client, keys: &[&[u8]]) -> Vec<(Vec<u8>, i64, Vec<u8>)> {
