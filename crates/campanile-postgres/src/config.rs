@@ -126,22 +126,25 @@ impl PgConfig {
     /// The connections of a store.
     pub(crate) fn pool(&self) -> Result<Pool, ConnectError> {
         let statement = Some(self.command_timeout);
-        self.pool_of(self.parsed()?, self.connections, statement)
+        self.pool_of(self.parsed()?, self.connections, statement, None)
     }
 
     /// One connection, for who looks or migrates.
     pub(crate) fn single(&self) -> Result<Pool, ConnectError> {
-        self.pool_of(self.parsed()?, 1, None)
+        self.pool_of(self.parsed()?, 1, None, None)
     }
 
-    /// Connections for transactions of handlers, whose statements take as long as they take.
+    /// Connections for transactions of handlers, whose statements take as long as they take. Outside of
+    /// those nothing can be written over them.
     pub(crate) fn transactions(&self, connections: usize) -> Result<Pool, ConnectError> {
         let mut parsed = self.parsed()?;
         // A statement whose connection was given up must not hold its locks until it has ended.
         let options = parsed.get_options().unwrap_or_default();
         let options = format!("{options} -c client_connection_check_interval=1000");
         parsed.options(options);
-        self.pool_of(parsed, connections, None)
+        // No option of the connection, by which a server is taken for a replica.
+        let guard = "SET default_transaction_read_only = on";
+        self.pool_of(parsed, connections, None, Some(guard))
     }
 
     fn pool_of(
@@ -149,12 +152,14 @@ impl PgConfig {
         config: Config,
         connections: usize,
         statement_timeout: Option<Duration>,
+        first: Option<&'static str>,
     ) -> Result<Pool, ConnectError> {
         #[cfg(feature = "tls")]
         let connector = self.certificates.connector()?;
         #[cfg(not(feature = "tls"))]
         let connector = tokio_postgres::NoTls;
-        Ok(Pool::new(config, connector, connections, self.connect_timeout, statement_timeout))
+        let timeout = self.connect_timeout;
+        Ok(Pool::new(config, connector, connections, timeout, statement_timeout, first))
     }
 
     fn parsed(&self) -> Result<Config, ConnectError> {

@@ -8,7 +8,8 @@ use std::time::Duration;
 use campanile_core::BoxError;
 use campanile_idempotency::StoreError;
 use deadpool_postgres::{
-    Client, Manager, ManagerConfig, PoolConfig, PoolError, RecyclingMethod, Runtime,
+    Client, Hook, HookError, Manager, ManagerConfig, PoolConfig, PoolError, RecyclingMethod,
+    Runtime,
 };
 use tokio_postgres::Config;
 use tokio_postgres::config::{Host, TargetSessionAttrs};
@@ -30,13 +31,14 @@ pub(crate) struct Lease(Option<Client>);
 
 impl Pool {
     /// So many connections at most. Each statement may take the server so long; `None`: as it is set
-    /// there.
+    /// there. Each connection begins with `first`.
     pub(crate) fn new(
         mut config: Config,
         connector: Connector,
         connections: usize,
         connect_timeout: Duration,
         statement_timeout: Option<Duration>,
+        first: Option<&'static str>,
     ) -> Self {
         let address = address(&config).into();
         if config.get_application_name().is_none() {
@@ -55,12 +57,18 @@ impl Pool {
 
         let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
         let manager = Manager::from_config(config, connector, recycling);
-        let pool = deadpool_postgres::Pool::builder(manager)
+        let mut pool = deadpool_postgres::Pool::builder(manager)
             .config(PoolConfig::new(connections))
             .create_timeout(Some(connect_timeout))
-            .runtime(Runtime::Tokio1)
-            .build()
-            .expect("a timeout needs a runtime, and there is one");
+            .runtime(Runtime::Tokio1);
+        if let Some(first) = first {
+            pool = pool.post_create(Hook::async_fn(move |client, _| {
+                Box::pin(
+                    async move { client.batch_execute(first).await.map_err(HookError::Backend) },
+                )
+            }));
+        }
+        let pool = pool.build().expect("a timeout needs a runtime, and there is one");
         Self { pool, address }
     }
 

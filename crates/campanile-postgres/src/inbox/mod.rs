@@ -86,6 +86,9 @@ use crate::pool::Pool;
 /// broke before the commit. So it needs to be `Clone`, as its request, and what it does **outside** the
 /// transaction happens again then, as after a crash.
 ///
+/// BEGIN is sent together with its first statement. One that is not answered within the store's command
+/// timeout drops the handler, and is such a connection.
+///
 /// A commit that was not answered is not run again, but looked after: the entry says whether it took place.
 /// Of all transactions of a lock only the one is ever committed that makes the entry COMPLETED; one that
 /// comes too late rolls itself back.
@@ -98,7 +101,8 @@ use crate::pool::Pool;
 /// later ones on all but Windows, and others refuse the connection.
 ///
 /// What a handler sets for its session (`SET` without `LOCAL`, a temporary table) is there for the next
-/// handler on that connection.
+/// handler on that connection. Outside of the inbox's transactions a connection only reads
+/// (`default_transaction_read_only`).
 ///
 /// Statements have no time-out but the server's; set one in the URL
 /// (`?options=-c%20statement_timeout%3D10s`) or by a layer inside.

@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use campanile_core::{Command, Operation};
-use futures_util::future::join;
+use campanile_core::{BoxError, Command, Operation};
+use campanile_idempotency::StoreError;
+use futures_util::future::{join, try_join};
 use tokio::time::timeout;
 use tokio_postgres::error::{Severity, SqlState};
 use tokio_postgres::{Error, Statement};
@@ -16,7 +17,7 @@ use super::transaction::Transaction;
 use crate::call::retention_micros;
 use crate::pool::Lease;
 
-/// A transaction that was begun. Dropped, its connection is closed, which rolls it back.
+/// A connection with its transaction. Dropped, it is closed, which rolls back.
 pub(super) struct Open {
     lease: Arc<Lease>,
     conclude: Statement,
@@ -40,16 +41,31 @@ const ENDED_BY_HANDLER: &str = "CI001";
 const OVER: &str = "CI002";
 
 impl Open {
-    /// Begins a transaction over this connection; what each of its ends may take is `limit`.
-    pub(super) async fn begin(
-        lease: Lease,
-        isolation: Isolation,
-        limit: Duration,
-    ) -> Result<Self, Error> {
+    /// Over this connection; what BEGIN and each end may take is `limit`.
+    pub(super) async fn over(lease: Lease, limit: Duration) -> Result<Self, Error> {
         // Prepared once for each connection.
         let conclude = lease.prepare_cached(CONCLUDE).await?;
-        lease.batch_execute(isolation.begin()).await?;
         Ok(Self { lease: Arc::new(lease), conclude, limit })
+    }
+
+    /// Begins the transaction and calls the handler, whose first statement is sent together with BEGIN.
+    ///
+    /// Should BEGIN fail, the handler is dropped; and what it has sent has changed nothing, for without
+    /// BEGIN the connection only reads.
+    pub(super) async fn within<T>(
+        &self,
+        isolation: Isolation,
+        handler: impl Future<Output = T>,
+    ) -> Result<T, BoxError> {
+        let begun = async {
+            match timeout(self.limit, self.lease.batch_execute(isolation.begin())).await {
+                Ok(begun) => begun.map_err(BoxError::from),
+                Err(_) => Err(StoreError::timeout("BEGIN was not answered").into()),
+            }
+        };
+        // The first is polled first, which sends it.
+        let ((), ended) = try_join(begun, async { Ok(handler.await) }).await?;
+        Ok(ended)
     }
 
     /// For the handler.

@@ -86,11 +86,13 @@ impl<E, C> Run<E, C> {
         S::Error: BoxableError,
         C: ReplyCodec<S::Response>,
     {
-        let open = self.begin().await?;
+        let open = self.open().await?;
         request.set_transaction(open.handle());
         let interrupt = request.interrupt();
-        let called: Result<_, BoxError> = service.call(request).await.map_err(Into::into);
-        let reply = match called {
+        // Called when BEGIN has been sent, and not before.
+        let handler = async { service.call(request).await.map_err(Into::<BoxError>::into) };
+        let called = open.within(self.inbox.isolation(), handler).await;
+        let reply = match called.map_err(|error| self.broken(error))? {
             Ok(reply) => reply,
             Err(error) => {
                 let is_conflict = find(&*error).is_some_and(is_conflict);
@@ -124,7 +126,7 @@ impl<E, C> Run<E, C> {
         Ok(reply)
     }
 
-    async fn begin(&self) -> Result<Open, Ended> {
+    async fn open(&self) -> Result<Open, Ended> {
         let pool = self.inbox.pool();
         let (wait, limit) = (self.inbox.max_wait(), self.inbox.limit());
         let lease = match timeout(wait, pool.lease()).await {
@@ -133,15 +135,18 @@ impl<E, C> Run<E, C> {
             Ok(Err(error)) => return Err(Again(not_run(pool.unreachable(error)).into())),
             Err(_) => return Err(Failed(not_run(pool.exhausted(wait)).into())),
         };
-        match timeout(limit, Open::begin(lease, self.inbox.isolation(), limit)).await {
+        match timeout(limit, Open::over(lease, limit)).await {
             Ok(Ok(open)) => Ok(open),
-            Ok(Err(error)) => {
-                // The others are as old, and their server has gone away, too.
-                pool.renew();
-                Err(Again(not_run(error).into()))
-            }
-            Err(_) => Err(Again(not_run(StoreError::timeout("BEGIN was not answered")).into())),
+            Ok(Err(error)) => Err(self.broken(not_run(error).into())),
+            Err(_) => Err(Again(not_run(StoreError::timeout("PREPARE was not answered")).into())),
         }
+    }
+
+    /// The connection led nowhere.
+    fn broken(&self, error: BoxError) -> Ended {
+        // The others are as old, and their server has gone away, too.
+        self.inbox.pool().renew();
+        Again(error)
     }
 
     /// What came of a transaction whose commit was not answered: when the entry was completed by it.

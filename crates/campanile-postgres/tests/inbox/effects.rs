@@ -201,6 +201,20 @@ async fn a_handler_that_ends_the_transaction_itself_does_not_complete_its_entry(
 }
 
 #[tokio::test]
+async fn nothing_is_written_over_a_connection_whose_transaction_was_not_begun() {
+    let world = World::new().await;
+    let handler = service_fn(async |request: Request<()>| {
+        Transaction::of(&request)?.batch_execute("ROLLBACK").await?;
+        let refused = insert(&request).await.unwrap_err();
+        let state = campanile_core::error::find(&*refused).and_then(TransactionError::code);
+        assert_eq!(state.unwrap().code(), "25006");
+        Err::<(), _>(refused)
+    });
+    world.run(handler, "b-1").await.unwrap_err();
+    assert_eq!((&*world.booked("b-1"), &*world.entry()), ("0|0", "R|1"));
+}
+
+#[tokio::test]
 async fn a_handle_that_outlives_its_handler_can_do_nothing() {
     let world = World::new().await;
     let (send, mut kept) = tokio::sync::mpsc::unbounded_channel();

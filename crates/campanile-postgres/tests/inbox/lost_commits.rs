@@ -1,4 +1,4 @@
-//! Commits that are not answered: the entry says what came of them.
+//! What is sent and not answered: of commits the entry says what came of them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -60,6 +60,29 @@ async fn a_commit_whose_answer_is_lost_is_not_run_again() {
 async fn a_commit_that_did_not_reach_the_server_is_run_again_as_the_same_attempt() {
     let (world, proxy) = world().await;
     let (running, runs) = start(&world, &proxy, Proxy::swallow_requests);
+    while proxy.swallowed() == 0 {
+        yield_now().await;
+    }
+    proxy.heal().unwrap();
+    assert_eq!(running.await.unwrap().unwrap(), Outcome::Processed(()));
+    assert_eq!(runs.load(Ordering::Relaxed), 2);
+    assert_eq!((&*world.booked("b-1"), &*world.entry()), ("1|100", "C|1"));
+    world.assert_all_ended().await;
+}
+
+#[tokio::test]
+async fn a_begin_that_did_not_reach_the_server_is_run_again_as_the_same_attempt() {
+    let (world, proxy) = world().await;
+    let runs = Arc::new(AtomicU32::new(0));
+    let (swallowing, counted) = (proxy.clone(), runs.clone());
+    let handler = service_fn(move |request: Request<()>| {
+        // Nothing of this thread is on its way before the handler waits.
+        if counted.fetch_add(1, Ordering::Relaxed) == 0 {
+            swallowing.swallow_requests();
+        }
+        book(request)
+    });
+    let running = tokio::spawn(world.layer().layer(handler).oneshot(request("b-1")));
     while proxy.swallowed() == 0 {
         yield_now().await;
     }
