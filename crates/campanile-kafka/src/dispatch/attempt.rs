@@ -1,5 +1,4 @@
-//! One attempt at one record, as a task of its own: a handler that blocks or panics is alone with
-//! it.
+//! One attempt at one record: a handler that blocks or panics is alone with it.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -7,11 +6,13 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use campanile_core::{BoxError, BoxableError, Record};
+use campanile_core::{BoxError, BoxableError, Clock, Record};
 use pin_project_lite::pin_project;
 use tokio::sync::mpsc::UnboundedSender;
 use tracing::Span;
 
+use super::pace::is_long;
+use super::seats::Place;
 use super::strand::StrandId;
 use crate::dead_letter::Unburied;
 use crate::error::panic_text;
@@ -19,12 +20,14 @@ use crate::flood::Passage;
 use crate::publish::Message;
 use crate::transaction::Answered;
 
+/// That of the machine.
+const CLOCK: Clock = Clock::boot();
+
 /// How the work on a record ended.
 #[derive(Debug)]
 pub(super) enum Ended {
-    /// The service answered: at its future's first poll, or later.
+    /// The service answered.
     Processed {
-        at_once: bool,
         outputs: Vec<Message>,
     },
     /// The service answered, but nobody knows what is to be sent.
@@ -51,15 +54,22 @@ pub(super) enum Ended {
 pub(super) struct Report {
     pub(super) strand: StrandId,
     pub(super) reports: UnboundedSender<Reported>,
+    /// Whether no poll has taken long so far.
+    pub(super) quick: bool,
 }
 
-/// How it ended, and whose record it was.
-pub(super) type Reported = (StrandId, Ended);
+/// What the dispatcher is told.
+pub(super) struct Reported {
+    pub(super) strand: StrandId,
+    pub(super) ended: Ended,
+    pub(super) quick: bool,
+}
 
 impl Report {
     pub(super) fn send(self, ended: Ended) {
         // A dispatcher that is gone waits for nothing.
-        let _ = self.reports.send((self.strand, ended));
+        let Self { strand, reports, quick } = self;
+        let _ = reports.send(Reported { strand, ended, quick });
     }
 }
 
@@ -71,8 +81,6 @@ pin_project! {
         record: Record,
         // `None` once it has ended.
         report: Option<Report>,
-        // Whether it was polled before.
-        polled: bool,
         span: Span,
     }
 
@@ -91,7 +99,7 @@ pin_project! {
 
 impl<F> Attempt<F> {
     pub(super) fn new(future: F, record: Record, report: Report, span: Span) -> Self {
-        Self { future: Some(future), record, report: Some(report), polled: false, span }
+        Self { future: Some(future), record, report: Some(report), span }
     }
 }
 
@@ -104,11 +112,10 @@ where
     pub(super) fn poll_once(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<(Report, Ended)> {
         let mut this = self.project();
         let _entered = this.span.enter();
-        let at_once = !std::mem::replace(this.polled, true);
         let polled = catch_unwind(AssertUnwindSafe(|| {
             let future = this.future.as_mut().as_pin_mut().expect("polled after its end");
             Poll::Ready(match ready!(future.poll(cx)) {
-                Ok(Ok(outputs)) => Ended::Processed { at_once, outputs },
+                Ok(Ok(outputs)) => Ended::Processed { outputs },
                 Ok(Err(error)) => Ended::Unsendable(error),
                 Err(error) => Ended::Failed(error.into()),
             })
@@ -135,9 +142,36 @@ where
 {
     type Output = ();
 
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let (report, ended) = ready!(self.poll_once(cx));
-        report.send(ended);
-        Poll::Ready(())
+    /// In a task.
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let start = CLOCK.now();
+        let polled = self.as_mut().poll_once(cx);
+        let quick = !is_long(CLOCK.now().saturating_sub(start));
+        match polled {
+            Poll::Ready((mut report, ended)) => {
+                report.quick &= quick;
+                report.send(ended);
+                Poll::Ready(())
+            }
+            Poll::Pending => {
+                let report = self.project().report.as_mut();
+                report.expect("it goes on").quick &= quick;
+                Poll::Pending
+            }
+        }
+    }
+}
+
+/// One whose task it is, where it was before.
+pub(super) struct Alone<F>(pub(super) Place<F>);
+
+impl<F> Future for Alone<F>
+where
+    Attempt<F>: Future<Output = ()>,
+{
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        self.0.as_mut().as_pin_mut().expect("it is begun with").poll(cx)
     }
 }

@@ -8,12 +8,12 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 use campanile_core::Clock;
 
 use super::Dispatcher;
-use super::attempt::Attempt;
+use super::seats::Seat;
 use super::strand::StrandId;
 use crate::error::ConsumerError;
 use crate::routes::Target;
@@ -97,24 +97,15 @@ struct Leader<S: Target> {
     term: u64,
     /// `None` once the deputy has taken it over: then this is the task of its last handler.
     dispatcher: Option<Box<Dispatcher<S>>>,
-    /// What is run here.
-    attempt: Slot<S::Future>,
+    /// Whom it polls.
+    seat: Option<Seat<S::Future>>,
     clock: Clock,
 }
-
-/// Boxed once for all that end where they are run.
-type Slot<F> = Pin<Box<Option<Attempt<F>>>>;
 
 impl<S: Target> Leader<S> {
     fn new(desk: Arc<Desk<S>>, dispatcher: Box<Dispatcher<S>>) -> Self {
         let term = desk.things().terms;
-        Self {
-            desk,
-            term,
-            dispatcher: Some(dispatcher),
-            attempt: Box::pin(None),
-            clock: Clock::boot(),
-        }
+        Self { desk, term, dispatcher: Some(dispatcher), seat: None, clock: Clock::boot() }
     }
 
     /// Dispatches what is due. Whether there was anything.
@@ -127,39 +118,31 @@ impl<S: Target> Leader<S> {
             let Some(dispatcher) = &mut self.dispatcher else {
                 break;
             };
-            let Some(id) = dispatcher.next(cx, &mut any, self.attempt.as_mut()) else {
+            let Some((id, seat)) = dispatcher.next(cx, &mut any) else {
                 break;
             };
-            self.run(id);
+            self.run(id, seat);
         }
         any
     }
 
-    /// Runs a handler here. If that takes long, the dispatcher is taken over meanwhile.
-    fn run(&mut self, id: StrandId) {
+    /// Polls a handler here. If that takes long, the dispatcher is taken over meanwhile.
+    fn run(&mut self, id: StrandId, mut seat: Seat<S::Future>) {
         let timed = self.dispatcher.as_mut().is_some_and(|dispatcher| dispatcher.is_timed(id));
         self.put_down();
-        let attempt = self.attempt.as_mut().as_pin_mut().expect("there is one to run");
         self.desk.watch.begin();
         let start = timed.then(|| self.clock.now());
-        // If it goes on, it is polled at once again in a task of its own, with that task's waker.
-        let polled = attempt.poll_once(&mut Context::from_waker(Waker::noop()));
+        let polled = seat.poll();
         let took = start.map(|start| self.clock.now().saturating_sub(start));
         self.take_up();
         match (&mut self.dispatcher, polled) {
             (Some(dispatcher), Poll::Ready((_, ended))) => {
-                self.attempt.set(None);
-                dispatcher.ended_here(id, ended, took);
+                dispatcher.ended_here(id, seat, ended, took);
             }
-            (Some(dispatcher), Poll::Pending) => {
-                let attempt = std::mem::replace(&mut self.attempt, Box::pin(None));
-                dispatcher.goes_on(id, Task::spawn(Alone(attempt)), took);
-            }
-            (None, Poll::Ready((report, ended))) => {
-                self.attempt.set(None);
-                report.send(ended);
-            }
-            (None, Poll::Pending) => {}
+            (Some(dispatcher), Poll::Pending) => dispatcher.goes_on(id, seat, took),
+            (None, Poll::Ready((report, ended))) => report.send(ended),
+            // It is polled at once again, with the waker of this task.
+            (None, Poll::Pending) => self.seat = Some(seat),
         }
     }
 
@@ -189,8 +172,8 @@ impl<S: Target> Future for Leader<S> {
         let this = &mut *self;
         for _ in 0..ROUNDS {
             let Some(dispatcher) = &mut this.dispatcher else {
-                return match this.attempt.as_mut().as_pin_mut() {
-                    Some(attempt) => attempt.poll(cx),
+                return match &mut this.seat {
+                    Some(seat) => seat.poll_alone(cx),
                     None => Poll::Ready(()),
                 };
             };
@@ -211,20 +194,6 @@ impl<S: Target> Future for Leader<S> {
         }
         cx.waker().wake_by_ref();
         Poll::Pending
-    }
-}
-
-/// A handler that was begun by the leader and goes on in a task of its own.
-struct Alone<F>(Slot<F>);
-
-impl<F> Future for Alone<F>
-where
-    Attempt<F>: Future<Output = ()>,
-{
-    type Output = ();
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        self.0.as_mut().as_pin_mut().expect("it is begun with").poll(cx)
     }
 }
 

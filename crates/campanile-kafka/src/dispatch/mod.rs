@@ -3,7 +3,7 @@
 //! Each partition has a lane, and the records that are processed in order are a strand of it, of which
 //! one at a time is at work. The strands take turns. A record is chosen first; only then the service
 //! that it needs is polled ready and called. Its future runs as a task of its own, so that a handler
-//! which blocks or panics is alone with it; one that is quick runs here, as long as it is.
+//! which blocks or panics is alone with it; those that are quick share the dispatcher's.
 
 mod attempt;
 mod board;
@@ -11,6 +11,7 @@ mod desk;
 mod drain;
 mod lane;
 mod pace;
+mod seats;
 mod span;
 mod stalls;
 mod store;
@@ -31,10 +32,11 @@ use tokio::sync::mpsc::{self, UnboundedReceiver};
 use tokio::sync::oneshot;
 use tokio::time::Sleep;
 
-use self::attempt::{Attempt, Ended, Reported};
+use self::attempt::{Alone, Attempt, Ended, Reported};
 use self::board::Board;
 pub(crate) use self::desk::serve;
 pub(crate) use self::drain::LET_GO;
+use self::seats::{Seat, Seats};
 use self::strand::StrandId;
 use crate::consumer::Policies;
 use crate::error::{ConsumerError, panic_text};
@@ -53,7 +55,7 @@ const CLOSE: Duration = Duration::from_secs(5);
 /// The most events, and the most ends of records, that are taken at once.
 const TAKE: usize = 256;
 
-pub(crate) struct Dispatcher<S> {
+pub(crate) struct Dispatcher<S: Target> {
     service: S,
     /// `None` once it has come.
     signal: Option<BoxFuture<'static, ()>>,
@@ -65,7 +67,8 @@ pub(crate) struct Dispatcher<S> {
     group: Arc<str>,
     drain_timeout: Duration,
     revoke_timeout: Duration,
-    /// Whose future is polled here.
+    /// Futures that are polled here, and whose is at this moment.
+    seats: Seats<S::Future>,
     here: Option<StrandId>,
     /// Who waits for the end.
     closed: Option<oneshot::Sender<Result<Summary, ConsumerError>>>,
@@ -110,6 +113,7 @@ impl<S: Target> Dispatcher<S> {
             group: group.into(),
             drain_timeout: timeouts.drain,
             revoke_timeout: timeouts.revoke,
+            seats: Seats::new(),
             here: None,
             closed: None,
             events: Vec::new(),
@@ -129,6 +133,10 @@ impl<S: Target> Dispatcher<S> {
         let mut changed = self.poll_signal(cx);
         changed |= self.poll_events(cx);
         changed |= self.poll_reports(cx);
+        changed |= self.seats.look(cx.waker());
+        if !self.board.is_drained() {
+            self.leave_seats();
+        }
         changed |= self.board.poll(cx);
         changed | self.heed_handles()
     }
@@ -213,13 +221,13 @@ impl<S: Target> Dispatcher<S> {
     fn poll_reports(&mut self, cx: &mut Context<'_>) -> bool {
         let mut reported = std::mem::take(&mut self.reported);
         let any = self.reports.poll_recv_many(cx, &mut reported, TAKE).is_ready();
-        for (id, ended) in reported.drain(..) {
-            if let Ended::Processed { at_once, .. } = ended
-                && let Some(pace) = self.board.pace(id)
+        for Reported { strand, ended, quick } in reported.drain(..) {
+            if matches!(ended, Ended::Processed { .. })
+                && let Some(pace) = self.board.pace(strand)
             {
-                pace.ended(at_once);
+                pace.ended(quick);
             }
-            self.ended(id, ended);
+            self.ended(strand, ended);
         }
         self.reported = reported;
         any
@@ -230,6 +238,18 @@ impl<S: Target> Dispatcher<S> {
         if let Some(error) = self.board.ended(id, ended) {
             self.stop(Some(error));
         }
+    }
+
+    /// From now on each has a task, which can be cancelled and waited for.
+    fn leave_seats(&mut self) {
+        for (id, place) in self.seats.drain() {
+            self.board.has(id, Task::spawn(Alone(place)));
+        }
+    }
+
+    /// Whether this one's future is to be polled here.
+    fn is_here(&mut self, id: StrandId) -> bool {
+        self.board.is_drained() && self.board.pace(id).is_some_and(|pace| pace.is_quick())
     }
 
     /// Whether the poll of this one's future here is to be timed.
@@ -246,14 +266,19 @@ impl<S: Target> Dispatcher<S> {
         self.board.turns().again();
     }
 
-    /// Calls the services with one record after the other, as long as one is due whose service is
-    /// ready. Ends at one whose future is to be polled here. `any`: whether there was another.
+    /// The next future that is to be polled here: one that was woken, or the first of a record that is
+    /// due. Until there is one, the services are called with one record after the other, as long as one
+    /// is due whose service is ready. `any`: whether there was anything.
     fn next(
         &mut self,
         cx: &mut Context<'_>,
         any: &mut bool,
-        mut here: Pin<&mut Option<Attempt<S::Future>>>,
-    ) -> Option<StrandId> {
+    ) -> Option<(StrandId, Seat<S::Future>)> {
+        if let Some((id, seat)) = self.seats.next() {
+            *any = true;
+            self.here = Some(id);
+            return Some((id, seat));
+        }
         if self.intake.is_full_of_outputs() {
             self.board.hold_back();
         }
@@ -280,10 +305,10 @@ impl<S: Target> Dispatcher<S> {
             let call = || self.service.call(route, record.clone());
             let called = span.in_scope(|| catch_unwind(AssertUnwindSafe(call)));
             match called {
-                Ok(future) if self.board.pace(id).is_some_and(|pace| pace.is_quick()) => {
-                    here.set(Some(Attempt::new(future, record, report, span)));
+                Ok(future) if self.is_here(id) => {
+                    let attempt = Attempt::new(future, record, report, span);
                     self.here = Some(id);
-                    return Some(id);
+                    return Some((id, self.seats.seat(id, attempt)));
                 }
                 Ok(future) => {
                     let task = Task::spawn(Attempt::new(future, record, report, span));
@@ -304,21 +329,32 @@ impl<S: Target> Dispatcher<S> {
     }
 
     /// A future that was polled here, for so long if that was timed, has ended.
-    fn ended_here(&mut self, id: StrandId, ended: Ended, took: Option<Duration>) {
-        self.ran(id, false, took);
+    fn ended_here(
+        &mut self,
+        id: StrandId,
+        seat: Seat<S::Future>,
+        ended: Ended,
+        took: Option<Duration>,
+    ) {
+        self.ran(id, took);
+        self.seats.clear(seat);
         self.ended(id, ended);
     }
 
-    /// It goes on in this task.
-    fn goes_on(&mut self, id: StrandId, task: Task<()>, took: Option<Duration>) {
-        self.ran(id, true, took);
-        self.board.has(id, task);
+    /// It waits: here, or in a task of its own if polls like this are worth one.
+    fn goes_on(&mut self, id: StrandId, seat: Seat<S::Future>, took: Option<Duration>) {
+        self.ran(id, took);
+        if self.is_here(id) {
+            self.seats.wait(id, seat);
+        } else {
+            self.board.has(id, Task::spawn(Alone(seat.place)));
+        }
     }
 
-    fn ran(&mut self, id: StrandId, pending: bool, took: Option<Duration>) {
+    fn ran(&mut self, id: StrandId, took: Option<Duration>) {
         self.here = None;
         if let Some(pace) = self.board.pace(id) {
-            pace.ran(pending, took);
+            pace.ran(took);
         }
     }
 

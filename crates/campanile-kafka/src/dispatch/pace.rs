@@ -1,8 +1,8 @@
-//! Whether handlers are so quick that a task for each would cost more than they do.
+//! Whether handlers give their thread back so quickly that a task for each would cost more than they do.
 
 use std::time::Duration;
 
-/// A handler whose poll takes longer is worth a task: other threads can help then.
+/// A handler with a poll that takes longer is worth a task: other threads can help then.
 const QUICK: Duration = Duration::from_micros(5);
 
 /// Over so many they are judged.
@@ -11,31 +11,29 @@ const ROUND: u32 = 128;
 /// Of these, one in so many is timed.
 const TIMED: u32 = 8;
 
-/// So many in a row must end at their first poll at the start: few, for there may be as many partitions as
+/// So many in a row must be quick at the start: few, for there may be as many partitions as
 /// records.
 const FIRST: u32 = 16;
 
-/// At most so many in a row must end at their first poll until they are run here once more.
+/// At most so many in a row must be quick until they are run here once more.
 const MOST: u32 = 64 * 1024;
 
-/// What the handlers of a partition did lately. They are run here while they end at their first poll, and that is quick.
+/// What the handlers of a partition did lately. They are run here while they are quick.
 pub(super) struct Pace {
     quick: bool,
-    /// How many with a task have ended at their first poll, one after the other.
+    /// How many with a task have ended without a long poll, one after the other.
     row: u32,
     /// How many must: the more often that was not worth it, the more.
     needed: u32,
-    /// How many were run here since they are.
+    /// How many polls were made here since they are.
     here: u32,
     round: Round,
 }
 
-/// The last ones that were run here.
+/// The last polls that were made here.
 #[derive(Default)]
 struct Round {
     ran: u32,
-    /// Of these, those that did not end.
-    pending: u32,
     /// Of those that were timed, the ones that took long.
     long: u32,
 }
@@ -50,31 +48,30 @@ impl Pace {
         self.quick
     }
 
-    /// One with a task of its own has ended, at its first poll or later.
-    pub(super) fn ended(&mut self, at_once: bool) {
-        self.row = if at_once { self.row + 1 } else { 0 };
-        if self.row >= self.needed {
+    /// One with a task of its own has ended; `quick`: none of its polls was long.
+    pub(super) fn ended(&mut self, quick: bool) {
+        self.row = if quick { self.row + 1 } else { 0 };
+        if !self.quick && self.row >= self.needed {
             (self.quick, self.row, self.here) = (true, 0, 0);
         }
     }
 
-    /// Whether the next one that is run here is to be timed.
+    /// Whether the next poll that is made here is to be timed.
     pub(super) fn is_timed(&self) -> bool {
         self.round.ran.is_multiple_of(TIMED)
     }
 
-    /// One was run here: whether it goes on, and how long its poll took, if it was timed.
-    pub(super) fn ran(&mut self, pending: bool, took: Option<Duration>) {
+    /// One was polled here, for so long, if that was timed.
+    pub(super) fn ran(&mut self, took: Option<Duration>) {
         let round = &mut self.round;
         round.ran += 1;
-        round.pending += u32::from(pending);
-        round.long += u32::from(took.is_some_and(|took| took > QUICK));
+        round.long += u32::from(took.is_some_and(is_long));
         if round.ran < ROUND {
             return;
         }
-        let Round { ran, pending, long } = std::mem::take(round);
+        let Round { ran, long } = std::mem::take(round);
         self.here = self.here.saturating_add(ran);
-        if pending > ran / 8 || long > ran / TIMED / 4 {
+        if long > ran / TIMED / 4 {
             self.slow();
         } else if self.here >= MOST {
             self.needed = FIRST;
@@ -89,6 +86,11 @@ impl Pace {
     }
 }
 
+/// Whether a poll that took so long is worth a task.
+pub(super) fn is_long(took: Duration) -> bool {
+    took > QUICK
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -101,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn only_handlers_that_end_at_their_first_poll_one_after_the_other_are_run_here() {
+    fn only_handlers_that_are_quick_one_after_the_other_are_run_here() {
         let mut pace = Pace::new();
         for _ in 0..1000 {
             (1..FIRST).for_each(|_| pace.ended(true));
@@ -112,27 +114,24 @@ mod tests {
         assert!(pace.is_quick());
     }
 
-    /// Runs a round, of which so many go on and so many take long.
-    fn run(pace: &mut Pace, pending: u32, long: u32) {
+    /// Runs a round, of which so many take long.
+    fn run(pace: &mut Pace, long: u32) {
         let mut timed = 0;
-        for n in 0..ROUND {
+        for _ in 0..ROUND {
             timed += u32::from(pace.is_timed());
             let took = if timed <= long { QUICK * 2 } else { QUICK / 2 };
             let took = pace.is_timed().then_some(took);
-            pace.ran(n < pending, took);
+            pace.ran(took);
         }
         assert_eq!(timed, ROUND / TIMED);
     }
 
     #[test]
-    fn those_that_take_long_or_do_not_end_get_a_task_again() {
+    fn those_that_take_long_get_a_task_again() {
         let mut pace = quick();
-        run(&mut pace, ROUND / 8, ROUND / TIMED / 4);
+        run(&mut pace, ROUND / TIMED / 4);
         assert!(pace.is_quick());
-        run(&mut pace, 0, ROUND / TIMED / 4 + 1);
-        assert!(!pace.is_quick());
-        let mut pace = quick();
-        run(&mut pace, ROUND / 8 + 1, 0);
+        run(&mut pace, ROUND / TIMED / 4 + 1);
         assert!(!pace.is_quick());
     }
 
@@ -147,7 +146,7 @@ mod tests {
             pace.ended(true);
             assert!(pace.is_quick());
         }
-        (0..MOST / ROUND).for_each(|_| run(&mut pace, 0, 0));
+        (0..MOST / ROUND).for_each(|_| run(&mut pace, 0));
         pace.slow();
         (0..2 * FIRST).for_each(|_| pace.ended(true));
         assert!(pace.is_quick());

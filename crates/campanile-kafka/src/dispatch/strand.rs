@@ -24,14 +24,17 @@ pub(super) struct StrandId {
     born: u64,
 }
 
+impl StrandId {
+    /// A small number, of which it is the only one at a time.
+    pub(super) const fn index(self) -> usize {
+        self.index
+    }
+}
+
 #[cfg(test)]
 impl StrandId {
     pub(super) const fn numbered(index: usize) -> Self {
         Self { index, born: 0 }
-    }
-
-    pub(super) const fn number(self) -> usize {
-        self.index
     }
 }
 
@@ -81,7 +84,7 @@ pub(super) enum State {
     Ahead,
     /// Its partition has as many records at work as it may.
     Crowded,
-    /// The service has it, and the dispatcher itself polls what that gave.
+    /// The service has it, and the dispatcher's task itself polls what that gave.
     Here,
     /// The service has it, or it is being given up.
     Running(Task<()>),

@@ -78,7 +78,7 @@ mod tests {
     }
 
     fn all(turns: &mut Turns) -> Vec<usize> {
-        std::iter::from_fn(|| turns.pop()).map(|id| id.number()).collect()
+        std::iter::from_fn(|| turns.pop()).map(|id| id.index()).collect()
     }
 
     #[test]

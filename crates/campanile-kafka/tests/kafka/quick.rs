@@ -3,17 +3,19 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::time::Duration;
 
 use campanile_core::{BoxError, Record};
-use campanile_kafka::Order;
+use campanile_kafka::{Handle, Order, Stage};
 use campanile_test::MockKafka;
 use rdkafka::ClientConfig;
 use tokio::task;
 use tower::service_fn;
 
-use crate::support::{Log, committed, consumer, fill, mock, serve, until, until_committed};
+use crate::support::{
+    Log, Serving, committed, consumer, fill, mock, serve, until, until_committed,
+};
 
 /// So many records of each partition make the driver run their handlers itself.
 const WARM: usize = 2000;
@@ -85,6 +87,106 @@ async fn a_quick_handler_that_blocks_its_thread_is_alone_with_it() {
     let summary = serving.stop().await.unwrap();
     assert_eq!(summary.processed, 4 * WARM as u64);
     assert_eq!(log.of(0), (0..2 * WARM as i64).collect::<Vec<_>>());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn quick_handlers_that_wait_share_a_task_and_one_that_blocks_later_is_alone_with_it() {
+    let (kafka, config) = warm();
+    let (log, tasks, block) = (Log::default(), Tasks::default(), Block::default());
+    let (seen, ids, blocks) = (log.clone(), tasks.clone(), block.clone());
+    let service = service_fn(move |record: Record| {
+        let (seen, ids, blocks) = (seen.clone(), ids.clone(), blocks.clone());
+        async move {
+            task::yield_now().await;
+            if record.offset() == WARM as i64 && record.partition() == 0 {
+                blocks.wait();
+            }
+            tokio::time::sleep(Duration::from_micros(1)).await;
+            ids.take_down();
+            seen.push(&record);
+            Ok::<_, BoxError>(())
+        }
+    });
+    let consumer = consumer(config.clone(), "orders").with_order(Order::none());
+    let serving = serve(consumer, service);
+    log.reaches(2 * WARM).await;
+    assert!(tasks.most() > 1, "each has a task of its own");
+    fill(&kafka, "orders", 2, WARM);
+    // All but the one that blocks; those of its partition are finished behind it.
+    log.reaches(4 * WARM - 1).await;
+    until_committed(&config, "orders", &[WARM as i64, 2 * WARM as i64]).await;
+    block.let_go();
+    until_committed(&config, "orders", &[2 * WARM as i64; 2]).await;
+    assert_eq!(serving.stop().await.unwrap().processed, 4 * WARM as u64);
+}
+
+/// How far the driver was when each was dropped.
+#[derive(Clone, Default)]
+struct Drops(Arc<(OnceLock<Handle>, Mutex<Vec<Stage>>)>);
+
+impl Drops {
+    fn all(&self) -> Vec<Stage> {
+        self.0.1.lock().unwrap().clone()
+    }
+}
+
+/// Tells of its drop, which panics if it is to.
+struct Told(Drops, bool);
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        let (handle, drops) = &*self.0.0;
+        drops.lock().unwrap().push(handle.get().unwrap().status().stage);
+        assert!(!self.1, "a drop that panics");
+    }
+}
+
+/// How many wait for ever.
+const WAIT: usize = 100;
+
+/// Serves handlers that wait for ever after the first ones, which have made them look quick. One in ten
+/// panics when it is dropped.
+async fn waiting() -> (MockKafka, Serving, ClientConfig, Drops) {
+    let (kafka, config) = warm();
+    let (log, waits, drops) = (Log::default(), Log::default(), Drops::default());
+    let (seen, waiting, told) = (log.clone(), waits.clone(), drops.clone());
+    let service = service_fn(move |record: Record| {
+        let (seen, waiting, told) = (seen.clone(), waiting.clone(), told.clone());
+        async move {
+            if record.offset() >= WARM as i64 {
+                let _told = Told(told, record.offset() % 10 == 0);
+                waiting.push(&record);
+                std::future::pending::<()>().await;
+            }
+            seen.push(&record);
+            Ok::<_, BoxError>(())
+        }
+    });
+    let consumer = consumer(config.clone(), "orders")
+        .with_order(Order::none())
+        .with_drain_timeout(Duration::from_millis(50));
+    let serving = serve(consumer, service);
+    assert!(drops.0.0.set(serving.handle()).is_ok());
+    log.reaches(2 * WARM).await;
+    fill(&kafka, "orders", 2, WAIT / 2);
+    waits.reaches(WAIT).await;
+    (kafka, serving, config, drops)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shutdown_lets_quick_handlers_go_that_wait_before_it_commits_and_nothing_of_them() {
+    let (_kafka, serving, config, drops) = waiting().await;
+    let summary = serving.stop().await.unwrap();
+    assert_eq!((summary.processed, summary.left), (2 * WARM as u64, WAIT as u64));
+    assert_eq!(drops.all(), [Stage::Draining; WAIT]);
+    assert_eq!(committed(&config, "orders", 2), [Some(WARM as i64); 2]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn quick_handlers_that_wait_end_with_the_driver_although_drops_panic() {
+    let (_kafka, serving, _, drops) = waiting().await;
+    serving.drop().await;
+    until("all are dropped", || drops.all().len() == WAIT).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

@@ -30,7 +30,7 @@ impl Board {
         head.waited = None;
         self.not_at_work(id);
         match ended {
-            Ended::Processed { outputs, .. } => {
+            Ended::Processed { outputs } => {
                 self.answered(id);
                 self.summary.processed += 1;
                 self.flood.finished(false);

@@ -305,7 +305,7 @@ impl Board {
     }
 
     fn report(&self, id: StrandId) -> Report {
-        Report { strand: id, reports: self.reports.clone() }
+        Report { strand: id, reports: self.reports.clone(), quick: true }
     }
 
     /// Begins nothing more of these, and lets go of all that no task has.
