@@ -21,6 +21,9 @@ use crate::wakers::Wakers;
 
 /// One record of Kafka: owned, immutable, and cheap to clone (one reference count).
 ///
+/// Of one that the driver has received, key, payload and header values share an allocation: who keeps
+/// one of them for long keeps the memory of all; `Bytes::copy_from_slice` lets go of the rest.
+///
 /// `Debug` prints the coordinates only.
 ///
 /// ```

@@ -15,20 +15,25 @@ use crate::slot::Slot;
 /// nowhere, and it is no name that anybody asks for.
 pub(super) fn received(slot: &Slot, message: &Message<'_>) -> Received {
     let mut record = Record::builder(slot.topic.clone(), slot.partition, message.offset());
+    let mut copied = Copied::of(message);
     if let Some(key) = message.key() {
-        record = record.key(Bytes::copy_from_slice(key));
+        record = record.key(copied.next(key));
     }
     if let Some(payload) = message.payload() {
-        record = record.payload(Bytes::copy_from_slice(payload));
+        record = record.payload(copied.next(payload));
     }
     let mut origin = slot.rung.as_ref().map(|_| Origin::default());
     for (name, value) in message.headers() {
-        if origin.as_mut().is_some_and(|origin| origin.take(name, value)) {
+        let value = value.map(|value| (value, copied.next(value)));
+        if origin
+            .as_mut()
+            .is_some_and(|origin| origin.take(name, value.as_ref().map(|(value, _)| *value)))
+        {
             continue;
         }
         let name = String::from_utf8_lossy(name);
         record = match value {
-            Some(value) => record.header(name, Bytes::copy_from_slice(value)),
+            Some((_, value)) => record.header(name, value),
             None => record.null_header(name),
         };
     }
@@ -48,6 +53,25 @@ pub(super) fn received(slot: &Slot, message: &Message<'_>) -> Received {
         rung.due(published.unwrap_or_else(retry_topics::now))
     });
     Received { slot: slot.id, record: record.build(), due }
+}
+
+/// Key, payload and the values of headers, one after the other: one allocation for all, since another
+/// thread will free them.
+struct Copied(Bytes);
+
+impl Copied {
+    fn of(message: &Message<'_>) -> Self {
+        let values = || message.headers().filter_map(|(_, value)| value);
+        let parts = || message.key().into_iter().chain(message.payload()).chain(values());
+        let mut all = Vec::with_capacity(parts().map(<[u8]>::len).sum());
+        parts().for_each(|part| all.extend_from_slice(part));
+        Self(all.into())
+    }
+
+    /// The copy of the next one of them.
+    fn next(&mut self, part: &[u8]) -> Bytes {
+        self.0.split_to(part.len())
+    }
 }
 
 /// A time that the platform can tell; a producer can send any.
