@@ -24,16 +24,13 @@ pub(super) fn received(slot: &Slot, message: &Message<'_>) -> Received {
     }
     let mut origin = slot.rung.as_ref().map(|_| Origin::default());
     for (name, value) in message.headers() {
-        let value = value.map(|value| (value, copied.next(value)));
-        if origin
-            .as_mut()
-            .is_some_and(|origin| origin.take(name, value.as_ref().map(|(value, _)| *value)))
-        {
+        let value = value.map(|value| copied.next(value));
+        if origin.as_mut().is_some_and(|origin| origin.take(name, value.as_deref())) {
             continue;
         }
         let name = String::from_utf8_lossy(name);
         record = match value {
-            Some((_, value)) => record.header(name, value),
+            Some(value) => record.header(name, value),
             None => record.null_header(name),
         };
     }
