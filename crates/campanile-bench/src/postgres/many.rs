@@ -1,16 +1,27 @@
 //! Whether it stays so with many entries, while those that are over are deleted.
 
+use std::time::Duration;
+
 use campanile::postgres::migrate;
-use campanile::{BoxError, IdempotencyLayer, PgStore};
+use campanile::{BoxError, IdempotencyLayer, PgConfig, PgStore};
 
 use super::{ROUNDS, Stage};
 use crate::guarded::{guarded, key, process};
 use crate::report::{Goal, Report, Row};
 
 const MESSAGES: u64 = 50_000;
+/// After each connect, and not counted.
+const WARMING: u64 = 2_000;
 
-/// How many entries there are; of ten, one is over.
-const MANY: u64 = 2_000_000;
+/// How many entries there are, one in ten of them over, and how many are written at a time.
+const MANY: u64 = 10_000_000;
+const AT_A_TIME: u64 = 1_000_000;
+
+/// For each round so many more that are over take the place of those that were swept away, which is where
+/// sweeping begins.
+const OVER: u64 = 200_000;
+const ARE_OVER: &str = "SELECT count(*) FROM campanile.entry \
+    WHERE ctid < '(10000,0)' AND expires_at < now() - interval '1 minute'";
 
 pub(super) fn run(report: &mut Report, stage: &Stage) -> Result<(), BoxError> {
     let (empty, full) = (stage.postgres.new_database()?, stage.postgres.new_database()?);
@@ -19,44 +30,34 @@ pub(super) fn run(report: &mut Report, stage: &Stage) -> Result<(), BoxError> {
     }
     let in_full =
         |sql: &str| stage.postgres.psql_in(full.rsplit('/').next().unwrap_or_default(), sql);
-    in_full(&fill(1, MANY))?;
-    in_full("VACUUM ANALYZE campanile.entry")?;
-    let (empty, full) = (stage.store(&empty)?, stage.store(&full)?);
-    let layer = |store: &PgStore| IdempotencyLayer::new(store.clone(), "bench", key);
-    let (plain, swept) = (layer(&empty)?, layer(&full)?);
-
-    let (mut alone, mut beside, mut deleted) = (vec![], vec![], 0);
-    for round in 0..=ROUNDS {
-        let numbers = round * MESSAGES..(round + 1) * MESSAGES;
-        let took = stage.runtime.block_on(process(guarded(&plain), numbers.clone(), 256))?;
-        // What is to be deleted while the next is measured.
-        in_full(&fill(MANY + round * (MANY / 10), MANY / 10))?;
-        let measured = process(guarded(&swept), numbers, 256);
-        let sweeping = async {
-            loop {
-                match full.sweep().await {
-                    Ok(swept) => deleted += swept,
-                    Err(error) => return error,
-                }
-            }
-        };
-        let took_beside = stage.runtime.block_on(async {
-            tokio::select! {
-                took = measured => took,
-                error = sweeping => Err(error.into()),
-            }
-        })?;
-        if round > 0 {
-            alone.push(MESSAGES as f64 / took.as_secs_f64());
-            beside.push(MESSAGES as f64 / took_beside.as_secs_f64());
-        }
+    for first in (0..MANY).step_by(AT_A_TIME as usize) {
+        in_full(&fill(first, AT_A_TIME, 10))?;
     }
-    if deleted == 0 {
-        return Err("nothing was deleted meanwhile".into());
+    let plain = PgConfig::new(&empty).without_sweeping();
+    // It sweeps all the time, at the pace that it has whenever it does.
+    let sweeping = PgConfig::new(&full)
+        .with_sweep_interval(Duration::from_millis(1))?
+        .with_command_timeout(Duration::from_secs(10))?;
+
+    let (mut alone, mut beside) = (vec![], vec![]);
+    for round in 0..=ROUNDS {
+        let of_alone = per_second(stage, &plain, round)?;
+        in_full("VACUUM campanile.entry")?;
+        in_full(&fill(MANY + round * OVER, OVER, 1))?;
+        let are_over = || Ok::<_, BoxError>(in_full(ARE_OVER)?.parse::<u64>()?);
+        let before = are_over()?;
+        let of_beside = per_second(stage, &sweeping, round)?;
+        if are_over()? >= before {
+            return Err("nothing was deleted meanwhile".into());
+        }
+        if round > 0 {
+            alone.push(of_alone);
+            beside.push(of_beside);
+        }
     }
     report.add(Row {
         area: "postgres",
-        name: "the same with 2 M entries, while it sweeps",
+        name: "the same with 10 M entries, while it sweeps",
         unit: "messages/s",
         values: beside,
         against: Some(("in an empty table", alone)),
@@ -65,12 +66,23 @@ pub(super) fn run(report: &mut Report, stage: &Stage) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// So many more entries from this number on, of which each tenth has been over for an hour.
-fn fill(first: u64, count: u64) -> String {
+/// By a store that is gone afterwards, and with it what it does in the background.
+fn per_second(stage: &Stage, config: &PgConfig, round: u64) -> Result<f64, BoxError> {
+    let store = stage.runtime.block_on(PgStore::connect(config.clone()))?;
+    let layer = IdempotencyLayer::new(store, "bench", key)?;
+    let first = round * (WARMING + MESSAGES);
+    let numbers = first + WARMING..first + WARMING + MESSAGES;
+    stage.runtime.block_on(process(guarded(&layer), first..first + WARMING, 256))?;
+    let took = stage.runtime.block_on(process(guarded(&layer), numbers, 256))?;
+    Ok(MESSAGES as f64 / took.as_secs_f64())
+}
+
+/// So many more entries from this number on, of which one in `over` has been over for an hour.
+fn fill(first: u64, count: u64, over: u64) -> String {
     format!(
         "INSERT INTO campanile.entry (namespace, key, state, attempt, token, owner, created, at, \
          expires_at) SELECT 'many', decode(md5(i::text), 'hex'), 'C', 1, 5, 7, now(), now(), now() + \
-         CASE WHEN i % 10 = 0 THEN interval '-1 hour' ELSE interval '7 d' END \
-         FROM generate_series({first}, {first} + {count} - 1) i ON CONFLICT DO NOTHING"
+         CASE WHEN i % {over} = 0 THEN interval '-1 hour' ELSE interval '7 d' END \
+         FROM generate_series({first}, {first} + {count} - 1) i"
     )
 }
