@@ -70,6 +70,8 @@ pub(crate) struct Dispatcher<S: Target> {
     /// Futures that are polled here, and whose is at this moment.
     seats: Seats<S::Future>,
     here: Option<StrandId>,
+    /// Whether one that was woken is polled before one that is due.
+    woken_first: bool,
     /// Who waits for the end.
     closed: Option<oneshot::Sender<Result<Summary, ConsumerError>>>,
     events: Vec<Event>,
@@ -115,6 +117,7 @@ impl<S: Target> Dispatcher<S> {
             revoke_timeout: timeouts.revoke,
             seats: Seats::new(),
             here: None,
+            woken_first: false,
             closed: None,
             events: Vec::new(),
             reported: Vec::new(),
@@ -266,19 +269,28 @@ impl<S: Target> Dispatcher<S> {
         self.board.turns().again();
     }
 
-    /// The next future that is to be polled here: one that was woken, or the first of a record that is
-    /// due. Until there is one, the services are called with one record after the other, as long as one
-    /// is due whose service is ready. `any`: whether there was anything.
+    /// The next future that is to be polled here: in turns one that was woken, and that of a record which
+    /// is due. `any`: whether there was anything.
     fn next(
         &mut self,
         cx: &mut Context<'_>,
         any: &mut bool,
     ) -> Option<(StrandId, Seat<S::Future>)> {
-        if let Some((id, seat)) = self.seats.next() {
-            *any = true;
-            self.here = Some(id);
-            return Some((id, seat));
-        }
+        self.woken_first = !self.woken_first;
+        let woken = if self.woken_first { self.seats.next() } else { None };
+        let next = woken.or_else(|| self.call(cx, any)).or_else(|| self.seats.next());
+        self.here = next.as_ref().map(|(id, _)| *id);
+        *any |= next.is_some();
+        next
+    }
+
+    /// Calls the services with one record after the other, as long as one is due whose service is ready.
+    /// Ends at one whose future is to be polled here. `any`: whether there was another.
+    fn call(
+        &mut self,
+        cx: &mut Context<'_>,
+        any: &mut bool,
+    ) -> Option<(StrandId, Seat<S::Future>)> {
         if self.intake.is_full_of_outputs() {
             self.board.hold_back();
         }
@@ -307,7 +319,6 @@ impl<S: Target> Dispatcher<S> {
             match called {
                 Ok(future) if self.is_here(id) => {
                     let attempt = Attempt::new(future, record, report, span);
-                    self.here = Some(id);
                     return Some((id, self.seats.seat(id, attempt)));
                 }
                 Ok(future) => {

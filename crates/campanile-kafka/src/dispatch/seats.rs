@@ -107,7 +107,8 @@ impl<F> Seats<F> {
     pub(super) fn next(&mut self) -> Option<(StrandId, Seat<F>)> {
         while let Some(id) = self.turns.pop_front() {
             if let Some(seat) = self.take(id.index(), |of| of == id) {
-                seat.bell.rings.store(false, Ordering::Release);
+                // What was written before a bell rang that had rung already is seen by the poll.
+                seat.bell.rings.swap(false, Ordering::AcqRel);
                 return Some((id, seat));
             }
         }

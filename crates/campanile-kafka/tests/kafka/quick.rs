@@ -2,8 +2,10 @@
 //! them, too.
 
 use std::collections::HashMap;
+use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
+use std::task::Poll;
 use std::time::Duration;
 
 use campanile_core::{BoxError, Record};
@@ -118,6 +120,41 @@ async fn quick_handlers_that_wait_share_a_task_and_one_that_blocks_later_is_alon
     block.let_go();
     until_committed(&config, "orders", &[2 * WARM as i64; 2]).await;
     assert_eq!(serving.stop().await.unwrap().processed, 4 * WARM as u64);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn quick_handlers_that_wake_themselves_do_not_hold_up_those_that_are_due() {
+    const SPIN: usize = 200;
+    let (kafka, config) = warm();
+    let (log, spins, free) = (Log::default(), Log::default(), Arc::new(AtomicBool::new(false)));
+    let (seen, spinning, is_free) = (log.clone(), spins.clone(), free.clone());
+    let service = service_fn(move |record: Record| {
+        let (seen, spinning, is_free) = (seen.clone(), spinning.clone(), is_free.clone());
+        async move {
+            match record.offset() - WARM as i64 {
+                ..0 => {}
+                0..100 => {
+                    spinning.push(&record);
+                    let is_free = || is_free.load(Ordering::SeqCst);
+                    poll_fn(|cx| {
+                        cx.waker().wake_by_ref();
+                        if is_free() { Poll::Ready(()) } else { Poll::Pending }
+                    })
+                    .await;
+                }
+                100.. => is_free.store(true, Ordering::SeqCst),
+            }
+            seen.push(&record);
+            Ok::<_, BoxError>(())
+        }
+    });
+    let serving = serve(consumer(config.clone(), "orders").with_order(Order::none()), service);
+    log.reaches(2 * WARM).await;
+    fill(&kafka, "orders", 2, SPIN / 2);
+    spins.reaches(SPIN).await;
+    fill(&kafka, "orders", 1, 1);
+    log.reaches(2 * WARM + SPIN + 1).await;
+    serving.stop().await.unwrap();
 }
 
 /// How far the driver was when each was dropped.
