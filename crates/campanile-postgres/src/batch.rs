@@ -6,6 +6,7 @@ use std::error::Error;
 use campanile_core::{Answer, Command};
 use campanile_idempotency::StoreError;
 use futures_util::future::join_all;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::call::Call;
 use crate::pool::Pool;
@@ -15,17 +16,25 @@ pub(crate) struct Batch<'a> {
     pool: &'a Pool,
     commands: &'a [Command],
     answers: Vec<Option<Result<Answer, StoreError>>>,
-    /// Whether some of it may have been sent.
-    was_sent: bool,
+    /// What is not answered by then stays without an answer.
+    deadline: Instant,
 }
 
 impl<'a> Batch<'a> {
-    pub(crate) fn new(pool: &'a Pool, commands: &'a [Command]) -> Self {
-        Self { pool, commands, answers: vec![None; commands.len()], was_sent: false }
+    pub(crate) fn new(pool: &'a Pool, commands: &'a [Command], deadline: Instant) -> Self {
+        Self { pool, commands, answers: vec![None; commands.len()], deadline }
     }
 
-    /// Performs all commands: those on one key one after the other, all others together.
+    /// Performs all commands that are answered in time.
     pub(crate) async fn run(&mut self) {
+        if timeout_at(self.deadline, self.waves()).await.is_err() {
+            // The others are as old, and may lead nowhere either.
+            self.pool.renew();
+        }
+    }
+
+    /// Those on one key one after the other, all others together.
+    async fn waves(&mut self) {
         for wave in waves(self.commands) {
             let Some(again) = self.attempt(wave, false).await else {
                 continue;
@@ -38,11 +47,6 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Whether what is not answered may have been sent.
-    pub(crate) fn was_sent(&self) -> bool {
-        self.was_sent
-    }
-
     /// The answers; this error where there is none.
     pub(crate) fn answers(self, missing: &StoreError) -> Vec<Result<Answer, StoreError>> {
         self.answers.into_iter().map(|it| it.unwrap_or_else(|| Err(missing.clone()))).collect()
@@ -51,15 +55,20 @@ impl<'a> Batch<'a> {
     /// Performs commands on distinct keys over one connection. Gives back those that another may
     /// perform; the second time, none.
     async fn attempt(&mut self, indices: Vec<usize>, is_second: bool) -> Option<Vec<usize>> {
-        let lease = match self.pool.lease().await {
+        // Half of the time is for the answer: a connection that came too late for one would be given up
+        // for nothing, and is the next call's.
+        let wait = self.deadline.saturating_duration_since(Instant::now()) / 2;
+        let lease = match timeout(wait, self.pool.lease()).await {
+            Ok(lease) => lease.map_err(|error| self.pool.unreachable(error)),
+            Err(_) => Err(self.pool.exhausted(wait)),
+        };
+        let lease = match lease {
             Ok(lease) => lease,
             Err(error) => {
-                let error = self.pool.unreachable(error);
                 self.refuse(indices, &if is_second { error.but_sent_before() } else { error });
                 return None;
             }
         };
-        self.was_sent = true;
         let commands = self.commands;
         let (calls, unknown) = Call::group(indices.iter().map(|&index| (index, &commands[index])));
         if !unknown.is_empty() {

@@ -11,6 +11,9 @@ use crate::pool::{Pool, address};
 #[cfg(feature = "tls")]
 use crate::tls::Certificates;
 
+/// Each operation is one statement, and reads the clock under its locks.
+const ISOLATION: &str = "SET default_transaction_isolation = 'read committed'";
+
 /// The settings of a [`PgStore`](crate::PgStore). A URL alone converts into them.
 ///
 /// `Debug` shows the address and never the credentials.
@@ -49,9 +52,15 @@ pub struct PgConfig {
 impl PgConfig {
     /// The server at this URL, `postgres://[user[:password]@]host[:port][/database]`, or `key=value`
     /// pairs as libpq takes them. Of several hosts, the one is used that takes writes; after a failover
-    /// that is another.
+    /// that is another. One that says nothing, as a machine that has lost its power, holds up no other.
     ///
-    /// Connections go to the server itself, or through a pooler that gives a session to each.
+    /// Both sides look for each other after 10 s of silence, and take each other for gone after 25 s, where
+    /// neither the URL (`keepalives_idle` and the like, `tcp_user_timeout`) nor its `options`
+    /// (`tcp_keepalives_idle` and the like) say otherwise: what a consumer held that has vanished is free
+    /// before its lock ends.
+    ///
+    /// Connections go to the server itself, or through a pooler that gives a session to each, as
+    /// PgBouncer does in its session mode. One in another mode is refused.
     pub fn new(url: impl Into<String>) -> Self {
         Self {
             url: url.into().into(),
@@ -68,7 +77,7 @@ impl PgConfig {
     /// up yet included, and how long each connection that is made later. Default: 10 s, because a
     /// server that is started together with this process takes some to come up.
     ///
-    /// A connection is made within the call that needs it, so it ends with that call's time, too.
+    /// A connection is not given up with the call that needed it first.
     ///
     /// # Errors
     /// When it is zero.
@@ -125,41 +134,32 @@ impl PgConfig {
 
     /// The connections of a store.
     pub(crate) fn pool(&self) -> Result<Pool, ConnectError> {
-        let statement = Some(self.command_timeout);
-        self.pool_of(self.parsed()?, self.connections, statement, None)
+        let limit = self.command_timeout.as_millis().max(1);
+        let settings = format!("{ISOLATION}; SET statement_timeout = {limit}");
+        self.pool_of(self.connections, &settings)
     }
 
     /// One connection, for who looks or migrates.
     pub(crate) fn single(&self) -> Result<Pool, ConnectError> {
-        self.pool_of(self.parsed()?, 1, None, None)
+        self.pool_of(1, ISOLATION)
     }
 
     /// Connections for transactions of handlers, whose statements take as long as they take. Outside of
     /// those nothing can be written over them.
     pub(crate) fn transactions(&self, connections: usize) -> Result<Pool, ConnectError> {
-        let mut parsed = self.parsed()?;
         // A statement whose connection was given up must not hold its locks until it has ended.
-        let options = parsed.get_options().unwrap_or_default();
-        let options = format!("{options} -c client_connection_check_interval=1000");
-        parsed.options(options);
-        // No option of the connection, by which a server is taken for a replica.
-        let guard = "SET default_transaction_read_only = on";
-        self.pool_of(parsed, connections, None, Some(guard))
+        let settings = "SET client_connection_check_interval = 1000; \
+            SET default_transaction_read_only = on";
+        self.pool_of(connections, settings)
     }
 
-    fn pool_of(
-        &self,
-        config: Config,
-        connections: usize,
-        statement_timeout: Option<Duration>,
-        first: Option<&'static str>,
-    ) -> Result<Pool, ConnectError> {
+    fn pool_of(&self, connections: usize, settings: &str) -> Result<Pool, ConnectError> {
         #[cfg(feature = "tls")]
         let connector = self.certificates.connector()?;
         #[cfg(not(feature = "tls"))]
         let connector = tokio_postgres::NoTls;
-        let timeout = self.connect_timeout;
-        Ok(Pool::new(config, connector, connections, timeout, statement_timeout, first))
+        let config = self.parsed()?;
+        Ok(Pool::new(config, connector, connections, self.connect_timeout, settings))
     }
 
     fn parsed(&self) -> Result<Config, ConnectError> {

@@ -45,8 +45,8 @@
 //! * [`Inbox`]: what a handler writes and the completion of its entry are one transaction.
 //! * `batch`: a batch, from commands to answers: `call` (which commands travel in one call, and its
 //!   arguments), `told` (what comes back).
-//! * `connect`: the first look at a server; `pool`: the connections, and when one is given up;
-//!   `failure`: what an error of the server means.
+//! * `connect`: the first look at a server; `hosts`: how a connection is made; `pool`: the connections,
+//!   and when one is given up; `failure`: what an error of the server means.
 //! * `sweep`: entries that are over are deleted, some pages at a time.
 //! * The schema and its functions are in the package `campanile-sql`.
 
@@ -56,6 +56,7 @@ mod config;
 mod connect;
 mod error;
 mod failure;
+mod hosts;
 mod inbox;
 mod migrate;
 mod pool;

@@ -8,17 +8,23 @@ use std::time::Duration;
 use campanile_core::BoxError;
 use campanile_idempotency::StoreError;
 use deadpool_postgres::{
-    Client, Hook, HookError, Manager, ManagerConfig, PoolConfig, PoolError, RecyclingMethod,
-    Runtime,
+    Client, Manager, ManagerConfig, PoolConfig, PoolError, RecyclingMethod, Runtime,
 };
 use tokio_postgres::Config;
 use tokio_postgres::config::{Host, TargetSessionAttrs};
 
 use crate::failure::explained;
+use crate::hosts::Hosts;
 use crate::tls::Connector;
 
-/// Makes connections when they are needed, on the runtime that needs them, and hands them out for one
-/// use at a time.
+/// What a client or a server that says nothing is given up after, where the URL sets no other time: 25 s,
+/// less than a lock lives, for a session holds its rows as long as its server believes in it.
+const IDLE: Duration = Duration::from_secs(10);
+const INTERVAL: Duration = Duration::from_secs(5);
+const PROBES: u32 = 3;
+const SILENCE: Duration = Duration::from_secs(25);
+
+/// Hands connections out for one use at a time.
 #[derive(Clone)]
 pub(crate) struct Pool {
     pool: deadpool_postgres::Pool,
@@ -30,15 +36,13 @@ pub(crate) struct Pool {
 pub(crate) struct Lease(Option<Client>);
 
 impl Pool {
-    /// So many connections at most. Each statement may take the server so long; `None`: as it is set
-    /// there. Each connection begins with `first`.
+    /// So many connections at most. Each session begins with these settings.
     pub(crate) fn new(
         mut config: Config,
         connector: Connector,
         connections: usize,
         connect_timeout: Duration,
-        statement_timeout: Option<Duration>,
-        first: Option<&'static str>,
+        settings: &str,
     ) -> Self {
         let address = address(&config).into();
         if config.get_application_name().is_none() {
@@ -47,28 +51,17 @@ impl Pool {
         // A replica would refuse every operation.
         config.target_session_attrs(TargetSessionAttrs::ReadWrite);
         config.connect_timeout(connect_timeout);
-        let timeout = statement_timeout.map_or(String::new(), |timeout| {
-            format!(" -c statement_timeout={}", timeout.as_millis().max(1))
-        });
-        // Each operation is one statement, and reads the clock under its locks.
-        let isolation = r"-c default_transaction_isolation=read\ committed";
-        let options = config.get_options().unwrap_or_default();
-        config.options(format!("{options} {isolation}{timeout}"));
-
+        let settings = format!("{}; {settings}", probing(&mut config));
+        let hosts = Hosts::new(&config, connector, settings, connect_timeout);
         let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
-        let manager = Manager::from_config(config, connector, recycling);
-        let mut pool = deadpool_postgres::Pool::builder(manager)
+        // The hosts have it.
+        let manager = Manager::from_connect(Config::new(), hosts, recycling);
+        let pool = deadpool_postgres::Pool::builder(manager)
             .config(PoolConfig::new(connections))
             .create_timeout(Some(connect_timeout))
-            .runtime(Runtime::Tokio1);
-        if let Some(first) = first {
-            pool = pool.post_create(Hook::async_fn(move |client, _| {
-                Box::pin(
-                    async move { client.batch_execute(first).await.map_err(HookError::Backend) },
-                )
-            }));
-        }
-        let pool = pool.build().expect("a timeout needs a runtime, and there is one");
+            .runtime(Runtime::Tokio1)
+            .build()
+            .expect("a timeout needs a runtime, and there is one");
         Self { pool, address }
     }
 
@@ -135,6 +128,34 @@ impl Drop for Lease {
             drop(Client::take(client));
         }
     }
+}
+
+/// Lets both sides look whether the other is there. Says what the server is to be told.
+fn probing(config: &mut Config) -> String {
+    // As it is where the URL says nothing.
+    const NOT_SET: Duration = Duration::from_secs(2 * 60 * 60);
+    if config.get_keepalives_idle() == NOT_SET {
+        config.keepalives_idle(IDLE);
+    }
+    if config.get_keepalives_interval().is_none() {
+        config.keepalives_interval(INTERVAL);
+    }
+    if config.get_keepalives_retries().is_none() {
+        config.keepalives_retries(PROBES);
+    }
+    if config.get_tcp_user_timeout().is_none() {
+        config.tcp_user_timeout(SILENCE);
+    }
+    let settings = [
+        ("tcp_keepalives_idle", IDLE.as_secs()),
+        ("tcp_keepalives_interval", INTERVAL.as_secs()),
+        ("tcp_keepalives_count", PROBES.into()),
+        ("tcp_user_timeout", SILENCE.as_secs() * 1000),
+    ];
+    let given = config.get_options().unwrap_or_default();
+    let missing = settings.iter().filter(|(name, _)| !given.contains(name));
+    let settings: Vec<_> = missing.map(|(name, value)| format!("SET {name} = {value}")).collect();
+    settings.join("; ")
 }
 
 /// Hosts with their ports, and the database; no credentials.

@@ -28,7 +28,10 @@ const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 /// [`connect`](Self::connect) looks at the server and closes its connection again. Those that the store
 /// works with are made on the runtime that first needs them, usually the lock keeper's own, so that a
 /// runtime of the user's that is blocked does not hold up renewals. One is replaced when it breaks, when
-/// its server has become a replica, and when an answer did not come in time.
+/// its server has become a replica, and when an answer did not come in time; those that are idle then, too.
+///
+/// A call waits for one half of its time, and what is being made goes on without it, for the next call. Of
+/// several hosts, one that says nothing holds up no other.
 ///
 /// # Errors
 /// A command that was not answered within the command timeout fails as [`Timeout`], all that the
@@ -110,12 +113,9 @@ impl Store for PgStore {
         if let Some(sweeper) = sweeper {
             sweeper.begin(&self.0);
         }
-        let mut batch = Batch::new(pool, &commands);
-        // What is not answered by then stays without an answer.
-        let _ = timeout_at(Instant::now() + *command_timeout, batch.run()).await;
-        let missing =
-            if batch.was_sent() { self.0.late() } else { pool.exhausted(*command_timeout) };
-        batch.answers(&missing)
+        let mut batch = Batch::new(pool, &commands, Instant::now() + *command_timeout);
+        batch.run().await;
+        batch.answers(&self.0.late())
     }
 
     /// The command timeout.

@@ -118,3 +118,17 @@ async fn a_statement_at_work_ends_when_its_handler_is_dropped() {
     world.assert_all_ended().await;
     assert_eq!(world.booked("b-1"), "0|0");
 }
+
+#[tokio::test]
+async fn the_server_looks_for_a_client_that_has_vanished_before_its_lock_is_over() {
+    let world = World::new().await;
+    let handler = service_fn(async |request: Request<()>| {
+        let shown = "SELECT current_setting('tcp_keepalives_idle')::int \
+            + current_setting('tcp_keepalives_interval')::int * current_setting('tcp_keepalives_count')::int, \
+            current_setting('tcp_user_timeout')";
+        let row = Transaction::of(&request)?.query_one(shown, &[]).await?;
+        Ok::<_, BoxError>((row.get(0), row.get(1)))
+    });
+    let outcome: Outcome<(i32, String)> = world.run(handler, "b-1").await.unwrap();
+    assert_eq!(outcome, Outcome::Processed((25, "25000".to_owned())));
+}

@@ -5,6 +5,7 @@
 mod batches;
 mod contract;
 mod differential;
+mod hosts;
 mod migrations;
 mod outage;
 mod permissions;

@@ -180,7 +180,7 @@ async fn a_call_for_which_no_connection_comes_free_says_so_and_was_not_sent() {
     let (first, second) =
         tokio::join!(apply(&store, &key, acquire(1)), apply(&store, &elsewhere, acquire(1)));
     first.unwrap_err();
-    // It had less time than the first, which gave its connection up.
+    // It waited for half of its time.
     let error = second.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{}", chain(&error));
     assert!(chain(&error).contains("no connection to Postgres at"), "{}", chain(&error));

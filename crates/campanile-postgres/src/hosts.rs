@@ -1,0 +1,247 @@
+//! New connections, to whichever host of the URL takes writes.
+
+use std::collections::VecDeque;
+use std::error::Error as StdError;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use deadpool_postgres::Connect;
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout, timeout_at};
+use tokio_postgres::config::Host;
+use tokio_postgres::{Client, Config, Error};
+
+use crate::tls::Connector;
+
+/// A host that has not answered by then is not waited for alone. One that has refused may be about to take
+/// writes, and is asked again after as long.
+const HEAD_START: Duration = Duration::from_millis(200);
+
+/// A host that says nothing for so long may have been started anew, and know nothing of who waits.
+const AGAIN: Duration = Duration::from_secs(2);
+
+/// Makes connections in tasks of their own, which go on when nobody waits for them any more: a call ends in
+/// time, and the next one has what it has begun.
+pub(crate) struct Hosts(Arc<Shared>);
+
+struct Shared {
+    each: Vec<Config>,
+    connector: Connector,
+    /// What a session begins with.
+    settings: String,
+    limit: Duration,
+    /// Which of them took writes the last time.
+    last: AtomicUsize,
+    queue: Mutex<Queue>,
+}
+
+#[derive(Default)]
+struct Queue {
+    waiting: VecDeque<oneshot::Sender<Result<Made, Error>>>,
+    /// How many tasks are at it.
+    at_work: usize,
+    /// For whom nobody waited.
+    made: Vec<Made>,
+}
+
+type Made = (Client, JoinHandle<()>);
+
+impl Hosts {
+    /// Each session begins with these settings, and is made within the limit.
+    pub(crate) fn new(
+        config: &Config,
+        connector: Connector,
+        settings: String,
+        limit: Duration,
+    ) -> Self {
+        let (each, last, queue) = (apart(config), AtomicUsize::new(0), Mutex::default());
+        Self(Arc::new(Shared { each, connector, settings, limit, last, queue }))
+    }
+}
+
+impl Connect for Hosts {
+    fn connect(
+        &self,
+        _: &Config,
+    ) -> Pin<Box<dyn Future<Output = Result<Made, Error>> + Send + '_>> {
+        Box::pin(async {
+            loop {
+                let coming = match self.0.ask() {
+                    Ok(made) => return Ok(made),
+                    Err(coming) => coming,
+                };
+                // Else its task had no answer in time, or ended with its runtime.
+                if let Ok(result) = coming.await {
+                    return result;
+                }
+            }
+        })
+    }
+}
+
+impl Shared {
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One that is there, or is to come.
+    fn ask(self: &Arc<Self>) -> Result<Made, oneshot::Receiver<Result<Made, Error>>> {
+        let mut queue = self.queue();
+        queue.made.retain(|(client, _)| !client.is_closed());
+        if let Some(made) = queue.made.pop() {
+            return Ok(made);
+        }
+        let (sender, receiver) = oneshot::channel();
+        queue.waiting.retain(|waiting| !waiting.is_closed());
+        queue.waiting.push_back(sender);
+        if queue.waiting.len() > queue.at_work {
+            queue.at_work += 1;
+            let task = Task(Arc::clone(self));
+            tokio::spawn(async move {
+                if let Ok(result) = timeout(task.0.limit, task.0.race()).await {
+                    task.0.queue().give(result);
+                }
+            });
+        }
+        Err(receiver)
+    }
+
+    /// The first that takes writes; why not, if all have said so.
+    async fn race(&self) -> Result<Made, Error> {
+        let (count, first) = (self.each.len(), self.last.load(Ordering::Relaxed));
+        let mut untried = (0..count).map(|index| (first + index) % count);
+        // Who was asked, and when each is asked the next time.
+        let mut asked: Vec<(usize, Instant)> = Vec::with_capacity(count);
+        let mut tries = FuturesUnordered::new();
+        let mut next_is_due = true;
+        loop {
+            let now = Instant::now();
+            if std::mem::take(&mut next_is_due)
+                && let Some(host) = untried.next()
+            {
+                asked.push((host, now));
+            }
+            for (host, due) in &mut asked {
+                if *due <= now {
+                    *due = now + AGAIN;
+                    tries.push(self.open(*host));
+                }
+            }
+            let due = asked.iter().map(|(_, due)| *due).min().unwrap_or(now);
+            let due = if untried.len() > 0 { due.min(now + HEAD_START) } else { due };
+            match timeout_at(due, tries.next()).await {
+                Ok(Some((host, Ok(made)))) => {
+                    self.last.store(host, Ordering::Relaxed);
+                    return Ok(made);
+                }
+                Ok(Some((host, Err(error)))) => {
+                    next_is_due = true;
+                    if tries.is_empty() && untried.len() == 0 {
+                        return Err(error);
+                    }
+                    for (_, due) in asked.iter_mut().filter(|(asked, _)| *asked == host) {
+                        *due = Instant::now() + HEAD_START;
+                    }
+                }
+                Ok(None) | Err(_) => next_is_due = true,
+            }
+        }
+    }
+
+    async fn open(&self, host: usize) -> (usize, Result<Made, Error>) {
+        let opened = async {
+            let (client, connection) = self.each[host].connect(self.connector.clone()).await?;
+            let task = tokio::spawn(async move {
+                if let Err(error) = connection.await {
+                    let error = &error as &dyn StdError;
+                    tracing::debug!(error, "a connection to Postgres broke");
+                }
+            });
+            // No options of the connection: poolers refuse those.
+            client.batch_execute(&self.settings).await?;
+            Ok((client, task))
+        };
+        (host, opened.await)
+    }
+}
+
+impl Queue {
+    /// To whoever has waited longest.
+    fn give(&mut self, mut result: Result<Made, Error>) {
+        while let Some(waiting) = self.waiting.pop_front() {
+            match waiting.send(result) {
+                Ok(()) => return,
+                Err(back) => result = back,
+            }
+        }
+        self.made.extend(result);
+    }
+}
+
+/// One that makes a connection.
+struct Task(Arc<Shared>);
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        let mut queue = self.0.queue();
+        queue.at_work -= 1;
+        // Each who waits has a task: without, it asks again.
+        let with_task = queue.at_work.min(queue.waiting.len());
+        queue.waiting.truncate(with_task);
+    }
+}
+
+/// One for each host, so that none waits for another.
+fn apart(config: &Config) -> Vec<Config> {
+    let (hosts, addresses, ports) =
+        (config.get_hosts(), config.get_hostaddrs(), config.get_ports());
+    let count = hosts.len().max(addresses.len());
+    let fits = |len| [0, count].contains(&len);
+    if count < 2
+        || !fits(hosts.len())
+        || !fits(addresses.len())
+        || !(ports.len() < 2 || fits(ports.len()))
+    {
+        // What does not fit together is refused where it is used.
+        return vec![config.clone()];
+    }
+    let one = |index: usize| {
+        let mut one = without_hosts(config);
+        match hosts.get(index) {
+            Some(Host::Tcp(name)) => drop(one.host(name)),
+            #[cfg(unix)]
+            Some(Host::Unix(path)) => drop(one.host_path(path)),
+            None => {}
+        }
+        addresses.get(index).map(|address| one.hostaddr(*address));
+        ports.get(index).or(ports.first()).map(|port| one.port(*port));
+        one
+    };
+    (0..count).map(one).collect()
+}
+
+fn without_hosts(config: &Config) -> Config {
+    let mut one = Config::new();
+    config.get_user().map(|user| one.user(user));
+    config.get_password().map(|password| one.password(password));
+    config.get_dbname().map(|name| one.dbname(name));
+    config.get_options().map(|options| one.options(options));
+    config.get_application_name().map(|name| one.application_name(name));
+    config.get_connect_timeout().map(|timeout| one.connect_timeout(*timeout));
+    config.get_tcp_user_timeout().map(|timeout| one.tcp_user_timeout(*timeout));
+    config.get_keepalives_interval().map(|interval| one.keepalives_interval(interval));
+    config.get_keepalives_retries().map(|retries| one.keepalives_retries(retries));
+    one.keepalives(config.get_keepalives())
+        .keepalives_idle(config.get_keepalives_idle())
+        .ssl_mode(config.get_ssl_mode())
+        .ssl_negotiation(config.get_ssl_negotiation())
+        .target_session_attrs(config.get_target_session_attrs())
+        .channel_binding(config.get_channel_binding())
+        .load_balance_hosts(config.get_load_balance_hosts());
+    one
+}
