@@ -9,7 +9,10 @@ use futures_util::future::join_all;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::call::Call;
-use crate::pool::Pool;
+use crate::failure::Failure;
+use crate::pool::{Lease, Pool};
+
+type Outcome = Result<Vec<Answer>, Failure>;
 
 /// A batch, and the answers so far. They stay when the batch is cut short.
 pub(crate) struct Batch<'a> {
@@ -75,10 +78,16 @@ impl<'a> Batch<'a> {
             let error = "this version of the store does not know the operation";
             self.refuse(unknown, &StoreError::unavailable(error));
         }
-        // They are written one after the other, without waiting, and performed like that.
-        let outcomes = join_all(calls.iter().map(|call| call.run(&*lease))).await;
+        let mut outcomes = self.outcomes(&lease, calls).await;
+        // Somebody holds a row: the others are not to wait for that.
+        let is_held = |(call, outcome): &(Call<'_>, Outcome)| {
+            call.indices().nth(1).is_some() && outcome.as_ref().is_err_and(Failure::is_held)
+        };
+        let held: Vec<_> = outcomes.extract_if(.., |outcome| is_held(outcome)).collect();
+        let singles = held.iter().flat_map(|(call, _)| call.apart()).collect();
+        outcomes.extend(self.outcomes(&lease, singles).await);
         let (mut again, mut has_failed) = (Vec::new(), false);
-        for (call, outcome) in calls.iter().zip(outcomes) {
+        for (call, outcome) in outcomes {
             match outcome {
                 Ok(answers) => {
                     for (index, answer) in call.indices().zip(answers) {
@@ -91,7 +100,13 @@ impl<'a> Batch<'a> {
                     tracing::warn!(address, error = &error as &dyn Error, "a call broke off");
                     again.extend(call.indices());
                 }
-                Err(failure) => self.refuse(call.indices(), &failure.into()),
+                Err(failure) => {
+                    let is_held = failure.is_held();
+                    self.refuse(call.indices(), &failure.into());
+                    if is_held {
+                        continue;
+                    }
+                }
             }
             has_failed = true;
         }
@@ -99,6 +114,12 @@ impl<'a> Batch<'a> {
             lease.end();
         }
         Some(again).filter(|again| !again.is_empty())
+    }
+
+    /// Calls are written one after the other, without waiting, and performed like that.
+    async fn outcomes<'c>(&self, lease: &Lease, calls: Vec<Call<'c>>) -> Vec<(Call<'c>, Outcome)> {
+        let outcomes = join_all(calls.iter().map(|call| call.run(&**lease))).await;
+        calls.into_iter().zip(outcomes).collect()
     }
 
     fn refuse(&mut self, indices: impl IntoIterator<Item = usize>, error: &StoreError) {

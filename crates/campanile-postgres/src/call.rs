@@ -71,6 +71,11 @@ impl<'a> Call<'a> {
         self.members.iter().map(|(index, _)| *index)
     }
 
+    /// A call for each of its commands.
+    pub(crate) fn apart(&self) -> impl Iterator<Item = Self> {
+        self.members.iter().map(|member| Self { members: vec![*member], ..*self })
+    }
+
     /// Performs the commands, and answers in their order; in a transaction, as a part of it.
     ///
     /// # Errors

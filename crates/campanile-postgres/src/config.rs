@@ -38,6 +38,8 @@ const ISOLATION: &str = "SET default_transaction_isolation = 'read committed'";
 /// GRANT USAGE ON SCHEMA campanile TO app;
 /// GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA campanile TO app;
 /// ```
+///
+/// The second is for the functions that are there, so it is needed again after each migration.
 #[derive(Clone)]
 pub struct PgConfig {
     url: Box<str>,
@@ -135,13 +137,16 @@ impl PgConfig {
     /// The connections of a store.
     pub(crate) fn pool(&self) -> Result<Pool, ConnectError> {
         let limit = self.command_timeout.as_millis().max(1);
-        let settings = format!("{ISOLATION}; SET statement_timeout = {limit}");
+        // Whose row is held by somebody else must leave time for the others of its batch.
+        let wait = (limit / 5).max(1);
+        let settings =
+            format!("{ISOLATION}; SET statement_timeout = {limit}; SET lock_timeout = {wait}");
         self.pool_of(self.connections, &settings)
     }
 
-    /// One connection, for who looks or migrates.
-    pub(crate) fn single(&self) -> Result<Pool, ConnectError> {
-        self.pool_of(1, ISOLATION)
+    /// For who looks or migrates.
+    pub(crate) fn few(&self) -> Result<Pool, ConnectError> {
+        self.pool_of(2, ISOLATION)
     }
 
     /// Connections for transactions of handlers, whose statements take as long as they take. Outside of
@@ -163,6 +168,13 @@ impl PgConfig {
     }
 
     fn parsed(&self) -> Result<Config, ConnectError> {
+        let is_url = ["postgres://", "postgresql://"].iter().any(|it| self.url.starts_with(it));
+        if is_url && self.url.matches('@').count() > 1 {
+            // What stands behind the first is no host, and may be a part of the password.
+            let source = "there is more than one `@`: write %40 for one in the user, the password or \
+                another value";
+            return Err(ConnectError::Url { source: source.into() });
+        }
         self.url.parse().map_err(ConnectError::url)
     }
 }
@@ -211,10 +223,23 @@ mod tests {
             "host=127.0.0.1 user=alice password=s3cret",
             "host=127.0.0.1 passwort=s3cret",
             "alice:s3cret@nowhere",
+            "postgres://alice:p@s3cret@127.0.0.1/app",
+            "postgres://alice:p@s3cret/@127.0.0.1/app",
+            "postgres://alice:p@s3cret@127.0.0.1:5432,127.0.0.2/app?sslmode=disable",
+            "password=my s3cret=x host=127.0.0.1",
+            "password=my s3cret host=127.0.0.1",
         ] {
             let config = PgConfig::from(url);
             let shown = format!("{config:?} {config:#?} {:?}", config.parsed().err());
             assert!(!shown.contains("s3cret"), "{shown}");
+        }
+    }
+
+    #[test]
+    fn an_option_of_other_clients_is_told_with_what_stands_for_it() {
+        for url in ["sslmode=verify-full", "sslrootcert=/ca.pem", "sslcert=/c.pem"] {
+            let error = PgConfig::new(format!("postgres://db/app?{url}")).parsed().unwrap_err();
+            assert!(format!("{error:?}").contains("PgConfig::with_"), "{error:?}");
         }
     }
 

@@ -5,7 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use campanile_core::BoxError;
-use campanile_core::error::find;
+use campanile_core::error::{find, sources};
 use campanile_sql::VERSION;
 use deadpool_postgres::PoolError;
 use tokio_postgres::error::SqlState;
@@ -80,8 +80,17 @@ pub enum ConnectError {
 }
 
 impl ConnectError {
-    pub(crate) fn url(source: tokio_postgres::Error) -> Self {
-        Self::Url { source: source.into() }
+    /// What the library says of an option quotes it, which may be a part of a password with a space.
+    pub(crate) fn url(error: tokio_postgres::Error) -> Self {
+        const TLS: &str = "`sslmode` is `disable`, `prefer` or `require`, and certificates are given by \
+            `PgConfig::with_ca` and `PgConfig::with_client_certificate` (feature `tls`); the server's is \
+            verified in any case";
+        const OTHER: &str = "an option is unknown or its value cannot be read; in `key=value` pairs, a \
+            value with a space stands in single quotes";
+        let said = find_text(&error);
+        let of_tls = ["`sslmode`", "`sslrootcert`", "`sslcert`", "`sslkey`"];
+        let is_of_tls = of_tls.iter().any(|name| said.contains(name));
+        Self::Url { source: if is_of_tls { TLS } else { OTHER }.into() }
     }
 
     /// Of a server that answered, or cannot be reached.
@@ -107,6 +116,10 @@ impl ConnectError {
             Self::Unreachable { address, source }
         }
     }
+}
+
+fn find_text(error: &(dyn Error + 'static)) -> String {
+    sources(error).map(ToString::to_string).collect()
 }
 
 /// Whether it is worth waiting: the server may only not be up yet, or no server may take writes yet.

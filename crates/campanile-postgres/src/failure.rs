@@ -6,7 +6,7 @@ use std::fmt;
 use campanile_core::BoxError;
 use campanile_idempotency::StoreError;
 use tokio_postgres::Error;
-use tokio_postgres::error::SqlState;
+use tokio_postgres::error::{DbError, Severity, SqlState};
 
 /// Why a call got no answer.
 #[derive(Debug)]
@@ -27,11 +27,8 @@ impl Failure {
         let Some(state) = error.code() else {
             return true;
         };
-        state.code().starts_with("08")
+        ended_session(error)
             || [
-                SqlState::ADMIN_SHUTDOWN,
-                SqlState::CRASH_SHUTDOWN,
-                SqlState::CANNOT_CONNECT_NOW,
                 SqlState::READ_ONLY_SQL_TRANSACTION,
                 SqlState::T_R_SERIALIZATION_FAILURE,
                 SqlState::T_R_DEADLOCK_DETECTED,
@@ -40,6 +37,17 @@ impl Failure {
             ]
             .contains(state)
     }
+
+    /// Whether somebody else holds a row that it needs, for too long; then nothing of it was done.
+    pub(crate) fn is_held(&self) -> bool {
+        matches!(self, Self::Server(error) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE))
+    }
+}
+
+/// Whether the server has ended the session with this.
+pub(crate) fn ended_session(error: &Error) -> bool {
+    let severity = error.as_db_error().and_then(DbError::parsed_severity);
+    matches!(severity, Some(Severity::Fatal | Severity::Panic))
 }
 
 impl From<Error> for Failure {
@@ -52,7 +60,10 @@ impl From<Failure> for StoreError {
     fn from(failure: Failure) -> Self {
         match failure {
             Failure::Unexpected(what) => Self::unreadable(what),
-            Failure::Server(error) if error.code() == Some(&SqlState::QUERY_CANCELED) => {
+            Failure::Server(error)
+                if [Some(&SqlState::QUERY_CANCELED), Some(&SqlState::LOCK_NOT_AVAILABLE)]
+                    .contains(&error.code()) =>
+            {
                 Self::timeout(error)
             }
             Failure::Server(error) => Self::unavailable(explained(error)),

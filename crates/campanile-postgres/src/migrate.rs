@@ -24,7 +24,7 @@ pub async fn migrate(config: impl Into<PgConfig>) -> Result<(), ConnectError> {
     // Of this project, and of nobody else.
     const LOCK: i64 = 0x6361_6d70_616e_6900;
     let config = config.into();
-    let pool = config.single()?;
+    let pool = config.few()?;
     let mut client = connection(&pool, config.connect_timeout).await?;
     let address = pool.address();
     let said = |error| ConnectError::said(error, address);

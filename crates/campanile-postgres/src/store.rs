@@ -71,7 +71,7 @@ impl PgStore {
     pub async fn connect(config: impl Into<PgConfig>) -> Result<Self, ConnectError> {
         let config = config.into();
         let pool = config.pool()?;
-        look(&config.single()?, config.connect_timeout.min(LONGEST)).await?;
+        look(&config.few()?, config.connect_timeout.min(LONGEST)).await?;
         let sweeper = config.sweep_interval.map(Sweeper::new);
         let command_timeout = config.command_timeout.min(LONGEST);
         Ok(Self(Arc::new(Inner { pool, config, command_timeout, sweeper })))

@@ -5,7 +5,7 @@ use std::time::Duration;
 use campanile_core::limits::{MAX_BACKOFF, MAX_LOCK_TTL};
 use campanile_core::{FencingToken, Operation, Reply};
 use campanile_idempotency::{Store, StoreErrorKind};
-use campanile_postgres::{ConnectError, PgStore, migrate};
+use campanile_postgres::{ConnectError, PgConfig, PgStore, migrate};
 use campanile_test::{PgServer, Proxy, eventually};
 
 use crate::support::{
@@ -168,17 +168,44 @@ async fn a_row_that_somebody_else_holds_ends_the_call_in_time_and_the_server_wai
 }
 
 #[tokio::test]
+async fn a_row_that_somebody_else_holds_costs_the_others_of_its_batch_nothing() {
+    let database = Database::new().await;
+    let config = PgConfig::new(database.url()).with_command_timeout(Duration::from_secs(5));
+    let store = PgStore::connect(config.unwrap()).await.unwrap();
+    let keys: Vec<_> = (0..8).map(|n| key(n.to_string())).collect();
+    let mut renewals = Vec::new();
+    for key in &keys {
+        let grant = acquired(&store, key, 1).await;
+        let renewal = Operation::Renew { grant, ttl: Duration::from_secs(30) };
+        renewals.push(command(key, renewal));
+    }
+    let other = database.client().await;
+    let row = "BEGIN; SELECT FROM campanile.entry ORDER BY created LIMIT 1 FOR UPDATE";
+    other.batch_execute(row).await.unwrap();
+    let mut answers = store.apply_batch(renewals).await;
+    assert_eq!(answers.remove(0).unwrap_err().kind(), StoreErrorKind::Timeout);
+    assert!(replies(answers).iter().all(|reply| *reply == Reply::Renewed));
+    assert_eq!(
+        apply(&store, &keys[0], acquire(2)).await.unwrap_err().kind(),
+        StoreErrorKind::Timeout
+    );
+}
+
+#[tokio::test]
 async fn a_call_for_which_no_connection_comes_free_says_so_and_was_not_sent() {
     let database = Database::new().await;
     let key = key("key");
     acquired(&database.store().await, &key, 1).await;
     let config = impatient(database.url()).with_connections(1).unwrap();
     let store = PgStore::connect(config).await.unwrap();
-    let other = database.client().await;
-    other.batch_execute("BEGIN; SELECT * FROM campanile.entry FOR UPDATE").await.unwrap();
+    database.psql(
+        "CREATE OR REPLACE FUNCTION campanile.hold(space text, keys bytea[], tokens bigint[], \
+         owners bigint[]) RETURNS tid[] LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(60); END $$",
+    );
     let elsewhere = crate::support::key("elsewhere");
+    let release = Operation::Cancel { owner: crate::support::owner(1) };
     let (first, second) =
-        tokio::join!(apply(&store, &key, acquire(1)), apply(&store, &elsewhere, acquire(1)));
+        tokio::join!(apply(&store, &key, release), apply(&store, &elsewhere, acquire(1)));
     first.unwrap_err();
     // It waited for half of its time.
     let error = second.unwrap_err();

@@ -81,6 +81,21 @@ async fn a_user_without_the_permissions_is_told_which() {
 }
 
 #[tokio::test]
+async fn a_function_that_was_not_granted_again_after_a_migration_is_told_at_the_start() {
+    let database = Database::new().await;
+    let url = user(&database, "app_of_before", &documented(OF_THE_STORE, "app"));
+    database.psql("REVOKE EXECUTE ON FUNCTION campanile.conclude FROM app_of_before");
+    let error = PgStore::connect(patient(&url)).await.unwrap_err();
+    assert!(matches!(error, ConnectError::Denied { .. }), "{error:?}");
+    let text = chain(&error);
+    assert!(text.contains("may not call conclude; `GRANT EXECUTE ON ALL FUNCTIONS"), "{text}");
+
+    database.psql("DROP FUNCTION campanile.sweep");
+    let error = PgStore::connect(database.config()).await.unwrap_err();
+    assert!(chain(&error).contains("sweep"), "{error:?}");
+}
+
+#[tokio::test]
 async fn permissions_that_are_taken_away_show_in_the_next_command_and_are_told() {
     let database = Database::new().await;
     let url = user(&database, "app_for_a_while", &documented(OF_THE_STORE, "app"));
