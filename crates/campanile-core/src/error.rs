@@ -177,6 +177,12 @@ marker!(
     #[doc(hidden)]
     NotRun, "the handler has not run"
 );
+marker!(
+    /// From inside the layer, by who has undone what the handler did, for reasons of its own: the attempt is
+    /// handed back.
+    #[doc(hidden)]
+    Undone, "what the handler did was undone"
+);
 
 /// Marks an error with the time after which the next attempt is worth it; see [`retry_after`].
 #[derive(Debug)]
@@ -213,6 +219,12 @@ pub fn permanent(error: impl Into<BoxError>) -> Permanent {
 #[doc(hidden)]
 pub fn not_run(error: impl Into<BoxError>) -> NotRun {
     NotRun(error.into())
+}
+
+/// What the handler did was undone, and the attempt is handed back. For layers inside.
+#[doc(hidden)]
+pub fn undone(error: impl Into<BoxError>) -> Undone {
+    Undone(error.into())
 }
 
 /// The next attempt comes after this time, instead of the back-off's.

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use campanile_core::error::{NotRun, Permanent, RetryAfter, Skip, Stop};
+use campanile_core::error::{NotRun, Permanent, RetryAfter, Skip, Stop, Undone};
 use campanile_core::{Classify, DecodeError, Disposition, error};
 use tower::load_shed::error::Overloaded;
 
@@ -45,10 +45,10 @@ impl Classify for Defaults {
     }
 }
 
-/// Whether the inner service refused without having run: tower's load shedding hands this very error
+/// Whether it is as if the inner service had not run: tower's load shedding hands this very error
 /// over, as do layers of ours. One below others came from a client inside a handler that did run.
 pub(crate) fn never_ran(error: &(dyn Error + 'static)) -> bool {
-    error.is::<Overloaded>() || error.is::<NotRun>()
+    error.is::<Overloaded>() || error.is::<NotRun>() || error.is::<Undone>()
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::error::Error as StdError;
 use std::fmt;
 
-use campanile_core::error::find;
+use campanile_core::error::{NotRun, find};
 use campanile_core::{BoxError, Classify, Disposition};
 use tokio_postgres::Error;
 
@@ -22,8 +22,9 @@ pub enum InboxError {
         /// Why the last run was not committed.
         source: BoxError,
     },
-    /// The handler has ended the transaction itself, by `COMMIT` or `ROLLBACK`. What it has committed so
-    /// **stays**, and the entry is not completed.
+    /// The handler has ended the transaction itself, by `COMMIT` or `ROLLBACK` (`RESET ALL` looks the same).
+    /// What it has committed so **stays**, the one exception to the inbox's promise; so it is not run again:
+    /// the record is given up as one that no attempt would mend ([`Disposition::DeadLetter`]).
     EndedByHandler,
     /// The handler has answered while a statement of its transaction was still at work, or its
     /// [`Connection`](super::Connection) in somebody's hand.
@@ -36,14 +37,18 @@ pub enum InboxError {
 impl fmt::Display for InboxError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::GivenUp { runs, source } if source.is::<NotRun>() => {
+                write!(f, "no connection was had in the last of {runs} tries")
+            }
             Self::GivenUp { runs, .. } => {
                 write!(f, "the transaction was rolled back in each of {runs} runs")
             }
-            Self::EndedByHandler => {
-                f.write_str("the handler has ended the transaction itself, by COMMIT or ROLLBACK")
-            }
+            Self::EndedByHandler => f.write_str(
+                "the handler has ended the transaction itself, by COMMIT, ROLLBACK or RESET ALL",
+            ),
             Self::InUse => f.write_str(
-                "the handler has answered while a statement of its transaction was at work",
+                "the handler has answered while a statement of its transaction was at work, or its \
+                 `Connection` in somebody's hand",
             ),
             Self::NotCommitted(_) => f.write_str("the transaction was not committed"),
         }
@@ -60,13 +65,17 @@ impl StdError for InboxError {
     }
 }
 
-/// Hands back the attempt of what says nothing about the record.
+/// Hands back the attempt of what says nothing about the record, and ends what must not be repeated.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Blameless;
+pub(super) struct Opinion;
 
-impl Classify for Blameless {
+impl Classify for Opinion {
     fn classify(&self, error: &(dyn StdError + 'static)) -> Option<Disposition> {
-        let given_up = matches!(find(error), Some(InboxError::GivenUp { .. }));
-        given_up.then_some(Disposition::Release)
+        match find(error)? {
+            InboxError::GivenUp { .. } => Some(Disposition::Release),
+            // Each further run would commit again.
+            InboxError::EndedByHandler => Some(Disposition::DeadLetter),
+            _ => None,
+        }
     }
 }

@@ -14,14 +14,15 @@ mod service;
 mod transaction;
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use campanile_core::ConfigError;
-use campanile_idempotency::{IdempotencyLayer, LockKeeper};
+use campanile_idempotency::{IdempotencyLayer, LockKeeper, StoreError};
+use tokio::time::Instant;
 
-use self::error::Blameless;
 pub use self::error::InboxError;
+use self::error::Opinion;
 pub use self::isolation::Isolation;
 pub use self::layer::InboxLayer;
 pub use self::service::InboxService;
@@ -114,6 +115,7 @@ use crate::pool::Pool;
 pub struct Inbox {
     shared: Arc<Shared>,
     keeper: LockKeeper,
+    told: Arc<Mutex<Option<Instant>>>,
 }
 
 #[derive(Clone)]
@@ -141,7 +143,7 @@ impl Inbox {
             max_wait: Duration::from_secs(10),
             max_reruns: 10,
         };
-        Ok(Self { shared: Arc::new(shared), keeper })
+        Ok(Self { shared: Arc::new(shared), keeper, told: Arc::default() })
     }
 
     /// The most transactions at a time. Default: 16. A handler for which there is no connection waits
@@ -196,7 +198,7 @@ impl Inbox {
                 "the layer's entries must be in the inbox's database: make it of `inbox.keeper()`",
             ));
         }
-        Ok(InboxLayer::new(self.clone(), layer.with_classifier(Blameless)))
+        Ok(InboxLayer::new(self.clone(), layer.with_classifier(Opinion)))
     }
 
     fn store(&self) -> &PgStore {
@@ -217,6 +219,20 @@ impl Inbox {
 
     fn max_reruns(&self) -> u32 {
         self.shared.max_reruns
+    }
+
+    /// Tells why handlers have to wait, not each time.
+    fn tell(&self, error: &StoreError) {
+        const PAUSE: Duration = Duration::from_secs(60);
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.is_none_or(|told| told.elapsed() > PAUSE) {
+            *told = Some(Instant::now());
+            tracing::warn!(
+                error = error as &dyn std::error::Error,
+                "handlers wait for connections: `Inbox::with_connections` says how many there are, \
+                 beside the store's, and the server or the role may allow fewer"
+            );
+        }
     }
 
     /// What BEGIN and each end of a transaction may take.

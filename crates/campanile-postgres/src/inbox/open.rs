@@ -8,7 +8,7 @@ use campanile_core::{BoxError, Command, Operation};
 use campanile_idempotency::StoreError;
 use futures_util::future::{join, try_join};
 use tokio::time::timeout;
-use tokio_postgres::error::{Severity, SqlState};
+use tokio_postgres::error::{DbError, Severity, SqlState};
 use tokio_postgres::{Error, Statement};
 
 use super::error::InboxError;
@@ -34,9 +34,15 @@ pub(super) enum NotCommitted {
     Unknown,
     /// It never will be.
     Failed(InboxError),
+    /// The server could not do it, which says nothing about the handler.
+    Unable(Error),
 }
 
 const CONCLUDE: &str = "SELECT campanile.conclude($1, $2, $3, $4, $5, $6)";
+const STILL_OPEN: &str = "DO $$BEGIN \
+    IF current_setting('campanile.inbox', true) IS DISTINCT FROM 'open' THEN \
+        RAISE 'the handler has ended the transaction of its inbox' USING ERRCODE = 'CI001'; \
+    END IF; END$$";
 const ENDED_BY_HANDLER: &str = "CI001";
 const OVER: &str = "CI002";
 
@@ -73,32 +79,31 @@ impl Open {
         Transaction::new(&self.lease)
     }
 
-    /// Whether its connection broke, which has rolled it back.
-    pub(super) fn is_broken(&self) -> bool {
-        self.lease.is_closed()
-    }
-
-    /// Rolls it back, and gives the connection back; closes it where that is not to be had.
-    pub(super) async fn roll_back(self) {
+    /// Rolls it back, and gives the connection back; closes it where that is not to be had. Says whether
+    /// the connection had broken before.
+    pub(super) async fn roll_back(self) -> bool {
         let Self { lease, limit, .. } = self;
+        let is_closed = lease.is_closed();
         // Somebody may still have it; it is closed when they let it go.
-        if let Some(lease) = Arc::into_inner(lease)
-            && let Ok(Ok(())) = timeout(limit, lease.batch_execute("ROLLBACK")).await
-        {
-            lease.end();
+        let Some(lease) = Arc::into_inner(lease) else {
+            return is_closed;
+        };
+        match timeout(limit, lease.batch_execute("ROLLBACK")).await {
+            Ok(Ok(())) => lease.end(),
+            // Nothing else refuses it. The end may come after the error that told of it.
+            Ok(Err(_)) => return true,
+            Err(_) => {}
         }
+        false
     }
 
     /// Commits it alone.
     pub(super) async fn commit(self) -> Result<(), NotCommitted> {
         let Self { lease, limit, .. } = self;
         let lease = Arc::into_inner(lease).ok_or(IN_USE)?;
-        match timeout(limit, lease.batch_execute("COMMIT")).await {
-            Ok(Ok(())) => lease.end(),
-            Ok(Err(error)) => return Err(of_commit(error)),
-            Err(_) => return Err(NotCommitted::Unknown),
-        }
-        Ok(())
+        // Of a transaction that failed before, COMMIT would roll back and say nothing.
+        let both = join(lease.batch_execute(STILL_OPEN), lease.batch_execute("COMMIT"));
+        ended(timeout(limit, both).await, lease)
     }
 
     /// Completes the entry in it, and commits it; says when it was completed.
@@ -117,32 +122,39 @@ impl Open {
         let parameters: &[&(dyn tokio_postgres::types::ToSql + Sync)] =
             &[&space, &key, &token, &owner, &reply, &kept];
         // Sent together: behind a `conclude` that raises, COMMIT rolls back.
-        let concluding = lease.query_one(&conclude, parameters);
+        let concluding = async { lease.query_one(&conclude, parameters).await?.try_get(0) };
         let both = join(concluding, lease.batch_execute("COMMIT"));
-        let (concluded, committed) =
-            timeout(limit, both).await.map_err(|_| NotCommitted::Unknown)?;
-        match (concluded.and_then(|row| row.try_get(0)), committed) {
-            (Ok(at), Ok(())) => {
+        ended(timeout(limit, both).await, lease)
+    }
+}
+
+type Answers<T> = (Result<T, Error>, Result<(), Error>);
+
+/// What the statement before COMMIT and that came to, if they were answered.
+fn ended<T, E>(answers: Result<Answers<T>, E>, lease: Lease) -> Result<T, NotCommitted> {
+    match answers.map_err(|_| NotCommitted::Unknown)? {
+        (Ok(last), Ok(())) => {
+            lease.end();
+            Ok(last)
+        }
+        (Ok(_), Err(error)) => Err(of_commit(error)),
+        (Err(error), committed) => {
+            if committed.is_ok() {
                 lease.end();
-                Ok(at)
             }
-            (Ok(_), Err(error)) => Err(of_commit(error)),
-            (Err(error), committed) => {
-                if committed.is_ok() {
-                    lease.end();
-                }
-                Err(of_conclude(error))
-            }
+            Err(of_last(error))
         }
     }
 }
 
 const IN_USE: NotCommitted = NotCommitted::Failed(InboxError::InUse);
 
-fn of_conclude(error: Error) -> NotCommitted {
+fn of_last(error: Error) -> NotCommitted {
     match error.code().map(SqlState::code) {
         Some(ENDED_BY_HANDLER) => NotCommitted::Failed(InboxError::EndedByHandler),
         Some(OVER) => NotCommitted::Over,
+        // The handler's statements had no such trouble.
+        Some("42501" | "42883" | "3F000") => NotCommitted::Unable(error),
         _ => of_commit(error),
     }
 }
@@ -150,9 +162,13 @@ fn of_conclude(error: Error) -> NotCommitted {
 /// The server says `ERROR` of what it has rolled back. Whatever ends the connection may also have come
 /// after the commit, while that waited for a replica.
 fn of_commit(error: Error) -> NotCommitted {
-    let severity = error.as_db_error().and_then(|error| error.parsed_severity());
+    let severity = error.as_db_error().and_then(DbError::parsed_severity);
+    let state = error.code().map_or("", SqlState::code);
     if severity != Some(Severity::Error) {
         NotCommitted::Unknown
+    } else if state.starts_with("53") || state.starts_with("58") {
+        // No room, or a disk that fails.
+        NotCommitted::Unable(error)
     } else if is_conflict(&error) {
         NotCommitted::Again(error)
     } else {
@@ -165,4 +181,12 @@ pub(super) fn is_conflict(error: &Error) -> bool {
     error.code().is_some_and(|state| {
         [SqlState::T_R_SERIALIZATION_FAILURE, SqlState::T_R_DEADLOCK_DETECTED].contains(state)
     })
+}
+
+/// Whether the connection has prepared the statement before its table was changed, or does not know it
+/// any more: another one prepares it anew.
+pub(super) fn is_stale(error: &Error) -> bool {
+    let of_plan = |error: &DbError| error.routine() == Some("RevalidateCachedQuery");
+    error.as_db_error().is_some_and(of_plan)
+        || error.code() == Some(&SqlState::INVALID_SQL_STATEMENT_NAME)
 }

@@ -2,10 +2,11 @@
 
 use std::error::Error as StdError;
 use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use campanile_core::error::{find, not_run};
+use campanile_core::error::{NotRun, find, not_run, undone};
 use campanile_core::{
     BoxError, BoxableError, CarryLock, Completion, Interrupt, Lock, LostCause, Operation, Reply,
     State,
@@ -16,8 +17,13 @@ use tower_service::Service;
 
 use super::Inbox;
 use super::error::InboxError;
-use super::open::{NotCommitted, Open, is_conflict};
+use super::open::{NotCommitted, Open, is_conflict, is_stale};
 use super::transaction::CarryTransaction;
+use crate::failure::explained;
+use crate::pool::Lease;
+
+/// Who waits longer for a connection is told of.
+const NOTICED: Duration = Duration::from_secs(1);
 
 /// Between two looks at an entry whose commit was not answered.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -61,16 +67,22 @@ impl<E, C> Run<E, C> {
     {
         let backoff =
             Backoff::new(Duration::from_millis(10), Duration::from_secs(1)).expect("it rises");
-        let mut runs = 0;
+        let (mut runs, mut has_run) = (0, false);
         loop {
             let source = match self.run(&mut service, request.clone()).await {
                 Ok(reply) => return Ok(reply),
+                // What it did may be why there is no connection any more.
+                Err(Failed(source)) if has_run && source.is::<NotRun>() => {
+                    return Err(InboxError::GivenUp { runs, source }.into());
+                }
                 Err(Failed(error)) => return Err(error),
                 Err(Again(error)) => error,
             };
             runs += 1;
+            has_run |= !source.is::<NotRun>();
             if runs > self.inbox.max_reruns() {
-                return Err(InboxError::GivenUp { runs, source }.into());
+                let given_up = InboxError::GivenUp { runs, source };
+                return Err(if has_run { given_up.into() } else { not_run(given_up).into() });
             }
             tracing::debug!(runs, error = &*source as &dyn StdError, "run in a new transaction");
             sleep(backoff.delay(runs)).await;
@@ -95,10 +107,17 @@ impl<E, C> Run<E, C> {
         let reply = match called.map_err(|error| self.broken(error))? {
             Ok(reply) => reply,
             Err(error) => {
+                if find(&*error).is_some_and(is_stale) {
+                    // Closed, as all like it.
+                    drop(open);
+                    return Err(self.broken(error));
+                }
                 let is_conflict = find(&*error).is_some_and(is_conflict);
-                let is_broken = open.is_broken();
-                open.roll_back().await;
-                return Err(if is_conflict || is_broken { Again(error) } else { Failed(error) });
+                return Err(match open.roll_back().await {
+                    true => self.broken(error),
+                    false if is_conflict => Again(error),
+                    false => Failed(error),
+                });
             }
         };
         let Some(lock) = &self.lock else {
@@ -118,6 +137,7 @@ impl<E, C> Run<E, C> {
             Ok(at) => at,
             Err(NotCommitted::Again(error)) => return Err(Again(error.into())),
             Err(NotCommitted::Failed(error)) => return Err(Failed(error.into())),
+            Err(NotCommitted::Unable(error)) => return Err(unable(error)),
             Err(NotCommitted::Over | NotCommitted::Unknown) => self.settled(lock).await?,
         };
         if let Operation::Complete { reply, .. } = completion.operation {
@@ -127,18 +147,32 @@ impl<E, C> Run<E, C> {
     }
 
     async fn open(&self) -> Result<Open, Ended> {
-        let pool = self.inbox.pool();
-        let (wait, limit) = (self.inbox.max_wait(), self.inbox.limit());
-        let lease = match timeout(wait, pool.lease()).await {
-            Ok(Ok(lease)) => lease,
-            // The server may be on its way back.
-            Ok(Err(error)) => return Err(Again(not_run(pool.unreachable(error)).into())),
-            Err(_) => return Err(Failed(not_run(pool.exhausted(wait)).into())),
-        };
+        let limit = self.inbox.limit();
+        let lease = self.lease().await?;
         match timeout(limit, Open::over(lease, limit)).await {
             Ok(Ok(open)) => Ok(open),
             Ok(Err(error)) => Err(self.broken(not_run(error).into())),
             Err(_) => Err(Again(not_run(StoreError::timeout("PREPARE was not answered")).into())),
+        }
+    }
+
+    async fn lease(&self) -> Result<Lease, Ended> {
+        let (pool, wait) = (self.inbox.pool(), self.inbox.max_wait());
+        let mut leasing = pin!(pool.lease());
+        let mut leased = timeout(wait.min(NOTICED), &mut leasing).await;
+        if leased.is_err() && wait > NOTICED {
+            self.inbox.tell(&pool.exhausted(NOTICED));
+            leased = timeout(wait - NOTICED, leasing).await;
+        }
+        match leased {
+            Ok(Ok(lease)) => Ok(lease),
+            // The server may be on its way back.
+            Ok(Err(error)) => {
+                let error = pool.unreachable(error);
+                self.inbox.tell(&error);
+                Err(Again(not_run(error).into()))
+            }
+            Err(_) => Err(Failed(not_run(pool.exhausted(wait)).into())),
         }
     }
 
@@ -179,9 +213,15 @@ impl<E, C> Run<E, C> {
         match not {
             NotCommitted::Again(error) => Again(error.into()),
             NotCommitted::Failed(error) => Failed(error.into()),
+            NotCommitted::Unable(error) => unable(error),
             NotCommitted::Over | NotCommitted::Unknown => {
                 Failed("whether the transaction was committed is not known".into())
             }
         }
     }
+}
+
+/// The server could not commit. What to do about it is told, as of the store's own calls.
+fn unable(error: tokio_postgres::Error) -> Ended {
+    Failed(undone(StoreError::unavailable(explained(error))).into())
 }

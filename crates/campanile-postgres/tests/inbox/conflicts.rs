@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use campanile_core::{BoxError, Disposition, Outcome, Request, error};
-use campanile_idempotency::IdempotencyError;
-use campanile_postgres::{InboxError, Isolation, Transaction};
+use campanile_idempotency::{IdempotencyError, StoreError, StoreErrorKind};
+use campanile_postgres::{Inbox, InboxError, Isolation, PgStore, Transaction};
 use tokio::sync::Barrier;
 use tower::service_fn;
 
-use crate::world::{World, insert};
+use crate::support::{acquired, chain, key, patient};
+use crate::world::{World, book, insert};
 
 /// Runs a handler that raises this state in its first so many runs, and says how many there were.
 async fn run_raising(
@@ -126,4 +127,72 @@ async fn a_repeatable_read_that_meets_another_update_is_run_again() {
     let (look, add) = ("SELECT cents FROM account", "UPDATE account SET cents = cents + 1");
     run_two(&world, [[look, add], [look, add]]).await;
     assert_eq!(world.database.psql("SELECT cents FROM account"), "2");
+}
+
+#[tokio::test]
+async fn a_statement_whose_table_was_altered_is_prepared_again_as_the_same_attempt() {
+    let world = World::new().await;
+    world.database.psql("CREATE TABLE account (cents int); INSERT INTO account VALUES (7)");
+    let handler = service_fn(async |request: Request<()>| {
+        let rows = Transaction::of(&request)?.query("SELECT * FROM account", &[]).await?;
+        Ok::<_, BoxError>(rows[0].len())
+    });
+    assert_eq!(world.run(handler, "b-1").await.unwrap(), Outcome::Processed(1));
+    world.database.psql("ALTER TABLE account ADD COLUMN name text");
+    assert_eq!(world.run(handler, "b-2").await.unwrap(), Outcome::Processed(2));
+    assert_eq!(world.entry(), "C|1\nC|1");
+}
+
+/// More often than an attempt is handed back of a handler that was interrupted.
+const OFTEN: u32 = 12;
+
+#[tokio::test]
+async fn a_commit_that_the_server_cannot_make_costs_no_attempt_however_often() {
+    for state in ["42501", "53100"] {
+        let world = World::new().await;
+        let name = "campanile.conclude(space text, asked bytea, its_token bigint, its_owner bigint, \
+                    its_reply bytea, retention bigint)";
+        let concludes = world
+            .database
+            .psql("SELECT pg_get_functiondef(oid) FROM pg_proc WHERE proname = 'conclude'");
+        world.database.psql(&format!(
+            "CREATE OR REPLACE FUNCTION {name} RETURNS timestamptz LANGUAGE plpgsql \
+             AS $$BEGIN RAISE SQLSTATE '{state}'; END$$"
+        ));
+        for _ in 0..OFTEN {
+            let error = world.run(service_fn(book), "b-1").await.unwrap_err();
+            let found = error::find::<StoreError>(&*error);
+            assert_eq!(found.unwrap().kind(), StoreErrorKind::Unavailable, "{error:?}");
+            assert_eq!((&*world.booked("b-1"), &*world.entry()), ("0|0", "R|0"), "{state}");
+        }
+        world.database.psql(&concludes);
+        world.run(service_fn(book), "b-1").await.unwrap();
+        assert_eq!((&*world.booked("b-1"), &*world.entry()), ("1|100", "C|1"), "{state}");
+    }
+}
+
+#[tokio::test]
+async fn a_handler_that_gets_no_connection_costs_no_attempt_however_often() {
+    let world = World::new().await;
+    world.database.psql(
+        "CREATE ROLE app_of_few_connections LOGIN; \
+         GRANT USAGE ON SCHEMA campanile TO app_of_few_connections; \
+         GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA campanile TO app_of_few_connections; \
+         GRANT ALL ON ledger TO app_of_few_connections",
+    );
+    let url = world.database.url().replace("//postgres@", "//app_of_few_connections@");
+    let store = PgStore::connect(patient(&url)).await.unwrap();
+    let world = world.with(|_| Inbox::new(&store).unwrap().with_max_reruns(0));
+    // The store has its connection, and there is none for the inbox.
+    acquired(&store, &key("other"), 1).await;
+    world.database.psql("ALTER ROLE app_of_few_connections CONNECTION LIMIT 1");
+    let entry = || world.database.psql("SELECT attempt FROM campanile.entry WHERE state = 'R'");
+    for _ in 0..OFTEN {
+        let error = world.run(service_fn(book), "b-1").await.unwrap_err();
+        let text = chain(&*error);
+        assert!(text.contains("no connection was had") && text.contains("too many"), "{text}");
+        assert_eq!(entry(), "0");
+    }
+    world.database.psql("ALTER ROLE app_of_few_connections CONNECTION LIMIT -1");
+    assert_eq!(world.run(service_fn(book), "b-1").await.unwrap(), Outcome::Processed(()));
 }

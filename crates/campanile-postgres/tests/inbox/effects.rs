@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use campanile_core::{BoxError, LostCause, Outcome, Request, Unguarded, key};
+use campanile_core::{BoxError, Disposition, LostCause, Outcome, Request, Unguarded, key};
 use campanile_idempotency::policy::{OnLocked, OnMissingKey};
 use campanile_idempotency::{IdempotencyError, IdempotencyLayer, MemoryStore, reply};
 use campanile_postgres::{InboxError, Transaction, TransactionError};
@@ -129,6 +129,31 @@ async fn a_request_without_a_key_that_is_let_through_has_its_transaction_too() {
 }
 
 #[tokio::test]
+async fn a_request_that_is_let_through_is_no_success_if_its_transaction_was_rolled_back() {
+    let world = World::new().await;
+    let layer = world.guarded().with_missing_key(OnMissingKey::PassThrough);
+    let layer = world.inbox.layer(layer).unwrap();
+    for end in ["SELECT 1 / 0", "ROLLBACK"] {
+        let handler = service_fn(async move |request: Request<()>| {
+            let transaction = Transaction::of(&request)?;
+            transaction.execute("INSERT INTO ledger VALUES ('none', 1)", &[]).await?;
+            let _ = transaction.batch_execute(end).await;
+            Ok::<_, BoxError>(())
+        });
+        let keyless = Request::new(campanile_core::Record::builder("bookings", 0, 7).build(), ());
+        let error = layer.layer(handler).oneshot(keyless).await.unwrap_err();
+        let found = campanile_core::error::find::<InboxError>(&*error);
+        let is_told = match found.unwrap() {
+            InboxError::NotCommitted(error) => error.code().unwrap().code() == "25P02",
+            error => matches!(error, InboxError::EndedByHandler) && end == "ROLLBACK",
+        };
+        assert!(is_told, "{end}: {error:?}");
+        assert_eq!(world.booked("none"), "0|0");
+        world.assert_all_ended().await;
+    }
+}
+
+#[tokio::test]
 async fn a_savepoint_that_is_rolled_back_takes_with_it_what_came_after_it_and_no_more() {
     let world = World::new().await;
     let handler = service_fn(async |request: Request<()>| {
@@ -195,8 +220,19 @@ async fn a_handler_that_ends_the_transaction_itself_does_not_complete_its_entry(
         let error = world.run(handler, "b-1").await.unwrap_err();
         let found = campanile_core::error::find::<InboxError>(&*error);
         assert!(matches!(found, Some(InboxError::EndedByHandler)), "{end}: {error:?}");
+        let Some(IdempotencyError::Failed(failed)) = IdempotencyError::find(&*error) else {
+            panic!("{error:?}");
+        };
+        assert_eq!(failed.disposition, Disposition::DeadLetter);
+        // Nor is it run again, when nobody buries it: it would commit again.
+        drop(error);
+        world.wait_for("SELECT doomed AND at <= clock_timestamp() FROM campanile.entry").await;
         assert_eq!((&*world.booked("b-1"), &*world.entry()), (booked, "R|1"), "{end}");
         world.assert_all_ended().await;
+        let error = world.run(service_fn(book), "b-1").await.unwrap_err();
+        let found = IdempotencyError::find(&*error);
+        assert!(matches!(found, Some(IdempotencyError::Exhausted(_))), "{error:?}");
+        assert_eq!(world.booked("b-1"), booked);
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use campanile_core::{BoxError, Outcome, Request};
-use campanile_postgres::{Inbox, PgStore};
+use campanile_postgres::{Inbox, PgStore, Transaction};
 use campanile_test::Proxy;
 use tokio::task::{JoinHandle, yield_now};
 use tokio_postgres::Client;
@@ -115,6 +115,34 @@ async fn a_session_that_is_terminated_before_its_commit_is_run_again_as_the_same
     assert_eq!(runs.load(Ordering::Relaxed), 2);
     assert_eq!((&*world.booked("b-1"), &*world.entry()), ("1|100", "C|1"));
     world.assert_all_ended().await;
+}
+
+#[tokio::test]
+async fn a_session_that_ends_at_a_statement_of_its_handler_is_run_again_as_the_same_attempt() {
+    for is_handed_up in [true, false] {
+        let world = World::new().await;
+        let runs = Arc::new(AtomicU32::new(0));
+        let counted = runs.clone();
+        let handler = service_fn(move |request: Request<()>| {
+            let run = counted.fetch_add(1, Ordering::Relaxed);
+            async move {
+                insert(&request).await?;
+                if run == 0 {
+                    let end = "SELECT pg_terminate_backend(pg_backend_pid())";
+                    let ended = Transaction::of(&request)?.batch_execute(end).await;
+                    // Also where nothing is left of what the database said.
+                    ended.map_err(|error| match is_handed_up {
+                        true => BoxError::from(error),
+                        false => error.to_string().into(),
+                    })?;
+                }
+                Ok::<_, BoxError>(())
+            }
+        });
+        assert_eq!(world.run(handler, "b-1").await.unwrap(), Outcome::Processed(()));
+        assert_eq!(runs.load(Ordering::Relaxed), 2);
+        assert_eq!((&*world.booked("b-1"), &*world.entry()), ("1|100", "C|1"));
+    }
 }
 
 #[tokio::test]
