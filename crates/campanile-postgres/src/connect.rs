@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use campanile_sql::VERSION;
 use deadpool_postgres::Client;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_postgres::SimpleQueryMessage;
 
 use crate::ConnectError;
@@ -19,6 +19,9 @@ const POOLER: &str = "a pooler gives one session to several connections: use one
 const GRANTS: &str = "`GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA campanile` to it, again after each \
     migration";
 
+/// How long a second connection is waited for.
+const SECOND: Duration = Duration::from_secs(1);
+
 /// Between two looks for a server that is not up yet.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -31,8 +34,8 @@ pub(crate) async fn look(pool: &Pool, limit: Duration) -> Result<(), ConnectErro
     let late = |_| ConnectError::TimedOut { address: address.into(), after: limit, source: None };
     let looking = async {
         let said = |error| ConnectError::said(error, address);
-        // A role that may have no second one has a session of its own.
-        if let Ok(other) = pool.client().await
+        // Who cannot have a second one at once shares none.
+        if let Ok(Ok(other)) = timeout(SECOND, pool.client()).await
             && session(&client).await.map_err(said)? == session(&other).await.map_err(said)?
         {
             let source = POOLER.into();

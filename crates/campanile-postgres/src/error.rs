@@ -161,7 +161,11 @@ impl fmt::Display for ConnectError {
             ),
             Self::Certificate { .. } => f.write_str("the certificates cannot be used"),
             Self::Untrusted { address, .. } => {
-                write!(f, "Postgres at {address} cannot be trusted, or does not trust us")
+                write!(
+                    f,
+                    "Postgres at {address} cannot be trusted, or does not trust us; an authority that \
+                     the system does not know is given by PgConfig::with_ca"
+                )
             }
             Self::Unreachable { address, .. } => {
                 write!(f, "Postgres at {address} cannot be reached")
@@ -171,8 +175,8 @@ impl fmt::Display for ConnectError {
             }
             Self::TimedOut { address, after, source: Some(_) } => write!(
                 f,
-                "Postgres at {address} was not up within {after:?}; start it, correct its address, \
-                 or wait longer (PgConfig::with_connect_timeout)"
+                "Postgres at {address} was not up, or took no writes, within {after:?}; start it, correct \
+                 its address, or wait longer (PgConfig::with_connect_timeout)"
             ),
             Self::Denied { address, .. } => write!(f, "Postgres at {address} denies access"),
             Self::Schema { address, found: None } => {

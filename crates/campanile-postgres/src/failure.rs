@@ -76,9 +76,12 @@ pub(crate) fn explained(error: Error) -> BoxError {
     const SCHEMA: &str = "the schema of Campanile is not there, or is another version's; run \
         `campanile_postgres::migrate`, or the SQL files of `campanile-sql`";
     const GRANTS: &str = "the user may not use the schema of Campanile; `GRANT USAGE ON SCHEMA \
-        campanile` and `GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA campanile` to it";
+        campanile` and `GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA campanile` to it, again after each \
+        migration; of an inbox's handler that changes its role, `RESET ROLE` at its end";
     const READ_ONLY: &str = "the server is a replica, or read-only; name all servers in the URL, so \
         that the one that takes writes is found";
+    const POOLER: &str = "statements that were prepared are another connection's: a pooler must give each \
+        its own session, as PgBouncer does by `pool_mode = session`";
     let Some(state) = error.code() else {
         return error.into();
     };
@@ -95,16 +98,20 @@ pub(crate) fn explained(error: Error) -> BoxError {
         GRANTS
     } else if *state == SqlState::READ_ONLY_SQL_TRANSACTION {
         READ_ONLY
+    } else if [SqlState::INVALID_SQL_STATEMENT_NAME, SqlState::DUPLICATE_PSTATEMENT].contains(state)
+    {
+        POOLER
     } else {
         return error.into();
     };
     Explained { advice, error }.into()
 }
 
+/// An error, with what to do.
 #[derive(Debug)]
-struct Explained {
-    advice: &'static str,
-    error: Error,
+pub(crate) struct Explained {
+    pub(crate) advice: &'static str,
+    pub(crate) error: Error,
 }
 
 impl fmt::Display for Explained {

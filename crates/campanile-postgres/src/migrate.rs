@@ -1,14 +1,18 @@
 //! The schema, from whichever version to this one's.
 
+use campanile_core::BoxError;
 use campanile_sql::{MIGRATIONS, VERSION};
 use deadpool_postgres::GenericClient;
+use tokio_postgres::Error;
+use tokio_postgres::error::SqlState;
 
 use crate::connect::connection;
-use crate::failure::explained;
+use crate::failure::{Explained, explained};
 use crate::{ConnectError, PgConfig};
 
 /// Brings the schema of the database to the version that this library is for, in one transaction; does
-/// nothing if it is. Processes that do so at the same time wait for each other.
+/// nothing if it is. Processes that do so at the same time wait for each other, without a bound: put a
+/// time-out around it if one may hang.
 ///
 /// The user of the URL becomes the owner of what is new, and must be able to make a schema
 /// (`GRANT CREATE ON DATABASE`). Who works with the store later needs much less:
@@ -39,12 +43,22 @@ pub async fn migrate(config: impl Into<PgConfig>) -> Result<(), ConnectError> {
         let failed = |error| ConnectError::Migration {
             address: address.into(),
             version,
-            source: explained(error),
+            source: advised(error, found),
         };
         transaction.batch_execute(text).await.map_err(failed)?;
         tracing::info!(address, version, "migrated the schema of Campanile");
     }
     transaction.commit().await.map_err(said)
+}
+
+/// Who migrates needs other rights than who works with the store.
+fn advised(error: Error, found: Option<i32>) -> BoxError {
+    let advice = match found {
+        _ if error.code() != Some(&SqlState::INSUFFICIENT_PRIVILEGE) => return explained(error),
+        None => "the user may not make a schema; `GRANT CREATE ON DATABASE` to it",
+        Some(_) => "the schema is another user's; migrate as its owner",
+    };
+    Explained { advice, error }.into()
 }
 
 /// The version of the schema that is there.

@@ -195,7 +195,10 @@ impl From<Error> for TransactionError {
 impl fmt::Display for TransactionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Ended => "there is no open transaction: the handler has ended, or has no inbox",
+            Self::Ended => {
+                "there is no open transaction: the handler has ended, or no inbox is around it \
+                 (`.layer(inbox.layer(..)?)`)"
+            }
             Self::Database(_) => "a statement of the transaction failed",
         })
     }

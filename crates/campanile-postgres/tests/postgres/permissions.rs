@@ -112,6 +112,23 @@ async fn permissions_that_are_taken_away_show_in_the_next_command_and_are_told()
 }
 
 #[tokio::test]
+async fn a_user_who_may_not_migrate_is_told_what_that_needs() {
+    let database = Database::empty();
+    let url = user(&database, "app_that_may_not_migrate", "");
+    let error = migrate(patient(&url)).await.unwrap_err();
+    assert!(chain(&error).contains("GRANT CREATE ON DATABASE"), "{}", chain(&error));
+
+    // Version 1 is there, and is its owner's.
+    database.psql(campanile_sql::MIGRATIONS[0].1);
+    database.psql(
+        "GRANT USAGE ON SCHEMA campanile TO app_that_may_not_migrate; \
+         GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA campanile TO app_that_may_not_migrate",
+    );
+    let error = migrate(patient(&url)).await.unwrap_err();
+    assert!(chain(&error).contains("migrate as its owner"), "{}", chain(&error));
+}
+
+#[tokio::test]
 async fn a_user_who_may_make_a_schema_may_migrate() {
     let database = Database::empty();
     let grant = format!("GRANT CREATE ON DATABASE {} TO app;", database.name());
