@@ -9,6 +9,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use campanile_core::Clock;
 
@@ -24,8 +25,10 @@ use crate::watch::Watch;
 /// So many handlers at most are run until events are looked at.
 const ROUND: u32 = 64;
 
-/// So many rounds at most are made until other tasks are let in.
+/// So many rounds at most are made until other tasks are let in, and no more than take so long: the runtime
+/// looks after timers and sockets between tasks.
 const ROUNDS: u32 = 16;
+const LONG: Duration = Duration::from_micros(200);
 
 /// Serves until the signal or an error, and then until all has been drained and committed.
 ///
@@ -61,6 +64,9 @@ struct Things<S: Target> {
     /// Who has it, and who may take it over.
     leader: Option<Task<()>>,
     deputy: Option<Task<()>>,
+    /// Whether the deputy waits. Before it was polled for the first time, it may be next on the thread that
+    /// the leader is about to block.
+    ready: bool,
     /// How often it was taken over: so a former leader knows that what lies here is not its own.
     terms: u64,
     /// Nobody works here any more.
@@ -75,7 +81,14 @@ impl<S: Target> Desk<S> {
 
 impl<S: Target> Default for Things<S> {
     fn default() -> Self {
-        Self { dispatcher: None, leader: None, deputy: None, terms: 0, cleared: false }
+        Self {
+            dispatcher: None,
+            leader: None,
+            deputy: None,
+            ready: false,
+            terms: 0,
+            cleared: false,
+        }
     }
 }
 
@@ -84,10 +97,12 @@ struct Occupied<S: Target>(Arc<Desk<S>>);
 
 impl<S: Target> Drop for Occupied<S> {
     fn drop(&mut self) {
-        // Taken out first: what is dropped may be the user's, and takes its time.
-        let cleared = Things { cleared: true, ..Things::default() };
-        let things = std::mem::replace(&mut *self.0.things(), cleared);
+        let mut things = self.0.things();
+        things.cleared = true;
+        let taken = (things.dispatcher.take(), things.leader.take(), things.deputy.take());
+        // What is dropped may be the user's, and takes its time.
         drop(things);
+        drop(taken);
     }
 }
 
@@ -129,7 +144,9 @@ impl<S: Target> Leader<S> {
     /// Polls a handler here. If that takes long, the dispatcher is taken over meanwhile.
     fn run(&mut self, id: StrandId, mut seat: Seat<S::Future>) {
         let timed = self.dispatcher.as_mut().is_some_and(|dispatcher| dispatcher.is_timed(id));
-        self.put_down();
+        if !self.put_down() {
+            return;
+        }
         self.desk.watch.begin();
         let start = timed.then(|| self.clock.now());
         let polled = seat.poll();
@@ -140,7 +157,10 @@ impl<S: Target> Leader<S> {
                 dispatcher.ended_here(id, seat, ended, took);
             }
             (Some(dispatcher), Poll::Pending) => dispatcher.goes_on(id, seat, took),
-            (None, Poll::Ready((report, ended))) => report.send(ended),
+            (None, Poll::Ready((mut report, ended))) => {
+                report.quick = false;
+                report.send(ended);
+            }
             // It is polled at once again, with the waker of this task.
             (None, Poll::Pending) => self.seat = Some(seat),
         }
@@ -155,13 +175,24 @@ impl<S: Target> Leader<S> {
         }
     }
 
-    /// Puts the dispatcher on the desk.
-    fn put_down(&mut self) {
+    /// Puts the dispatcher on the desk. Where nobody works any more, it is dropped.
+    fn put_down(&mut self) -> bool {
+        let dispatcher = self.dispatcher.take();
         let mut things = self.desk.things();
-        things.dispatcher = self.dispatcher.take();
+        if things.cleared {
+            return false;
+        }
+        things.dispatcher = dispatcher;
+        true
+    }
+
+    /// Whether there is a deputy who waits. If not, there will be one when this task is polled again.
+    fn has_deputy(&self) -> bool {
+        let mut things = self.desk.things();
         if things.deputy.is_none() && !things.cleared {
             things.deputy = Some(Task::spawn(deputy(self.desk.clone())));
         }
+        things.ready
     }
 }
 
@@ -170,7 +201,15 @@ impl<S: Target> Future for Leader<S> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = &mut *self;
-        for _ in 0..ROUNDS {
+        if this.dispatcher.is_some() && !this.has_deputy() {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let start = this.clock.now();
+        for round in 0..ROUNDS {
+            if round > 0 && this.clock.now().saturating_sub(start) > LONG {
+                break;
+            }
             let Some(dispatcher) = &mut this.dispatcher else {
                 return match &mut this.seat {
                     Some(seat) => seat.poll_alone(cx),
@@ -199,6 +238,7 @@ impl<S: Target> Future for Leader<S> {
 
 /// Takes the dispatcher over when a handler has blocked the leader.
 async fn deputy<S: Target>(desk: Arc<Desk<S>>) {
+    desk.things().ready = true;
     let dispatcher = loop {
         desk.watch.stuck().await;
         if let Some(dispatcher) = desk.take_over() {
@@ -216,6 +256,7 @@ impl<S: Target> Desk<S> {
         things.terms += 1;
         // Its handler is no run of the leader's any more.
         self.watch.end();
+        things.ready = false;
         let deputy = things.deputy.take();
         let leader = std::mem::replace(&mut things.leader, deputy);
         dispatcher.taken_over(leader.expect("there is always a leader"));

@@ -67,8 +67,9 @@ pub(crate) struct Dispatcher<S: Target> {
     group: Arc<str>,
     drain_timeout: Duration,
     revoke_timeout: Duration,
-    /// Futures that are polled here, and whose is at this moment.
+    /// Futures that are polled here.
     seats: Seats<S::Future>,
+    /// Whose is at this moment.
     here: Option<StrandId>,
     /// Whether one that was woken is polled before one that is due.
     woken_first: bool,
@@ -277,11 +278,22 @@ impl<S: Target> Dispatcher<S> {
         any: &mut bool,
     ) -> Option<(StrandId, Seat<S::Future>)> {
         self.woken_first = !self.woken_first;
-        let woken = if self.woken_first { self.seats.next() } else { None };
-        let next = woken.or_else(|| self.call(cx, any)).or_else(|| self.seats.next());
+        let woken = if self.woken_first { self.woken() } else { None };
+        let next = woken.or_else(|| self.call(cx, any)).or_else(|| self.woken());
         self.here = next.as_ref().map(|(id, _)| *id);
         *any |= next.is_some();
         next
+    }
+
+    /// The next that was woken. Those with long polls are given a task each before the next one.
+    fn woken(&mut self) -> Option<(StrandId, Seat<S::Future>)> {
+        while let Some((id, seat)) = self.seats.next() {
+            if self.is_here(id) {
+                return Some((id, seat));
+            }
+            self.board.has(id, Task::spawn(Alone(seat.place)));
+        }
+        None
     }
 
     /// Calls the services with one record after the other, as long as one is due whose service is ready.

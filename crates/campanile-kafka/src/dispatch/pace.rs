@@ -8,8 +8,12 @@ const QUICK: Duration = Duration::from_micros(5);
 /// Over so many they are judged.
 const ROUND: u32 = 128;
 
-/// Of these, one in so many is timed.
-const TIMED: u32 = 8;
+/// Of these, one in so many is timed: each of a handler's polls in its turn, however many it has.
+const TIMED: u32 = 7;
+
+/// No poll counts for more. One in ten that long is as bad as if all were too long; and one that was
+/// interrupted by the system says nothing of its handler.
+const LONGEST: Duration = Duration::from_micros(50);
 
 /// So many in a row must be quick at the start: few, for there may be as many partitions as
 /// records.
@@ -34,8 +38,9 @@ pub(super) struct Pace {
 #[derive(Default)]
 struct Round {
     ran: u32,
-    /// Of those that were timed, the ones that took long.
-    long: u32,
+    timed: u32,
+    /// How long those took together that were timed.
+    took: Duration,
 }
 
 impl Pace {
@@ -50,8 +55,11 @@ impl Pace {
 
     /// One with a task of its own has ended; `quick`: none of its polls was long.
     pub(super) fn ended(&mut self, quick: bool) {
+        if self.quick {
+            return;
+        }
         self.row = if quick { self.row + 1 } else { 0 };
-        if !self.quick && self.row >= self.needed {
+        if self.row >= self.needed {
             (self.quick, self.row, self.here) = (true, 0, 0);
         }
     }
@@ -63,15 +71,21 @@ impl Pace {
 
     /// One was polled here, for so long, if that was timed.
     pub(super) fn ran(&mut self, took: Option<Duration>) {
+        if !self.quick {
+            return;
+        }
         let round = &mut self.round;
         round.ran += 1;
-        round.long += u32::from(took.is_some_and(is_long));
+        if let Some(took) = took {
+            round.timed += 1;
+            round.took += took.min(LONGEST);
+        }
         if round.ran < ROUND {
             return;
         }
-        let Round { ran, long } = std::mem::take(round);
+        let Round { ran, timed, took } = std::mem::take(round);
         self.here = self.here.saturating_add(ran);
-        if long > ran / TIMED / 4 {
+        if took > QUICK * timed {
             self.slow();
         } else if self.here >= MOST {
             self.needed = FIRST;
@@ -80,9 +94,10 @@ impl Pace {
 
     /// It is not worth it, for now.
     pub(super) fn slow(&mut self) {
-        self.quick = false;
-        self.round = Round::default();
-        self.needed = (self.needed * 2).min(MOST);
+        if self.quick {
+            (self.quick, self.row, self.round) = (false, 0, Round::default());
+            self.needed = (self.needed * 2).min(MOST);
+        }
     }
 }
 
@@ -114,25 +129,34 @@ mod tests {
         assert!(pace.is_quick());
     }
 
-    /// Runs a round, of which so many take long.
-    fn run(pace: &mut Pace, long: u32) {
-        let mut timed = 0;
-        for _ in 0..ROUND {
-            timed += u32::from(pace.is_timed());
-            let took = if timed <= long { QUICK * 2 } else { QUICK / 2 };
-            let took = pace.is_timed().then_some(took);
+    /// Runs a round, in which polls take so long.
+    fn run(pace: &mut Pace, takes: impl Fn(u32) -> Duration) {
+        for n in 0..ROUND {
+            let took = pace.is_timed().then(|| takes(n));
             pace.ran(took);
         }
-        assert_eq!(timed, ROUND / TIMED);
     }
 
     #[test]
-    fn those_that_take_long_get_a_task_again() {
+    fn those_with_polls_that_are_too_long_on_average_get_a_task_again() {
         let mut pace = quick();
-        run(&mut pace, ROUND / TIMED / 4);
+        run(&mut pace, |_| QUICK);
         assert!(pace.is_quick());
-        run(&mut pace, ROUND / TIMED / 4 + 1);
+        run(&mut pace, |_| QUICK + Duration::from_nanos(1));
         assert!(!pace.is_quick());
+    }
+
+    #[test]
+    fn a_poll_in_ten_that_is_very_long_is_too_much_whatever_the_others_take() {
+        for polls in 2..=8 {
+            let mut pace = quick();
+            (0..8).for_each(|_| run(&mut pace, |_| QUICK / 2));
+            assert!(pace.is_quick());
+            // The last poll of each handler.
+            let takes = |n| if n % polls == polls - 1 { QUICK * 1000 } else { Duration::ZERO };
+            (0..8).for_each(|round| run(&mut pace, |n| takes(round * ROUND + n)));
+            assert!(!pace.is_quick(), "{polls} polls");
+        }
     }
 
     #[test]
@@ -146,7 +170,7 @@ mod tests {
             pace.ended(true);
             assert!(pace.is_quick());
         }
-        (0..MOST / ROUND).for_each(|_| run(&mut pace, 0));
+        (0..MOST / ROUND).for_each(|_| run(&mut pace, |_| QUICK / 2));
         pace.slow();
         (0..2 * FIRST).for_each(|_| pace.ended(true));
         assert!(pace.is_quick());

@@ -17,6 +17,7 @@ use tokio::task::unconstrained;
 
 use super::attempt::{Attempt, Ended, Report};
 use super::strand::StrandId;
+use crate::error::panic_text;
 use crate::transaction::Answered;
 
 /// So many empty seats at most are kept for the next ones.
@@ -39,38 +40,38 @@ pub(super) struct Seats<F> {
     taken: Vec<Option<Seat<F>>>,
     count: usize,
     spare: Vec<Seat<F>>,
-    rung: Arc<Rung>,
+    rings: Arc<Rings>,
     /// Whose turn it is in this round.
     turns: VecDeque<StrandId>,
 }
 
 /// Which bells have rung since the leader has looked.
 #[derive(Default)]
-struct Rung {
+struct Rings {
     ids: Mutex<Vec<StrandId>>,
     leader: AtomicWaker,
 }
 
 struct Bell {
     id: StrandId,
-    rings: AtomicBool,
-    rung: Arc<Rung>,
+    is_rung: AtomicBool,
+    rings: Arc<Rings>,
 }
 
 impl<F> Seats<F> {
     pub(super) fn new() -> Self {
-        let (rung, turns) = (Arc::new(Rung::default()), VecDeque::new());
-        Self { taken: Vec::new(), count: 0, spare: Vec::new(), rung, turns }
+        let (rings, turns) = (Arc::new(Rings::default()), VecDeque::new());
+        Self { taken: Vec::new(), count: 0, spare: Vec::new(), rings, turns }
     }
 
     /// A seat for this attempt, which is to be polled.
     pub(super) fn seat(&mut self, id: StrandId, attempt: Attempt<F>) -> Seat<F> {
-        let bell = || Bell { id, rings: AtomicBool::new(false), rung: self.rung.clone() };
+        let bell = || Bell { id, is_rung: AtomicBool::new(false), rings: self.rings.clone() };
         let Some(mut seat) = self.spare.pop() else {
             return Seat { place: Box::pin(Some(attempt)), bell: Arc::new(bell()) };
         };
         match Arc::get_mut(&mut seat.bell) {
-            Some(free) => (free.id, *free.rings.get_mut()) = (id, false),
+            Some(free) => (free.id, *free.is_rung.get_mut()) = (id, false),
             // Somebody still has the waker of who sat here before.
             None => seat.bell = Arc::new(bell()),
         }
@@ -97,8 +98,8 @@ impl<F> Seats<F> {
 
     /// Begins a round of the leader's, which this wakes when a bell rings later. Whether any has.
     pub(super) fn look(&mut self, leader: &Waker) -> bool {
-        self.rung.leader.register(leader);
-        let mut ids = self.rung.ids.lock().unwrap_or_else(PoisonError::into_inner);
+        self.rings.leader.register(leader);
+        let mut ids = self.rings.ids.lock().unwrap_or_else(PoisonError::into_inner);
         self.turns.extend(ids.drain(..));
         !self.turns.is_empty()
     }
@@ -107,8 +108,8 @@ impl<F> Seats<F> {
     pub(super) fn next(&mut self) -> Option<(StrandId, Seat<F>)> {
         while let Some(id) = self.turns.pop_front() {
             if let Some(seat) = self.take(id.index(), |of| of == id) {
-                // What was written before a bell rang that had rung already is seen by the poll.
-                seat.bell.rings.swap(false, Ordering::AcqRel);
+                // Acquires what wakers have written that found it rung.
+                seat.bell.is_rung.swap(false, Ordering::AcqRel);
                 return Some((id, seat));
             }
         }
@@ -135,7 +136,9 @@ impl<F> Drop for Seats<F> {
     fn drop(&mut self) {
         for (_, place) in self.drain() {
             // A drop that panics is alone with it.
-            let _ = catch_unwind(AssertUnwindSafe(|| drop(place)));
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(place))) {
+                panic_text(panic);
+            }
         }
     }
 }
@@ -166,11 +169,11 @@ where
 
 impl ArcWake for Bell {
     fn wake_by_ref(bell: &Arc<Self>) {
-        if !bell.rings.swap(true, Ordering::AcqRel) {
-            let mut ids = bell.rung.ids.lock().unwrap_or_else(PoisonError::into_inner);
+        if !bell.is_rung.swap(true, Ordering::AcqRel) {
+            let mut ids = bell.rings.ids.lock().unwrap_or_else(PoisonError::into_inner);
             ids.push(bell.id);
             drop(ids);
-            bell.rung.leader.wake();
+            bell.rings.leader.wake();
         }
     }
 }

@@ -263,6 +263,33 @@ async fn two_quick_handlers_that_block_their_threads_are_alone_with_it() {
     serving.stop().await.unwrap();
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn two_quick_handlers_that_block_one_right_after_the_other_leave_a_thread_to_the_others() {
+    let kafka = mock("orders", 3, WARM);
+    let config = kafka.consumer_config("g");
+    let (log, blocked, block) = (Log::default(), Log::default(), Block::default());
+    let (seen, stuck, blocks) = (log.clone(), blocked.clone(), block.clone());
+    let service = service_fn(move |record: Record| {
+        let (seen, stuck, blocks) = (seen.clone(), stuck.clone(), blocks.clone());
+        async move {
+            if record.partition() < 2 && record.offset() == WARM as i64 {
+                stuck.push(&record);
+                blocks.wait();
+            }
+            seen.push(&record);
+            Ok::<_, BoxError>(())
+        }
+    });
+    let serving = serve(consumer(config.clone(), "orders"), service);
+    log.reaches(3 * WARM).await;
+    fill(&kafka, "orders", 3, WARM);
+    until("the third goes on", || log.of(2).len() == 2 * WARM).await;
+    assert_eq!((log.of(0).len(), log.of(1).len(), blocked.len()), (WARM, WARM, 2));
+    block.let_go();
+    until_committed(&config, "orders", &[2 * WARM as i64; 3]).await;
+    serving.stop().await.unwrap();
+}
+
 /// What a panic carries, and what panics once more when it is dropped.
 struct Bomb;
 

@@ -308,7 +308,7 @@ impl Board {
         Report { strand: id, reports: self.reports.clone(), quick: true }
     }
 
-    /// Begins nothing more of these, and lets go of all that no task has.
+    /// Begins nothing more of these, and lets go of all that are not at work.
     fn drain(&mut self, slots: Vec<SlotId>, timeout: Duration, done: Option<Done>) {
         let mut any = false;
         for slot in &slots {
