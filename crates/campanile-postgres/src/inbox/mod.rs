@@ -31,7 +31,8 @@ use crate::PgStore;
 use crate::pool::Pool;
 
 /// Runs handlers in transactions of Postgres, each of which is committed together with the completion of
-/// its entry: **one effect in this database for each key**, whatever dies.
+/// its entry: **one effect in this database for each key**, whatever dies. What a handler commits by itself
+/// is the exception: it stays, and [is not run again](InboxError::EndedByHandler).
 ///
 /// ```
 /// use campanile_core::{BoxError, DecodeLayer, Outcome, Record, Request, key};
@@ -83,8 +84,8 @@ use crate::pool::Pool;
 ///
 /// # When the handler runs again
 /// In a new transaction, under the same lock and as the same attempt, after a short back-off: when its
-/// transaction met another (`40001`, `40P01`), in a statement or at the commit, and when its connection
-/// broke before the commit. So it needs to be `Clone`, as its request, and what it does **outside** the
+/// transaction met another (`40001`, `40P01`), in a statement or at the commit, when a statement was prepared
+/// before its table was altered, and when its connection broke before the commit. So it needs to be `Clone`, as its request, and what it does **outside** the
 /// transaction happens again then, as after a crash.
 ///
 /// BEGIN is sent together with its first statement. One that is not answered within the store's command
@@ -101,16 +102,25 @@ use crate::pool::Pool;
 /// statement at work then is ended by the server within a second; PostgreSQL 14 can do that on Linux only,
 /// later ones on all but Windows, and others refuse the connection.
 ///
-/// What a handler sets for its session (`SET` without `LOCAL`, a temporary table) is there for the next
-/// handler on that connection. Outside of the inbox's transactions a connection only reads
+/// What a handler sets for its session (`SET` without `LOCAL`, `SET ROLE`, `LISTEN`, an advisory lock, a
+/// temporary table) is there for the next handler on that connection. `RESET ALL` looks as if the transaction
+/// had been ended, and who changes the role resets it before the answer. Outside of the inbox's transactions a connection only reads
 /// (`default_transaction_read_only`).
 ///
 /// Statements have no time-out but the server's; set one in the URL
 /// (`?options=-c%20statement_timeout%3D10s`) or by a layer inside.
 ///
 /// # Limits
-/// The transaction is one of `tokio_postgres`; there is none for `sqlx` or another library. Effects
-/// elsewhere, a call over the network among them, are as without an inbox.
+/// The transaction is one of `tokio_postgres`; there is none for `sqlx` or another library: with those, keep
+/// entries in a plain [`PgStore`], and let a unique row, or the fencing token, refuse the second effect. Write
+/// what is shared over `&impl GenericClient`, which [`Connection`] leads to. Effects elsewhere, a call over the
+/// network among them, are as without an inbox.
+///
+/// A batch layer inside has a transaction for **each** of its requests: two of one batch that write the same
+/// row wait for each other, and Postgres sees no deadlock in that.
+///
+/// A commit, with what is deferred until then, may take as long as the store's
+/// [command timeout](crate::PgConfig::with_command_timeout).
 #[derive(Clone)]
 pub struct Inbox {
     shared: Arc<Shared>,
@@ -147,7 +157,8 @@ impl Inbox {
     }
 
     /// The most transactions at a time. Default: 16. A handler for which there is no connection waits
-    /// under its lock, so take as many as there are records in flight, or limit those.
+    /// under its lock, so take as many as there are records in flight, or limit those. The server, and the
+    /// role, must allow them all, beside the store's.
     ///
     /// # Errors
     /// When it is zero.
