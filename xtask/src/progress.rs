@@ -1,7 +1,7 @@
 use crate::Result;
 use std::env;
 use std::io::{self, BufRead, BufReader, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::Instant;
 
@@ -72,9 +72,12 @@ pub(crate) fn cargo() -> Command {
     cargo
 }
 
-/// The root of the workspace.
-pub(crate) fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace")
+/// The root of the workspace: cargo says where it has started us. We may have been compiled in another
+/// checkout, if both share a target directory.
+pub(crate) fn root() -> PathBuf {
+    let compiled = || env!("CARGO_MANIFEST_DIR").into();
+    let here = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(compiled));
+    here.parent().expect("xtask lies in the workspace").to_owned()
 }
 
 /// The command as one would type it.
