@@ -29,6 +29,9 @@ pub enum InboxError {
     /// The handler has answered while a statement of its transaction was still at work, or its
     /// [`Connection`](super::Connection) in somebody's hand.
     InUse,
+    /// An earlier run of this attempt, whose commit was taken for lost, was committed after all. The next
+    /// delivery is answered as its duplicate.
+    CommittedBefore,
     /// The database refused to commit: a constraint that is checked at the end, or a statement that had
     /// failed before, which the handler has passed over.
     NotCommitted(Error),
@@ -50,6 +53,9 @@ impl fmt::Display for InboxError {
                 "the handler has answered while a statement of its transaction was at work, or its \
                  `Connection` in somebody's hand",
             ),
+            Self::CommittedBefore => {
+                f.write_str("an earlier run of the handler was committed late")
+            }
             Self::NotCommitted(_) => f.write_str("the transaction was not committed"),
         }
     }
@@ -60,7 +66,7 @@ impl StdError for InboxError {
         match self {
             Self::GivenUp { source, .. } => Some(&**source),
             Self::NotCommitted(error) => Some(error),
-            Self::EndedByHandler | Self::InUse => None,
+            Self::EndedByHandler | Self::InUse | Self::CommittedBefore => None,
         }
     }
 }
@@ -72,7 +78,7 @@ pub(super) struct Opinion;
 impl Classify for Opinion {
     fn classify(&self, error: &(dyn StdError + 'static)) -> Option<Disposition> {
         match find(error)? {
-            InboxError::GivenUp { .. } => Some(Disposition::Release),
+            InboxError::GivenUp { .. } | InboxError::CommittedBefore => Some(Disposition::Release),
             // Each further run would commit again.
             InboxError::EndedByHandler => Some(Disposition::DeadLetter),
             _ => None,

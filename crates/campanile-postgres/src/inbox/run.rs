@@ -138,7 +138,12 @@ impl<E, C> Run<E, C> {
             Err(NotCommitted::Again(error)) => return Err(Again(error.into())),
             Err(NotCommitted::Failed(error)) => return Err(Failed(error.into())),
             Err(NotCommitted::Unable(error)) => return Err(unable(error)),
-            Err(NotCommitted::Over | NotCommitted::Unknown) => self.settled(lock).await?,
+            Err(NotCommitted::Unknown) => self.settled(lock).await?,
+            Err(NotCommitted::Over) => {
+                self.settled(lock).await?;
+                // What this run answers is of an effect that there is not; the entry has the other's.
+                return Err(Failed(undone(InboxError::CommittedBefore).into()));
+            }
         };
         if let Operation::Complete { reply, .. } = completion.operation {
             lock.complete(Completion { reply, at });

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use campanile_core::{BoxError, Outcome, Request};
-use campanile_postgres::{Inbox, PgStore, Transaction};
+use campanile_core::{BoxError, Disposition, Outcome, Request};
+use campanile_idempotency::IdempotencyError;
+use campanile_postgres::{Inbox, InboxError, PgStore, Transaction};
 use campanile_test::Proxy;
 use tokio::task::{JoinHandle, yield_now};
 use tokio_postgres::Client;
@@ -143,6 +144,30 @@ async fn a_session_that_ends_at_a_statement_of_its_handler_is_run_again_as_the_s
         assert_eq!(runs.load(Ordering::Relaxed), 2);
         assert_eq!((&*world.booked("b-1"), &*world.entry()), ("1|100", "C|1"));
     }
+}
+
+#[tokio::test]
+async fn a_run_after_which_an_earlier_one_was_committed_late_is_not_answered_for_it() {
+    let world = World::new().await;
+    let database = Arc::new(world.database.client().await);
+    let handler = service_fn(move |request: Request<()>| {
+        let database = database.clone();
+        async move {
+            insert(&request).await?;
+            // As the commit of an earlier run does.
+            database.batch_execute("UPDATE campanile.entry SET state = 'C'").await?;
+            Ok::<_, BoxError>(())
+        }
+    });
+    let error = world.run(handler, "b-1").await.unwrap_err();
+    let found = campanile_core::error::find::<InboxError>(&*error);
+    assert!(matches!(found, Some(InboxError::CommittedBefore)), "{error:?}");
+    let Some(IdempotencyError::Failed(failed)) = IdempotencyError::find(&*error) else {
+        panic!("{error:?}");
+    };
+    assert_eq!(failed.disposition, Disposition::Release);
+    assert_eq!((&*world.booked("b-1"), &*world.entry()), ("0|0", "C|1"));
+    assert!(world.run(service_fn(book), "b-1").await.unwrap().is_duplicate());
 }
 
 #[tokio::test]
