@@ -155,7 +155,8 @@ impl Shared {
 
     async fn open(&self, host: usize) -> (usize, Result<Made, Error>) {
         let opened = async {
-            let (client, connection) = self.each[host].connect(self.connector.clone()).await?;
+            let (client, connection) =
+                self.each[host].connect(Connector::clone(&self.connector)).await?;
             let task = tokio::spawn(async move {
                 if let Err(error) = connection.await {
                     let error = &error as &dyn StdError;
