@@ -100,13 +100,12 @@ impl<'a> Batch<'a> {
                     tracing::warn!(address, error = &error as &dyn Error, "a call broke off");
                     again.extend(call.indices());
                 }
-                Err(failure) => {
-                    let is_held = failure.is_held();
+                // The connection is as good as before.
+                Err(failure) if failure.is_held() => {
                     self.refuse(call.indices(), &failure.into());
-                    if is_held {
-                        continue;
-                    }
+                    continue;
                 }
+                Err(failure) => self.refuse(call.indices(), &failure.into()),
             }
             has_failed = true;
         }

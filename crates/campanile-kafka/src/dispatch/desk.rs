@@ -14,6 +14,7 @@ use std::time::Duration;
 use campanile_core::Clock;
 
 use super::Dispatcher;
+use super::attempt::Alone;
 use super::seats::Seat;
 use super::strand::StrandId;
 use crate::error::ConsumerError;
@@ -112,15 +113,15 @@ struct Leader<S: Target> {
     term: u64,
     /// `None` once the deputy has taken it over: then this is the task of its last handler.
     dispatcher: Option<Box<Dispatcher<S>>>,
-    /// Whom it polls.
-    seat: Option<Seat<S::Future>>,
+    /// That handler.
+    alone: Option<Alone<S::Future>>,
     clock: Clock,
 }
 
 impl<S: Target> Leader<S> {
     fn new(desk: Arc<Desk<S>>, dispatcher: Box<Dispatcher<S>>) -> Self {
         let term = desk.things().terms;
-        Self { desk, term, dispatcher: Some(dispatcher), seat: None, clock: Clock::boot() }
+        Self { desk, term, dispatcher: Some(dispatcher), alone: None, clock: Clock::boot() }
     }
 
     /// Dispatches what is due. Whether there was anything.
@@ -162,7 +163,7 @@ impl<S: Target> Leader<S> {
                 report.send(ended);
             }
             // It is polled at once again, with the waker of this task.
-            (None, Poll::Pending) => self.seat = Some(seat),
+            (None, Poll::Pending) => self.alone = Some(Alone(seat.place)),
         }
     }
 
@@ -211,8 +212,8 @@ impl<S: Target> Future for Leader<S> {
                 break;
             }
             let Some(dispatcher) = &mut this.dispatcher else {
-                return match &mut this.seat {
-                    Some(seat) => seat.poll_alone(cx),
+                return match &mut this.alone {
+                    Some(alone) => Pin::new(alone).poll(cx),
                     None => Poll::Ready(()),
                 };
             };

@@ -160,11 +160,6 @@ where
         }
         polled
     }
-
-    /// Polls it in a task that has nothing else to do.
-    pub(super) fn poll_alone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        self.place.as_mut().as_pin_mut().expect(SITS).poll(cx)
-    }
 }
 
 impl ArcWake for Bell {
