@@ -226,8 +226,18 @@ async fn quick_handlers_that_wait_end_with_the_driver_although_drops_panic() {
     until("all are dropped", || drops.all().len() == WAIT).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn two_quick_handlers_that_block_their_threads_are_alone_with_it() {
+/// Three partitions, after whose first records the driver runs the handlers itself.
+struct Blocking {
+    kafka: MockKafka,
+    config: ClientConfig,
+    log: Log,
+    blocked: Log,
+    block: Block,
+    serving: Serving,
+}
+
+/// In the first partitions the handlers at these offsets block.
+async fn blocking(at: [usize; 2]) -> Blocking {
     let kafka = mock("orders", 3, WARM);
     let config = kafka.consumer_config("g");
     let (log, blocked, block) = (Log::default(), Log::default(), Block::default());
@@ -235,8 +245,7 @@ async fn two_quick_handlers_that_block_their_threads_are_alone_with_it() {
     let service = service_fn(move |record: Record| {
         let (seen, stuck, blocks) = (seen.clone(), stuck.clone(), blocks.clone());
         async move {
-            // The first of partition 0, and much later the one of partition 1.
-            let at = [WARM, 4 * WARM].get(record.partition() as usize);
+            let at = at.get(record.partition() as usize);
             if at.is_some_and(|at| record.offset() == *at as i64) {
                 stuck.push(&record);
                 blocks.wait();
@@ -247,6 +256,13 @@ async fn two_quick_handlers_that_block_their_threads_are_alone_with_it() {
     });
     let serving = serve(consumer(config.clone(), "orders"), service);
     log.reaches(3 * WARM).await;
+    Blocking { kafka, config, log, blocked, block, serving }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn two_quick_handlers_that_block_their_threads_are_alone_with_it() {
+    // The first of partition 0, and much later the one of partition 1.
+    let Blocking { kafka, config, log, blocked, block, serving } = blocking([WARM, 4 * WARM]).await;
     fill(&kafka, "orders", 1, 1);
     blocked.reaches(1).await;
     // Meanwhile handlers have to look quick once more.
@@ -265,23 +281,7 @@ async fn two_quick_handlers_that_block_their_threads_are_alone_with_it() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
 async fn two_quick_handlers_that_block_one_right_after_the_other_leave_a_thread_to_the_others() {
-    let kafka = mock("orders", 3, WARM);
-    let config = kafka.consumer_config("g");
-    let (log, blocked, block) = (Log::default(), Log::default(), Block::default());
-    let (seen, stuck, blocks) = (log.clone(), blocked.clone(), block.clone());
-    let service = service_fn(move |record: Record| {
-        let (seen, stuck, blocks) = (seen.clone(), stuck.clone(), blocks.clone());
-        async move {
-            if record.partition() < 2 && record.offset() == WARM as i64 {
-                stuck.push(&record);
-                blocks.wait();
-            }
-            seen.push(&record);
-            Ok::<_, BoxError>(())
-        }
-    });
-    let serving = serve(consumer(config.clone(), "orders"), service);
-    log.reaches(3 * WARM).await;
+    let Blocking { kafka, config, log, blocked, block, serving } = blocking([WARM, WARM]).await;
     fill(&kafka, "orders", 3, WARM);
     until("the third goes on", || log.of(2).len() == 2 * WARM).await;
     assert_eq!((log.of(0).len(), log.of(1).len(), blocked.len()), (WARM, WARM, 2));

@@ -44,6 +44,23 @@ fn start(world: &World, proxy: &Arc<Proxy>, fault: fn(&Proxy)) -> (Running, Arc<
     (tokio::spawn(world.layer().layer(handler).oneshot(request("b-1"))), runs)
 }
 
+/// What the first run sent is swallowed; then its second run is committed, in the same attempt.
+async fn assert_second_run_is_the_one(
+    world: &World,
+    proxy: &Proxy,
+    running: Running,
+    runs: &AtomicU32,
+) {
+    while proxy.swallowed() == 0 {
+        yield_now().await;
+    }
+    proxy.heal().unwrap();
+    assert_eq!(running.await.unwrap().unwrap(), Outcome::Processed(()));
+    assert_eq!(runs.load(Ordering::Relaxed), 2);
+    assert_eq!((&*world.booked("b-1"), &*world.entry()), ("1|100", "C|1"));
+    world.assert_all_ended().await;
+}
+
 #[tokio::test]
 async fn a_commit_whose_answer_is_lost_is_not_run_again() {
     let (world, proxy) = world().await;
@@ -61,14 +78,7 @@ async fn a_commit_whose_answer_is_lost_is_not_run_again() {
 async fn a_commit_that_did_not_reach_the_server_is_run_again_as_the_same_attempt() {
     let (world, proxy) = world().await;
     let (running, runs) = start(&world, &proxy, Proxy::swallow_requests);
-    while proxy.swallowed() == 0 {
-        yield_now().await;
-    }
-    proxy.heal().unwrap();
-    assert_eq!(running.await.unwrap().unwrap(), Outcome::Processed(()));
-    assert_eq!(runs.load(Ordering::Relaxed), 2);
-    assert_eq!((&*world.booked("b-1"), &*world.entry()), ("1|100", "C|1"));
-    world.assert_all_ended().await;
+    assert_second_run_is_the_one(&world, &proxy, running, &runs).await;
 }
 
 #[tokio::test]
@@ -84,14 +94,7 @@ async fn a_begin_that_did_not_reach_the_server_is_run_again_as_the_same_attempt(
         book(request)
     });
     let running = tokio::spawn(world.layer().layer(handler).oneshot(request("b-1")));
-    while proxy.swallowed() == 0 {
-        yield_now().await;
-    }
-    proxy.heal().unwrap();
-    assert_eq!(running.await.unwrap().unwrap(), Outcome::Processed(()));
-    assert_eq!(runs.load(Ordering::Relaxed), 2);
-    assert_eq!((&*world.booked("b-1"), &*world.entry()), ("1|100", "C|1"));
-    world.assert_all_ended().await;
+    assert_second_run_is_the_one(&world, &proxy, running, &runs).await;
 }
 
 #[tokio::test]
