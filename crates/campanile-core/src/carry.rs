@@ -2,6 +2,8 @@
 
 use std::ops::{Deref, DerefMut};
 
+use http::Extensions;
+
 use crate::{Interrupt, Lock, Request};
 
 /// A request into which the idempotency layer can put the lock.
@@ -52,7 +54,7 @@ impl<B> CarryLock for http::Request<B> {
     }
 }
 
-/// A request of any type, with room for a lock.
+/// A request of any type, with room for a lock, and for what else layers hand on.
 ///
 /// ```
 /// use campanile_core::Guarded;
@@ -65,17 +67,28 @@ impl<B> CarryLock for http::Request<B> {
 pub struct Guarded<T> {
     inner: T,
     lock: Option<Lock>,
+    extensions: Extensions,
 }
 
 impl<T> Guarded<T> {
     /// Wraps it.
     pub fn new(inner: T) -> Self {
-        Self { inner, lock: None }
+        Self { inner, lock: None, extensions: Extensions::new() }
     }
 
     /// What was wrapped.
     pub fn into_inner(self) -> T {
         self.inner
+    }
+
+    /// What layers outside handed on. No method, for what it derefs to may have one of this name.
+    pub fn extensions(this: &Self) -> &Extensions {
+        &this.extensions
+    }
+
+    /// What layers outside handed on, to add to it.
+    pub fn extensions_mut(this: &mut Self) -> &mut Extensions {
+        &mut this.extensions
     }
 }
 

@@ -16,7 +16,8 @@ use crate::layer::IdempotencyLayer;
 use crate::reply::{NoReply, ReplyCodec};
 use crate::service::IdempotencyService;
 
-/// Runs a function once for each key: the idempotency layer, without a stack around it.
+/// Runs a function once for each key: the idempotency layer, without a stack around it. For one that
+/// writes in Postgres in one transaction with its entry, `campanile-postgres` has an `InboxGuard`.
 ///
 /// ```
 /// use campanile_core::{BoxError, Outcome};

@@ -284,7 +284,8 @@ impl<E, C> IdempotencyLayer<E, C> {
     }
 
     /// The same with another extractor.
-    pub(crate) fn with_key<F>(self, key: F) -> IdempotencyLayer<F, C> {
+    #[doc(hidden)]
+    pub fn with_key<F>(self, key: F) -> IdempotencyLayer<F, C> {
         let Self { guard, terms, key: _, codec } = self;
         IdempotencyLayer { guard, terms, key: Arc::new(key), codec }
     }

@@ -39,8 +39,8 @@ pub use campanile_redis::{
 #[cfg(feature = "postgres")]
 pub mod postgres {
     pub use campanile_postgres::{
-        CarryTransaction, ConnectError, Connection, Inbox, InboxError, InboxLayer, InboxService,
-        Isolation, Transaction, TransactionError, migrate, tokio_postgres,
+        CarryTransaction, ConnectError, Connection, Inbox, InboxError, InboxGuard, InboxLayer,
+        InboxService, Isolation, Transaction, TransactionError, migrate, tokio_postgres,
     };
 }
 

@@ -21,6 +21,14 @@ impl<E, C> InboxLayer<E, C> {
     pub(super) fn new(inbox: Inbox, layer: IdempotencyLayer<E, C>) -> Self {
         Self { inbox, layer: Arc::new(layer) }
     }
+
+    pub(super) fn inbox(&self) -> &Inbox {
+        &self.inbox
+    }
+
+    pub(super) fn inner(&self) -> &IdempotencyLayer<E, C> {
+        &self.layer
+    }
 }
 
 impl<S, E, C> Layer<S> for InboxLayer<E, C> {

@@ -1,11 +1,13 @@
 //! The transactional inbox.
 //!
-//! * [`Inbox`] → [`InboxLayer`] → [`InboxService`], directly inside the idempotency layer's service.
+//! * [`Inbox`] → [`InboxLayer`] → [`InboxService`], directly inside the idempotency layer's service; or
+//!   [`InboxGuard`], around a plain function.
 //! * `run`: one request, until its transaction is committed or its failure is its own; `open`: one
 //!   transaction, from BEGIN to its end.
 //! * [`Transaction`] is what the handler has of it; [`InboxError`] why it was rolled back.
 
 mod error;
+mod guard;
 mod isolation;
 mod layer;
 mod open;
@@ -17,12 +19,13 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use campanile_core::ConfigError;
+use campanile_core::{ConfigError, Namespace};
 use campanile_idempotency::{IdempotencyLayer, LockKeeper, StoreError};
 use tokio::time::Instant;
 
 pub use self::error::InboxError;
 use self::error::Opinion;
+pub use self::guard::InboxGuard;
 pub use self::isolation::Isolation;
 pub use self::layer::InboxLayer;
 pub use self::service::InboxService;
@@ -210,6 +213,18 @@ impl Inbox {
             ));
         }
         Ok(InboxLayer::new(self.clone(), layer.with_classifier(Opinion)))
+    }
+
+    /// Runs plain functions in transactions, each once for its key of this namespace. For other settings
+    /// make an [`InboxGuard`] from a [`layer`](Self::layer).
+    ///
+    /// # Errors
+    /// As [`IdempotencyLayer::new`]'s.
+    pub fn guard<N>(&self, namespace: N) -> Result<InboxGuard, ConfigError>
+    where
+        N: TryInto<Namespace, Error: Into<ConfigError>>,
+    {
+        Ok(self.layer(IdempotencyLayer::new(&self.keeper, namespace, ())?)?.into())
     }
 
     fn store(&self) -> &PgStore {

@@ -5,7 +5,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::{Arc, Weak};
 
-use campanile_core::Request;
+use campanile_core::{Guarded, Request};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Error, Row};
@@ -45,10 +45,12 @@ pub struct Transaction(Weak<Lease>);
 
 /// A request that carries the [`Transaction`] to the handler.
 ///
-/// [`Request`] and [`http::Request`] are such, by their extensions; implement it for a type of your own.
+/// [`Request`], [`http::Request`] and [`Guarded`] are such, by their extensions. Implement it for a request
+/// type of your own; wrap a foreign one in [`Guarded`] by tower's `map_request`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has no room for a transaction",
-    note = "implement `CarryTransaction` for it; `Request` and `http::Request` have room"
+    note = "`Request` and `http::Request` have room; for a type of your own: implement \
+            `CarryTransaction`; for a foreign one: `.map_request(Guarded::new)` outside the layer"
 )]
 pub trait CarryTransaction {
     /// Puts it in, before the handler is called.
@@ -130,6 +132,20 @@ impl Transaction {
         Ok(connection.query_one(&statement, parameters).await?)
     }
 
+    /// The one row of a query, if there is one.
+    ///
+    /// # Errors
+    /// As [`execute`](Self::execute)'s; also if there are more.
+    pub async fn query_opt(
+        &self,
+        statement: &str,
+        parameters: &[&(dyn ToSql + Sync)],
+    ) -> Result<Option<Row>, TransactionError> {
+        let connection = self.connection()?;
+        let statement = connection.0.prepare_cached(statement).await?;
+        Ok(connection.query_opt(&statement, parameters).await?)
+    }
+
     /// Performs statements without parameters, separated by semicolons.
     ///
     /// # Errors
@@ -138,8 +154,26 @@ impl Transaction {
         Ok(self.connection()?.batch_execute(statements).await?)
     }
 
-    /// The connection, for all that `tokio_postgres` can do, and for functions that take one. Let it go
-    /// before the handler answers.
+    /// The connection, for all that `tokio_postgres` can do. Let it go before the handler answers.
+    ///
+    /// What handlers share with others is written over `&impl GenericClient`, which this is, and a client or
+    /// a `tokio_postgres::Transaction` elsewhere:
+    ///
+    /// ```
+    /// use campanile_core::BoxError;
+    /// use campanile_postgres::Transaction;
+    /// use campanile_postgres::tokio_postgres::{Error, GenericClient};
+    ///
+    /// async fn balance(client: &impl GenericClient, account: i64) -> Result<i64, Error> {
+    ///     let sql = "SELECT cents FROM account WHERE id = $1";
+    ///     client.query_one(sql, &[&account]).await?.try_get(0)
+    /// }
+    ///
+    /// async fn look(tx: &Transaction) -> Result<i64, BoxError> {
+    ///     let connection = tx.connection()?;
+    ///     Ok(balance(&*connection, 17).await?)
+    /// }
+    /// ```
     ///
     /// # Errors
     /// [`TransactionError::Ended`].
@@ -183,6 +217,16 @@ impl<B> CarryTransaction for http::Request<B> {
 
     fn transaction(&self) -> Option<&Transaction> {
         self.extensions().get()
+    }
+}
+
+impl<T> CarryTransaction for Guarded<T> {
+    fn set_transaction(&mut self, transaction: Transaction) {
+        Self::extensions_mut(self).insert(transaction);
+    }
+
+    fn transaction(&self) -> Option<&Transaction> {
+        Self::extensions(self).get()
     }
 }
 

@@ -23,6 +23,22 @@ async fn what_the_handler_writes_is_committed_with_its_entry_and_once() {
 }
 
 #[tokio::test]
+async fn a_handler_reads_what_it_has_written_and_one_row_or_none() {
+    let world = World::new().await;
+    let looks = service_fn(async |request: Request<()>| {
+        let cents = async || {
+            let transaction = Transaction::of(&request)?;
+            let row = transaction.query_opt("SELECT cents FROM ledger", &[]).await?;
+            Ok::<Option<i64>, BoxError>(row.map(|row| row.try_get(0)).transpose()?)
+        };
+        let before = cents().await?;
+        insert(&request).await?;
+        Ok::<_, BoxError>((before, cents().await?))
+    });
+    assert_eq!(world.run(looks, "b-1").await.unwrap(), Outcome::Processed((None, Some(100))));
+}
+
+#[tokio::test]
 async fn what_a_failed_handler_wrote_is_gone_and_its_attempt_is_counted() {
     let world = World::new().await;
     let fails = service_fn(async |request: Request<()>| {

@@ -5,6 +5,7 @@
 mod conflicts;
 mod dropping;
 mod effects;
+mod guarding;
 mod lost_commits;
 #[path = "../postgres/support.rs"]
 #[allow(dead_code, reason = "other tests need more of it")]

@@ -1,0 +1,122 @@
+//! The inbox around a plain function.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use campanile_core::{BoxError, BoxableError, Guarded, IntoKey, Outcome};
+use campanile_idempotency::reply::NoReply;
+use campanile_idempotency::{Guard, IdempotencyLayer, ReplyCodec};
+use tower_service::Service;
+
+use super::Inbox;
+use super::layer::InboxLayer;
+use super::run::Run;
+use super::transaction::{CarryTransaction, Transaction};
+
+/// Runs a function once for each key, in a transaction which is committed together with the completion of
+/// the key's entry: a [`Guard`] with an inbox. Made by [`Inbox::guard`], or, for other settings,
+/// [from a layer](Self::from) that the inbox has made.
+///
+/// ```
+/// use campanile_core::{BoxError, Outcome};
+/// use campanile_postgres::{Inbox, PgStore, Transaction};
+///
+/// # #[tokio::main]
+/// # async fn main() -> Result<(), BoxError> {
+/// # let postgres = campanile_test::PgServer::start()?;
+/// # campanile_postgres::migrate(postgres.url()).await?;
+/// # postgres.psql("CREATE TABLE payout (account text, cents bigint)")?;
+/// # let url = postgres.url();
+/// let inbox = Inbox::new(&PgStore::connect(url).await?)?;
+/// let payouts = inbox.guard("payouts")?;
+///
+/// let account = String::from("a-17");
+/// let pay = async |tx: Transaction| {
+///     tx.execute("INSERT INTO payout VALUES ($1, 100)", &[&account]).await?;
+///     Ok::<_, BoxError>(())
+/// };
+/// assert_eq!(payouts.run("payout-1", pay).await?, Outcome::Processed(()));
+/// assert!(payouts.run("payout-1", pay).await?.is_duplicate());
+/// # assert_eq!(postgres.psql("SELECT * FROM payout")?, "a-17|100");
+/// # Ok(())
+/// # }
+/// ```
+pub struct InboxGuard<C = NoReply> {
+    guard: Guard<C>,
+    inbox: Inbox,
+    layer: Arc<IdempotencyLayer<(), C>>,
+}
+
+impl<C> InboxGuard<C> {
+    /// Runs `f` in a transaction under the key's lock, unless the key is COMPLETED. As any handler of the
+    /// inbox it may [run again](Inbox#when-the-handler-runs-again), so it is `Clone`.
+    ///
+    /// # Errors
+    /// A boxed [`IdempotencyError`](campanile_idempotency::IdempotencyError), with the error of `f`, or an
+    /// [`InboxError`](super::InboxError), as a source.
+    ///
+    /// # Cancellation
+    /// As of a handler of the inbox that is dropped: its transaction is rolled back, unless it was to be
+    /// committed already.
+    pub async fn run<F, Fut, T, Err>(&self, key: impl IntoKey, f: F) -> Result<Outcome<T>, BoxError>
+    where
+        F: FnOnce(Transaction) -> Fut + Clone,
+        Fut: Future<Output = Result<T, Err>>,
+        Err: BoxableError,
+        C: ReplyCodec<T>,
+    {
+        let in_transaction = |lock| {
+            let run = Run::new(self.inbox.clone(), self.layer.clone(), lock);
+            run.process(Call, Guarded::new(f))
+        };
+        self.guard.run(key, in_transaction).await
+    }
+}
+
+/// A guard with the layer's settings; its extractor is not used.
+impl<E, C> From<InboxLayer<E, C>> for InboxGuard<C> {
+    fn from(layer: InboxLayer<E, C>) -> Self {
+        let (inbox, layer) = (layer.inbox().clone(), layer.inner().clone().with_key(()));
+        Self { guard: layer.clone().into(), inbox, layer: Arc::new(layer) }
+    }
+}
+
+impl<C> Clone for InboxGuard<C> {
+    fn clone(&self) -> Self {
+        Self { guard: self.guard.clone(), inbox: self.inbox.clone(), layer: self.layer.clone() }
+    }
+}
+
+impl<C> fmt::Debug for InboxGuard<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("InboxGuard")
+            .field("inbox", &self.inbox)
+            .field("layer", &self.layer)
+            .finish()
+    }
+}
+
+/// The service that runs a function.
+struct Call;
+
+impl<F, Fut, T, Err> Service<Guarded<F>> for Call
+where
+    F: FnOnce(Transaction) -> Fut,
+    Fut: Future<Output = Result<T, Err>>,
+{
+    type Response = T;
+    type Error = Err;
+    type Future = Fut;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Err>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, function: Guarded<F>) -> Fut {
+        let transaction = function.transaction().cloned();
+        let transaction = transaction.expect("the inbox puts it in before each run");
+        (function.into_inner())(transaction)
+    }
+}
