@@ -9,6 +9,7 @@
 //! * [`step`]: the protocol's state machine as one pure function over an [`Entry`] and an
 //!   [`Operation`]; every store is held against it.
 //! * [`Outcome`] is what the idempotency layer answers; [`classify`] says what an error means.
+//! * [`Output`] is a message that a handler gives out.
 //! * [`error`]: errors of all crates, and how to find one's own again.
 
 pub mod classify;
@@ -26,6 +27,7 @@ mod lock;
 mod namespace;
 mod operation;
 mod outcome;
+mod output;
 mod record;
 mod reply;
 mod request;
@@ -49,6 +51,7 @@ pub use self::lock::{Lock, Lost};
 pub use self::namespace::Namespace;
 pub use self::operation::{Command, Operation, Retention};
 pub use self::outcome::{Duplicate, Outcome, Parked, Unguarded};
+pub use self::output::Output;
 pub use self::record::{Coordinates, Headers, Record, RecordBuilder, Timestamp};
 #[doc(hidden)]
 pub use self::record::{Interrupt, LetGo};

@@ -159,4 +159,5 @@ pub use self::routes::{NoRoute, Routes};
 pub use self::serve::Serve;
 pub use self::status::{PartitionStatus, Stage, Status};
 pub use self::summary::Summary;
-pub use self::transaction::{IntoOutputs, Output, Outputs, OutputsReply, Transactions};
+pub use self::transaction::{IntoOutputs, Outputs, OutputsReply, Transactions};
+pub use campanile_core::Output;

@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use campanile_core::{BoxError, ConfigError, FencingToken, Lock, Record};
+use campanile_core::{BoxError, ConfigError, FencingToken, Lock, Output, Record};
 use campanile_idempotency::IdempotencyError;
 use futures_util::future::{Either, select};
 use rdkafka::ClientConfig;
@@ -13,7 +13,7 @@ use super::policy::DeadLetter;
 use super::topic::Topic;
 use super::{Cause, HeaderStyle, Letter};
 use crate::given_up::{Burial, leave, skip};
-use crate::publish::{Message, Publisher, Refused};
+use crate::publish::{Publisher, Refused};
 use crate::retry_topics::origin;
 
 /// From this burial on a letter has no payload: one before was interrupted, maybe by its fault. Those
@@ -158,16 +158,15 @@ impl DeadLetters {
         Dead { record, cause, .. }: &Dead,
         token: Option<FencingToken>,
         Form { truncated, timed }: Form,
-    ) -> Message {
+    ) -> Output {
         let letter = Letter { record, group: &self.group, cause, token, truncated };
         let small = |key: &&Bytes| !truncated || key.len() <= KEPT_KEY;
-        Message {
-            topic: topic.clone(),
-            key: record.key().filter(small).cloned(),
-            payload: record.payload().filter(|_| !truncated).cloned(),
-            timestamp: record.timestamp().filter(|_| timed),
-            headers: letter.headers(self.headers),
-        }
+        let mut message = Output::to(topic.clone());
+        message.key = record.key().filter(small).cloned();
+        message.payload = record.payload().filter(|_| !truncated).cloned();
+        message.timestamp = record.timestamp().filter(|_| timed);
+        message.headers = letter.headers(self.headers);
+        message
     }
 }
 

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use campanile_core::{BoxError, BoxableError, Clock, Record};
+use campanile_core::{BoxError, BoxableError, Clock, Output, Record};
 use pin_project_lite::pin_project;
 use tokio::sync::mpsc::UnboundedSender;
 use tracing::Span;
@@ -17,7 +17,6 @@ use super::strand::StrandId;
 use crate::dead_letter::Unburied;
 use crate::error::panic_text;
 use crate::flood::Passage;
-use crate::publish::Message;
 use crate::transaction::Answered;
 
 /// That of the machine.
@@ -28,7 +27,7 @@ const CLOCK: Clock = Clock::boot();
 pub(super) enum Ended {
     /// The service answered.
     Processed {
-        outputs: Vec<Message>,
+        outputs: Vec<Output>,
     },
     /// The service answered, but nobody knows what is to be sent.
     Unsendable(BoxError),

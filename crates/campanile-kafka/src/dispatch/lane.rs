@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use campanile_core::{Coordinates, Record};
+use campanile_core::{Coordinates, Output, Record};
 use tokio::time::Instant;
 
 use super::pace::Pace;
@@ -12,7 +12,6 @@ use super::strand::{Queued, StrandId};
 use crate::budget::Amount;
 use crate::hash::ByNumber;
 use crate::order::Line;
-use crate::publish::Message;
 use crate::retry_topics::Rung;
 use crate::slot::Slot;
 use crate::transaction::Pending;
@@ -126,7 +125,7 @@ impl Lane {
     }
 
     /// What a record of it gives out, counted from now on.
-    pub(super) fn pending(&self, at: Coordinates, outputs: Vec<Message>) -> Pending {
+    pub(super) fn pending(&self, at: Coordinates, outputs: Vec<Output>) -> Pending {
         Pending::new(at, outputs, [self.slot.stock.clone(), self.slot.total.clone()])
     }
 

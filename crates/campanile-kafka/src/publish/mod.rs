@@ -9,7 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use campanile_core::ConfigError;
+use campanile_core::{ConfigError, Output};
 use rdkafka::ClientConfig;
 use rdkafka::config::FromClientConfigAndContext;
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode as Code};
@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 
 use self::context::Acknowledgements;
-pub(crate) use self::message::Message;
+pub(crate) use self::message::{record, size};
 pub(crate) use self::settings::shared as shared_settings;
 pub(crate) use self::terms::Terms;
 use crate::backoff::impatient;
@@ -59,7 +59,7 @@ impl Publisher {
     ///
     /// # Cancellation
     /// Dropped, it tries no more; what was sent may be published.
-    pub(crate) async fn publish(&self, message: &Message) -> Result<(), Refused> {
+    pub(crate) async fn publish(&self, message: &Output) -> Result<(), Refused> {
         let start = Instant::now();
         let mut tries = 0_u32;
         loop {
@@ -90,9 +90,9 @@ impl Publisher {
     }
 
     /// One try. Gives its answer.
-    fn send(&self, message: &Message) -> KafkaResult<oneshot::Receiver<KafkaResult<()>>> {
+    fn send(&self, message: &Output) -> KafkaResult<oneshot::Receiver<KafkaResult<()>>> {
         let (waiting, answer) = oneshot::channel();
-        let sent = self.producer().send(message.record(Box::new(waiting)));
+        let sent = self.producer().send(record(message, Box::new(waiting)));
         sent.map(|()| answer).map_err(|(error, _)| error)
     }
 
@@ -158,9 +158,8 @@ mod tests {
 
     const BUDGET: Duration = Duration::from_secs(2);
 
-    fn message() -> Message {
-        let topic = "dead".into();
-        Message { topic, key: None, payload: None, timestamp: None, headers: Vec::new() }
+    fn message() -> Output {
+        Output::to("dead")
     }
 
     #[tokio::test]

@@ -6,11 +6,10 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use campanile_core::{Coordinates, Record, Timestamp};
+use campanile_core::{Coordinates, Output, Record, Timestamp};
 use tracing::field::{DisplayValue, display};
 
 use crate::millis;
-use crate::publish::Message;
 
 /// Of all of them. In a record that is no copy they mean nothing, and a copy does not take them over.
 const PREFIX: &str = "campanile-origin-";
@@ -23,7 +22,7 @@ const CREATE_TIME: &str = "campanile-origin-create-time";
 const LOG_APPEND_TIME: &str = "campanile-origin-log-append-time";
 
 /// A copy of this record, for this topic.
-pub(super) fn message(record: &Record, topic: Arc<str>) -> Message {
+pub(super) fn message(record: &Record, topic: Arc<str>) -> Output {
     let own = record.headers().iter().filter(|(name, _)| !name.starts_with(PREFIX));
     let mut headers: Vec<(String, Option<Bytes>)> =
         own.map(|(name, value)| (name.to_owned(), value.cloned())).collect();
@@ -37,13 +36,11 @@ pub(super) fn message(record: &Record, topic: Arc<str>) -> Message {
         Some(Timestamp::LogAppendTime(at)) => tell(LOG_APPEND_TIME, millis::of(at).to_string()),
         None => {}
     }
-    Message {
-        topic,
-        key: record.key().cloned(),
-        payload: record.payload().cloned(),
-        timestamp: None,
-        headers,
-    }
+    let mut copy = Output::to(topic);
+    copy.key = record.key().cloned();
+    copy.payload = record.payload().cloned();
+    copy.headers = headers;
+    copy
 }
 
 /// Where a copy's record stood first, for events: by that it is followed. `None` of what is no copy.
@@ -111,7 +108,7 @@ mod tests {
     }
 
     /// What a consumer of the retry topic makes of it.
-    fn read(message: &Message) -> (Origin, Vec<&str>) {
+    fn read(message: &Output) -> (Origin, Vec<&str>) {
         let mut origin = Origin::default();
         let rest = message
             .headers

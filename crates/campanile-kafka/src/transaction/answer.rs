@@ -7,17 +7,16 @@ use std::pin::Pin;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 
-use campanile_core::{BoxError, BoxableError, Coordinates, Outcome, Record};
+use campanile_core::{BoxError, BoxableError, Coordinates, Outcome, Output, Record};
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use super::Outputs;
-use crate::publish::Message;
 use crate::routes::Target;
 
 /// What a service's answer is to the driver: what is to be sent; an error if that is not known, by
 /// which the consumer stops.
-pub(crate) type Answered = Result<Vec<Message>, BoxError>;
+pub(crate) type Answered = Result<Vec<Output>, BoxError>;
 
 /// What a service that is [served in transactions](crate::Consumer::serve_transactional) answers with:
 /// [`Outputs`], or through the idempotency layer an [`Outcome`] of them. Another service is refused:
@@ -174,7 +173,6 @@ mod tests {
     use campanile_core::{Duplicate, Parked, Unguarded};
 
     use super::*;
-    use crate::Output;
 
     fn record(offset: i64) -> Record {
         Record::builder("payments", 0, offset).build()

@@ -25,7 +25,7 @@ mod worker;
 
 pub(crate) use self::answer::Answered;
 pub use self::answer::IntoOutputs;
-pub use self::output::{Output, Outputs};
+pub use self::output::Outputs;
 pub(crate) use self::pending::{Outbox, Pending};
 pub use self::reply::OutputsReply;
 pub(crate) use self::settings::Terms;

@@ -3,23 +3,23 @@
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use campanile_core::Coordinates;
+use campanile_core::{Coordinates, Output};
 
 use crate::budget::{Amount, Stock};
-use crate::publish::Message;
+use crate::publish::size;
 
 /// The outputs of one record that is processed. Dropped, they are counted no more.
 pub(crate) struct Pending {
     pub(crate) at: Coordinates,
-    pub(crate) messages: Vec<Message>,
+    pub(crate) messages: Vec<Output>,
     amount: Amount,
     /// Of the partition, and of all.
     stocks: [Arc<Stock>; 2],
 }
 
 impl Pending {
-    pub(crate) fn new(at: Coordinates, messages: Vec<Message>, stocks: [Arc<Stock>; 2]) -> Self {
-        let bytes = messages.iter().map(Message::size).sum::<usize>() as u64;
+    pub(crate) fn new(at: Coordinates, messages: Vec<Output>, stocks: [Arc<Stock>; 2]) -> Self {
+        let bytes = messages.iter().map(size).sum::<usize>() as u64;
         let amount = Amount { records: 1, bytes };
         stocks.iter().for_each(|stock| stock.put_out(amount));
         Self { at, messages, amount, stocks }
@@ -82,11 +82,10 @@ mod tests {
     use campanile_core::Record;
 
     use super::*;
-    use crate::Output;
 
     fn pending(stocks: &[Arc<Stock>; 2]) -> Pending {
         let record = Record::builder("payments", 0, 7).build();
-        let message = Output::to("invoices").payload("12345").0;
+        let message = Output::to("invoices").payload("12345");
         Pending::new(record.coordinates().clone(), vec![message], stocks.clone())
     }
 

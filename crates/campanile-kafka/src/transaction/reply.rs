@@ -3,13 +3,12 @@
 use std::sync::atomic::Ordering;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use campanile_core::{BoxError, Coordinates, Record, Timestamp, error};
+use campanile_core::{BoxError, Coordinates, Output, Record, Timestamp, error};
 use campanile_idempotency::policy::OnLargeReply;
 use campanile_idempotency::{IdempotencyLayer, ReplyCodec};
 
 use super::Outputs;
 use crate::millis;
-use crate::publish::Message;
 
 /// The first byte. A change of what follows takes another.
 const VERSION: u8 = 1;
@@ -85,20 +84,20 @@ impl ReplyCodec<Outputs> for OutputsReply {
 /// No time is so early.
 const NO_TIME: i64 = i64::MIN;
 
-fn message(from: &mut Bytes) -> Result<Message, BoxError> {
-    let topic = text(from)?.into();
-    let (key, payload) = (option(from)?, option(from)?);
-    let timestamp = match from.try_get_i64()? {
+fn message(from: &mut Bytes) -> Result<Output, BoxError> {
+    let mut output = Output::to(text(from)?);
+    output.key = option(from)?;
+    output.payload = option(from)?;
+    output.timestamp = match from.try_get_i64()? {
         NO_TIME => None,
         millis => {
             Some(Timestamp::CreateTime(millis::time(millis).ok_or("a time beyond all clocks")?))
         }
     };
-    let mut headers = Vec::new();
     for _ in 0..length(from)? {
-        headers.push((text(from)?, option(from)?));
+        output.headers.push((text(from)?, option(from)?));
     }
-    Ok(Message { topic, key, payload, timestamp, headers })
+    Ok(output)
 }
 
 fn millis_of(timestamp: Timestamp) -> i64 {
@@ -166,7 +165,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::Output;
 
     fn outputs() -> Outputs {
         let at = Record::builder("payments", 3, 42).build();

@@ -16,6 +16,7 @@ use super::producer::{Deliveries, Refused};
 use super::settings::Terms;
 use super::trouble::{self, Cure};
 use crate::error::{ConsumerError, chain};
+use crate::publish;
 
 /// How long one call may wait for the brokers. Then it is made again, unless nobody waits any more.
 const CALL: Duration = Duration::from_secs(2);
@@ -183,7 +184,7 @@ impl Worker {
     fn send(&self, batch: &Batch) -> Result<(), Failure> {
         for (number, pending) in batch.pending().enumerate() {
             for message in &pending.messages {
-                let mut record = message.record(number);
+                let mut record = publish::record(message, number);
                 while let Err((error, same)) = self.producer.send(record) {
                     if error.rdkafka_error_code() != Some(Code::QueueFull) {
                         let topic = same.topic.to_owned();

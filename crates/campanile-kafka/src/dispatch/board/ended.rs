@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use campanile_core::{BoxError, Record};
+use campanile_core::{BoxError, Output, Record};
 use campanile_idempotency::{Backoff, Settled};
 use tracing::field::debug;
 
@@ -13,7 +13,6 @@ use crate::dispatch::strand::{State, StrandId};
 use crate::dispatch::trouble::{STORE, waits_for};
 use crate::error::{ConsumerError, chain};
 use crate::given_up::{Burial, Fate};
-use crate::publish::Message;
 use crate::retry_topics::origin;
 use crate::verdict::{Verdict, asked_the_store, judge};
 
@@ -179,7 +178,7 @@ impl Board {
         self.list(id);
     }
 
-    fn finish(&mut self, id: StrandId, outputs: Vec<Message>) {
+    fn finish(&mut self, id: StrandId, outputs: Vec<Output>) {
         let far = self.far();
         let head = self.head(id);
         let (delivery, amount) = (head.delivery, head.amount());
