@@ -159,11 +159,11 @@ impl PgConfig {
     }
 
     fn pool_of(&self, connections: usize, settings: &str) -> Result<Pool, ConnectError> {
+        let config = self.parsed()?;
         #[cfg(feature = "tls")]
         let connector = self.certificates.connector()?;
         #[cfg(not(feature = "tls"))]
-        let connector = tokio_postgres::NoTls;
-        let config = self.parsed()?;
+        let connector = crate::tls::without(&config)?;
         Ok(Pool::new(config, connector, connections, self.connect_timeout, settings))
     }
 

@@ -83,10 +83,11 @@ impl ConnectError {
     /// What the library says of an option quotes it, which may be a part of a password with a space.
     pub(crate) fn url(error: tokio_postgres::Error) -> Self {
         const TLS: &str = "`sslmode` is `disable`, `prefer` or `require`, and certificates are given by \
-            `PgConfig::with_ca` and `PgConfig::with_client_certificate` (feature `tls`); the server's is \
-            verified in any case";
-        const OTHER: &str = "an option is unknown or its value cannot be read; in `key=value` pairs, a \
-            value with a space stands in single quotes";
+            `PgConfig::with_ca` and `PgConfig::with_client_certificate` (feature `tls`, of the crate \
+            `campanile` `postgres-tls`); the server's is verified in any case";
+        const OTHER: &str = "it is not of the form postgres://[user[:password]@]host[:port][/database], or \
+            an option is unknown or its value cannot be read; in `key=value` pairs, a value with a space \
+            stands in single quotes";
         let said = find_text(&error);
         let of_tls = ["`sslmode`", "`sslrootcert`", "`sslcert`", "`sslkey`"];
         let is_of_tls = of_tls.iter().any(|name| said.contains(name));
@@ -155,10 +156,7 @@ impl fmt::Display for ConnectError {
         const MIGRATE: &str =
             "run `campanile_postgres::migrate`, or the SQL files of `campanile-sql`";
         match self {
-            Self::Url { .. } => f.write_str(
-                "the URL of Postgres is not of the form \
-                 postgres://[user[:password]@]host[:port][/database]",
-            ),
+            Self::Url { .. } => f.write_str("the URL of Postgres cannot be used"),
             Self::Certificate { .. } => f.write_str("the certificates cannot be used"),
             Self::Untrusted { address, .. } => {
                 write!(
