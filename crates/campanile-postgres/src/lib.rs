@@ -68,8 +68,8 @@ mod told;
 pub use self::config::PgConfig;
 pub use self::error::ConnectError;
 pub use self::inbox::{
-    CarryTransaction, Connection, Inbox, InboxError, InboxGuard, InboxLayer, InboxService,
-    Isolation, Transaction, TransactionError,
+    CarryTransaction, CloneableRequest, Connection, Inbox, InboxError, InboxGuard, InboxLayer,
+    InboxService, Isolation, Transaction, TransactionError,
 };
 pub use self::migrate::migrate;
 pub use self::store::PgStore;

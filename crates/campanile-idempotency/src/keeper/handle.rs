@@ -125,8 +125,8 @@ pub struct Report {
 /// What a layer can be made of: any [`Store`], for which it starts a keeper, or a [`LockKeeper`].
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a store",
-    note = "use `MemoryStore`, `RedisStore`, a `LockKeeper`, or implement `Store` \
-            (or `EntryStore`, with `Stepped`)"
+    note = "use `MemoryStore`, `RedisStore`, `PgStore`, a `LockKeeper` (of an `Inbox`: `inbox.keeper()`), \
+            or implement `Store` (or `EntryStore`, with `Stepped`)"
 )]
 pub trait IntoKeeper: sealed::Sealed {
     /// The keeper.

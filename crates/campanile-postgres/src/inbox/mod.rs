@@ -28,7 +28,7 @@ use self::error::Opinion;
 pub use self::guard::InboxGuard;
 pub use self::isolation::Isolation;
 pub use self::layer::InboxLayer;
-pub use self::service::InboxService;
+pub use self::service::{CloneableRequest, InboxService};
 pub use self::transaction::{CarryTransaction, Connection, Transaction, TransactionError};
 use crate::PgStore;
 use crate::pool::Pool;

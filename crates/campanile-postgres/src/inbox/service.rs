@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use campanile_core::{BoxError, BoxableError, CarryLock};
-use campanile_idempotency::{IdempotencyLayer, ReplyCodec};
+use campanile_idempotency::{CloneableService, IdempotencyLayer, ReplyCodec};
 use tower_service::Service;
 
 use super::Inbox;
@@ -22,6 +22,16 @@ pub struct InboxService<S, E, C> {
     layer: Arc<IdempotencyLayer<E, C>>,
 }
 
+/// A request that is `Clone`: implemented for all that are, and there for its message.
+#[diagnostic::on_unimplemented(
+    message = "an inbox may run a handler again, so its request must be `Clone`, and `{Self}` is not",
+    note = "derive `Clone` for its body"
+)]
+pub trait CloneableRequest: Clone {}
+
+#[diagnostic::do_not_recommend]
+impl<R: Clone> CloneableRequest for R {}
+
 impl<S, E, C> InboxService<S, E, C> {
     pub(super) fn new(inner: S, inbox: Inbox, layer: Arc<IdempotencyLayer<E, C>>) -> Self {
         Self { inner, inbox, layer }
@@ -30,8 +40,8 @@ impl<S, E, C> InboxService<S, E, C> {
 
 impl<S, R, E, C> Service<R> for InboxService<S, E, C>
 where
-    R: CarryLock + CarryTransaction + Clone + Send + 'static,
-    S: Service<R> + Clone + Send + 'static,
+    R: CarryLock + CarryTransaction + CloneableRequest + Send + 'static,
+    S: Service<R> + CloneableService + Send + 'static,
     S::Response: Send,
     S::Error: BoxableError,
     S::Future: Send,
