@@ -4,7 +4,7 @@ use crate::progress::{Progress, cargo};
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 
-/// Kafka and Redis to play with.
+/// Kafka, Redis and Postgres to play with.
 pub(crate) fn servers(progress: &Progress, args: &[OsString]) -> Result {
     install(progress)?;
     let mut command = cargo();

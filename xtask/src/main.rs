@@ -25,8 +25,9 @@ cargo xtask <command>
             ran and passed. CI runs this.
   install   only installs what is missing: Redis, Postgres, Java, Maven and C tools by apt-get (as
             root; else it names the command), and Apache Kafka's jars by Maven into a cache folder.
-  servers [--kafka-port PORT] [--redis-port PORT]
-            starts Kafka and Redis to play with, until Ctrl-C. Their data goes with them.
+  servers [--kafka-port PORT] [--redis-port PORT] [--postgres-port PORT]
+            starts Kafka, Redis and Postgres, with Campanile's schema, to play with, until Ctrl-C.
+            Their data goes with them.
   bench [core|redis|postgres|driver] [--json FILE]
             the benchmarks.
   soak [redis|postgres|driver]

@@ -1,8 +1,11 @@
-//! Kafka and Redis to play with: `cargo xtask servers [--kafka-port PORT] [--redis-port PORT]`.
+//! Kafka, Redis and Postgres to play with:
+//! `cargo xtask servers [--kafka-port PORT] [--redis-port PORT] [--postgres-port PORT]`.
 //!
-//! Prints their addresses once they answer, and stops them at Ctrl-C. Their data goes with them.
+//! Prints their addresses once they answer, and stops them at Ctrl-C. Their data goes with them. Postgres
+//! has the schema of Campanile.
 
-use campanile_test::{KafkaServer, RedisServer};
+use campanile_sql::MIGRATIONS;
+use campanile_test::{KafkaServer, PgServer, RedisServer};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::error::Error;
@@ -11,6 +14,7 @@ use std::net::{Ipv4Addr, TcpListener};
 /// The ports that clients know by themselves.
 const KAFKA: u16 = 9092;
 const REDIS: u16 = 6379;
+const POSTGRES: u16 = 5432;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let ports = Ports::from_args()?;
@@ -25,13 +29,23 @@ fn main() -> Result<(), Box<dyn Error>> {
     if let Some(port) = ports.kafka.or(default_port(KAFKA)) {
         kafka = kafka.port(port);
     }
+    let mut postgres = PgServer::builder();
+    if let Some(port) = ports.postgres.or(default_port(POSTGRES)) {
+        postgres = postgres.port(port);
+    }
     eprintln!("starting Redis");
     let redis = redis.start()?;
+    eprintln!("starting Postgres");
+    let postgres = postgres.start()?;
+    for (_, migration) in MIGRATIONS {
+        postgres.psql(migration)?;
+    }
     eprintln!("starting Kafka");
     let kafka = kafka.start()?;
 
     println!("export CAMPANILE_BROKER={}", kafka.bootstrap());
     println!("export CAMPANILE_REDIS={}", redis.url());
+    println!("export CAMPANILE_POSTGRES={}", postgres.url());
     eprintln!("to send a record: cargo run -p campanile-test --example produce -- TOPIC PAYLOAD");
     eprintln!("Ctrl-C stops them");
     signals.forever().next();
@@ -44,6 +58,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 struct Ports {
     kafka: Option<u16>,
     redis: Option<u16>,
+    postgres: Option<u16>,
 }
 
 impl Ports {
@@ -55,6 +70,7 @@ impl Ports {
             match arg {
                 Arg::Long("kafka-port") => ports.kafka = Some(args.value()?.parse()?),
                 Arg::Long("redis-port") => ports.redis = Some(args.value()?.parse()?),
+                Arg::Long("postgres-port") => ports.postgres = Some(args.value()?.parse()?),
                 _ => return Err(arg.unexpected()),
             }
         }

@@ -10,6 +10,7 @@ use std::path::Path;
 /// How a [`PgServer`] is started; made by [`PgServer::builder`].
 #[derive(Clone, Debug, Default)]
 pub struct PgServerBuilder {
+    port: Option<u16>,
     pub(super) password: Option<String>,
     is_durable: bool,
     /// Of TLS, as PEM: the certificate, its key, and the authority of the clients.
@@ -22,6 +23,13 @@ impl PgServerBuilder {
     /// Default: no, because most tests want speed, and what a killed process has written stays.
     pub fn durable(mut self, durable: bool) -> Self {
         self.is_durable = durable;
+        self
+    }
+
+    /// The port on 127.0.0.1. Default: a free one, and another one if it is taken in between; a
+    /// port of your own that is taken is an error.
+    pub fn port(mut self, port: u16) -> Self {
+        self.port = Some(port);
         self
     }
 
@@ -67,8 +75,11 @@ impl PgServerBuilder {
     /// the end of its log.
     pub fn start(self) -> Result<PgServer, ServerError> {
         let programs = Programs::find()?;
-        let server =
-            port::with_free_port(|port| PgServer::launch(self.clone(), programs.clone(), port))?;
+        let launch = |port| PgServer::launch(self.clone(), programs.clone(), port);
+        let server = match self.port {
+            Some(port) => launch(port)?,
+            None => port::with_free_port(launch)?,
+        };
         if let Some(password) = &self.password {
             server.psql(&format!("ALTER ROLE postgres PASSWORD '{password}'"))?;
         }
