@@ -182,6 +182,49 @@ async fn what_was_completed_and_not_committed_is_sent_by_who_comes_next_without_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_a_handler_that_is_dropped_and_of_what_comes_after_it_nothing_is_sent_but_by_the_next() {
+    let kafka = kafka();
+    let config = kafka.consumer_config("g");
+    let log = Log::default();
+    let inner = log.clone();
+    let hangs_at_the_first = service_fn(move |record: Record| {
+        let log = inner.clone();
+        async move {
+            log.push(&record);
+            if (record.partition(), record.offset()) == (0, 0) {
+                std::future::pending::<()>().await;
+            }
+            Ok::<_, BoxError>(invoice(&record))
+        }
+    });
+    let billing = || billing(&config).with_order(Order::none());
+    let dropped = start(billing().serve_transactional(hangs_at_the_first, transactions()));
+    log.reaches(ALL).await;
+    dropped.drop().await;
+    let of_the_first =
+        |invoices: &[String]| invoices.iter().filter(|i| i.starts_with("0-")).count();
+    assert_eq!(of_the_first(&invoices(&config)), 0);
+    let next = start(billing().serve_transactional(biller(&log), transactions()));
+    until_sent(&config, "all are sent", |sent| of_the_first(sent) >= RECORDS).await;
+    next.stop().await.unwrap();
+    assert_eq!(of_the_first(&invoices(&config)), RECORDS);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_record_that_comes_again_and_whose_entry_the_store_has_lost_is_billed_again() {
+    let kafka = kafka();
+    let config = kafka.consumer_config("g");
+    let log = Log::default();
+    for (store, sent) in [(MemoryStore::new(), ALL), (MemoryStore::new(), 2 * ALL)] {
+        let service = guarded(&log, store);
+        let serving = start(billing(&config).serve_transactional(service, transactions()));
+        until_sent(&config, "all are sent", |invoices| invoices.len() >= sent).await;
+        serving.stop().await.unwrap();
+        assert_eq!((invoices(&config).len(), log.len()), (sent, sent));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_duplicate_that_stands_elsewhere_has_no_outputs_of_its_own() {
     let kafka = kafka();
     let config = kafka.consumer_config("g");

@@ -5,6 +5,7 @@
 mod conflicts;
 mod dropping;
 mod effects;
+mod failover;
 mod guarding;
 mod lost_commits;
 #[path = "../postgres/support.rs"]

@@ -1,0 +1,62 @@
+//! A server that dies with what its replica has not received.
+
+use std::time::Duration;
+
+use campanile_core::{Outcome, key};
+use campanile_idempotency::IdempotencyLayer;
+use campanile_postgres::{Inbox, PgStore, migrate};
+use campanile_test::{PgServer, eventually};
+use tower::{Layer, ServiceExt, service_fn};
+
+use crate::support::patient;
+use crate::world::{LONG, book, request};
+
+const BOOKED: &str = "SELECT count(*) FROM ledger";
+
+/// Waits until the server answers the query so.
+fn until(server: &PgServer, query: &str, answer: &str) {
+    let has_come = || server.psql(query).is_ok_and(|it| it == answer).then_some(());
+    eventually(LONG, has_come).unwrap_or_else(|| panic!("not within {LONG:?}: {query}"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_effect_that_a_failover_loses_is_lost_with_its_entry_and_done_once_in_what_is_left() {
+    let mut primary = PgServer::start().unwrap();
+    migrate(patient(&primary.url())).await.unwrap();
+    primary.psql("CREATE TABLE ledger (key text NOT NULL, cents bigint NOT NULL)").unwrap();
+    let replica = primary.replica().unwrap();
+    let url = format!("postgres://postgres@{},{}/postgres", primary.addr(), replica.addr());
+    let inbox = Inbox::new(&PgStore::connect(patient(&url)).await.unwrap()).unwrap();
+    let once = IdempotencyLayer::new(inbox.keeper(), "ledger", key::header("id")).unwrap();
+    let ledger = inbox.layer(once).unwrap().layer(service_fn(book));
+    let run = |id| ledger.clone().oneshot(request(id));
+
+    assert_eq!(run("kept").await.unwrap(), Outcome::Processed(()));
+    until(&replica, BOOKED, "1");
+    // From here on it receives nothing.
+    replica.psql("ALTER SYSTEM SET primary_conninfo = ''").unwrap();
+    replica.psql("SELECT pg_reload_conf()").unwrap();
+    until(&primary, "SELECT count(*) FROM pg_stat_replication", "0");
+    assert_eq!(run("lost").await.unwrap(), Outcome::Processed(()));
+
+    primary.kill().unwrap();
+    replica.psql("SELECT pg_promote()").unwrap();
+    until(&replica, "SELECT pg_is_in_recovery()", "f");
+    // Both records come again.
+    let again = |id| async move {
+        loop {
+            match run(id).await {
+                Ok(outcome) => return outcome.is_duplicate(),
+                // As long as the new server is not found.
+                Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+            }
+        }
+    };
+    assert!(again("kept").await);
+    assert!(!again("lost").await);
+    assert!(again("lost").await);
+    assert_eq!(
+        replica.psql("SELECT key, count(*) FROM ledger GROUP BY 1 ORDER BY 1").unwrap(),
+        "kept|1\nlost|1"
+    );
+}
