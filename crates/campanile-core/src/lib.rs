@@ -17,6 +17,8 @@ pub mod clock;
 pub mod error;
 pub mod key;
 pub mod limits;
+#[doc(hidden)]
+pub mod millis;
 
 mod carry;
 pub mod decode;

@@ -126,7 +126,6 @@ mod hash;
 mod health;
 mod intake;
 mod log;
-mod millis;
 mod order;
 mod publish;
 mod retention;

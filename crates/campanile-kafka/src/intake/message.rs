@@ -1,11 +1,10 @@
 //! From librdkafka's message to a record of our own.
 
 use bytes::Bytes;
-use campanile_core::{Record, Timestamp};
+use campanile_core::{Record, Timestamp, millis};
 
 use super::Received;
 use super::native::fetched::Message;
-use crate::millis;
 use crate::retry_topics::{self, Origin};
 use crate::slot::Slot;
 

@@ -1,12 +1,10 @@
 //! A message as librdkafka takes it.
 
 use bytes::Bytes;
-use campanile_core::{Output, Timestamp};
+use campanile_core::{Output, Timestamp, millis};
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::BaseRecord;
 use rdkafka::util::IntoOpaque;
-
-use crate::millis;
 
 /// With what its delivery tells of it.
 pub(crate) fn record<O: IntoOpaque>(output: &Output, opaque: O) -> BaseRecord<'_, [u8], [u8], O> {

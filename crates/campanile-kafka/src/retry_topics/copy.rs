@@ -6,10 +6,8 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use campanile_core::{Coordinates, Output, Record, Timestamp};
+use campanile_core::{Coordinates, Output, Record, Timestamp, millis};
 use tracing::field::{DisplayValue, display};
-
-use crate::millis;
 
 /// Of all of them. In a record that is no copy they mean nothing, and a copy does not take them over.
 const PREFIX: &str = "campanile-origin-";

@@ -3,12 +3,11 @@
 use std::sync::atomic::Ordering;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use campanile_core::{BoxError, Coordinates, Output, Record, Timestamp, error};
+use campanile_core::{BoxError, Coordinates, Output, Record, Timestamp, error, millis};
 use campanile_idempotency::policy::OnLargeReply;
 use campanile_idempotency::{IdempotencyLayer, ReplyCodec};
 
 use super::Outputs;
-use crate::millis;
 
 /// The first byte. A change of what follows takes another.
 const VERSION: u8 = 1;

@@ -5,10 +5,9 @@
 //! numbers big-endian as `ByteBuffer.putInt` and `putLong` do.
 
 use bytes::Bytes;
-use campanile_core::Timestamp;
+use campanile_core::{Timestamp, millis};
 
 use super::{Header, Letter, put};
-use crate::millis;
 
 /// Of all that a dead letter has, those for its key's deserialization included.
 pub(super) const PREFIX: &str = "kafka_dlt-";

@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 /// The time of so many; `None` if the platform cannot tell it. A producer can send any.
-pub(crate) fn time(millis: i64) -> Option<SystemTime> {
+pub fn time(millis: i64) -> Option<SystemTime> {
     let distance = Duration::from_millis(millis.unsigned_abs());
     if millis < 0 {
         SystemTime::UNIX_EPOCH.checked_sub(distance)
@@ -13,7 +13,7 @@ pub(crate) fn time(millis: i64) -> Option<SystemTime> {
 }
 
 /// How many a time is. One that is beyond what Kafka can count is the last that it can.
-pub(crate) fn of(time: SystemTime) -> i64 {
+pub fn of(time: SystemTime) -> i64 {
     let number = |distance: Duration| i64::try_from(distance.as_millis()).unwrap_or(i64::MAX);
     match time.duration_since(SystemTime::UNIX_EPOCH) {
         Ok(after) => number(after),
