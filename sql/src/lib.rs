@@ -11,8 +11,11 @@
 //! ```
 
 /// What leads to each version, in their order. Each is run in one transaction.
-pub const MIGRATIONS: &[(i32, &str)] =
-    &[(1, include_str!("../0001_entries.sql")), (2, include_str!("../0002_inbox.sql"))];
+pub const MIGRATIONS: &[(i32, &str)] = &[
+    (1, include_str!("../0001_entries.sql")),
+    (2, include_str!("../0002_inbox.sql")),
+    (3, include_str!("../0003_outbox.sql")),
+];
 
 /// The version of the schema that all of them lead to.
 pub const VERSION: i32 = MIGRATIONS[MIGRATIONS.len() - 1].0;

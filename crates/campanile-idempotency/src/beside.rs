@@ -45,7 +45,12 @@ impl<E, C> IdempotencyLayer<E, C> {
     }
 
     fn command(&self, lock: &Lock, operation: Operation) -> Command {
-        let key = StoreKey::new(self.guard.namespace.clone(), lock.key().clone());
-        Command { key, operation, retention: self.terms.retention }
+        Command { key: self.store_key(lock), operation, retention: self.terms.retention }
+    }
+
+    /// Under which the store keeps the entry of this lock.
+    #[doc(hidden)]
+    pub fn store_key(&self, lock: &Lock) -> StoreKey {
+        StoreKey::new(self.guard.namespace.clone(), lock.key().clone())
     }
 }

@@ -66,9 +66,9 @@ async fn session(client: &Client) -> Result<Option<String>, tokio_postgres::Erro
 
 /// The functions that the user may not call, those that are not there among them.
 async fn refused(client: &Client) -> Result<Vec<String>, tokio_postgres::Error> {
-    const NAMES: [&str; 11] = [
+    const NAMES: [&str; 13] = [
         "acquire", "renew", "complete", "adopt", "fail", "release", "cancel", "reject", "redrive",
-        "sweep", "conclude",
+        "sweep", "conclude", "publish", "relay",
     ];
     const REFUSED: &str = "SELECT name FROM unnest($1::text[]) AS name WHERE NOT EXISTS ( \
         SELECT FROM pg_catalog.pg_proc p WHERE p.proname = name \

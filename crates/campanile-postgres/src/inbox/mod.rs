@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use campanile_core::{ConfigError, Namespace};
 use campanile_idempotency::{IdempotencyLayer, LockKeeper, StoreError};
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 pub use self::error::InboxError;
@@ -30,8 +31,10 @@ pub use self::isolation::Isolation;
 pub use self::layer::InboxLayer;
 pub use self::service::{CloneableRequest, InboxService};
 pub use self::transaction::{CarryTransaction, Connection, Transaction, TransactionError};
-use crate::PgStore;
+use crate::outbox::Outgoing;
 use crate::pool::Pool;
+use crate::seldom::Seldom;
+use crate::{PgConfig, PgStore};
 
 /// Runs handlers in transactions of Postgres, each of which is committed together with the completion of
 /// its entry: **one effect in this database for each key**, whatever dies. What a handler commits by itself
@@ -128,7 +131,9 @@ use crate::pool::Pool;
 pub struct Inbox {
     shared: Arc<Shared>,
     keeper: LockKeeper,
-    told: Arc<Mutex<Option<Instant>>>,
+    told: Arc<Mutex<Seldom>>,
+    /// Told of each commit that has written a message to the outbox.
+    written: Arc<Notify>,
 }
 
 #[derive(Clone)]
@@ -156,7 +161,7 @@ impl Inbox {
             max_wait: Duration::from_secs(10),
             max_reruns: 10,
         };
-        Ok(Self { shared: Arc::new(shared), keeper, told: Arc::default() })
+        Ok(Self { shared: Arc::new(shared), keeper, told: Arc::default(), written: Arc::default() })
     }
 
     /// The most transactions at a time. Default: 16. A handler for which there is no connection waits
@@ -249,10 +254,8 @@ impl Inbox {
 
     /// Tells why handlers have to wait, not each time.
     fn tell(&self, error: &StoreError) {
-        const PAUSE: Duration = Duration::from_secs(60);
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        if told.is_none_or(|told| told.elapsed() > PAUSE) {
-            *told = Some(Instant::now());
+        if told.is_due(Instant::now()) {
             tracing::warn!(
                 error = error as &dyn std::error::Error,
                 "handlers wait for connections: `Inbox::with_connections` says how many there are, \
@@ -261,9 +264,24 @@ impl Inbox {
         }
     }
 
+    /// What this has written is committed.
+    fn announce(&self, outgoing: &Outgoing) {
+        if outgoing.has_any() {
+            self.written.notify_one();
+        }
+    }
+
+    pub(crate) fn written(&self) -> &Arc<Notify> {
+        &self.written
+    }
+
+    pub(crate) fn config(&self) -> &PgConfig {
+        &self.shared.store.0.config
+    }
+
     /// What BEGIN and each end of a transaction may take.
     fn limit(&self) -> Duration {
-        self.shared.store.0.config.command_timeout
+        self.config().command_timeout
     }
 }
 

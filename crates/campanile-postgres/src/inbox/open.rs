@@ -15,6 +15,7 @@ use super::error::InboxError;
 use super::isolation::Isolation;
 use super::transaction::Transaction;
 use crate::call::retention_micros;
+use crate::outbox::Outgoing;
 use crate::pool::Lease;
 
 /// A connection with its transaction. Dropped, it is closed, which rolls back.
@@ -75,8 +76,8 @@ impl Open {
     }
 
     /// For the handler.
-    pub(super) fn handle(&self) -> Transaction {
-        Transaction::new(&self.lease)
+    pub(super) fn handle(&self, outgoing: &Arc<Outgoing>) -> Transaction {
+        Transaction::new(&self.lease, outgoing)
     }
 
     /// Rolls it back, and gives the connection back; closes it where that is not to be had. Says whether

@@ -20,6 +20,7 @@ use super::error::InboxError;
 use super::open::{NotCommitted, Open, is_conflict, is_stale};
 use super::transaction::CarryTransaction;
 use crate::failure::explained;
+use crate::outbox::Outgoing;
 use crate::pool::Lease;
 
 /// Who waits longer for a connection is told of.
@@ -99,7 +100,9 @@ impl<E, C> Run<E, C> {
         C: ReplyCodec<S::Response>,
     {
         let open = self.open().await?;
-        request.set_transaction(open.handle());
+        let key = self.lock.as_ref().map(|lock| self.layer.store_key(lock));
+        let outgoing = Arc::new(Outgoing::of(key));
+        request.set_transaction(open.handle(&outgoing));
         let interrupt = request.interrupt();
         // Called when BEGIN has been sent, and not before.
         let handler = async { service.call(request).await.map_err(Into::<BoxError>::into) };
@@ -123,7 +126,9 @@ impl<E, C> Run<E, C> {
         let Some(lock) = &self.lock else {
             // There is no entry that could tell, and no record of it, so nothing to wait for.
             let committed = open.commit().await;
-            return committed.map(|()| reply).map_err(|not| self.unrecorded(not));
+            committed.map_err(|not| self.unrecorded(not))?;
+            self.inbox.announce(&outgoing);
+            return Ok(reply);
         };
         let record = interrupt.as_ref().map(Interrupt::record);
         let completion = match self.layer.completion(lock, record, &reply) {
@@ -145,6 +150,7 @@ impl<E, C> Run<E, C> {
                 return Err(Failed(undone(InboxError::CommittedBefore).into()));
             }
         };
+        self.inbox.announce(&outgoing);
         if let Operation::Complete { reply, .. } = completion.operation {
             lock.complete(Completion { reply, at });
         }

@@ -10,6 +10,7 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Error, Row};
 
+use crate::outbox::Outgoing;
 use crate::pool::Lease;
 
 /// The transaction in which the inbox runs a handler: what is written through it is committed together
@@ -41,7 +42,10 @@ use crate::pool::Lease;
 /// A query that is dropped may have been performed. It is rolled back with the rest if the handler is
 /// dropped, too.
 #[derive(Clone)]
-pub struct Transaction(Weak<Lease>);
+pub struct Transaction {
+    lease: Weak<Lease>,
+    pub(crate) outgoing: Arc<Outgoing>,
+}
 
 /// A request that carries the [`Transaction`] to the handler.
 ///
@@ -83,8 +87,8 @@ impl Transaction {
         request.transaction().ok_or(TransactionError::Ended)
     }
 
-    pub(super) fn new(lease: &Arc<Lease>) -> Self {
-        Self(Arc::downgrade(lease))
+    pub(super) fn new(lease: &Arc<Lease>, outgoing: &Arc<Outgoing>) -> Self {
+        Self { lease: Arc::downgrade(lease), outgoing: outgoing.clone() }
     }
 
     /// Performs a statement, and says how many rows it has changed.
@@ -178,7 +182,7 @@ impl Transaction {
     /// # Errors
     /// [`TransactionError::Ended`].
     pub fn connection(&self) -> Result<Connection, TransactionError> {
-        self.0.upgrade().map(Connection).ok_or(TransactionError::Ended)
+        self.lease.upgrade().map(Connection).ok_or(TransactionError::Ended)
     }
 }
 
@@ -259,7 +263,7 @@ impl StdError for TransactionError {
 
 impl fmt::Debug for Transaction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Transaction").field("is_open", &(self.0.strong_count() > 0)).finish()
+        f.debug_struct("Transaction").field("is_open", &(self.lease.strong_count() > 0)).finish()
     }
 }
 

@@ -1,0 +1,140 @@
+//! Brokers that take messages, or do not, as a test says.
+
+use std::collections::HashSet;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Poll};
+
+use campanile_core::{BoxError, Output};
+use tokio::sync::Notify;
+use tokio::task::yield_now;
+use tokio::time::timeout;
+use tower::Service;
+
+use crate::world::LONG;
+
+/// Keeps what was published, in the order of the acknowledgements.
+#[derive(Clone, Default)]
+pub(crate) struct Brokers(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    published: Vec<Output>,
+    /// Keys and topics that are refused.
+    refusing: HashSet<String>,
+    refused: usize,
+    at_work: HashSet<(String, String)>,
+    most_at_work: usize,
+}
+
+impl Brokers {
+    /// Refuses messages of this key or topic from now on.
+    pub(crate) fn refuse(&self, name: &str) {
+        self.state().refusing.insert(name.to_owned());
+    }
+
+    pub(crate) fn accept(&self, name: &str) {
+        self.state().refusing.remove(name);
+    }
+
+    /// How often they have refused one.
+    pub(crate) fn refused(&self) -> usize {
+        self.state().refused
+    }
+
+    /// Of how many keys they had a message at the same time.
+    pub(crate) fn most_at_work(&self) -> usize {
+        self.state().most_at_work
+    }
+
+    pub(crate) fn published(&self) -> Vec<Output> {
+        self.state().published.clone()
+    }
+
+    /// The payloads of this key, in their order.
+    pub(crate) fn of(&self, key: &str) -> Vec<String> {
+        let published = self.published().into_iter();
+        published.filter(|output| text(&output.key) == key).map(|it| text(&it.payload)).collect()
+    }
+
+    /// Waits until this is so.
+    pub(crate) async fn wait_until(&self, is_so: impl Fn(&Self) -> bool) {
+        let come = async {
+            loop {
+                let changed = self.0.changed.notified();
+                if is_so(self) {
+                    return;
+                }
+                changed.await;
+            }
+        };
+        if timeout(LONG, come).await.is_err() {
+            panic!("not within {LONG:?}; published: {:?}", self.published());
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap()
+    }
+}
+
+/// What a part of a message says; nothing, where it has none.
+pub(crate) fn text(bytes: &Option<bytes::Bytes>) -> String {
+    bytes.as_ref().map(|bytes| String::from_utf8_lossy(bytes).into_owned()).unwrap_or_default()
+}
+
+impl Service<Output> for Brokers {
+    type Response = ();
+    type Error = BoxError;
+    type Future = Pin<Box<dyn Future<Output = Result<(), BoxError>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, output: Output) -> Self::Future {
+        let brokers = self.clone();
+        Box::pin(async move {
+            let (topic, key) = (output.topic.to_string(), text(&output.key));
+            let at_work = AtWork::begin(&brokers, (topic.clone(), key.clone()));
+            yield_now().await;
+            let mut state = brokers.state();
+            let is_refused = [topic, key].iter().any(|name| state.refusing.contains(name));
+            match is_refused {
+                true => state.refused += 1,
+                false => state.published.push(output),
+            }
+            drop(state);
+            drop(at_work);
+            brokers.0.changed.notify_waiters();
+            if is_refused { Err("as they were told to".into()) } else { Ok(()) }
+        })
+    }
+}
+
+/// A message that is on its way.
+struct AtWork<'a>(&'a Brokers, (String, String));
+
+impl<'a> AtWork<'a> {
+    fn begin(brokers: &'a Brokers, of: (String, String)) -> Self {
+        let mut state = brokers.state();
+        let is_first = of.1.is_empty() || state.at_work.insert(of.clone());
+        state.most_at_work = state.most_at_work.max(state.at_work.len());
+        drop(state);
+        assert!(is_first, "two of {of:?} at the same time");
+        Self(brokers, of)
+    }
+}
+
+impl Drop for AtWork<'_> {
+    fn drop(&mut self) {
+        self.0.state().at_work.remove(&self.1);
+    }
+}

@@ -1,0 +1,118 @@
+//! An inbox whose handlers publish, and its relay.
+
+use std::time::Duration;
+
+use campanile_core::{BoxError, Outcome, Output, Record, Request, key};
+use campanile_idempotency::{Backoff, IdempotencyLayer};
+use campanile_postgres::{Inbox, InboxLayer, Transaction};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+use tower::{Layer, Service, ServiceExt, service_fn};
+
+use crate::brokers::Brokers;
+use crate::support::Database;
+
+/// How long a test waits for what must come, however busy the machine is.
+pub(crate) const LONG: Duration = Duration::from_secs(60);
+
+pub(crate) struct World {
+    pub(crate) database: Database,
+    pub(crate) inbox: Inbox,
+    pub(crate) brokers: Brokers,
+}
+
+/// A relay that runs until it is stopped.
+pub(crate) struct Relay {
+    stop: oneshot::Sender<()>,
+    running: JoinHandle<()>,
+}
+
+impl World {
+    pub(crate) async fn new() -> Self {
+        let database = Database::new().await;
+        let inbox = Inbox::new(&database.store().await).unwrap();
+        Self { database, inbox, brokers: Brokers::default() }
+    }
+
+    /// Keys are in the header `id`; what failed may be tried again at once.
+    pub(crate) fn layer(&self) -> InboxLayer<key::Key<key::Header>> {
+        let layer = IdempotencyLayer::new(self.inbox.keeper(), "bills", key::header("id")).unwrap();
+        let at_once = Backoff::new(Duration::from_nanos(1), Duration::from_nanos(1)).unwrap();
+        self.inbox.layer(layer.with_backoff(at_once)).unwrap()
+    }
+
+    /// Runs a handler once, for this key.
+    pub(crate) async fn run<H>(&self, handler: H, id: &str) -> Result<Outcome<()>, BoxError>
+    where
+        H: Service<Request<()>, Response = (), Error = BoxError> + Clone + Send + 'static,
+        H::Future: Send,
+    {
+        let record = Record::builder("payments", 0, 7).header("id", id.to_owned()).build();
+        self.layer().layer(handler).oneshot(Request::new(record, ())).await
+    }
+
+    /// Runs a handler that publishes these.
+    pub(crate) async fn publish(&self, id: &str, outputs: impl IntoIterator<Item = Output>) {
+        let outputs: Vec<_> = outputs.into_iter().collect();
+        let handler = service_fn(move |request: Request<()>| {
+            let outputs = outputs.clone();
+            async move { publish(&request, outputs).await }
+        });
+        assert_eq!(self.run(handler, id).await.unwrap(), Outcome::Processed(()));
+    }
+
+    /// Starts a relay.
+    pub(crate) fn relay(&self) -> Relay {
+        let (stop, stopped) = oneshot::channel();
+        let shutdown = async move { drop(stopped.await) };
+        let running = tokio::spawn(self.inbox.relay(self.brokers.clone(), shutdown));
+        Relay { stop, running }
+    }
+
+    /// How many messages are in the table.
+    pub(crate) fn left(&self) -> usize {
+        self.database.psql("SELECT count(*) FROM campanile.outbox").parse().unwrap()
+    }
+
+    /// Waits until this query says so; others on this thread go on meanwhile.
+    pub(crate) async fn wait_for(&self, query: &str) {
+        let come = async {
+            while self.database.psql(query) != "t" {
+                sleep(Duration::from_millis(5)).await;
+            }
+        };
+        timeout(LONG, come).await.unwrap_or_else(|_| panic!("not within {LONG:?}: {query}"));
+    }
+
+    pub(crate) async fn wait_until_empty(&self) {
+        self.wait_for("SELECT count(*) = 0 FROM campanile.outbox").await;
+    }
+}
+
+impl Relay {
+    /// Stops it in order.
+    pub(crate) async fn stop(self) {
+        drop(self.stop);
+        timeout(LONG, self.running).await.unwrap().unwrap();
+    }
+}
+
+pub(crate) async fn publish(request: &Request<()>, outputs: Vec<Output>) -> Result<(), BoxError> {
+    let transaction = Transaction::of(request)?;
+    for output in outputs {
+        transaction.publish(output).await?;
+    }
+    Ok(())
+}
+
+/// A message of this key.
+pub(crate) fn bill(key: &str, payload: impl ToString) -> Output {
+    Output::to("bills").key(key.to_owned()).payload(payload.to_string())
+}
+
+/// What a message is known by.
+pub(crate) fn known_by(output: &Output) -> Vec<String> {
+    let headers = output.headers.iter().filter(|(name, _)| name == "idempotency-key");
+    headers.map(|(_, value)| crate::brokers::text(value)).collect()
+}

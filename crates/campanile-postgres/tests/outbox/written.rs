@@ -1,0 +1,119 @@
+//! Messages are written with the transaction or not at all, and arrive as they were given.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use campanile_core::{BoxError, Output, Request, Timestamp};
+use campanile_postgres::Transaction;
+use tower::service_fn;
+
+use crate::world::{World, bill, known_by, publish};
+
+#[tokio::test]
+async fn what_is_committed_is_published_and_what_is_rolled_back_never_was_there() {
+    let world = World::new().await;
+    let relay = world.relay();
+    let failing = service_fn(async |request: Request<()>| {
+        publish(&request, vec![bill("a", "failed")]).await?;
+        Err::<(), BoxError>("no such account".into())
+    });
+    world.run(failing, "b-1").await.unwrap_err();
+    let undone = service_fn(async |request: Request<()>| {
+        let transaction = Transaction::of(&request)?;
+        transaction.batch_execute("SAVEPOINT s").await?;
+        transaction.publish(bill("a", "undone")).await?;
+        transaction.batch_execute("ROLLBACK TO SAVEPOINT s").await?;
+        Ok::<_, BoxError>(transaction.publish(bill("a", "kept")).await?)
+    });
+    world.run(undone, "b-2").await.unwrap();
+    world.publish("b-1", [bill("a", "tried again")]).await;
+    world.wait_until_empty().await;
+    assert_eq!(world.brokers.of("a"), ["kept", "tried again"]);
+    relay.stop().await;
+}
+
+#[tokio::test]
+async fn a_message_arrives_as_it_was_given() {
+    let world = World::new().await;
+    let at = |millis| SystemTime::UNIX_EPOCH + Duration::from_millis(millis);
+    let full = bill("\u{0}k", "\u{0}v")
+        .timestamp(Timestamp::CreateTime(at(1_700_000_000_123)))
+        .header("b", "2")
+        .header("a", "1")
+        .null_header("a");
+    let mut binary = Output::to("a.b_c-9").key(vec![0xff, 0]).payload(vec![0x80; 100_000]);
+    binary =
+        binary.timestamp(Timestamp::CreateTime(SystemTime::UNIX_EPOCH - Duration::from_millis(5)));
+    let given = [full, binary, Output::to("bills")];
+    world.publish("b-1", given.clone()).await;
+    let relay = world.relay();
+    world.wait_until_empty().await;
+    relay.stop().await;
+    let mut published = world.brokers.published();
+    published.sort_by_key(known_by);
+    assert_eq!(published.len(), 3);
+    for (mut came, given) in published.into_iter().zip(given) {
+        assert_eq!(known_by(&came).len(), 1);
+        came.headers.pop();
+        if given.timestamp.is_none() {
+            // That of the call.
+            let Some(Timestamp::CreateTime(at)) = came.timestamp.take() else {
+                panic!("{:?}", came.timestamp);
+            };
+            assert!(at.elapsed().unwrap() < Duration::from_secs(600), "{at:?}");
+        }
+        assert!(came == given, "{came:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_no_broker_would_take_for_a_topic_is_refused_where_it_is_written() {
+    let world = World::new().await;
+    for topic in ["", "..", "a b", "ä", "a\0", &"x".repeat(250)] {
+        let topic = Arc::<str>::from(topic);
+        let handler = service_fn(move |request: Request<()>| {
+            let topic = topic.clone();
+            async move { publish(&request, vec![Output::to(topic)]).await }
+        });
+        world.run(handler, "b-1").await.unwrap_err();
+    }
+    assert_eq!(world.left(), 0);
+}
+
+#[tokio::test]
+async fn messages_are_known_by_the_same_header_in_every_run_and_each_by_its_own() {
+    let world = World::new().await;
+    let runs = Arc::new(AtomicU32::new(0));
+    let seen = Arc::<Mutex<Vec<String>>>::default();
+    let (counted, kept) = (runs.clone(), seen.clone());
+    let handler = service_fn(move |request: Request<()>| {
+        let (run, seen) = (counted.fetch_add(1, Ordering::Relaxed), kept.clone());
+        async move {
+            publish(&request, vec![bill("a", 0), bill("b", 1)]).await?;
+            let transaction = Transaction::of(&request)?;
+            let sql = "SELECT string_agg(encode(header_values[1], 'escape'), ' ' ORDER BY id) \
+                       FROM campanile.outbox WHERE header_names = ARRAY['idempotency-key']";
+            let row = transaction.query_one(sql, &[]).await?;
+            seen.lock().unwrap().push(row.get(0));
+            match run {
+                0 => transaction.batch_execute("DO $$BEGIN RAISE SQLSTATE '40001'; END$$").await?,
+                1 => return Err("another attempt".into()),
+                _ => {}
+            }
+            Ok::<_, BoxError>(())
+        }
+    });
+    world.run(handler.clone(), "b-1").await.unwrap_err();
+    world.run(handler.clone(), "b-1").await.unwrap();
+    world.run(handler, "b-2").await.unwrap();
+    let seen = seen.lock().unwrap().clone();
+    assert_eq!(runs.load(Ordering::Relaxed), 4);
+    assert_eq!((&seen[0], &seen[1]), (&seen[1], &seen[2]));
+    // As the entry's key is shown.
+    let digest = world
+        .database
+        .psql("SELECT encode(key, 'hex') FROM campanile.entry ORDER BY created LIMIT 1");
+    assert_eq!(seen[0], format!("bills/{digest}/0 bills/{digest}/1"));
+    assert_ne!(seen[3], seen[0]);
+}

@@ -1,0 +1,97 @@
+-- Version 3 of Campanile's schema: messages for Kafka, written in the transaction of a handler and
+-- published after its commit.
+--
+-- Run it once, in one transaction, as the owner of the schema, and grant what it adds as before:
+--
+--     GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA campanile TO app;
+
+INSERT INTO campanile.migration (version) VALUES (3);
+
+-- What no broker would take as a topic's name is refused where it is written.
+CREATE DOMAIN campanile.topic AS text COLLATE "C"
+    CHECK (VALUE ~ '^[A-Za-z0-9._-]{1,249}$' AND VALUE NOT IN ('.', '..'));
+
+-- A row for each message that is not known to be published. The table is short and changes all the time:
+-- what was deleted must not stand before what is next.
+CREATE TABLE campanile.outbox (
+    id            bigint          GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    written       timestamptz     NOT NULL DEFAULT clock_timestamp(),
+    millis        bigint          NOT NULL,                -- the message's time, since 1970
+    topic         campanile.topic NOT NULL,
+    key           bytea,
+    payload       bytea,
+    header_names  text[]          NOT NULL,
+    header_values bytea[]         NOT NULL
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+
+COMMENT ON TABLE campanile.outbox IS 'messages that Campanile has not published yet';
+
+-- ---------------------------------------------------------------------------------------------------
+-- publish: write a message, as a part of the transaction that calls it. Without a time it has that of
+-- the call.
+--
+-- Messages of one key get their ids in the order in which their transactions are committed: who writes
+-- one waits until others that have written one are at their end. Two keys may share a lock by their hash,
+-- and then wait for nothing.
+
+CREATE FUNCTION campanile.publish(
+    its_topic text, its_key bytea, its_payload bytea, its_millis bigint, names text[], contents bytea[]
+) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF its_key IS NOT NULL THEN
+        PERFORM pg_advisory_xact_lock(
+            'campanile.outbox'::regclass::oid::integer,
+            hashtext(its_topic || ' ' || encode(its_key, 'hex')));
+    END IF;
+    INSERT INTO campanile.outbox (topic, key, payload, millis, header_names, header_values)
+    VALUES (
+        its_topic, its_key, its_payload,
+        coalesce(its_millis, campanile.micros(clock_timestamp()) / 1000), names, contents
+    );
+END
+$$;
+
+-- ---------------------------------------------------------------------------------------------------
+-- relay: delete what is published, and give the next messages, at most so many, and no more of them once
+-- their keys, payloads and headers have this size.
+--
+-- Those that are held are passed over, with all of the same topic and key, and so is what is for a topic
+-- that is halted, unless it is due.
+
+CREATE FUNCTION campanile.relay(
+    published bigint[], held bigint[], due bigint[], halted text[], most integer, size bigint
+) RETURNS SETOF campanile.outbox
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    o campanile.outbox;
+    room bigint := size;
+BEGIN
+    DELETE FROM campanile.outbox WHERE id = ANY (published);
+    FOR o IN
+        SELECT * FROM campanile.outbox next
+        WHERE (next.topic <> ALL (halted) OR next.id = ANY (due))
+            AND CASE
+                WHEN next.key IS NULL THEN next.id <> ALL (held)
+                ELSE (next.topic, next.key) NOT IN (
+                    SELECT h.topic, h.key FROM campanile.outbox h
+                    WHERE h.id = ANY (held) AND h.key IS NOT NULL)
+            END
+        ORDER BY next.id
+        LIMIT most
+    LOOP
+        EXIT WHEN room <= 0;
+        RETURN NEXT o;
+        room := room - coalesce(octet_length(o.key), 0) - coalesce(octet_length(o.payload), 0)
+            - pg_column_size(o.header_values);
+    END LOOP;
+END
+$$;
+
+REVOKE ALL ON FUNCTION campanile.publish, campanile.relay FROM PUBLIC;
