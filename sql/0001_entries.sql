@@ -61,6 +61,18 @@ CREATE TABLE campanile.entry (
 
 COMMENT ON TABLE campanile.entry IS 'what Campanile keeps for an idempotency key';
 COMMENT ON COLUMN campanile.entry.state IS 'P processing, R retrying, C completed, F failed';
+COMMENT ON COLUMN campanile.entry.key IS 'the first 16 bytes of BLAKE3 over the user''s key';
+COMMENT ON COLUMN campanile.entry.token IS 'the fencing token of the last grant';
+COMMENT ON COLUMN campanile.entry.owner IS 'who was granted it; null: an operator has reopened the entry';
+COMMENT ON COLUMN campanile.entry.at IS 'P: the end of the lock, R: the next attempt, C and F: when it was settled';
+COMMENT ON COLUMN campanile.entry.expires_at IS 'from then on it is as if there were no entry, and it is swept away';
+COMMENT ON COLUMN campanile.entry.attempt IS 'how many attempts count, the one at work included';
+COMMENT ON COLUMN campanile.entry.interrupts IS 'how many attempts were handed back that had begun, by a stop or a rebalance: after 8 they count';
+COMMENT ON COLUMN campanile.entry.burials IS 'how many locks were taken for its dead letter and not handed back';
+COMMENT ON COLUMN campanile.entry.burial IS 'P: the lock is for the dead letter, and no attempt';
+COMMENT ON COLUMN campanile.entry.doomed IS 'it gets no further attempt, however few it had';
+COMMENT ON COLUMN campanile.entry.released IS 'R: its attempt was handed back, and it has not failed';
+COMMENT ON COLUMN campanile.entry.error IS 'of the last attempt that failed, in UTF-8';
 
 -- How an entry stands after an operation, by the clock that decided. Without a state there is none.
 CREATE TYPE campanile.told AS (
