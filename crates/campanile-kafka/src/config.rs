@@ -51,7 +51,7 @@ const MESSAGE_SIZES: &[&str] = &["message.max.bytes", "receive.message.max.bytes
 /// nothing came yet nothing is committed: what is produced there between a stop and the next start is
 /// skipped, too.
 #[derive(Clone)]
-pub struct ConsumerConfig(ClientConfig);
+pub struct ConsumerConfig(pub(crate) ClientConfig);
 
 impl ConsumerConfig {
     /// For these brokers (`host:port`, separated by commas) and this group.

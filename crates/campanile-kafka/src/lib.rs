@@ -106,7 +106,7 @@
 //!   services.
 //! * `dead_letter` publishes what is given up, and `retry_topics` what waits; both through `publish`,
 //!   which waits for acknowledgements.
-//! * `transaction` commits [`Outputs`] with the offsets.
+//! * `transaction` commits [`Outputs`] with the offsets; a [`Publisher`] publishes outside of them.
 //! * `retention` compares for how long a topic's records and their entries are kept.
 //! * `vitals` is what a [`Handle`] can see: `status` and `health` are made of it.
 //! * `watermark` is the one place that knows which offset may be committed.
@@ -153,6 +153,7 @@ pub use self::handle::{Handle, Paused};
 pub use self::health::{Health, HealthService, Unhealthy};
 pub use self::intake::ToRecord;
 pub use self::order::Order;
+pub use self::publish::{Publisher, PublisherConfig, Refused};
 pub use self::retry_topics::RetryTopics;
 pub use self::routes::{NoRoute, Routes};
 pub use self::serve::Serve;

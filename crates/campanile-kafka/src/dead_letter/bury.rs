@@ -71,7 +71,7 @@ impl DeadLetters {
         consumer: &ClientConfig,
         group: &str,
     ) -> Result<Self, ConfigError> {
-        let publisher = Publisher::new(consumer, &policy.terms)?;
+        let publisher = Publisher::beside(consumer, &policy.terms)?;
         let DeadLetter { topic, headers, .. } = policy;
         Ok(Self { publisher, topic, headers, group: group.into() })
     }

@@ -33,31 +33,48 @@ pub(super) fn check(
         None => (&**topic, Use::Consumed),
     });
     let written = settings.dead_letter_topics.iter().map(|topic| (&**topic, Use::DeadLetters));
-    for (topic, of) in consumed.chain(written) {
-        loop {
+    let mut topics: Vec<_> = consumed.chain(written).collect();
+    while !topics.is_empty() {
+        let (mut unknown, mut unreached) = (Vec::new(), None);
+        for &(topic, of) in &topics {
             if control.stage() != Stage::Reading {
                 return Ok(());
             }
             settings.vitals.round();
-            let waited = clock.now() - start;
-            let trouble = match ask(consumer, topic) {
-                Answer::Good => break,
-                Answer::Unreached(error) if waited >= settings.start_timeout => {
-                    return Err(unreached(settings, error));
-                }
-                Answer::Unreached(error) => format!("no broker answers: {error}"),
+            match ask(consumer, topic) {
+                Answer::Good => {}
+                Answer::Unknown => unknown.push((topic, of)),
                 Answer::Refused(error) => {
                     return Err(ConsumerError::kafka(format!("topic `{topic}`: {error}"), None));
                 }
-                Answer::Unknown if waited >= UNKNOWN.min(settings.start_timeout) => {
-                    return Err(ConsumerError::kafka(missing(topic, of), None));
+                Answer::Unreached(error) => {
+                    unreached = Some(error);
+                    break;
                 }
-                Answer::Unknown => format!("topic `{topic}` does not exist yet"),
-            };
+            }
+        }
+        let waited = clock.now() - start;
+        let troubles = if let Some(error) = unreached {
+            if waited >= settings.start_timeout {
+                return Err(silent(settings, error));
+            }
+            vec![format!("no broker answers: {error}")]
+        } else {
+            // Only those that are missing are asked for again, and all are told at once.
+            topics = unknown;
+            if !topics.is_empty() && waited >= UNKNOWN.min(settings.start_timeout) {
+                let all: Vec<_> = topics.iter().map(|(topic, of)| missing(topic, *of)).collect();
+                return Err(ConsumerError::kafka(all.join("; "), None));
+            }
+            topics.iter().map(|(topic, _)| format!("topic `{topic}` does not exist yet")).collect()
+        };
+        for trouble in troubles {
             if !told.contains(&trouble) {
                 tracing::warn!(brokers = settings.brokers, "{trouble}");
                 told.insert(trouble);
             }
+        }
+        if !topics.is_empty() {
             std::thread::park_timeout(QUESTION / 5);
         }
     }
@@ -129,7 +146,7 @@ fn ask(consumer: &BaseConsumer<IntakeContext>, topic: &str) -> Answer {
     }
 }
 
-fn unreached(settings: &Settings, error: KafkaError) -> ConsumerError {
+fn silent(settings: &Settings, error: KafkaError) -> ConsumerError {
     let what = format!(
         "no broker of `{}` answered within {:?}: check the addresses, and whether they are up",
         settings.brokers, settings.start_timeout

@@ -106,8 +106,8 @@ fn refuse(name: &str, value: &str) -> Result<(), ConfigError> {
     } else if name == "transactional.id" {
         "publications are in no transaction"
     } else if BROKERS.contains(&name) {
-        "copies and dead letters go to the cluster that is consumed, where they are read and were \
-         looked for"
+        "they are given already: copies and dead letters go to the cluster that is consumed, where they \
+         are read and were looked for"
     } else {
         return Ok(());
     };

@@ -111,7 +111,7 @@ impl Ladder {
     pub(crate) fn new(topics: RetryTopics, consumer: &ClientConfig) -> Result<Self, ConfigError> {
         let rungs = Rungs::new(topics.rungs)?;
         from_the_beginning(consumer)?;
-        let publisher = Publisher::new(consumer, &topics.terms)?;
+        let publisher = Publisher::beside(consumer, &topics.terms)?;
         Ok(Self { rungs, publisher })
     }
 

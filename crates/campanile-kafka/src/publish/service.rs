@@ -1,0 +1,25 @@
+//! A publisher as a tower service.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use campanile_core::Output;
+use tower_service::Service;
+
+use super::{Publisher, Refused};
+
+impl Service<Output> for Publisher {
+    type Response = ();
+    type Error = Refused;
+    type Future = Pin<Box<dyn Future<Output = Result<(), Refused>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Refused>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, output: Output) -> Self::Future {
+        let publisher = self.clone();
+        Box::pin(async move { publisher.publish(&output).await })
+    }
+}
