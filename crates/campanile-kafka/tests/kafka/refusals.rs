@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use campanile_core::{BoxError, Record};
-use campanile_kafka::{Consumer, ConsumerConfig, ConsumerError};
+use campanile_kafka::{Consumer, ConsumerConfig, ConsumerError, DeadLetter};
 use campanile_test::free_port;
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 use tower::{Service, service_fn};
@@ -37,6 +37,23 @@ async fn a_topic_that_does_not_exist_is_named() {
         .unwrap_err();
     assert!(matches!(error, ConsumerError::Kafka { .. }), "{error:?}");
     assert!(error.to_string().contains("topic `order` does not exist"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_topics_that_do_not_exist_are_named_at_once() {
+    let kafka = mock("orders", 1, 1);
+    let unknown = RDKafkaRespErr::RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART;
+    let consumer = consumer(kafka.consumer_config("g"), "orders").subscribe(["order", "payment"]);
+    for topic in ["order", "payment", "parked"] {
+        kafka.cluster().topic_error(topic, unknown).unwrap();
+    }
+    let consumer = consumer.with_given_up(DeadLetter::topic("parked"));
+    let error = serve(consumer, service_fn(ignore)).ended().await.unwrap_err().to_string();
+    for topic in ["topic `order` does not", "topic `payment` does not", "topic `parked`, for dead"]
+    {
+        assert!(error.contains(topic), "{error}");
+    }
+    assert!(!error.contains("`orders`"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
