@@ -7,10 +7,10 @@ use campanile_sql::VERSION;
 use deadpool_postgres::Client;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_postgres::SimpleQueryMessage;
+use tokio_postgres::error::SqlState;
 
 use crate::ConnectError;
 use crate::error::may_pass;
-use crate::migrate::version;
 use crate::pool::Pool;
 
 const POOLER: &str = "a pooler gives one session to several connections: use one that gives each its own, \
@@ -18,6 +18,19 @@ const POOLER: &str = "a pooler gives one session to several connections: use one
 
 const GRANTS: &str = "`GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA campanile` to it, again after each \
     migration";
+
+/// What the server knows a session by.
+const SESSION: &str = "SELECT pg_catalog.pg_backend_pid()";
+
+/// The same, the version of the schema, and the functions that the user may not call, those that are not
+/// there among them.
+const LOOK: &str = "SELECT pg_catalog.pg_backend_pid(), campanile.version(), ( \
+    SELECT pg_catalog.string_agg(name, ', ') FROM pg_catalog.unnest('{acquire, renew, complete, adopt, \
+        fail, release, cancel, reject, redrive, sweep, conclude, publish, relay}'::text[]) AS name \
+    WHERE NOT EXISTS ( \
+        SELECT FROM pg_catalog.pg_proc p WHERE p.proname = name \
+        AND p.pronamespace = pg_catalog.to_regnamespace('campanile') \
+        AND pg_catalog.has_function_privilege(p.oid, 'EXECUTE')))";
 
 /// How long a second connection is waited for.
 const SECOND: Duration = Duration::from_secs(1);
@@ -35,47 +48,49 @@ pub(crate) async fn look(pool: &Pool, limit: Duration) -> Result<(), ConnectErro
     let looking = async {
         let said = |error| ConnectError::said(error, address);
         // Who cannot have a second one at once shares none.
-        if let Ok(Ok(other)) = timeout(SECOND, pool.client()).await
-            && session(&client).await.map_err(said)? == session(&other).await.map_err(said)?
+        let other = timeout(SECOND, pool.client()).await;
+        let [session, version, refused] = match asked(&client, LOOK).await {
+            Err(error) if is_without_schema(&error) => {
+                return Err(ConnectError::Schema { address: address.into(), found: None });
+            }
+            seen => seen.map_err(said)?,
+        };
+        // One after the other: at the same time a pooler would need two.
+        if let Ok(Ok(other)) = other
+            && asked(&other, SESSION).await.map_err(said)? == [session]
         {
             let source = POOLER.into();
             return Err(ConnectError::Unreachable { address: address.into(), source });
         }
-        match version(&client, address).await? {
+        match version.and_then(|version| version.parse().ok()) {
             Some(VERSION) => {}
             found => return Err(ConnectError::Schema { address: address.into(), found }),
         }
-        let refused = refused(&client).await.map_err(said)?;
-        if refused.is_empty() {
+        let Some(names) = refused else {
             return Ok(());
-        }
-        let source = format!("the user may not call {}; {GRANTS}", refused.join(", ")).into();
+        };
+        let source = format!("the user may not call {names}; {GRANTS}").into();
         Err(ConnectError::Denied { address: address.into(), source })
     };
     timeout_at(deadline, looking).await.map_err(late)?
 }
 
-/// What the server knows a session by.
-async fn session(client: &Client) -> Result<Option<String>, tokio_postgres::Error> {
-    let messages = client.simple_query("SELECT pg_backend_pid()").await?;
-    Ok(messages.iter().find_map(|message| match message {
-        SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
+/// The columns of the one row that a query without parameters has, in one round trip.
+async fn asked<const N: usize>(
+    client: &Client,
+    query: &str,
+) -> Result<[Option<String>; N], tokio_postgres::Error> {
+    let messages = client.simple_query(query).await?;
+    let row = messages.iter().find_map(|message| match message {
+        SimpleQueryMessage::Row(row) => Some(row),
         _ => None,
-    }))
+    });
+    Ok(std::array::from_fn(|column| row?.get(column).map(str::to_owned)))
 }
 
-/// The functions that the user may not call, those that are not there among them.
-async fn refused(client: &Client) -> Result<Vec<String>, tokio_postgres::Error> {
-    const NAMES: [&str; 13] = [
-        "acquire", "renew", "complete", "adopt", "fail", "release", "cancel", "reject", "redrive",
-        "sweep", "conclude", "publish", "relay",
-    ];
-    const REFUSED: &str = "SELECT name FROM unnest($1::text[]) AS name WHERE NOT EXISTS ( \
-        SELECT FROM pg_catalog.pg_proc p WHERE p.proname = name \
-        AND p.pronamespace = to_regnamespace('campanile') \
-        AND has_function_privilege(p.oid, 'EXECUTE'))";
-    let rows = client.query(REFUSED, &[&&NAMES[..]]).await?;
-    rows.iter().map(|row| row.try_get(0)).collect()
+fn is_without_schema(error: &tokio_postgres::Error) -> bool {
+    let states = [SqlState::INVALID_SCHEMA_NAME, SqlState::UNDEFINED_FUNCTION];
+    error.code().is_some_and(|state| states.contains(state))
 }
 
 /// A connection to a server that takes writes, which is waited for.

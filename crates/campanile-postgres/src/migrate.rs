@@ -62,10 +62,7 @@ fn advised(error: Error, found: Option<i32>) -> BoxError {
 }
 
 /// The version of the schema that is there.
-pub(crate) async fn version<C: GenericClient>(
-    client: &C,
-    address: &str,
-) -> Result<Option<i32>, ConnectError> {
+async fn version<C: GenericClient>(client: &C, address: &str) -> Result<Option<i32>, ConnectError> {
     const IS_THERE: &str = "SELECT to_regprocedure('campanile.version()') IS NOT NULL";
     let said = |error| ConnectError::said(error, address);
     let row = client.query_one(IS_THERE, &[]).await.map_err(said)?;
