@@ -54,7 +54,8 @@ pub struct PgConfig {
 impl PgConfig {
     /// The server at this URL, `postgres://[user[:password]@]host[:port][/database]`, or `key=value`
     /// pairs as libpq takes them. Of several hosts, the one is used that takes writes; after a failover
-    /// that is another. One that says nothing, as a machine that has lost its power, holds up no other.
+    /// that is another. One that says nothing, as a machine that has lost its power, holds up no other. A name
+    /// with several addresses is as many hosts.
     ///
     /// Both sides look for each other after 10 s of silence, and take each other for gone after 25 s, where
     /// neither the URL (`keepalives_idle` and the like, `tcp_user_timeout`) nor its `options`

@@ -3,13 +3,16 @@
 use std::collections::VecDeque;
 use std::error::Error as StdError;
 use std::future::Future;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use deadpool_postgres::Connect;
+use futures_util::future::join_all;
 use futures_util::stream::{FuturesUnordered, StreamExt};
+use tokio::net::lookup_host;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -113,7 +116,8 @@ impl Shared {
 
     /// The first that takes writes; why not, if all have said so.
     async fn race(&self) -> Result<Made, Error> {
-        let (count, first) = (self.each.len(), self.last.load(Ordering::Relaxed));
+        let each: Vec<Config> = join_all(self.each.iter().map(at_each)).await.concat();
+        let (count, first) = (each.len(), self.last.load(Ordering::Relaxed));
         let mut untried = (0..count).map(|index| (first + index) % count);
         // Who was asked, and when each is asked the next time.
         let mut asked: Vec<(usize, Instant)> = Vec::with_capacity(count);
@@ -129,7 +133,7 @@ impl Shared {
             for (host, due) in &mut asked {
                 if *due <= now {
                     *due = now + AGAIN;
-                    tries.push(self.open(*host));
+                    tries.push(self.open(*host, &each[*host]));
                 }
             }
             let due = asked.iter().map(|(_, due)| *due).min().unwrap_or(now);
@@ -153,10 +157,9 @@ impl Shared {
         }
     }
 
-    async fn open(&self, host: usize) -> (usize, Result<Made, Error>) {
+    async fn open(&self, host: usize, config: &Config) -> (usize, Result<Made, Error>) {
         let opened = async {
-            let (client, connection) =
-                self.each[host].connect(Connector::clone(&self.connector)).await?;
+            let (client, connection) = config.connect(Connector::clone(&self.connector)).await?;
             let task = tokio::spawn(async move {
                 if let Err(error) = connection.await {
                     let error = &error as &dyn StdError;
@@ -195,6 +198,28 @@ impl Drop for Task {
         let with_task = queue.at_work.min(queue.waiting.len());
         queue.waiting.truncate(with_task);
     }
+}
+
+/// One for each address of the host's name, so that none waits for another. Where those are not told soon,
+/// the name alone: then the connection asks for them, and its error tells of it.
+async fn at_each(config: &Config) -> Vec<Config> {
+    const PORT: u16 = 5432;
+    let alone = || vec![config.clone()];
+    let ([Host::Tcp(name)], []) = (config.get_hosts(), config.get_hostaddrs()) else {
+        return alone();
+    };
+    let port = config.get_ports().first().copied().unwrap_or(PORT);
+    let Ok(Ok(found)) = timeout(HEAD_START, lookup_host((&**name, port))).await else {
+        return alone();
+    };
+    let each: Vec<_> = found.map(|address| at(config, address.ip())).collect();
+    if each.is_empty() { alone() } else { each }
+}
+
+fn at(config: &Config, address: IpAddr) -> Config {
+    let mut one = config.clone();
+    one.hostaddr(address);
+    one
 }
 
 /// One for each host, so that none waits for another.
@@ -245,4 +270,29 @@ fn without_hosts(config: &Config) -> Config {
         .channel_binding(config.get_channel_binding())
         .load_balance_hosts(config.get_load_balance_hosts());
     one
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn each_address_of_a_name_is_asked_by_itself_and_still_by_that_name() {
+        let config: Config = "postgres://app@localhost:5433/app".parse().unwrap();
+        let addresses: Vec<_> = lookup_host("localhost:5433").await.unwrap().collect();
+        let each = at_each(&config).await;
+        let asked: Vec<_> = each.iter().flat_map(Config::get_hostaddrs).copied().collect();
+        assert_eq!(asked, addresses.iter().map(|address| address.ip()).collect::<Vec<_>>());
+        for one in each {
+            assert_eq!((one.get_hosts(), one.get_ports()), (config.get_hosts(), &[5433][..]));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_host_without_a_name_that_is_known_is_left_to_its_connection() {
+        for url in ["host=nowhere.invalid", "host=/run/postgresql", "host=db hostaddr=127.0.0.1"] {
+            let config: Config = url.parse().unwrap();
+            assert_eq!(at_each(&config).await, [config], "{url}");
+        }
+    }
 }
