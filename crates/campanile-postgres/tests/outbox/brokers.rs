@@ -29,6 +29,8 @@ struct State {
     published: Vec<Output>,
     /// Keys and topics that are refused.
     refusing: HashSet<String>,
+    /// Keys that get no answer for now.
+    holding: HashSet<String>,
     refused: usize,
     at_work: HashSet<(String, String)>,
     most_at_work: usize,
@@ -42,6 +44,22 @@ impl Brokers {
 
     pub(crate) fn accept(&self, name: &str) {
         self.state().refusing.remove(name);
+    }
+
+    /// Answers to no message of this key from now on.
+    pub(crate) fn hold(&self, key: &str) {
+        self.state().holding.insert(key.to_owned());
+    }
+
+    /// Goes on to answer.
+    pub(crate) fn go_on(&self, key: &str) {
+        self.state().holding.remove(key);
+        self.0.changed.notify_waiters();
+    }
+
+    /// Whether they have a message of this key, and have not answered.
+    pub(crate) fn has(&self, key: &str) -> bool {
+        self.state().at_work.iter().any(|(_, at_work)| at_work == key)
     }
 
     /// How often they have refused one.
@@ -104,7 +122,9 @@ impl Service<Output> for Brokers {
         Box::pin(async move {
             let (topic, key) = (output.topic.to_string(), text(&output.key));
             let at_work = AtWork::begin(&brokers, (topic.clone(), key.clone()));
+            brokers.0.changed.notify_waiters();
             yield_now().await;
+            brokers.wait_until(|brokers| !brokers.state().holding.contains(&key)).await;
             let mut state = brokers.state();
             let is_refused = [topic, key].iter().any(|name| state.refusing.contains(name));
             match is_refused {

@@ -1,6 +1,12 @@
 //! Messages of a key are published one after the other in their order, whatever others do.
 
-use crate::world::{World, bill};
+use std::sync::Arc;
+
+use campanile_core::{BoxError, Outcome, Output, Request};
+use tokio::sync::Notify;
+use tower::service_fn;
+
+use crate::world::{World, bill, publish};
 
 fn numbers(to: usize) -> Vec<String> {
     (0..to).map(|number| number.to_string()).collect()
@@ -41,4 +47,115 @@ async fn keys_are_published_side_by_side_and_each_in_its_order() {
     }
     assert!(world.brokers.most_at_work() > 10, "{}", world.brokers.most_at_work());
     relay.stop().await;
+}
+
+#[tokio::test]
+async fn messages_of_a_key_have_the_order_in_which_their_transactions_are_committed() {
+    let world = World::new().await;
+    let relay = world.relay();
+    let (written, go_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (told, told_to) = (written.clone(), go_on.clone());
+    let slow = service_fn(move |request: Request<()>| {
+        let (written, go_on) = (told.clone(), told_to.clone());
+        async move {
+            publish(&request, vec![bill("a", "first")]).await?;
+            written.notify_one();
+            go_on.notified().await;
+            Ok::<_, BoxError>(())
+        }
+    });
+    let second = async {
+        written.notified().await;
+        world.publish("b-2", [bill("a", "second")]).await;
+    };
+    let others = async {
+        let waits = "SELECT count(*) = 1 FROM pg_stat_activity WHERE datname = current_database() \
+                     AND wait_event_type = 'Lock' AND wait_event = 'advisory'";
+        world.wait_for(waits).await;
+        // Another key waits for neither.
+        world.publish("b-3", [bill("b", "third")]).await;
+        world.brokers.wait_until(|brokers| !brokers.of("b").is_empty()).await;
+        assert!(world.brokers.of("a").is_empty());
+        go_on.notify_one();
+    };
+    let (first, (), ()) = tokio::join!(world.run(slow, "b-1"), second, others);
+    assert_eq!(first.unwrap(), Outcome::Processed(()));
+    world.brokers.wait_until(|brokers| brokers.of("a").len() == 2).await;
+    assert_eq!(world.brokers.of("a"), ["first", "second"]);
+    relay.stop().await;
+}
+
+#[tokio::test]
+async fn transactions_that_write_for_two_keys_crosswise_are_both_committed() {
+    let world = World::new().await;
+    let handler = |keys: [&'static str; 2]| {
+        service_fn(move |request: Request<()>| async move {
+            publish(&request, vec![bill(keys[0], 1)]).await?;
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+            publish(&request, vec![bill(keys[1], 2)]).await
+        })
+    };
+    let (one, other) =
+        tokio::join!(world.run(handler(["a", "b"]), "b-1"), world.run(handler(["b", "a"]), "b-2"));
+    assert_eq!((one.unwrap(), other.unwrap()), (Outcome::Processed(()), Outcome::Processed(())));
+    assert_eq!(world.left(), 4);
+}
+
+#[tokio::test]
+async fn a_key_with_many_messages_that_is_held_up_leaves_room_for_others() {
+    let world = World::new().await;
+    world.brokers.hold("a");
+    world.publish("b-1", (0..600).map(|number| bill("a", number))).await;
+    world.publish("b-2", (0..5).map(|number| bill("b", number))).await;
+    let relay = world.relay();
+    world.brokers.wait_until(|brokers| brokers.of("b").len() == 5).await;
+    assert!(world.brokers.of("a").is_empty());
+    world.brokers.go_on("a");
+    world.wait_until_empty().await;
+    assert_eq!((world.brokers.of("a"), world.brokers.of("b")), (numbers(600), numbers(5)));
+    relay.stop().await;
+}
+
+#[tokio::test]
+async fn messages_without_a_key_wait_for_no_other() {
+    let world = World::new().await;
+    world.brokers.refuse("missing");
+    world.publish("b-1", [Output::to("missing"), Output::to("bills"), Output::to("bills")]).await;
+    let relay = world.relay();
+    world.brokers.wait_until(|brokers| brokers.of("").len() == 2).await;
+    relay.stop().await;
+    assert_eq!(world.left(), 1);
+}
+
+#[tokio::test]
+async fn a_topic_that_refuses_whatever_it_is_given_holds_up_no_other() {
+    let world = World::new().await;
+    world.brokers.refuse("missing");
+    let missing = |number: usize| Output::to("missing").key(format!("k{number}")).payload("1");
+    world.publish("b-1", (0..1500).map(missing)).await;
+    let relay = world.relay();
+    world.brokers.wait_until(|brokers| brokers.refused() > 100).await;
+    world.publish("b-2", (0..5).map(|number| bill("a", number))).await;
+    world.brokers.wait_until(|brokers| brokers.of("a").len() == 5).await;
+    assert_eq!(world.brokers.of("a"), numbers(5));
+    world.brokers.accept("missing");
+    world.wait_until_empty().await;
+    assert_eq!(world.brokers.published().len(), 1505);
+    relay.stop().await;
+}
+
+#[tokio::test]
+async fn a_refused_message_that_somebody_deletes_lets_its_key_go_on() {
+    let world = World::new().await;
+    world.brokers.refuse("a");
+    world.publish("b-1", [bill("a", "poison"), bill("a", "next")]).await;
+    let relay = world.relay();
+    world.brokers.wait_until(|brokers| brokers.refused() > 1).await;
+    let poison = "DELETE FROM campanile.outbox WHERE payload = 'poison'";
+    world.database.psql(poison);
+    world.brokers.accept("a");
+    world.wait_until_empty().await;
+    relay.stop().await;
+    // One that was on its way meanwhile may still have come.
+    assert_eq!(world.brokers.of("a").pop().unwrap(), "next");
 }

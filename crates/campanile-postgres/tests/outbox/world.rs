@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use campanile_core::{BoxError, Outcome, Output, Record, Request, key};
 use campanile_idempotency::{Backoff, IdempotencyLayer};
-use campanile_postgres::{Inbox, InboxLayer, Transaction};
+use campanile_postgres::{Inbox, Transaction};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
@@ -36,10 +36,10 @@ impl World {
     }
 
     /// Keys are in the header `id`; what failed may be tried again at once.
-    pub(crate) fn layer(&self) -> InboxLayer<key::Key<key::Header>> {
+    pub(crate) fn guarded(&self) -> IdempotencyLayer<key::Key<key::Header>> {
         let layer = IdempotencyLayer::new(self.inbox.keeper(), "bills", key::header("id")).unwrap();
         let at_once = Backoff::new(Duration::from_nanos(1), Duration::from_nanos(1)).unwrap();
-        self.inbox.layer(layer.with_backoff(at_once)).unwrap()
+        layer.with_backoff(at_once)
     }
 
     /// Runs a handler once, for this key.
@@ -49,7 +49,12 @@ impl World {
         H::Future: Send,
     {
         let record = Record::builder("payments", 0, 7).header("id", id.to_owned()).build();
-        self.layer().layer(handler).oneshot(Request::new(record, ())).await
+        self.inbox
+            .layer(self.guarded())
+            .unwrap()
+            .layer(handler)
+            .oneshot(Request::new(record, ()))
+            .await
     }
 
     /// Runs a handler that publishes these.
@@ -68,6 +73,15 @@ impl World {
         let shutdown = async move { drop(stopped.await) };
         let running = tokio::spawn(self.inbox.relay(self.brokers.clone(), shutdown));
         Relay { stop, running }
+    }
+
+    /// Ends the session of the relay that leads.
+    pub(crate) fn terminate_leader(&self) {
+        let ended = self.database.psql(
+            "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted \
+             AND objsubid = 1 AND database = (SELECT oid FROM pg_database WHERE datname = current_database())",
+        );
+        assert_eq!(ended, "t", "one leads");
     }
 
     /// How many messages are in the table.
@@ -95,6 +109,12 @@ impl Relay {
     pub(crate) async fn stop(self) {
         drop(self.stop);
         timeout(LONG, self.running).await.unwrap().unwrap();
+    }
+
+    /// Ends it as a crash does, but for its connection.
+    pub(crate) async fn crash(self) {
+        self.running.abort();
+        assert!(self.running.await.unwrap_err().is_cancelled());
     }
 }
 

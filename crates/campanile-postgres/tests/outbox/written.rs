@@ -4,10 +4,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
-use campanile_core::{BoxError, Output, Request, Timestamp};
+use campanile_core::{BoxError, Outcome, Output, Record, Request, Timestamp};
+use campanile_idempotency::policy::OnMissingKey;
 use campanile_postgres::Transaction;
-use tower::service_fn;
+use tower::{Layer, ServiceExt, service_fn};
 
+use crate::brokers::text;
 use crate::world::{World, bill, known_by, publish};
 
 #[tokio::test]
@@ -116,4 +118,26 @@ async fn messages_are_known_by_the_same_header_in_every_run_and_each_by_its_own(
         .psql("SELECT encode(key, 'hex') FROM campanile.entry ORDER BY created LIMIT 1");
     assert_eq!(seen[0], format!("bills/{digest}/0 bills/{digest}/1"));
     assert_ne!(seen[3], seen[0]);
+}
+
+#[tokio::test]
+async fn a_header_of_ones_own_stays_and_without_a_lock_there_is_none() {
+    let world = World::new().await;
+    world.publish("b-1", [bill("a", 0).header("idempotency-key", "mine")]).await;
+    let handler =
+        service_fn(async |request: Request<()>| publish(&request, vec![bill("b", 0)]).await);
+    let guarded = world.guarded().with_missing_key(OnMissingKey::PassThrough);
+    let record = Record::builder("payments", 0, 7).build();
+    let stack = world.inbox.layer(guarded).unwrap().layer(handler);
+    let outcome = stack.oneshot(Request::new(record, ())).await.unwrap();
+    assert!(matches!(outcome, Outcome::Unguarded(..)), "{outcome:?}");
+    let relay = world.relay();
+    world.wait_until_empty().await;
+    relay.stop().await;
+    let published = world.brokers.published();
+    let known_by = |key: &str| {
+        let found = published.iter().find(|output| text(&output.key) == key);
+        known_by(found.unwrap())
+    };
+    assert_eq!((known_by("a"), known_by("b")), (vec!["mine".to_owned()], vec![]));
 }
