@@ -125,7 +125,8 @@ use crate::{PgConfig, PgStore};
 /// A batch layer inside has a transaction for **each** of its requests: two of one batch that write the same
 /// row wait for each other, and Postgres sees no deadlock in that.
 ///
-/// A commit, with what is deferred until then, may take as long as the store's
+/// A commit, with what is deferred until then, may take as long as a lock lives without a renewal, because
+/// renewals wait for it; without a lock, as the store's
 /// [command timeout](crate::PgConfig::with_command_timeout).
 #[derive(Clone)]
 pub struct Inbox {

@@ -104,12 +104,13 @@ impl Open {
         let lease = Arc::into_inner(lease).ok_or(IN_USE)?;
         // Of a transaction that failed before, COMMIT would roll back and say nothing.
         let both = join(lease.batch_execute(STILL_OPEN), lease.batch_execute("COMMIT"));
-        ended(timeout(limit, both).await, lease)
+        let answers = timeout(limit, both).await.map_err(|_| NotCommitted::Unknown)?;
+        ended(answers, lease)
     }
 
-    /// Completes the entry in it, and commits it; says when it was completed.
+    /// Completes the entry in it, and commits it, without a limit; says when it was completed.
     pub(super) async fn conclude(self, completion: &Command) -> Result<SystemTime, NotCommitted> {
-        let Self { lease, conclude, limit } = self;
+        let Self { lease, conclude, .. } = self;
         let lease = Arc::into_inner(lease).ok_or(IN_USE)?;
         let Operation::Complete { grant, reply, .. } = &completion.operation else {
             unreachable!("only a completion concludes");
@@ -124,16 +125,16 @@ impl Open {
             &[&space, &key, &token, &owner, &reply, &kept];
         // Sent together: behind a `conclude` that raises, COMMIT rolls back.
         let concluding = async { lease.query_one(&conclude, parameters).await?.try_get(0) };
-        let both = join(concluding, lease.batch_execute("COMMIT"));
-        ended(timeout(limit, both).await, lease)
+        let answers = join(concluding, lease.batch_execute("COMMIT")).await;
+        ended(answers, lease)
     }
 }
 
 type Answers<T> = (Result<T, Error>, Result<(), Error>);
 
-/// What the statement before COMMIT and that came to, if they were answered.
-fn ended<T, E>(answers: Result<Answers<T>, E>, lease: Lease) -> Result<T, NotCommitted> {
-    match answers.map_err(|_| NotCommitted::Unknown)? {
+/// What the statement before COMMIT and that came to.
+fn ended<T>(answers: Answers<T>, lease: Lease) -> Result<T, NotCommitted> {
+    match answers {
         (Ok(last), Ok(())) => {
             lease.end();
             Ok(last)

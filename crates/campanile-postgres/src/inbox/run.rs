@@ -8,10 +8,11 @@ use std::time::{Duration, SystemTime};
 
 use campanile_core::error::{NotRun, find, not_run, undone};
 use campanile_core::{
-    BoxError, BoxableError, CarryLock, Completion, Interrupt, Lock, LostCause, Operation, Reply,
-    State,
+    BoxError, BoxableError, CarryLock, Command, Completion, Interrupt, Lock, LostCause, Operation,
+    Reply, State,
 };
 use campanile_idempotency::{Backoff, IdempotencyLayer, ReplyCodec, Store, StoreError};
+use futures_util::future::{Either, select};
 use tokio::time::{sleep, timeout};
 use tower_service::Service;
 
@@ -138,23 +139,43 @@ impl<E, C> Run<E, C> {
                 return Err(Failed(error));
             }
         };
-        let at = match open.conclude(&completion).await {
-            Ok(at) => at,
-            Err(NotCommitted::Again(error)) => return Err(Again(error.into())),
-            Err(NotCommitted::Failed(error)) => return Err(Failed(error.into())),
-            Err(NotCommitted::Unable(error)) => return Err(unable(error)),
-            Err(NotCommitted::Unknown) => self.settled(lock).await?,
-            Err(NotCommitted::Over) => {
-                self.settled(lock).await?;
-                // What this run answers is of an effect that there is not; the entry has the other's.
-                return Err(Failed(undone(InboxError::CommittedBefore).into()));
-            }
-        };
+        let at = self.conclude(open, &completion, lock).await?;
         self.inbox.announce(&outgoing);
         if let Operation::Complete { reply, .. } = completion.operation {
             lock.complete(Completion { reply, at });
         }
         Ok(reply)
+    }
+
+    /// Commits it with its entry. What is deferred until then may take long: as long as it holds the entry's
+    /// row, and the lock lives, it is waited for.
+    async fn conclude(
+        &self,
+        open: Open,
+        completion: &Command,
+        lock: &Lock,
+    ) -> Result<SystemTime, Ended> {
+        let mut concluding = pin!(open.conclude(completion));
+        let concluded = match timeout(self.inbox.limit(), &mut concluding).await {
+            Ok(concluded) => concluded,
+            Err(_) => match select(concluding, pin!(self.settled(lock))).await {
+                Either::Left((concluded, _)) => concluded,
+                // The connection is closed with what it waits for.
+                Either::Right((settled, _)) => return settled,
+            },
+        };
+        match concluded {
+            Ok(at) => Ok(at),
+            Err(NotCommitted::Again(error)) => Err(Again(error.into())),
+            Err(NotCommitted::Failed(error)) => Err(Failed(error.into())),
+            Err(NotCommitted::Unable(error)) => Err(unable(error)),
+            Err(NotCommitted::Unknown) => self.settled(lock).await,
+            Err(NotCommitted::Over) => {
+                self.settled(lock).await?;
+                // What this run answers is of an effect that there is not; the entry has the other's.
+                Err(Failed(undone(InboxError::CommittedBefore).into()))
+            }
+        }
     }
 
     async fn open(&self) -> Result<Open, Ended> {
@@ -207,7 +228,8 @@ impl<E, C> Run<E, C> {
                     // Not long ago: the entry does not tell this grant when.
                     Reply::Settled(State::Completed) => return Ok(answer.now),
                     Reply::Renewed => {
-                        return Err(Again("the connection broke before the commit".into()));
+                        let error = "the commit was not answered, and has not taken place";
+                        return Err(Again(error.into()));
                     }
                     Reply::Lost | Reply::Settled(_) => lock.lose(LostCause::Superseded),
                     _ => {}

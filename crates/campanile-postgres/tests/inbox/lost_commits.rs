@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use campanile_core::{BoxError, Disposition, Outcome, Request};
 use campanile_idempotency::IdempotencyError;
@@ -79,6 +80,23 @@ async fn a_commit_that_did_not_reach_the_server_is_run_again_as_the_same_attempt
     let (world, proxy) = world().await;
     let (running, runs) = start(&world, &proxy, Proxy::swallow_requests);
     assert_second_run_is_the_one(&world, &proxy, running, &runs).await;
+}
+
+#[tokio::test]
+async fn a_commit_that_takes_longer_than_a_call_may_is_waited_for() {
+    let world = World::new().await;
+    world.database.psql(
+        "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS \
+             'BEGIN PERFORM pg_sleep(5); RETURN NULL; END'; \
+         CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON ledger \
+             DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION slow()",
+    );
+    let config = world.database.config().with_command_timeout(Duration::from_secs(3)).unwrap();
+    let store = PgStore::connect(config).await.unwrap();
+    let world = world.with(|_| Inbox::new(&store).unwrap());
+    assert_eq!(world.run(service_fn(book), "b-1").await.unwrap(), Outcome::Processed(()));
+    assert_eq!((&*world.booked("b-1"), &*world.entry()), ("1|100", "C|1"));
+    world.assert_all_ended().await;
 }
 
 #[tokio::test]
