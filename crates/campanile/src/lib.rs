@@ -6,14 +6,15 @@
 //! * [`Consumer`] feeds records in and commits on `Ok`.
 //! * [`MemoryStore`] and [`RedisStore`] keep the entries, or, with the feature `postgres`, `PgStore`;
 //!   [`store`] has the trait for one's own.
-//! * `postgres::Inbox` commits what a handler writes in Postgres together with its entry.
+//! * `postgres::Inbox` commits what a handler writes in Postgres together with its entry, also messages for
+//!   Kafka, which a [`Publisher`] publishes.
 //! * [`Guard`] is the layer around a plain function.
 
 pub use campanile_core::{
     AsyncDecode, AsyncDecodeLayer, BoxError, CarryLock, Classify, Clock, ConfigError, Coordinates,
     Decode, DecodeError, DecodeLayer, Disposition, Duplicate, FencingToken, Fingerprint,
     FingerprintHasher, Guarded, Headers, IdempotencyKey, IntoKey, KeyExtractor, Lock, LockLost,
-    Lost, LostCause, Namespace, Outcome, Parked, Record, RecordBuilder, Request, Timestamp,
+    Lost, LostCause, Namespace, Outcome, Output, Parked, Record, RecordBuilder, Request, Timestamp,
     Unguarded, classify, decode, error, key,
 };
 pub use campanile_idempotency::{
@@ -24,9 +25,9 @@ pub use campanile_idempotency::{
 #[cfg(feature = "kafka")]
 pub use campanile_kafka::{
     Consumer, ConsumerConfig, ConsumerError, DeadLetter, FloodGuard, GivenUp, Handle, HeaderStyle,
-    Health, HealthService, IntoOutputs, NoRoute, Order, Output, Outputs, OutputsReply,
-    PartitionStatus, Paused, RetryTopics, Routes, Serve, Stage, Status, Summary, ToRecord,
-    Transactions, Unhealthy,
+    Health, HealthService, IntoOutputs, NoRoute, Order, Outputs, OutputsReply, PartitionStatus,
+    Paused, Publisher, PublisherConfig, Refused, RetryTopics, Routes, Serve, Stage, Status,
+    Summary, ToRecord, Transactions, Unhealthy,
 };
 #[cfg(feature = "postgres")]
 pub use campanile_postgres::{PgConfig, PgStore};
