@@ -94,8 +94,9 @@ impl PgConfig {
     /// answer takes milliseconds, what a slow disk holds up takes less than a second, and a renewal
     /// must leave time to be repeated.
     ///
-    /// The lock keeper waits for no call longer than 5 s or a sixth of the lock's time to live; an
-    /// event warns if that is less.
+    /// Four round trips to the server are the least, since a call may need a new connection; where it is
+    /// less an event warns at the start. The lock keeper waits for no call longer than 5 s or a sixth of the
+    /// lock's time to live; an event warns if that is less.
     ///
     /// # Errors
     /// When it is zero.

@@ -38,9 +38,9 @@ const SECOND: Duration = Duration::from_secs(1);
 /// Between two looks for a server that is not up yet.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Looks whether the server has the schema that this library is for, and lets us use it. The pool is of two
-/// connections.
-pub(crate) async fn look(pool: &Pool, limit: Duration) -> Result<(), ConnectError> {
+/// Looks whether the server has the schema that this library is for, and lets us use it; tells where calls
+/// that may take so long never will be answered. The pool is of two connections.
+pub(crate) async fn look(pool: &Pool, limit: Duration, call: Duration) -> Result<(), ConnectError> {
     let deadline = Instant::now() + limit;
     let client = connection_by(pool, limit, deadline).await?;
     let address = pool.address();
@@ -49,12 +49,23 @@ pub(crate) async fn look(pool: &Pool, limit: Duration) -> Result<(), ConnectErro
         let said = |error| ConnectError::said(error, address);
         // Who cannot have a second one at once shares none.
         let other = timeout(SECOND, pool.client()).await;
+        let sent = Instant::now();
         let [session, version, refused] = match asked(&client, LOOK).await {
             Err(error) if is_without_schema(&error) => {
                 return Err(ConnectError::Schema { address: address.into(), found: None });
             }
             seen => seen.map_err(said)?,
         };
+        let round_trip = sent.elapsed();
+        if call < round_trip * 4 {
+            // One half is for a connection, and in the other the first call over it prepares its statement.
+            tracing::warn!(
+                address,
+                ?round_trip,
+                "Postgres is so far away that calls will not be answered in time: \
+                 `PgConfig::with_command_timeout` must be four round trips or more, and is {call:?}"
+            );
+        }
         // One after the other: at the same time a pooler would need two.
         if let Ok(Ok(other)) = other
             && asked(&other, SESSION).await.map_err(said)? == [session]

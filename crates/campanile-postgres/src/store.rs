@@ -71,9 +71,9 @@ impl PgStore {
     pub async fn connect(config: impl Into<PgConfig>) -> Result<Self, ConnectError> {
         let config = config.into();
         let pool = config.pool()?;
-        look(&config.few()?, config.connect_timeout.min(LONGEST)).await?;
-        let sweeper = config.sweep_interval.map(Sweeper::new);
         let command_timeout = config.command_timeout.min(LONGEST);
+        look(&config.few()?, config.connect_timeout.min(LONGEST), command_timeout).await?;
+        let sweeper = config.sweep_interval.map(Sweeper::new);
         Ok(Self(Arc::new(Inner { pool, config, command_timeout, sweeper })))
     }
 

@@ -1,5 +1,5 @@
-//! Handlers that wait for connections are told of early, with what to do. A binary of its own, because it
-//! listens to everything that is told.
+//! What will have to wait is told of early, with what to do. A binary of its own, because it listens to
+//! everything that is told.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -13,17 +13,51 @@ mod told;
 #[allow(dead_code, reason = "other tests need more of it")]
 mod world;
 
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use campanile_postgres::PgStore;
+use campanile_test::Proxy;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 use tower::{Layer, ServiceExt, service_fn};
 
+use crate::support::Database;
 use crate::told::Told;
 use crate::world::{LONG, World, book, request};
 
+/// Of all tests here.
+fn told() -> &'static Told {
+    static TOLD: OnceLock<Told> = OnceLock::new();
+    TOLD.get_or_init(|| {
+        let told = Told::default();
+        told.listen();
+        told
+    })
+}
+
+#[tokio::test]
+async fn a_server_that_is_too_far_away_for_a_call_is_told_at_the_start() {
+    let told = told();
+    let database = Database::new().await;
+    database.store().await;
+    let far = |text: &str| text.matches("Postgres is so far away").count();
+    assert_eq!(far(&told.text()), 0, "{}", told.text());
+    let (server, name) = database.url().rsplit_once('/').unwrap();
+    let (user, server) = server.rsplit_once('@').unwrap();
+    let proxy = Proxy::to(server).unwrap();
+    proxy.delay(Duration::from_millis(30));
+    let config = support::patient(&format!("{user}@{}/{name}", proxy.addr()));
+    let config = config.with_command_timeout(Duration::from_millis(200)).unwrap();
+    PgStore::connect(config).await.unwrap();
+    let text = told.text();
+    assert_eq!(far(&text), 1, "{text}");
+    assert!(text.contains("`PgConfig::with_command_timeout` must be"), "{text}");
+}
+
 #[tokio::test]
 async fn handlers_that_wait_for_a_connection_are_told_of_with_how_to_have_more() {
-    let told = Told::default();
-    told.listen();
+    let told = told();
     let world = World::new().await.with(|inbox| inbox.with_connections(1).unwrap());
     let (began, go_on) = (Notify::new(), Notify::new());
     let (began, go_on): (&'static _, &'static _) =
@@ -37,7 +71,7 @@ async fn handlers_that_wait_for_a_connection_are_told_of_with_how_to_have_more()
     began.notified().await;
     let waiting = async {
         while !told.text().contains("Inbox::with_connections") {
-            sleep(std::time::Duration::from_millis(20)).await;
+            sleep(Duration::from_millis(20)).await;
         }
         go_on.notify_one();
     };
