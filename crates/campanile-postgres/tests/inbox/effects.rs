@@ -6,10 +6,12 @@ use std::time::Duration;
 use campanile_core::{BoxError, Disposition, LostCause, Outcome, Request, Unguarded, key};
 use campanile_idempotency::policy::{OnLocked, OnMissingKey};
 use campanile_idempotency::{IdempotencyError, IdempotencyLayer, MemoryStore, reply};
-use campanile_postgres::{InboxError, Transaction, TransactionError};
+use campanile_postgres::{Inbox, InboxError, PgStore, Transaction, TransactionError};
 use tokio::sync::Notify;
+use tokio_postgres::error::SqlState;
 use tower::{Layer, ServiceExt, service_fn};
 
+use crate::support::patient;
 use crate::world::{LONG, World, book, insert, request};
 
 #[tokio::test]
@@ -211,6 +213,24 @@ async fn a_constraint_that_is_checked_at_the_commit_is_the_handlers_failure() {
     });
     let error = world.run(handler, "b-1").await.unwrap_err();
     assert_not_committed(&world, &error, "23503").await;
+}
+
+#[tokio::test]
+async fn a_statement_that_takes_longer_than_the_url_allows_is_the_handlers_failure() {
+    let World { database, .. } = World::new().await;
+    let url = format!("{}?options=-c%20statement_timeout%3D100", database.url());
+    let store = PgStore::connect(patient(&url)).await.unwrap();
+    let world = World { inbox: Inbox::new(&store).unwrap(), database };
+    let handler = service_fn(async |request: Request<()>| {
+        insert(&request).await?;
+        Transaction::of(&request)?.execute("SELECT pg_sleep(60)", &[]).await?;
+        Ok::<_, BoxError>(())
+    });
+    let error = world.run(handler, "b-1").await.unwrap_err();
+    let said = campanile_core::error::find::<tokio_postgres::Error>(&*error).unwrap();
+    assert_eq!(said.code(), Some(&SqlState::QUERY_CANCELED));
+    assert_eq!((world.booked("b-1"), world.entry()), ("0|0".into(), "R|1".into()));
+    world.assert_all_ended().await;
 }
 
 async fn assert_not_committed(world: &World, error: &BoxError, state: &str) {
