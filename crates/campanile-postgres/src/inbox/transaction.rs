@@ -94,6 +94,8 @@ impl Transaction {
     /// Performs a statement, and says how many rows it has changed.
     ///
     /// The statement is prepared once for each connection: give what varies as parameters.
+    /// Parameters of other libraries' types are features of `tokio-postgres`, such as `with-uuid-1`, to be
+    /// switched on among your own dependencies.
     ///
     /// # Errors
     /// What the database said; after that only `ROLLBACK TO SAVEPOINT` goes on. Hand it up (`?`), also
