@@ -21,7 +21,12 @@ CREATE TABLE campanile.outbox (
     key           bytea,
     payload       bytea,
     header_names  text[]          NOT NULL,
-    header_values bytea[]         NOT NULL
+    header_values bytea[]         NOT NULL,
+    CONSTRAINT each_header_has_its_name CHECK (
+        array_position(header_names, NULL) IS NULL
+        AND cardinality(header_names) = cardinality(header_values)
+        AND coalesce(array_ndims(header_names), 1) = 1 AND coalesce(array_ndims(header_values), 1) = 1
+    )
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 
 COMMENT ON TABLE campanile.outbox IS 'messages that Campanile has not published yet';

@@ -23,45 +23,110 @@ const PAUSE: Duration = Duration::from_secs(1);
 const DRAIN: Duration = Duration::from_secs(5);
 
 impl Inbox {
-    /// Publishes what handlers have [written](crate::Transaction::publish), until `shutdown` has come.
+    /// Publishes what handlers have [written](crate::Transaction::publish) to the outbox, until `shutdown` has
+    /// come: each message **at least once, and those of one topic and key in their order**. `publisher` is any
+    /// service that answers `Ok` once a message is safe, such as the `Publisher` of `campanile-kafka`.
+    ///
+    /// ```
+    /// use campanile_core::{BoxError, Output};
+    /// use campanile_postgres::{Inbox, PgStore, Transaction};
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), BoxError> {
+    /// # let postgres = campanile_test::PgServer::start()?;
+    /// # campanile_postgres::migrate(postgres.url()).await?;
+    /// # let url = postgres.url();
+    /// let inbox = Inbox::new(&PgStore::connect(url).await?)?;
+    /// // in place of brokers
+    /// let (published, mut messages) = tokio::sync::mpsc::unbounded_channel();
+    /// let publisher = tower::service_fn(move |message: Output| {
+    ///     let published = published.clone();
+    ///     async move { published.send(message) }
+    /// });
+    /// let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    /// let relay = tokio::spawn(inbox.relay(publisher, async { drop(stopped.await) }));
+    ///
+    /// // a handler of the inbox
+    /// let bill = async |tx: Transaction| tx.publish(Output::to("bills").key("a-17").payload("100")).await;
+    /// inbox.guard("payments")?.run("payment-1", bill).await?;
+    ///
+    /// let message = messages.recv().await.ok_or("it was published")?;
+    /// assert_eq!(message.key.as_deref(), Some(&b"a-17"[..]));
+    /// assert_eq!(message.headers[0].0, "idempotency-key");
+    /// drop(stop);
+    /// relay.await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # What holds
+    /// * **Nothing is lost**: a message is deleted once it is acknowledged. Between the two it may come twice,
+    ///   after a crash say, and has the same [header](crate::Transaction::publish) then.
+    /// * **Order.** Messages of one topic and key are published one after the other. What comes a second time
+    ///   may come behind what followed it; by the header that is told.
+    /// * **One at a time.** Of all relays of a database one publishes; the others stand by, and one takes over
+    ///   within a second or two when that one's connection ends; when its machine vanishes, within half a
+    ///   minute. So run one in each process. Each has a connection of its own, beside the others.
+    /// * **What is refused** holds up those of its key: an event tells the topic and the id, once a minute, and
+    ///   it is tried again after a back-off of 100 ms doubling to 30 s, for ever. A topic that has refused a
+    ///   hundred is tried by those only. What can never be published is for somebody to delete from
+    ///   `campanile.outbox`, by its id.
+    /// * **How soon**: at once what was committed through this inbox and its clones, within a second what others
+    ///   have written. 64 messages are published at a time, each of another key, so let a publication that
+    ///   hangs end by a time-out.
+    /// * **When Postgres is away** it waits, says so, and goes on.
+    /// * Up to 500 messages, or some 4 MiB, are in memory.
+    ///
+    /// # The end
+    /// When `shutdown` has come nothing more is begun, and what is on its way may be acknowledged, within 5 s.
+    ///
+    /// # Where another way is better
+    /// Change data capture, as by Debezium, reads the server's log: no row is deleted again, no key waits for a
+    /// commit, and the order is that of all commits. Where it is there already, take it, with a table of your
+    /// own. Where a handler's only effect is messages, take `serve_transactional` of `campanile-kafka`.
+    ///
+    /// # Cancellation
+    /// A relay that is dropped has lost nothing; what was on its way comes again.
     pub fn relay<P, F>(
         &self,
         publisher: P,
         shutdown: F,
     ) -> impl Future<Output = ()> + Send + use<P, F>
     where
-        P: Service<Output> + Clone + Send + Sync + 'static,
+        P: Service<Output> + Clone + Send + 'static,
         P::Error: BoxableError,
         P::Future: Send,
         F: Future<Output = ()> + Send,
     {
-        let relay =
-            Relay { config: self.config().clone(), written: self.written().clone(), publisher };
-        async move { relay.run(pin!(shutdown.fuse())).await }
+        let relay = Relay { config: self.config().clone(), written: self.written().clone() };
+        async move { relay.run(publisher, pin!(shutdown.fuse())).await }
     }
 }
 
-struct Relay<P> {
+struct Relay {
     config: PgConfig,
     /// Told of each commit of this process that has written a message.
     written: Arc<Notify>,
-    publisher: P,
 }
 
-impl<P> Relay<P>
-where
-    P: Service<Output> + Clone + Send + 'static,
-    P::Error: BoxableError,
-    P::Future: Send,
-{
-    async fn run<F: Future<Output = ()>>(self, mut shutdown: Pin<&mut Fuse<F>>) {
+impl Relay {
+    async fn run<P, F>(self, publisher: P, mut shutdown: Pin<&mut Fuse<F>>)
+    where
+        P: Service<Output> + Clone + Send + 'static,
+        P::Error: BoxableError,
+        P::Future: Send,
+        F: Future<Output = ()>,
+    {
         let mut told = Seldom::default();
         loop {
             let error = match select(shutdown.as_mut(), pin!(self.lead())).await {
                 Either::Left(_) => return,
                 Either::Right((Ok(session), _)) => {
-                    match self.publish(&session, shutdown.as_mut()).await {
+                    let work = Work::new(publisher.clone());
+                    match self.publish(work, &session, shutdown.as_mut()).await {
                         Ok(()) => return,
+                        // To be told once, and never again.
+                        Err(_) if shutdown.is_terminated() => return,
                         Err(error) => error,
                     }
                 }
@@ -83,16 +148,23 @@ where
         while !session.try_lead().await? {
             sleep(PAUSE).await;
         }
+        tracing::info!("this process publishes what is in the outbox");
         Ok(session)
     }
 
     /// Publishes until the session breaks, or until it is to end.
-    async fn publish<F: Future<Output = ()>>(
+    async fn publish<P, F>(
         &self,
+        mut work: Work<P>,
         session: &Session,
         mut shutdown: Pin<&mut Fuse<F>>,
-    ) -> Result<(), BoxError> {
-        let mut work = Work::new(self.publisher.clone());
+    ) -> Result<(), BoxError>
+    where
+        P: Service<Output> + Clone + Send + 'static,
+        P::Error: BoxableError,
+        P::Future: Send,
+        F: Future<Output = ()>,
+    {
         let mut exchange = pin!(Fuse::terminated());
         let mut end = None;
         loop {

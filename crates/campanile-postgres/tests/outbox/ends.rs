@@ -147,6 +147,22 @@ async fn brokers_that_do_not_answer_hold_up_the_end_for_some_seconds_only() {
 }
 
 #[tokio::test]
+async fn a_relay_whose_session_ends_while_it_ends_ends() {
+    let world = World::new().await;
+    world.brokers.hold("a");
+    world.publish("b-1", [bill("a", 0)]).await;
+    let relay = world.relay();
+    world.brokers.wait_until(|brokers| brokers.has("a")).await;
+    let stop = relay.stop();
+    let ended = async {
+        tokio::task::yield_now().await;
+        world.terminate_leader();
+        world.brokers.go_on("a");
+    };
+    tokio::join!(stop, ended);
+}
+
+#[tokio::test]
 async fn a_relay_waits_for_a_server_that_is_restarted_and_goes_on() {
     let mut server = PgServer::start().unwrap();
     migrate(server.url()).await.unwrap();
