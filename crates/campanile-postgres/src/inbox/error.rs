@@ -29,8 +29,8 @@ pub enum InboxError {
     /// The handler has answered while a statement of its transaction was still at work, or its
     /// [`Connection`](super::Connection) in somebody's hand.
     InUse,
-    /// An earlier run of this attempt, whose commit was taken for lost, was committed after all. The next
-    /// delivery is answered as its duplicate.
+    /// An earlier run of this attempt, whose commit was taken for lost, was committed after all, or may have
+    /// been. The next delivery is answered as the duplicate of what was.
     CommittedBefore,
     /// The database refused to commit: a constraint that is checked at the end, or a statement that had
     /// failed before, which the handler has passed over.
@@ -54,7 +54,7 @@ impl fmt::Display for InboxError {
                  `Connection` in somebody's hand",
             ),
             Self::CommittedBefore => {
-                f.write_str("an earlier run of the handler was committed late")
+                f.write_str("an earlier run of the handler was, or may have been, committed late")
             }
             Self::NotCommitted(_) => f.write_str("the transaction was not committed"),
         }

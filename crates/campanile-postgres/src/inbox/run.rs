@@ -71,7 +71,8 @@ impl<E, C> Run<E, C> {
             Backoff::new(Duration::from_millis(10), Duration::from_secs(1)).expect("it rises");
         let (mut runs, mut has_run) = (0, false);
         loop {
-            let source = match self.run(&mut service, request.clone()).await {
+            let is_first = runs == 0;
+            let source = match self.run(&mut service, request.clone(), is_first).await {
                 Ok(reply) => return Ok(reply),
                 // What it did may be why there is no connection any more.
                 Err(Failed(source)) if has_run && source.is::<NotRun>() => {
@@ -93,7 +94,12 @@ impl<E, C> Run<E, C> {
     }
 
     /// Runs it once.
-    async fn run<S, R>(&self, service: &mut S, mut request: R) -> Result<S::Response, Ended>
+    async fn run<S, R>(
+        &self,
+        service: &mut S,
+        mut request: R,
+        is_first: bool,
+    ) -> Result<S::Response, Ended>
     where
         R: CarryLock + CarryTransaction,
         S: Service<R>,
@@ -139,7 +145,7 @@ impl<E, C> Run<E, C> {
                 return Err(Failed(error));
             }
         };
-        let at = self.conclude(open, &completion, lock).await?;
+        let at = self.conclude(open, &completion, lock, is_first).await?;
         self.inbox.announce(&outgoing);
         if let Operation::Complete { reply, .. } = completion.operation {
             lock.complete(Completion { reply, at });
@@ -154,11 +160,12 @@ impl<E, C> Run<E, C> {
         open: Open,
         completion: &Command,
         lock: &Lock,
+        is_first: bool,
     ) -> Result<SystemTime, Ended> {
         let mut concluding = pin!(open.conclude(completion));
         let concluded = match timeout(self.inbox.limit(), &mut concluding).await {
             Ok(concluded) => concluded,
-            Err(_) => match select(concluding, pin!(self.settled(lock))).await {
+            Err(_) => match select(concluding, pin!(self.settled(lock, is_first))).await {
                 Either::Left((concluded, _)) => concluded,
                 // The connection is closed with what it waits for.
                 Either::Right((settled, _)) => return settled,
@@ -169,12 +176,8 @@ impl<E, C> Run<E, C> {
             Err(NotCommitted::Again(error)) => Err(Again(error.into())),
             Err(NotCommitted::Failed(error)) => Err(Failed(error.into())),
             Err(NotCommitted::Unable(error)) => Err(unable(error)),
-            Err(NotCommitted::Unknown) => self.settled(lock).await,
-            Err(NotCommitted::Over) => {
-                self.settled(lock).await?;
-                // What this run answers is of an effect that there is not; the entry has the other's.
-                Err(Failed(undone(InboxError::CommittedBefore).into()))
-            }
+            Err(NotCommitted::Unknown) => self.settled(lock, is_first).await,
+            Err(NotCommitted::Over) => self.settled(lock, false).await,
         }
     }
 
@@ -215,18 +218,24 @@ impl<E, C> Run<E, C> {
         Again(error)
     }
 
-    /// What came of a transaction whose commit was not answered: when the entry was completed by it.
+    /// What came of a transaction whose commit was not answered: when the entry was completed by it. An
+    /// earlier run may have done that instead, unless this is the only one.
     ///
     /// The entry's row is locked by a commit that is still at work, and the renewal that asks waits for
     /// it. Should one come even later, it finds that it is too late: only the transaction that takes the
     /// entry out of PROCESSING is committed.
-    async fn settled(&self, lock: &Lock) -> Result<SystemTime, Ended> {
+    async fn settled(&self, lock: &Lock, is_only: bool) -> Result<SystemTime, Ended> {
         let store = self.inbox.store();
         loop {
             if let Ok(answer) = store.apply(self.layer.renewal(lock)).await {
                 match answer.reply {
                     // Not long ago: the entry does not tell this grant when.
-                    Reply::Settled(State::Completed) => return Ok(answer.now),
+                    Reply::Settled(State::Completed) if is_only => return Ok(answer.now),
+                    // What this run answers may be of an effect that there is not; the entry has the
+                    // other's.
+                    Reply::Settled(State::Completed) => {
+                        return Err(Failed(undone(InboxError::CommittedBefore).into()));
+                    }
                     Reply::Renewed => {
                         let error = "the commit was not answered, and has not taken place";
                         return Err(Again(error.into()));

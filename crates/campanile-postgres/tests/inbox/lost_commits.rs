@@ -28,15 +28,20 @@ async fn world() -> (World, Arc<Proxy>) {
     (world.with(|_| Inbox::new(&store).unwrap()), Arc::new(proxy))
 }
 
-/// Runs a handler that does this to the proxy when it has written for the first time; counts its runs.
-fn start(world: &World, proxy: &Arc<Proxy>, fault: fn(&Proxy)) -> (Running, Arc<AtomicU32>) {
+/// Runs a handler that does this to the proxy when it has written for the first time, and that for the
+/// second; counts its runs.
+fn start(
+    world: &World,
+    proxy: &Arc<Proxy>,
+    faults: &'static [fn(&Proxy)],
+) -> (Running, Arc<AtomicU32>) {
     let runs = Arc::new(AtomicU32::new(0));
     let (proxy, counted) = (proxy.clone(), runs.clone());
     let handler = service_fn(move |request: Request<()>| {
         let (proxy, run) = (proxy.clone(), counted.fetch_add(1, Ordering::Relaxed));
         async move {
             insert(&request).await?;
-            if run == 0 {
+            if let Some(fault) = faults.get(run as usize) {
                 fault(&proxy);
             }
             Ok::<_, BoxError>(())
@@ -65,7 +70,7 @@ async fn assert_second_run_is_the_one(
 #[tokio::test]
 async fn a_commit_whose_answer_is_lost_is_not_run_again() {
     let (world, proxy) = world().await;
-    let (running, runs) = start(&world, &proxy, Proxy::swallow_replies);
+    let (running, runs) = start(&world, &proxy, &[Proxy::swallow_replies]);
     world.wait_for("SELECT state = 'C' FROM campanile.entry").await;
     proxy.heal().unwrap();
     assert_eq!(running.await.unwrap().unwrap(), Outcome::Processed(()));
@@ -78,8 +83,26 @@ async fn a_commit_whose_answer_is_lost_is_not_run_again() {
 #[tokio::test]
 async fn a_commit_that_did_not_reach_the_server_is_run_again_as_the_same_attempt() {
     let (world, proxy) = world().await;
-    let (running, runs) = start(&world, &proxy, Proxy::swallow_requests);
+    let (running, runs) = start(&world, &proxy, &[Proxy::swallow_requests]);
     assert_second_run_is_the_one(&world, &proxy, running, &runs).await;
+}
+
+#[tokio::test]
+async fn a_later_run_whose_answer_is_lost_is_not_answered_for_what_an_earlier_may_have_done() {
+    let (world, proxy) = world().await;
+    let (running, runs) = start(&world, &proxy, &[Proxy::swallow_requests, Proxy::swallow_replies]);
+    while proxy.swallowed() == 0 {
+        yield_now().await;
+    }
+    proxy.heal().unwrap();
+    world.wait_for("SELECT state = 'C' FROM campanile.entry").await;
+    proxy.heal().unwrap();
+    let error = running.await.unwrap().unwrap_err();
+    let found = campanile_core::error::find::<InboxError>(&*error);
+    assert!(matches!(found, Some(InboxError::CommittedBefore)), "{error:?}");
+    assert_eq!(runs.load(Ordering::Relaxed), 2);
+    assert_eq!((&*world.booked("b-1"), &*world.entry()), ("1|100", "C|1"));
+    assert!(world.run(service_fn(book), "b-1").await.unwrap().is_duplicate());
 }
 
 #[tokio::test]
