@@ -17,7 +17,7 @@ use crate::seldom::Seldom;
 use crate::{Inbox, PgConfig};
 
 /// Between two looks at the table, for what other processes have written; and at who leads.
-const PAUSE: Duration = Duration::from_secs(1);
+pub(super) const PAUSE: Duration = Duration::from_secs(1);
 
 /// What is being published when it is to end may be acknowledged as long.
 const DRAIN: Duration = Duration::from_secs(5);
@@ -191,9 +191,8 @@ impl Relay {
                 }
                 published = work.published() => work.settle(published, Instant::now()),
                 () = written => work.look(),
-                () = pause => match end {
-                    Some(end) if end <= Instant::now() => return Ok(()),
-                    _ => work.look(),
+                () = pause => if end.is_some_and(|end| end <= Instant::now()) {
+                    return Ok(());
                 },
             }
         }

@@ -12,6 +12,7 @@ use tower_service::Service;
 
 use super::lane::{Lane, Message};
 use super::refused::Refused;
+use super::relay::PAUSE;
 use super::session::Asked;
 use crate::seldom::Seldom;
 
@@ -43,6 +44,8 @@ pub(super) struct Work<P> {
     told: Seldom,
     /// Whether there may be messages in the table that could be taken.
     may_have_more: bool,
+    /// When it was read last.
+    read: Instant,
     /// Whether no more are taken.
     is_ending: bool,
 }
@@ -64,6 +67,7 @@ where
             refused: Refused::new(),
             told: Seldom::default(),
             may_have_more: true,
+            read: Instant::now(),
             is_ending: false,
         }
     }
@@ -71,14 +75,16 @@ where
     /// What is to be asked of the table, if anything.
     pub(super) fn ask(&mut self, now: Instant) -> Option<Asked> {
         let has_room = self.in_hand.len() <= PAGE && self.bytes <= PAGE_SIZE && !self.is_ending;
-        if self.published.is_empty() && !(self.may_have_more && has_room) {
+        let is_to_read = has_room && self.may_read(now);
+        if self.published.is_empty() && !is_to_read {
             return None;
         }
         let published = std::mem::take(&mut self.published);
-        if !has_room {
+        if !is_to_read {
             return Some(Asked { published, ..Asked::default() });
         }
         self.may_have_more = false;
+        self.read = now;
         let again = self.in_hand.iter().filter(|id| self.refused.contains(**id)).count();
         let due = self.refused.due(now, AGAIN_AT_A_TIME.saturating_sub(again), &self.in_hand);
         let refused = self.refused.ids().filter(|id| !due.contains(id));
@@ -175,6 +181,12 @@ where
     /// When a message is due that was refused.
     pub(super) fn next(&self, now: Instant) -> Option<Instant> {
         self.refused.next(now)
+    }
+
+    /// Whether that may give anything: what is in hand is read over each time.
+    fn may_read(&self, now: Instant) -> bool {
+        let is_due = self.refused.next(self.read).is_some_and(|due| due <= now);
+        self.may_have_more || is_due || now >= self.read + PAUSE
     }
 
     fn let_go(&mut self, message: &Message) {
