@@ -146,7 +146,7 @@ impl PgConfig {
         self.pool_of(self.connections, &settings)
     }
 
-    /// For who looks or migrates.
+    /// For who looks or migrates, and for the relay of an outbox.
     pub(crate) fn few(&self) -> Result<Pool, ConnectError> {
         self.pool_of(2, ISOLATION)
     }

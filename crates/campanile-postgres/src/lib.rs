@@ -42,7 +42,8 @@
 //!
 //! * [`migrate`] makes the schema, once. [`PgConfig`] → [`PgStore::connect`] → a
 //!   [`Store`](campanile_idempotency::Store); [`ConnectError`] says why not.
-//! * [`Inbox`]: what a handler writes and the completion of its entry are one transaction.
+//! * [`Inbox`]: what a handler writes and the completion of its entry are one transaction. `outbox`: so are
+//!   messages for Kafka, which [`Inbox::relay`] publishes.
 //! * `batch`: a batch, from commands to answers: `call` (which commands travel in one call, and its
 //!   arguments), `told` (what comes back).
 //! * `connect`: the first look at a server; `hosts`: how a connection is made; `pool`: the connections,

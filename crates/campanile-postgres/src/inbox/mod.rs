@@ -120,7 +120,8 @@ use crate::{PgConfig, PgStore};
 /// The transaction is one of `tokio_postgres`; there is none for `sqlx` or another library: with those, keep
 /// entries in a plain [`PgStore`], and let a unique row, or the fencing token, refuse the second effect. Write
 /// what is shared over `&impl GenericClient`, which [`Connection`] leads to. Effects elsewhere, a call over the
-/// network among them, are as without an inbox.
+/// network among them, are as without an inbox; messages for Kafka can be [committed with the
+/// rest](Transaction::publish), and are published then.
 ///
 /// A batch layer inside has a transaction for **each** of its requests: two of one batch that write the same
 /// row wait for each other, and Postgres sees no deadlock in that.

@@ -28,8 +28,9 @@ impl Transaction {
     /// A message may be published more than once, and its header `idempotency-key` is the same each time: the
     /// namespace, the digest of the entry's key, and the place of the message among those of its transaction.
     /// So it is the same, too, when the handler runs again, as long as that gives out the same in the same
-    /// order. A consumer takes it by `key::header("idempotency-key")`. Databases whose handlers publish to one
-    /// topic need namespaces of their own.
+    /// order; also when an operator has reopened its key, so that consumers then take what it gives out for what
+    /// they know. A consumer takes it by `key::header("idempotency-key")`. Databases whose handlers publish to
+    /// one topic need namespaces of their own.
     ///
     /// A header of that name which is there already stays, and none is added. Without a lock, where a policy
     /// lets a request through, there is no key that it could be made of, and none is added either.

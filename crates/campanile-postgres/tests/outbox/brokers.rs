@@ -67,6 +67,11 @@ impl Brokers {
         self.state().refused
     }
 
+    /// Of how many keys they have a message.
+    pub(crate) fn at_work(&self) -> usize {
+        self.state().at_work.len()
+    }
+
     /// Of how many keys they had a message at the same time.
     pub(crate) fn most_at_work(&self) -> usize {
         self.state().most_at_work

@@ -1,9 +1,11 @@
 //! Messages of a key are published one after the other in their order, whatever others do.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use campanile_core::{BoxError, Outcome, Output, Request};
 use tokio::sync::Notify;
+use tokio::time::Instant;
 use tower::service_fn;
 
 use crate::world::{World, bill, publish};
@@ -91,7 +93,7 @@ async fn transactions_that_write_for_two_keys_crosswise_are_both_committed() {
     let handler = |keys: [&'static str; 2]| {
         service_fn(move |request: Request<()>| async move {
             publish(&request, vec![bill(keys[0], 1)]).await?;
-            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+            tokio::time::sleep(Duration::from_millis(50)).await;
             publish(&request, vec![bill(keys[1], 2)]).await
         })
     };
@@ -141,6 +143,50 @@ async fn a_topic_that_refuses_whatever_it_is_given_holds_up_no_other() {
     world.brokers.accept("missing");
     world.wait_until_empty().await;
     assert_eq!(world.brokers.published().len(), 1505);
+    relay.stop().await;
+}
+
+#[tokio::test]
+async fn refused_messages_that_take_long_when_they_are_tried_again_leave_room_for_others() {
+    let world = World::new().await;
+    let keys: Vec<_> = (0..90).map(|key| format!("k{key}")).collect();
+    keys.iter().for_each(|key| world.brokers.refuse(key));
+    world.publish("b-1", keys.iter().map(|key| bill(key, 0))).await;
+    let relay = world.relay();
+    world.brokers.wait_until(|brokers| brokers.refused() >= 90).await;
+    keys.iter().for_each(|key| world.brokers.hold(key));
+    world.brokers.wait_until(|brokers| brokers.at_work() == 16).await;
+    for number in 0..5 {
+        world.publish(&format!("c-{number}"), [bill("a", number)]).await;
+    }
+    world.brokers.wait_until(|brokers| brokers.of("a").len() == 5).await;
+    assert_eq!(world.brokers.at_work(), 16);
+    for key in &keys {
+        world.brokers.accept(key);
+        world.brokers.go_on(key);
+    }
+    world.wait_until_empty().await;
+    relay.stop().await;
+}
+
+#[tokio::test]
+async fn a_commit_of_this_process_is_published_at_once_and_another_ones_when_it_is_looked_for() {
+    let world = World::new().await;
+    let relay = world.relay();
+    let (mut at_once, mut looked_for) = (Duration::ZERO, Duration::ZERO);
+    for round in 0..5 {
+        let key = format!("k{round}");
+        let begun = Instant::now();
+        world.publish(&format!("b-{round}"), [bill(&key, 0)]).await;
+        world.brokers.wait_until(|brokers| brokers.of(&key).len() == 1).await;
+        at_once += begun.elapsed();
+        let begun = Instant::now();
+        let other = "SELECT campanile.publish('bills', 'other', NULL, NULL, '{}', '{}')";
+        world.database.psql(other);
+        world.brokers.wait_until(|brokers| brokers.of("other").len() == round + 1).await;
+        looked_for += begun.elapsed();
+    }
+    assert!(at_once * 2 < looked_for, "{at_once:?}, {looked_for:?}");
     relay.stop().await;
 }
 
