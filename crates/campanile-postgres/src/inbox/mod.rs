@@ -118,7 +118,8 @@ use crate::{PgConfig, PgStore};
 ///
 /// # Limits
 /// The transaction is one of `tokio_postgres`; there is none for `sqlx` or another library: with those, keep
-/// entries in a plain [`PgStore`], and let a unique row, or the fencing token, refuse the second effect. Write
+/// entries in a plain [`PgStore`], and let a unique row, as the repository's `examples/sqlx.rs` does, or the
+/// fencing token refuse the second effect. Write
 /// what is shared over `&impl GenericClient`, which [`Connection`] leads to. Effects elsewhere, a call over the
 /// network among them, are as without an inbox; messages for Kafka can be [committed with the
 /// rest](Transaction::publish), and are published then.
