@@ -66,3 +66,33 @@ impl Transaction {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use campanile_core::{BoxError, Output};
+    use campanile_test::PgServer;
+    use futures_util::FutureExt;
+
+    use crate::{Inbox, PgStore, Transaction, migrate};
+
+    #[tokio::test]
+    async fn the_relay_is_told_of_a_commit_that_has_written_a_message_and_of_no_other() {
+        let server = PgServer::start().unwrap();
+        migrate(server.url()).await.unwrap();
+        let inbox = Inbox::new(&PgStore::connect(server.url()).await.unwrap()).unwrap();
+        let guard = inbox.guard("bills").unwrap();
+        let is_told = || inbox.written().notified().now_or_never().is_some();
+        let silent = async |_| Ok::<_, BoxError>(());
+        guard.run("b-1", silent).await.unwrap();
+        assert!(!is_told());
+        let failing = async |tx: Transaction| {
+            tx.publish(Output::to("bills")).await?;
+            Err::<(), BoxError>("no such account".into())
+        };
+        guard.run("b-2", failing).await.unwrap_err();
+        assert!(!is_told());
+        let publishing = async |tx: Transaction| tx.publish(Output::to("bills")).await;
+        guard.run("b-3", publishing).await.unwrap();
+        assert!(is_told() && !is_told());
+    }
+}

@@ -65,8 +65,8 @@ impl Inbox {
     /// * **Order.** Messages of one topic and key are published one after the other. What comes a second time
     ///   may come behind what followed it; by the header that is told.
     /// * **One at a time.** Of all relays of a database one publishes; the others stand by, and one takes over
-    ///   within a second or two when that one's connection ends; when its machine vanishes, within half a
-    ///   minute. So run one in each process. Each has a connection of its own, beside the others.
+    ///   within a second or two when that one's connection ends; within half a minute when its machine vanishes
+    ///   or its process stands still. So run one in each process. Each has a connection of its own, beside the others.
     /// * **What is refused** holds up those of its key: an event tells the topic and the id, once a minute, and
     ///   it is tried again after a back-off of 100 ms doubling to 30 s, for ever. A topic that has refused a
     ///   hundred is tried by those only. What can never be published is for somebody to delete from
@@ -189,7 +189,7 @@ impl Relay {
                     let (asked, messages) = answered?;
                     work.take(messages, &asked);
                 }
-                published = work.published() => work.settle(published, Instant::now()),
+                ended = work.ended() => work.settle(ended, Instant::now()),
                 () = written => work.look(),
                 () = pause => if end.is_some_and(|end| end <= Instant::now()) {
                     return Ok(());

@@ -15,6 +15,10 @@ use crate::pool::Lease;
 /// What a statement may take: a page of messages may come from far away, and nobody waits for it.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// The server ends a session that asks nothing for so long: its process stands still, and another is to lead. One
+/// that leads asks each second.
+const SILENT: &str = "SET idle_session_timeout = '15s'";
+
 /// A session of the relay's own. Dropped, it is closed, and leads no more.
 pub(super) struct Session {
     lease: Lease,
@@ -42,6 +46,7 @@ impl Session {
         let pool = config.few()?;
         let opening = async {
             let lease = pool.lease().await.map_err(|error| pool.unreachable(error))?;
+            lease.batch_execute(SILENT).await.map_err(explained)?;
             let relay = lease.prepare(RELAY).await.map_err(explained)?;
             Ok(Self { lease, relay })
         };

@@ -26,10 +26,10 @@ const AGAIN_AT_A_TIME: usize = 16;
 const PAGE: usize = 250;
 const PAGE_SIZE: usize = 2 << 20;
 
-type Publishing = Pin<Box<dyn Future<Output = Published> + Send>>;
+type Publishing = Pin<Box<dyn Future<Output = Ended> + Send>>;
 
 /// What came of the first message of a lane.
-pub(super) struct Published(Lane, Result<(), BoxError>);
+pub(super) struct Ended(Lane, Result<(), BoxError>);
 
 /// Messages in hand: each is in a lane, which waits, or whose first is being published.
 pub(super) struct Work<P> {
@@ -44,8 +44,9 @@ pub(super) struct Work<P> {
     told: Seldom,
     /// Whether there may be messages in the table that could be taken.
     may_have_more: bool,
-    /// When it was read last.
+    /// When it was read last, and when anything was asked.
     read: Instant,
+    asked: Instant,
     /// Whether no more are taken.
     is_ending: bool,
 }
@@ -57,6 +58,7 @@ where
     P::Future: Send,
 {
     pub(super) fn new(publisher: P) -> Self {
+        let now = Instant::now();
         Self {
             publisher,
             lanes: VecDeque::new(),
@@ -67,7 +69,8 @@ where
             refused: Refused::new(),
             told: Seldom::default(),
             may_have_more: true,
-            read: Instant::now(),
+            read: now,
+            asked: now,
             is_ending: false,
         }
     }
@@ -76,9 +79,12 @@ where
     pub(super) fn ask(&mut self, now: Instant) -> Option<Asked> {
         let has_room = self.in_hand.len() <= PAGE && self.bytes <= PAGE_SIZE && !self.is_ending;
         let is_to_read = has_room && self.may_read(now);
-        if self.published.is_empty() && !is_to_read {
+        // Who asks nothing for long leads no more.
+        let is_silent = now >= self.asked + PAUSE;
+        if self.published.is_empty() && !is_to_read && !is_silent {
             return None;
         }
+        self.asked = now;
         let published = std::mem::take(&mut self.published);
         if !is_to_read {
             return Some(Asked { published, ..Asked::default() });
@@ -100,12 +106,11 @@ where
 
     /// Takes what was answered to that.
     pub(super) fn take(&mut self, messages: Vec<Message>, asked: &Asked) {
-        if messages.is_empty() {
-            // Somebody has deleted them.
-            asked.due.iter().for_each(|&id| self.refused.remove(id));
-            return;
-        }
-        self.may_have_more = true;
+        // What does not come before another that does was deleted by somebody.
+        let last = messages.last().map_or(i64::MAX, |message| message.id);
+        let is_gone = |id: &i64| *id < last && messages.iter().all(|message| message.id != *id);
+        asked.due.iter().filter(|id| is_gone(id)).for_each(|&id| self.refused.remove(id));
+        self.may_have_more |= !messages.is_empty();
         for lane in Lane::group(messages) {
             // Behind one that may be refused again nothing needs to wait here.
             let is_again = self.refused.contains(lane.first().id);
@@ -125,16 +130,16 @@ where
                 return;
             };
             let publishing = publish(self.publisher.clone(), lane.first().output.clone());
-            self.publishing.push(Box::pin(async { Published(lane, publishing.await) }));
+            self.publishing.push(Box::pin(async { Ended(lane, publishing.await) }));
         }
     }
 
     /// The next that is published or refused.
-    pub(super) fn published(&mut self) -> SelectNextSome<'_, FuturesUnordered<Publishing>> {
+    pub(super) fn ended(&mut self) -> SelectNextSome<'_, FuturesUnordered<Publishing>> {
         self.publishing.select_next_some()
     }
 
-    pub(super) fn settle(&mut self, Published(lane, result): Published, now: Instant) {
+    pub(super) fn settle(&mut self, Ended(lane, result): Ended, now: Instant) {
         let (first, rest) = lane.advance();
         self.let_go(&first);
         match result {

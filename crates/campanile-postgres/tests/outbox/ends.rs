@@ -2,11 +2,13 @@
 
 use std::collections::{HashMap, HashSet};
 use std::future::pending;
+use std::sync::Arc;
 use std::time::Duration;
 
 use campanile_core::Output;
 use campanile_postgres::{Inbox, PgStore, migrate};
 use campanile_test::PgServer;
+use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
 use crate::brokers::{Brokers, text};
@@ -160,6 +162,36 @@ async fn a_relay_whose_session_ends_while_it_ends_ends() {
         world.brokers.go_on("a");
     };
     tokio::join!(stop, ended);
+}
+
+#[tokio::test]
+async fn a_relay_whose_process_stands_still_is_followed_by_another() {
+    let world = World::new().await;
+    let relay = world.inbox.relay(world.brokers.clone(), pending());
+    let (stand_still, stands) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (told, telling) = (stand_still.clone(), stands.clone());
+    let (resume, resumed) = std::sync::mpsc::channel::<()>();
+    let standing = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let relay = tokio::spawn(relay);
+            told.notified().await;
+            telling.notify_one();
+            resumed.recv().unwrap_err();
+            relay.abort();
+        });
+    });
+    world.publish("b-1", [bill("a", 0)]).await;
+    world.brokers.wait_until(|brokers| brokers.of("a").len() == 1).await;
+    stand_still.notify_one();
+    stands.notified().await;
+    let other = world.relay();
+    world.publish("b-2", [bill("a", 1)]).await;
+    world.wait_until_empty().await;
+    drop(resume);
+    standing.join().unwrap();
+    assert_eq!(world.brokers.of("a").last().unwrap(), "1");
+    other.stop().await;
 }
 
 #[tokio::test]
