@@ -68,6 +68,15 @@ impl Output {
         self.timestamp = Some(timestamp);
         self
     }
+
+    /// About how many bytes it keeps in memory.
+    #[doc(hidden)]
+    pub fn size(&self) -> usize {
+        let part = |bytes: &Option<Bytes>| bytes.as_ref().map_or(0, Bytes::len);
+        let header = |(name, value): &(String, _)| size_of_val(name) + name.len() + part(value);
+        let headers: usize = self.headers.iter().map(header).sum();
+        size_of::<Self>() + part(&self.key) + part(&self.payload) + headers
+    }
 }
 
 impl fmt::Debug for Output {

@@ -1,6 +1,5 @@
 //! A message as librdkafka takes it.
 
-use bytes::Bytes;
 use campanile_core::{Output, Timestamp, millis};
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::BaseRecord;
@@ -14,14 +13,6 @@ pub(crate) fn record<O: IntoOpaque>(output: &Output, opaque: O) -> BaseRecord<'_
     record.timestamp = output.timestamp.and_then(tellable);
     record.headers = (!output.headers.is_empty()).then(|| headers(output));
     record
-}
-
-/// About how many bytes it keeps in memory.
-pub(crate) fn size(output: &Output) -> usize {
-    let part = |bytes: &Option<Bytes>| bytes.as_ref().map_or(0, Bytes::len);
-    let header = |(name, value): &(String, _)| size_of_val(name) + name.len() + part(value);
-    let headers: usize = output.headers.iter().map(header).sum();
-    size_of_val(output) + part(&output.key) + part(&output.payload) + headers
 }
 
 fn headers(output: &Output) -> OwnedHeaders {

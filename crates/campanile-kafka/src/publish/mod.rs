@@ -22,7 +22,7 @@ use tokio::time::{Instant, sleep};
 
 pub use self::config::PublisherConfig;
 use self::context::Acknowledgements;
-pub(crate) use self::message::{record, size};
+pub(crate) use self::message::record;
 pub use self::refused::Refused;
 pub(crate) use self::settings::shared as shared_settings;
 pub(crate) use self::terms::Terms;

@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use campanile_core::{Coordinates, Output};
 
 use crate::budget::{Amount, Stock};
-use crate::publish::size;
 
 /// The outputs of one record that is processed. Dropped, they are counted no more.
 pub(crate) struct Pending {
@@ -19,7 +18,7 @@ pub(crate) struct Pending {
 
 impl Pending {
     pub(crate) fn new(at: Coordinates, messages: Vec<Output>, stocks: [Arc<Stock>; 2]) -> Self {
-        let bytes = messages.iter().map(size).sum::<usize>() as u64;
+        let bytes = messages.iter().map(Output::size).sum::<usize>() as u64;
         let amount = Amount { records: 1, bytes };
         stocks.iter().for_each(|stock| stock.put_out(amount));
         Self { at, messages, amount, stocks }

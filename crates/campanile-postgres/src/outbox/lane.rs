@@ -30,14 +30,6 @@ impl Message {
         output.headers = names.into_iter().zip(values.into_iter().map(bytes)).collect();
         Ok(Self { id: row.try_get("id")?, output })
     }
-
-    /// About how many bytes it keeps in memory.
-    pub(super) fn size(&self) -> usize {
-        let part = |bytes: &Option<Bytes>| bytes.as_ref().map_or(0, Bytes::len);
-        let header = |(name, value): &(String, _)| size_of_val(name) + name.len() + part(value);
-        let headers: usize = self.output.headers.iter().map(header).sum();
-        size_of::<Self>() + part(&self.output.key) + part(&self.output.payload) + headers
-    }
 }
 
 impl Lane {

@@ -117,7 +117,7 @@ where
             let lane = if is_again { lane.only_first() } else { lane };
             for message in lane.iter() {
                 self.in_hand.insert(message.id);
-                self.bytes += message.size();
+                self.bytes += message.output.size();
             }
             self.lanes.push_back(lane);
         }
@@ -196,7 +196,7 @@ where
 
     fn let_go(&mut self, message: &Message) {
         self.in_hand.remove(&message.id);
-        self.bytes -= message.size();
+        self.bytes -= message.output.size();
     }
 }
 
