@@ -60,14 +60,14 @@ END
 $$;
 
 -- ---------------------------------------------------------------------------------------------------
--- relay: delete what is published, and give the next messages, at most so many, and no more of them once
--- their keys, payloads and headers have this size.
+-- relay: delete what is published, and give those that are due, and the next others: at most so many, and
+-- no more of them once their keys, payloads and headers have this size.
 --
--- Those that are held are passed over, with all of the same topic and key, and so is what is for a topic
--- that is halted, unless it is due.
+-- Of the others, those that are held are passed over, with all of the same topic and key, and so are
+-- topics that are full.
 
 CREATE FUNCTION campanile.relay(
-    published bigint[], held bigint[], due bigint[], halted text[], most integer, size bigint
+    published bigint[], held bigint[], due bigint[], full_topics text[], most integer, size bigint
 ) RETURNS SETOF campanile.outbox
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -79,9 +79,10 @@ DECLARE
     room bigint := size;
 BEGIN
     DELETE FROM campanile.outbox WHERE id = ANY (published);
+    RETURN QUERY SELECT * FROM campanile.outbox next WHERE next.id = ANY (due) ORDER BY next.id;
     FOR o IN
         SELECT * FROM campanile.outbox next
-        WHERE (next.topic <> ALL (halted) OR next.id = ANY (due))
+        WHERE next.topic <> ALL (full_topics)
             AND CASE
                 WHEN next.key IS NULL THEN next.id <> ALL (held)
                 ELSE (next.topic, next.key) NOT IN (

@@ -3,7 +3,8 @@
 //! * [`Transaction::publish`](crate::Transaction::publish) writes a message; `outgoing` is what the inbox
 //!   knows of a transaction that does.
 //! * [`Inbox::relay`](crate::Inbox::relay) publishes: `session` is its connection, of which one leads;
-//!   `work` is what it has in hand, a `lane` for each key, and what was `refused`.
+//!   `work` is what it has in hand, a `lane` for each key, what was `refused`, and
+//!   which `topics` take nothing.
 
 mod lane;
 mod outgoing;
@@ -11,6 +12,7 @@ mod publish;
 mod refused;
 mod relay;
 mod session;
+mod topics;
 mod work;
 
 pub(crate) use self::outgoing::Outgoing;

@@ -40,7 +40,8 @@ impl Transaction {
     /// those of one transaction in the order of their writing. For that a transaction which has written one
     /// makes others wait that want to, for the same key, until its end: write messages last. A circle of such
     /// waits is a conflict as others, after which the handler runs again. Without a key there is no order,
-    /// and no wait.
+    /// and no wait. Each key takes a place in the server's table of locks (`max_locks_per_transaction` times its
+    /// connections): a transaction that writes for thousands of keys may fail for want of it.
     ///
     /// Without a timestamp the message has that of this call.
     ///

@@ -2,14 +2,9 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use campanile_idempotency::Backoff;
 use tokio::time::Instant;
-
-/// Of a topic that has refused so many, no others are tried, for it is the topic that refuses; and so there
-/// is a bound to what is kept.
-const HALTED_FROM: usize = 100;
 
 /// What was refused, and when it is tried again.
 #[derive(Debug)]
@@ -26,9 +21,7 @@ struct Message {
 }
 
 impl Refused {
-    pub(super) fn new() -> Self {
-        let (first, last) = (Duration::from_millis(100), Duration::from_secs(30));
-        let backoff = Backoff::new(first, last).expect("it rises");
+    pub(super) fn new(backoff: Backoff) -> Self {
         Self { backoff, messages: HashMap::new() }
     }
 
@@ -45,9 +38,17 @@ impl Refused {
         self.messages.remove(&id);
     }
 
-    /// So many of those that are due, but for these; the first that were due.
-    pub(super) fn due(&self, now: Instant, most: usize, but: &HashSet<i64>) -> Vec<i64> {
-        let is_due = |(id, message): &(&i64, &Message)| message.until <= now && !but.contains(id);
+    /// So many of those that are due, of these topics, but for what is in hand; the first that were due.
+    pub(super) fn due(
+        &self,
+        now: Instant,
+        most: usize,
+        in_hand: &HashSet<i64>,
+        of: impl Fn(&str) -> bool,
+    ) -> Vec<i64> {
+        let is_due = |(id, message): &(&i64, &Message)| {
+            message.until <= now && !in_hand.contains(id) && of(&message.topic)
+        };
         let mut due: Vec<_> = self.messages.iter().filter(is_due).collect();
         due.sort_unstable_by_key(|(_, message)| message.until);
         due.iter().take(most).map(|(id, _)| **id).collect()
@@ -69,20 +70,13 @@ impl Refused {
     pub(super) fn len(&self) -> usize {
         self.messages.len()
     }
-
-    /// Topics that refuse whatever they are given.
-    pub(super) fn halted(&self) -> Vec<String> {
-        let mut counts = HashMap::<&str, usize>::new();
-        for message in self.messages.values() {
-            *counts.entry(&message.topic).or_default() += 1;
-        }
-        let halted = counts.into_iter().filter(|(_, count)| *count >= HALTED_FROM);
-        halted.map(|(topic, _)| topic.to_owned()).collect()
-    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use super::super::topics::backoff;
     use super::*;
 
     /// Longer than any back-off.
@@ -90,35 +84,23 @@ mod tests {
 
     #[test]
     fn what_is_refused_again_and_again_waits_for_half_a_minute_at_most() {
-        let (mut refused, now) = (Refused::new(), Instant::now());
+        let (mut refused, now) = (Refused::new(backoff()), Instant::now());
         let none = HashSet::new();
         for _ in 0..1000 {
             refused.insert(7, &"bills".into(), now);
             assert!(refused.next(now).is_none_or(|next| next <= now + LONG));
         }
-        assert_eq!(refused.due(now + LONG, 1, &none), [7]);
+        assert_eq!(refused.due(now + LONG, 1, &none, |_| true), [7]);
         assert_eq!((refused.next(now + LONG), refused.len()), (None, 1));
-        assert_eq!(refused.due(now + LONG, 1, &HashSet::from([7])), [0; 0]);
+        assert_eq!(refused.due(now + LONG, 1, &HashSet::from([7]), |_| true), [0; 0]);
     }
 
     #[test]
     fn of_those_that_are_due_the_first_are_first() {
-        let (mut refused, now) = (Refused::new(), Instant::now());
+        let (mut refused, now) = (Refused::new(backoff()), Instant::now());
         for id in 0..4 {
             refused.insert(id, &"bills".into(), now + LONG * (4 - id as u32));
         }
-        assert_eq!(refused.due(now + LONG * 4, 2, &HashSet::new()), [3, 2]);
-    }
-
-    #[test]
-    fn a_topic_that_refuses_many_is_halted_and_no_other_is() {
-        let (mut refused, now) = (Refused::new(), Instant::now());
-        (0..99).for_each(|id| refused.insert(id, &"bills".into(), now));
-        (200..250).for_each(|id| refused.insert(id, &"notes".into(), now));
-        assert!(refused.halted().is_empty());
-        refused.insert(100, &"bills".into(), now);
-        assert_eq!(refused.halted(), ["bills"]);
-        refused.remove(100);
-        assert!(refused.halted().is_empty());
+        assert_eq!(refused.due(now + LONG * 4, 2, &HashSet::new(), |_| true), [3, 2]);
     }
 }

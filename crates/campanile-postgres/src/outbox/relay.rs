@@ -68,14 +68,18 @@ impl Inbox {
     ///   within a second or two when that one's connection ends; within half a minute when its machine vanishes
     ///   or its process stands still. So run one in each process. Each has a connection of its own, beside the others.
     /// * **What is refused** holds up those of its key: an event tells the topic and the id, once a minute, and
-    ///   it is tried again after a back-off of 100 ms doubling to 30 s, for ever. A topic that has refused a
-    ///   hundred is tried by those only. What can never be published is for somebody to delete from
-    ///   `campanile.outbox`, by its id.
+    ///   it is tried again after a back-off of 100 ms doubling to 30 s, for ever. A topic that has refused 16
+    ///   in a row, or all that it was given so far, is tried by one message at a time, after such a back-off, until
+    ///   it acknowledges one: a topic that is missing holds up no other. What can never be published is for
+    ///   somebody to delete from `campanile.outbox`, by its id.
     /// * **How soon**: at once what was committed through this inbox and its clones, within a second what others
     ///   have written. 64 messages are published at a time, each of another key, so let a publication that
     ///   hangs end by a time-out.
     /// * **When Postgres is away** it waits, says so, and goes on.
-    /// * Up to 500 messages, or some 4 MiB, are in memory.
+    /// * Up to 500 messages, or some 4 MiB, are in memory. Each look at the table goes over what is held, and over
+    ///   what was deleted as long as a transaction elsewhere in the database is older than that: a million
+    ///   messages of either kind delay all others by about a second.
+    /// * A publisher that panics ends the relay.
     ///
     /// # The end
     /// When `shutdown` has come nothing more is begun, and what is on its way may be acknowledged, within 5 s.
@@ -117,13 +121,13 @@ impl Relay {
         P::Future: Send,
         F: Future<Output = ()>,
     {
-        let mut told = Seldom::default();
+        let (mut told, mut work) = (Seldom::default(), Work::new(publisher));
         loop {
             let error = match select(shutdown.as_mut(), pin!(self.lead())).await {
                 Either::Left(_) => return,
                 Either::Right((Ok(session), _)) => {
-                    let work = Work::new(publisher.clone());
-                    match self.publish(work, &session, shutdown.as_mut()).await {
+                    work.start_anew();
+                    match self.publish(&mut work, &session, shutdown.as_mut()).await {
                         Ok(()) => return,
                         // To be told once, and never again.
                         Err(_) if shutdown.is_terminated() => return,
@@ -155,7 +159,7 @@ impl Relay {
     /// Publishes until the session breaks, or until it is to end.
     async fn publish<P, F>(
         &self,
-        mut work: Work<P>,
+        work: &mut Work<P>,
         session: &Session,
         mut shutdown: Pin<&mut Fuse<F>>,
     ) -> Result<(), BoxError>
@@ -187,7 +191,7 @@ impl Relay {
                 }
                 answered = exchange => {
                     let (asked, messages) = answered?;
-                    work.take(messages, &asked);
+                    work.take(messages, &asked, Instant::now());
                 }
                 ended = work.ended() => work.settle(ended, Instant::now()),
                 () = written => work.look(),

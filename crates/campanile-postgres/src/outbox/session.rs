@@ -32,10 +32,11 @@ pub(super) struct Asked {
     pub(super) published: Vec<i64>,
     /// Not to be given, with those behind them that have the same key.
     pub(super) held: Vec<i64>,
-    /// To be given although their topic is halted.
+    /// To be given again.
     pub(super) due: Vec<i64>,
-    pub(super) halted: Vec<String>,
-    /// How many, and how many bytes.
+    /// Topics of which no others are to be given.
+    pub(super) full: Vec<String>,
+    /// How many others, and how many bytes.
     pub(super) most: i32,
     pub(super) size: i64,
 }
@@ -64,8 +65,8 @@ impl Session {
 
     /// Deletes what is published, and gives the next messages.
     pub(super) async fn exchange(&self, asked: Asked) -> Result<(Asked, Vec<Message>), BoxError> {
-        let Asked { published, held, due, halted, most, size } = &asked;
-        let parameters: &[&(dyn ToSql + Sync)] = &[published, held, due, halted, most, size];
+        let Asked { published, held, due, full, most, size } = &asked;
+        let parameters: &[&(dyn ToSql + Sync)] = &[published, held, due, full, most, size];
         let rows = timeout(PATIENCE, self.lease.query(&self.relay, parameters)).await?;
         let rows = rows.map_err(explained)?;
         let messages = rows.iter().map(Message::read).collect::<Result<_, _>>()?;

@@ -3,6 +3,7 @@
 use std::collections::{HashSet, VecDeque};
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
+use std::time::Duration;
 
 use campanile_core::{BoxError, BoxableError, Output};
 use futures_util::StreamExt;
@@ -14,6 +15,7 @@ use super::lane::{Lane, Message};
 use super::refused::Refused;
 use super::relay::PAUSE;
 use super::session::Asked;
+use super::topics::{Topics, backoff};
 use crate::seldom::Seldom;
 
 /// How many messages are published at a time, each of another key.
@@ -31,6 +33,10 @@ type Publishing = Pin<Box<dyn Future<Output = Ended> + Send>>;
 /// What came of the first message of a lane.
 pub(super) struct Ended(Lane, Result<(), BoxError>);
 
+/// A table with much that cannot be published is looked over for so small a part of the time, unless there
+/// is a reason to.
+const SELDOM: u32 = 20;
+
 /// Messages in hand: each is in a lane, which waits, or whose first is being published.
 pub(super) struct Work<P> {
     publisher: P,
@@ -41,11 +47,13 @@ pub(super) struct Work<P> {
     /// Acknowledged, and to be deleted.
     published: Vec<i64>,
     refused: Refused,
+    topics: Topics,
     told: Seldom,
     /// Whether there may be messages in the table that could be taken.
     may_have_more: bool,
-    /// When it was read last, and when anything was asked.
+    /// When it was read last, and how long that took; and when anything was asked.
     read: Instant,
+    took: Duration,
     asked: Instant,
     /// Whether no more are taken.
     is_ending: bool,
@@ -66,58 +74,80 @@ where
             in_hand: HashSet::new(),
             bytes: 0,
             published: Vec::new(),
-            refused: Refused::new(),
+            refused: Refused::new(backoff()),
+            topics: Topics::new(backoff()),
             told: Seldom::default(),
             may_have_more: true,
             read: now,
+            took: Duration::ZERO,
             asked: now,
             is_ending: false,
         }
+    }
+
+    /// Over another session. What was in hand comes again, and what was refused is still known.
+    pub(super) fn start_anew(&mut self) {
+        self.lanes.clear();
+        self.publishing.clear();
+        self.in_hand.clear();
+        self.bytes = 0;
+        self.published.clear();
+        self.topics.let_all_go();
+        self.may_have_more = true;
+        self.asked = Instant::now();
     }
 
     /// What is to be asked of the table, if anything.
     pub(super) fn ask(&mut self, now: Instant) -> Option<Asked> {
         let has_room = self.in_hand.len() <= PAGE && self.bytes <= PAGE_SIZE && !self.is_ending;
         let is_to_read = has_room && self.may_read(now);
+        let due = if has_room { self.due(now) } else { Vec::new() };
         // Who asks nothing for long leads no more.
         let is_silent = now >= self.asked + PAUSE;
-        if self.published.is_empty() && !is_to_read && !is_silent {
+        if self.published.is_empty() && due.is_empty() && !is_to_read && !is_silent {
             return None;
         }
         self.asked = now;
-        let published = std::mem::take(&mut self.published);
-        if !is_to_read {
-            return Some(Asked { published, ..Asked::default() });
+        let mut asked =
+            Asked { published: std::mem::take(&mut self.published), due, ..Asked::default() };
+        if is_to_read {
+            self.may_have_more = false;
+            self.read = now;
+            asked.held = self.in_hand.iter().copied().chain(self.refused.ids()).collect();
+            asked.full = self.topics.full(now);
+            (asked.most, asked.size) = (PAGE as i32, PAGE_SIZE as i64);
         }
-        self.may_have_more = false;
-        self.read = now;
-        let again = self.in_hand.iter().filter(|id| self.refused.contains(**id)).count();
-        let due = self.refused.due(now, AGAIN_AT_A_TIME.saturating_sub(again), &self.in_hand);
-        let refused = self.refused.ids().filter(|id| !due.contains(id));
-        Some(Asked {
-            published,
-            held: self.in_hand.iter().copied().chain(refused).collect(),
-            halted: self.refused.halted(),
-            due,
-            most: PAGE as i32,
-            size: PAGE_SIZE as i64,
-        })
+        Some(asked)
     }
 
-    /// Takes what was answered to that.
-    pub(super) fn take(&mut self, messages: Vec<Message>, asked: &Asked) {
-        // What does not come before another that does was deleted by somebody.
-        let last = messages.last().map_or(i64::MAX, |message| message.id);
-        let is_gone = |id: &i64| *id < last && messages.iter().all(|message| message.id != *id);
+    /// Takes what was answered to that, as far as each topic may be given more.
+    pub(super) fn take(&mut self, messages: Vec<Message>, asked: &Asked, now: Instant) {
+        let is_gone = |id: &i64| messages.iter().all(|message| message.id != *id);
         asked.due.iter().filter(|id| is_gone(id)).for_each(|&id| self.refused.remove(id));
-        self.may_have_more |= !messages.is_empty();
-        for lane in Lane::group(messages) {
-            // Behind one that may be refused again nothing needs to wait here.
-            let is_again = self.refused.contains(lane.first().id);
-            let lane = if is_again { lane.only_first() } else { lane };
+        if asked.most > 0 {
+            self.took = now - self.read;
+        }
+        let (again, others): (Vec<_>, Vec<_>) =
+            messages.into_iter().partition(|message| self.refused.contains(message.id));
+        self.may_have_more |= !others.is_empty();
+        let has_another: HashSet<_> =
+            others.iter().map(|message| message.output.topic.clone()).collect();
+        let is_in_turn = |message: &Message| {
+            let topic = &message.output.topic;
+            !(has_another.contains(topic) && self.topics.is_for_another(topic))
+        };
+        let again: Vec<_> = again.into_iter().filter(is_in_turn).collect();
+        for lane in Lane::group(again).into_iter().chain(Lane::group(others)) {
+            let topic = lane.first().output.topic.clone();
+            if !self.topics.has_room(&topic, now) {
+                continue;
+            }
+            // Behind one that may be refused nothing needs to wait here.
+            let lane = if self.topics.takes(&topic) { lane } else { lane.only_first() };
             for message in lane.iter() {
                 self.in_hand.insert(message.id);
                 self.bytes += message.output.size();
+                self.topics.take(&topic);
             }
             self.lanes.push_back(lane);
         }
@@ -146,20 +176,21 @@ where
             Ok(()) => {
                 self.published.push(first.id);
                 self.refused.remove(first.id);
-                self.may_have_more |= rest.is_none();
+                let takes_more = self.topics.acknowledge(&first.output.topic);
+                self.may_have_more |= takes_more || rest.is_none();
                 self.lanes.extend(rest);
             }
             Err(error) => {
                 rest.iter().flat_map(Lane::iter).for_each(|message| self.let_go(message));
-                self.may_have_more = true;
                 let (id, topic) = (first.id, &first.output.topic);
                 self.refused.insert(id, topic, now);
+                self.topics.refuse(topic, now);
                 if self.told.is_due(now) {
-                    let (topic, refused) = (&**topic, self.refused.len());
                     tracing::warn!(
-                        topic,
+                        topic = &**topic,
                         id,
-                        refused,
+                        refused = self.refused.len(),
+                        topic_waits = !self.topics.takes(topic),
                         error = &*error as &dyn std::error::Error,
                         "a message of the outbox is refused, and holds up those of its key"
                     );
@@ -183,20 +214,33 @@ where
         self.publishing.is_empty()
     }
 
-    /// When a message is due that was refused.
+    /// When there is something to do next, after this, if nothing happens until then.
     pub(super) fn next(&self, now: Instant) -> Option<Instant> {
-        self.refused.next(now)
+        let rested =
+            Some(self.read + 2 * self.took).filter(|&rested| rested > now && self.may_have_more);
+        [self.refused.next(now), self.topics.next(now), rested].into_iter().flatten().min()
     }
 
-    /// Whether that may give anything: what is in hand is read over each time.
+    /// Whether that may give anything. What is held is read over each time, so it is read for half of the
+    /// time at most.
     fn may_read(&self, now: Instant) -> bool {
-        let is_due = self.refused.next(self.read).is_some_and(|due| due <= now);
-        self.may_have_more || is_due || now >= self.read + PAUSE
+        let is_due = |next: Option<Instant>| next.is_some_and(|next| next <= now);
+        let is_asked_for = self.may_have_more || is_due(self.topics.next(self.read));
+        let is_time = now >= self.read + PAUSE.max(SELDOM * self.took);
+        now >= self.read + 2 * self.took && (is_asked_for || is_time)
+    }
+
+    /// What was refused and is to be tried again.
+    fn due(&self, now: Instant) -> Vec<i64> {
+        let again = self.in_hand.iter().filter(|id| self.refused.contains(**id)).count();
+        let most = AGAIN_AT_A_TIME.saturating_sub(again);
+        self.refused.due(now, most, &self.in_hand, |topic| self.topics.has_room(topic, now))
     }
 
     fn let_go(&mut self, message: &Message) {
         self.in_hand.remove(&message.id);
         self.bytes -= message.output.size();
+        self.topics.let_go(&message.output.topic);
     }
 }
 

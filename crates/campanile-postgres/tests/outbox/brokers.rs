@@ -29,7 +29,7 @@ struct State {
     published: Vec<Output>,
     /// Keys and topics that are refused.
     refusing: HashSet<String>,
-    /// Keys that get no answer for now.
+    /// Keys and topics that get no answer for now.
     holding: HashSet<String>,
     refused: usize,
     at_work: HashSet<(String, String)>,
@@ -46,14 +46,14 @@ impl Brokers {
         self.state().refusing.remove(name);
     }
 
-    /// Answers to no message of this key from now on.
-    pub(crate) fn hold(&self, key: &str) {
-        self.state().holding.insert(key.to_owned());
+    /// Answers to no message of this key or topic from now on.
+    pub(crate) fn hold(&self, name: &str) {
+        self.state().holding.insert(name.to_owned());
     }
 
     /// Goes on to answer.
-    pub(crate) fn go_on(&self, key: &str) {
-        self.state().holding.remove(key);
+    pub(crate) fn go_on(&self, name: &str) {
+        self.state().holding.remove(name);
         self.0.changed.notify_waiters();
     }
 
@@ -129,7 +129,9 @@ impl Service<Output> for Brokers {
             let at_work = AtWork::begin(&brokers, (topic.clone(), key.clone()));
             brokers.0.changed.notify_waiters();
             yield_now().await;
-            brokers.wait_until(|brokers| !brokers.state().holding.contains(&key)).await;
+            let names = [topic.clone(), key.clone()];
+            let is_held = |name| brokers.state().holding.contains(name);
+            brokers.wait_until(|_| !names.iter().any(is_held)).await;
             let mut state = brokers.state();
             let is_refused = [topic, key].iter().any(|name| state.refusing.contains(name));
             match is_refused {

@@ -45,9 +45,12 @@ async fn a_relay_whose_session_ends_is_followed_by_another_and_nothing_is_lost()
 async fn after_a_crash_between_acknowledgement_and_deletion_a_message_comes_again_with_the_same_header()
  {
     let world = World::new().await;
+    let relay = world.relay();
+    // Of a topic that has acknowledged one, many are in hand.
+    world.publish("b-0", [bill("first", 0)]).await;
+    world.wait_until_empty().await;
     world.brokers.hold("a");
     world.publish("b-1", [bill("a", 0), bill("a", 1)]).await;
-    let relay = world.relay();
     world.brokers.wait_until(|brokers| brokers.has("a")).await;
     // Nothing can be deleted.
     let blocking = world.database.client().await;
@@ -70,8 +73,8 @@ async fn after_a_crash_between_acknowledgement_and_deletion_a_message_comes_agai
     relay.stop().await;
     assert_eq!(world.brokers.of("a"), ["0", "1", "0", "1"]);
     let published = world.brokers.published();
-    assert!(published[..2] == published[2..], "headers and times are the same");
-    assert_ne!(known_by(&published[0]), known_by(&published[1]));
+    assert!(published[1..3] == published[3..], "headers and times are the same");
+    assert_ne!(known_by(&published[1]), known_by(&published[2]));
 }
 
 #[tokio::test]
