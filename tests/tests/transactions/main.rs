@@ -5,6 +5,7 @@
 //! `CAMPANILE_STORM_SEED` repeats the choices of one.
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
+mod aborts;
 mod away;
 #[path = "../support/group.rs"]
 mod group;

@@ -19,8 +19,8 @@ use crate::publish::shared_settings;
 /// # The transactional id
 /// Each instance of the program has an id of its own, and the same one when it is started again: with
 /// the number of a pod in a stateful set, say. Two that run with one id fence each other: the later one
-/// ends the earlier, unless a transaction of that was open for longer than `transaction.timeout.ms`: the
-/// brokers tell it nothing else when they have aborted it themselves, so it takes the id back. An
+/// ends the earlier, unless that was just aborting a transaction, or one was open for longer than
+/// `transaction.timeout.ms`: it goes on with another producer then, which takes the id back. An
 /// instance that was killed leaves a transaction open; started again with its id, it aborts that at
 /// once. Otherwise those who read its outputs with `isolation.level=read_committed`, and whoever takes
 /// over its partitions, wait until the brokers do, after `transaction.timeout.ms`.

@@ -123,15 +123,18 @@ impl Worker {
     }
 
     /// Nothing of it is committed, and all its outputs are reported.
+    ///
+    /// What is sent again is sent by another producer. librdkafka (2.12) gives the numbers of what it has purged
+    /// to the next messages, also where brokers have some of it and only their answer was lost: they would
+    /// take those for repetitions, acknowledge them, and keep nothing.
     fn aborted(&mut self, batch: Batch, error: &KafkaError) -> Option<Answer> {
+        let mut alone = self.producer.context().alone;
         let told = match self.producer.context().take() {
             Some(refused) if trouble::is_permanent(&refused.error) => {
                 if refused.alone || !trouble::is_shared(&refused.error) {
                     return Some(Answer::Ended(stopped(&batch, refused)));
                 }
-                if let Err(failure) = self.renew(true) {
-                    return self.ended(failure);
-                }
+                alone = true;
                 let Refused { topic, error, .. } = refused;
                 format!(
                     "topic `{topic}` refuses outputs that came together: from now on each is sent \
@@ -145,7 +148,10 @@ impl Worker {
             }
             None => chain(error),
         };
-        Some(Answer::Aborted(batch, told))
+        match self.renew(alone) {
+            Ok(()) => Some(Answer::Aborted(batch, told)),
+            Err(failure) => self.ended(failure),
+        }
     }
 
     /// The transaction was open for longer than its time, and so the brokers have aborted it. Should it

@@ -1,0 +1,99 @@
+//! Why each abort is followed by another producer.
+
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use campanile_test::{KafkaServer, Proxy, eventually, free_port};
+use rdkafka::ClientConfig;
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::KafkaError;
+use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer, ThreadedProducer};
+use rdkafka::{Message, Offset, TopicPartitionList};
+
+use crate::LONG;
+
+type Client = ThreadedProducer<DefaultProducerContext>;
+
+fn producer(proxy: &Proxy) -> Client {
+    let mut config = ClientConfig::new();
+    config.set("bootstrap.servers", proxy.addr().to_string()).set("transactional.id", "billing-0");
+    config.set("transaction.timeout.ms", "60000").set("message.timeout.ms", "40000");
+    // Nothing is sent again before it is aborted.
+    config.set("retry.backoff.ms", "1000").set("retry.backoff.max.ms", "5000");
+    let producer: Client = config.create().unwrap();
+    producer.init_transactions(LONG).unwrap();
+    producer
+}
+
+fn send(producer: &Client, names: [&str; 3]) {
+    for name in names {
+        let record = BaseRecord::<(), str>::to("invoices").partition(0).payload(name);
+        producer.send(record).map_err(|(error, _)| error).unwrap();
+    }
+}
+
+/// Sends these in a transaction that is committed.
+fn commit(producer: &Client, names: [&str; 3]) {
+    producer.begin_transaction().unwrap();
+    send(producer, names);
+    producer.flush(LONG).unwrap();
+    producer.commit_transaction(LONG).unwrap();
+}
+
+/// What is committed.
+fn invoices(kafka: &KafkaServer) -> Vec<String> {
+    let mut config = kafka.consumer_config("reader");
+    config.set("isolation.level", "read_committed").set("enable.partition.eof", "true");
+    let consumer: BaseConsumer = config.create().unwrap();
+    let mut list = TopicPartitionList::new();
+    list.add_partition_offset("invoices", 0, Offset::Beginning).unwrap();
+    consumer.assign(&list).unwrap();
+    let mut invoices = Vec::new();
+    loop {
+        match consumer.poll(LONG).expect("a record or the end") {
+            Ok(message) => {
+                invoices.push(String::from_utf8(message.payload().unwrap().to_vec()).unwrap());
+            }
+            Err(KafkaError::PartitionEOF(_)) => return invoices,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// librdkafka numbers what follows an abort as what it has purged. Once the first half fails, `Worker` can
+/// keep its producer.
+#[test]
+fn what_follows_an_abort_is_lost_by_the_same_producer_and_kept_by_another() {
+    let port = free_port().unwrap();
+    let proxy = Proxy::to((Ipv4Addr::LOCALHOST, port)).unwrap();
+    let kafka = KafkaServer::builder()
+        .port(port)
+        .property("advertised.listeners", &format!("PLAINTEXT://{}", proxy.addr()))
+        .start()
+        .unwrap();
+    kafka.create_topic("invoices", 1, &[]).unwrap();
+    let same = producer(&proxy);
+    let aborted = |producer: &Client| {
+        producer.begin_transaction().unwrap();
+        // The broker knows the partition as one of the transaction.
+        send(producer, ["-", "-", "-"]);
+        producer.flush(LONG).unwrap();
+        // It takes these, and nobody hears of it.
+        let before = proxy.swallowed();
+        proxy.swallow_replies();
+        send(producer, ["-", "-", "-"]);
+        let answered = || (proxy.swallowed() > before).then_some(());
+        eventually(LONG, answered).expect("an answer is swallowed");
+        std::thread::sleep(Duration::from_millis(300));
+        proxy.heal().unwrap();
+        producer.abort_transaction(LONG).unwrap();
+    };
+    aborted(&same);
+    commit(&same, ["lost-0", "lost-1", "lost-2"]);
+    aborted(&same);
+    let another = producer(&proxy);
+    commit(&another, ["kept-0", "kept-1", "kept-2"]);
+    let kept = || (invoices(&kafka).len() >= 3).then_some(());
+    eventually(LONG, kept).expect("what another producer sends is kept");
+    assert_eq!(invoices(&kafka), ["kept-0", "kept-1", "kept-2"]);
+}
