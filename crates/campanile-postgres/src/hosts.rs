@@ -203,13 +203,12 @@ impl Drop for Task {
 /// One for each address of the host's name, so that none waits for another. Where those are not told soon,
 /// the name alone: then the connection asks for them, and its error tells of it.
 async fn at_each(config: &Config) -> Vec<Config> {
-    const PORT: u16 = 5432;
     let alone = || vec![config.clone()];
     let ([Host::Tcp(name)], []) = (config.get_hosts(), config.get_hostaddrs()) else {
         return alone();
     };
-    let port = config.get_ports().first().copied().unwrap_or(PORT);
-    let Ok(Ok(found)) = timeout(HEAD_START, lookup_host((&**name, port))).await else {
+    // The port is the configuration's, and has no part in this.
+    let Ok(Ok(found)) = timeout(HEAD_START, lookup_host((&**name, 0))).await else {
         return alone();
     };
     let each: Vec<_> = found.map(|address| at(config, address.ip())).collect();

@@ -8,7 +8,7 @@ use std::sync::{Arc, Weak};
 use campanile_core::{Guarded, Request};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Client, Error, Row};
+use tokio_postgres::{Client, Error, Row, Statement};
 
 use crate::outbox::Outgoing;
 use crate::pool::Lease;
@@ -105,8 +105,7 @@ impl Transaction {
         statement: &str,
         parameters: &[&(dyn ToSql + Sync)],
     ) -> Result<u64, TransactionError> {
-        let connection = self.connection()?;
-        let statement = connection.0.prepare_cached(statement).await?;
+        let (connection, statement) = self.prepared(statement).await?;
         Ok(connection.execute(&statement, parameters).await?)
     }
 
@@ -119,8 +118,7 @@ impl Transaction {
         statement: &str,
         parameters: &[&(dyn ToSql + Sync)],
     ) -> Result<Vec<Row>, TransactionError> {
-        let connection = self.connection()?;
-        let statement = connection.0.prepare_cached(statement).await?;
+        let (connection, statement) = self.prepared(statement).await?;
         Ok(connection.query(&statement, parameters).await?)
     }
 
@@ -133,8 +131,7 @@ impl Transaction {
         statement: &str,
         parameters: &[&(dyn ToSql + Sync)],
     ) -> Result<Row, TransactionError> {
-        let connection = self.connection()?;
-        let statement = connection.0.prepare_cached(statement).await?;
+        let (connection, statement) = self.prepared(statement).await?;
         Ok(connection.query_one(&statement, parameters).await?)
     }
 
@@ -147,8 +144,7 @@ impl Transaction {
         statement: &str,
         parameters: &[&(dyn ToSql + Sync)],
     ) -> Result<Option<Row>, TransactionError> {
-        let connection = self.connection()?;
-        let statement = connection.0.prepare_cached(statement).await?;
+        let (connection, statement) = self.prepared(statement).await?;
         Ok(connection.query_opt(&statement, parameters).await?)
     }
 
@@ -185,6 +181,13 @@ impl Transaction {
     /// [`TransactionError::Ended`].
     pub fn connection(&self) -> Result<Connection, TransactionError> {
         self.lease.upgrade().map(Connection).ok_or(TransactionError::Ended)
+    }
+
+    /// The statement, as it is known to the connection from its first time on.
+    async fn prepared(&self, statement: &str) -> Result<(Connection, Statement), TransactionError> {
+        let connection = self.connection()?;
+        let statement = connection.0.prepare_cached(statement).await?;
+        Ok((connection, statement))
     }
 }
 

@@ -28,14 +28,14 @@ const AGAIN_AT_A_TIME: usize = 16;
 const PAGE: usize = 250;
 const PAGE_SIZE: usize = 2 << 20;
 
+/// A table with much that cannot be published is looked over for so small a part of the time, unless there
+/// is a reason to.
+const SELDOM: u32 = 20;
+
 type Publishing = Pin<Box<dyn Future<Output = Ended> + Send>>;
 
 /// What came of the first message of a lane.
 pub(super) struct Ended(Lane, Result<(), BoxError>);
-
-/// A table with much that cannot be published is looked over for so small a part of the time, unless there
-/// is a reason to.
-const SELDOM: u32 = 20;
 
 /// Messages in hand: each is in a lane, which waits, or whose first is being published.
 pub(super) struct Work<P> {
