@@ -1,16 +1,13 @@
 //! Why each abort is followed by another producer.
 
-use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use campanile_test::{KafkaServer, Proxy, eventually, free_port};
-use rdkafka::ClientConfig;
-use rdkafka::consumer::{BaseConsumer, Consumer};
-use rdkafka::error::KafkaError;
+use campanile_test::{KafkaServer, Proxy, eventually};
+use rdkafka::message::OwnedMessage;
 use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer, ThreadedProducer};
-use rdkafka::{Message, Offset, TopicPartitionList};
+use rdkafka::{ClientConfig, Message};
 
-use crate::LONG;
+use crate::{LONG, behind_a_proxy, invoices};
 
 type Client = ThreadedProducer<DefaultProducerContext>;
 
@@ -41,36 +38,17 @@ fn commit(producer: &Client, names: [&str; 3]) {
 }
 
 /// What is committed.
-fn invoices(kafka: &KafkaServer) -> Vec<String> {
-    let mut config = kafka.consumer_config("reader");
-    config.set("isolation.level", "read_committed").set("enable.partition.eof", "true");
-    let consumer: BaseConsumer = config.create().unwrap();
-    let mut list = TopicPartitionList::new();
-    list.add_partition_offset("invoices", 0, Offset::Beginning).unwrap();
-    consumer.assign(&list).unwrap();
-    let mut invoices = Vec::new();
-    loop {
-        match consumer.poll(LONG).expect("a record or the end") {
-            Ok(message) => {
-                invoices.push(String::from_utf8(message.payload().unwrap().to_vec()).unwrap());
-            }
-            Err(KafkaError::PartitionEOF(_)) => return invoices,
-            Err(error) => panic!("{error}"),
-        }
-    }
+fn committed(kafka: &KafkaServer) -> Vec<String> {
+    let messages = invoices::messages(kafka, "invoices", 1, "read_committed");
+    let text = |message: &OwnedMessage| message.payload().unwrap().to_vec();
+    messages.iter().map(|message| String::from_utf8(text(message)).unwrap()).collect()
 }
 
 /// librdkafka numbers what follows an abort as what it has purged. Once the first half fails, `Worker` can
 /// keep its producer.
 #[test]
 fn what_follows_an_abort_is_lost_by_the_same_producer_and_kept_by_another() {
-    let port = free_port().unwrap();
-    let proxy = Proxy::to((Ipv4Addr::LOCALHOST, port)).unwrap();
-    let kafka = KafkaServer::builder()
-        .port(port)
-        .property("advertised.listeners", &format!("PLAINTEXT://{}", proxy.addr()))
-        .start()
-        .unwrap();
+    let (kafka, proxy) = behind_a_proxy();
     kafka.create_topic("invoices", 1, &[]).unwrap();
     let same = producer(&proxy);
     let aborted = |producer: &Client| {
@@ -93,7 +71,7 @@ fn what_follows_an_abort_is_lost_by_the_same_producer_and_kept_by_another() {
     aborted(&same);
     let another = producer(&proxy);
     commit(&another, ["kept-0", "kept-1", "kept-2"]);
-    let kept = || (invoices(&kafka).len() >= 3).then_some(());
+    let kept = || (committed(&kafka).len() >= 3).then_some(());
     eventually(LONG, kept).expect("what another producer sends is kept");
-    assert_eq!(invoices(&kafka), ["kept-0", "kept-1", "kept-2"]);
+    assert_eq!(committed(&kafka), ["kept-0", "kept-1", "kept-2"]);
 }

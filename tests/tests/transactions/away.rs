@@ -1,28 +1,20 @@
 //! Brokers that are away for longer than a transaction may take.
 
-use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use campanile::prelude::*;
 use campanile::{Output, Outputs, Transactions};
-use campanile_test::{KafkaServer, Message, Proxy, eventually, free_port};
+use campanile_test::{KafkaServer, Message, Proxy, eventually};
 use tokio::sync::oneshot;
 
 use crate::invoices::Invoice;
-use crate::{LONG, PARTITIONS, group, invoices};
+use crate::{LONG, PARTITIONS, behind_a_proxy, group, invoices};
 
 const RECORDS: usize = 6_000;
 
 /// A broker behind a proxy, with payments.
-fn behind_a_proxy() -> (KafkaServer, Proxy) {
-    let port = free_port().unwrap();
-    let proxy = Proxy::to((Ipv4Addr::LOCALHOST, port)).unwrap();
-    let kafka = KafkaServer::builder()
-        .port(port)
-        .property("advertised.listeners", &format!("PLAINTEXT://{}", proxy.addr()))
-        .property("transaction.abort.timed.out.transaction.cleanup.interval.ms", "200")
-        .start()
-        .unwrap();
+fn with_payments() -> (KafkaServer, Proxy) {
+    let (kafka, proxy) = behind_a_proxy();
     for topic in ["payments", "invoices"] {
         kafka.create_topic(topic, PARTITIONS, &[]).unwrap();
     }
@@ -47,7 +39,7 @@ async fn bill(record: Record) -> Result<Outputs, BoxError> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn brokers_that_are_away_for_longer_than_a_transaction_may_take_end_no_consumer() {
-    let (kafka, proxy) = tokio::task::spawn_blocking(behind_a_proxy).await.unwrap();
+    let (kafka, proxy) = tokio::task::spawn_blocking(with_payments).await.unwrap();
     let mut config = kafka.consumer_config("billing");
     // It keeps its partitions meanwhile.
     config.set("bootstrap.servers", proxy.addr().to_string()).set("session.timeout.ms", "45000");

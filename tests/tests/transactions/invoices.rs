@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use campanile_test::KafkaServer;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::KafkaError;
+use rdkafka::message::OwnedMessage;
 use rdkafka::{Message, Offset, TopicPartitionList};
 
 use crate::{LONG, PARTITIONS};
@@ -20,27 +21,36 @@ pub(crate) struct Invoice {
 
 /// All of them, in the order of each partition, as a reader of this isolation sees them.
 pub(crate) fn read(kafka: &KafkaServer, topic: &str, isolation: &str) -> Vec<Invoice> {
+    let text = |bytes: Option<&[u8]>| String::from_utf8(bytes.unwrap().to_vec()).unwrap();
+    let parse =
+        |message: OwnedMessage| Invoice::parse(text(message.key()), &text(message.payload()));
+    messages(kafka, topic, PARTITIONS, isolation).into_iter().map(parse).collect()
+}
+
+/// All messages of so many partitions, in the order of each.
+pub(crate) fn messages(
+    kafka: &KafkaServer,
+    topic: &str,
+    partitions: i32,
+    isolation: &str,
+) -> Vec<OwnedMessage> {
     let mut config = kafka.consumer_config("reader");
     config.set("isolation.level", isolation).set("enable.partition.eof", "true");
     let consumer: BaseConsumer = config.create().unwrap();
     let mut list = TopicPartitionList::new();
-    for partition in 0..PARTITIONS {
+    for partition in 0..partitions {
         list.add_partition_offset(topic, partition, Offset::Beginning).unwrap();
     }
     consumer.assign(&list).unwrap();
-    let (mut invoices, mut ends) = (Vec::new(), 0);
-    while ends < PARTITIONS {
+    let (mut messages, mut ends) = (Vec::new(), 0);
+    while ends < partitions {
         match consumer.poll(LONG).expect("a record or an end") {
-            Ok(message) => {
-                let text =
-                    |bytes: Option<&[u8]>| String::from_utf8(bytes.unwrap().to_vec()).unwrap();
-                invoices.push(Invoice::parse(text(message.key()), &text(message.payload())));
-            }
+            Ok(message) => messages.push(message.detach()),
             Err(KafkaError::PartitionEOF(_)) => ends += 1,
             Err(error) => panic!("{error}"),
         }
     }
-    invoices
+    messages
 }
 
 impl Invoice {

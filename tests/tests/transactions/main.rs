@@ -14,11 +14,12 @@ mod invoices;
 mod refused;
 mod storm;
 
+use std::net::Ipv4Addr;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use campanile_test::{KafkaServer, Message};
+use campanile_test::{KafkaServer, Message, Proxy, free_port};
 
 /// Shared: it takes some seconds to start. A `static` is never dropped; its process ends with ours.
 static KAFKA: LazyLock<KafkaServer> = LazyLock::new(|| {
@@ -26,6 +27,19 @@ static KAFKA: LazyLock<KafkaServer> = LazyLock::new(|| {
     let builder = KafkaServer::builder().property("group.consumer.session.timeout.ms", "2000");
     builder.start().unwrap()
 });
+
+/// A broker of a test's own, which is reached through the proxy alone.
+fn behind_a_proxy() -> (KafkaServer, Proxy) {
+    let port = free_port().unwrap();
+    let proxy = Proxy::to((Ipv4Addr::LOCALHOST, port)).unwrap();
+    let kafka = KafkaServer::builder()
+        .port(port)
+        .property("advertised.listeners", &format!("PLAINTEXT://{}", proxy.addr()))
+        .property("transaction.abort.timed.out.transaction.cleanup.interval.ms", "200")
+        .start()
+        .unwrap();
+    (kafka, proxy)
+}
 
 const PARTITIONS: i32 = 8;
 const LONG: Duration = Duration::from_secs(120);
