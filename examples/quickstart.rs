@@ -34,8 +34,10 @@ enum Line {
 fn stack(
     store: LockKeeper,
     ledger: Ledger<Line>,
-) -> Result<impl Service<Record, Response = Outcome<()>, Error = BoxError, Future: Send>, BoxError>
-{
+) -> Result<
+    impl Service<Record, Response = Outcome<()>, Error = BoxError, Future: Send> + Clone,
+    BoxError,
+> {
     Ok(ServiceBuilder::new()
         // what does not decode never takes a lock
         .layer(DecodeLayer::json())

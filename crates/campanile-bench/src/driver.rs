@@ -162,7 +162,7 @@ fn bare_loop(kafka: &KafkaServer, topic: &Topic, group: &str) -> Result<Duration
 
 fn no_op(
     count: Count,
-) -> impl Service<Record, Response = (), Error = Infallible, Future: Send> + Send {
+) -> impl Service<Record, Response = (), Error = Infallible, Future: Send> + Clone + Send {
     tower::service_fn(move |record: Record| {
         std::hint::black_box(&record);
         count.one();

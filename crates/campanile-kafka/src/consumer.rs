@@ -6,27 +6,27 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use campanile_core::{BoxableError, Classify, ConfigError, Disposition, Record};
-use futures_util::future::BoxFuture;
+use tokio::sync::oneshot;
 use tower_service::Service;
 
-use crate::budget::Amount;
 use crate::config::{Checked, ConsumerConfig, begins_elsewhere};
 use crate::dead_letter::{DeadLetters, Targets};
-use crate::dispatch::{self, Dispatcher, LET_GO, Timeouts};
+use crate::driver::{self, Amount, Control, Driver, Services, Switch, Usage, Vitals};
 use crate::error::ConsumerError;
 use crate::flood::FloodGuard;
 use crate::given_up::{Fate, GivenUp};
-use crate::handle::Gate;
-use crate::intake::{Intake, Settings};
+use crate::kafka::{self, KafkaSource};
 use crate::order::Order;
 use crate::retention::Retentions;
 use crate::retry_topics::{Ladder, RetryTopics, Sources};
-use crate::routes::{Routes, Single, Target};
+use crate::routes::{Router, Routes, ServiceRoute};
 use crate::serve::Serve;
 use crate::summary::Summary;
-use crate::task::Task;
 use crate::transaction::Transactions;
-use crate::vitals::Vitals;
+
+/// How often changed offsets are committed, without transactions: what a crash replays at most, as
+/// duplicates.
+const COMMIT_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Feeds records into a tower service, and commits the offsets of those that are finished.
 ///
@@ -48,13 +48,13 @@ pub struct Consumer {
     pub(crate) transactions: Option<Transactions>,
 }
 
-/// What the dispatcher decides by.
+/// What the scheduler decides by.
 pub(crate) struct Policies {
-    pub(crate) order: Order,
-    /// How far ahead of a partition's oldest unfinished record others may be begun.
+    pub(crate) order: Arc<Order>,
+    /// How far ahead of a partition's oldest unfinished record others may be started.
     pub(crate) far: u64,
-    /// Whether where a partition begins is committed before anything of it is finished.
-    pub(crate) keeps_start: bool,
+    /// Whether a partition's first offset is committed before anything of it is finished.
+    pub(crate) commits_start: bool,
     pub(crate) max_in_flight: usize,
     pub(crate) given_up: Fate,
     pub(crate) flood_guard: FloodGuard,
@@ -211,23 +211,28 @@ impl Consumer {
         self
     }
 
-    /// Serves records to this service. Await what it gives.
+    /// Serves records to this service. Await what it returns.
     ///
-    /// The service needs no `Clone`: the one instance is polled ready with a record in hand, called,
-    /// and its futures run as tasks of their own. Its response is not looked at; `Ok` means that the
-    /// record is finished. [`Outputs`](crate::Outputs) are sent by
+    /// Each record gets a clone of the service, as in axum: the clone is polled ready and called in a task
+    /// of the runtime that awaits this. Its response is not looked at; `Ok` means that the record is
+    /// finished. [`Outputs`](crate::Outputs) are sent by
     /// [`serve_transactional`](Self::serve_transactional) only.
+    ///
+    /// What limits concurrency in the service, such as tower's `ConcurrencyLimit`, is shared by its
+    /// clones. Records that wait until it is ready take no place of those
+    /// [in flight](Self::with_max_in_flight).
     pub fn serve<S>(self, service: S) -> Serve
     where
-        S: Service<Record> + Send + 'static,
+        S: Service<Record> + Clone + Send + 'static,
+        S::Response: 'static,
         S::Error: BoxableError,
         S::Future: Send + 'static,
     {
-        self.start(Ok(Single(service)))
+        self.start(Ok(Router::single(ServiceRoute::new(service, None))))
     }
 
     /// Serves the records of several topics, each to the service of its route, and subscribes to
-    /// these topics beside those of [`subscribe`](Self::subscribe). Await what it gives.
+    /// these topics beside those of [`subscribe`](Self::subscribe). Await what it returns.
     ///
     /// Each service is as [`serve`](Self::serve)'s. All share this consumer's settings, its budget and
     /// [`with_max_in_flight`](Self::with_max_in_flight) among them.
@@ -236,40 +241,35 @@ impl Consumer {
         consumer.start(routes.checked())
     }
 
-    pub(crate) fn start(self, target: Result<impl Target, ConfigError>) -> Serve {
-        let consumer = format!("{self:?}");
+    pub(crate) fn start(self, router: Result<Router, ConfigError>) -> Serve {
+        let shown = format!("{self:?}");
         let poll_interval = Duration::from_millis(self.config.max_poll_interval_ms);
-        let gate = Gate::new(Vitals::new(poll_interval));
-        Serve::new(consumer, gate.handle(), |signal| {
-            // A task of its own: on a worker of the runtime it is next to the tasks that it starts,
-            // and whoever awaits it may be busy with other things in between.
-            Box::pin(async move {
-                let target = target.map_err(ConsumerError::Config)?;
-                Task::spawn(self.run(target, signal, gate)).join().await
-            })
+        let switch = Switch::new(Vitals::new(poll_interval));
+        let control = switch.control().clone();
+        Serve::new(shown, control.clone(), move |runtime| {
+            let router = router.map_err(ConsumerError::Config)?;
+            self.prepare(router, runtime, &control)?.spawn(switch)
         })
     }
 
-    /// Runs until it is told to end.
-    pub(crate) async fn run(
+    /// Checks the settings, and makes what serves.
+    fn prepare(
         self,
-        service: impl Target,
-        signal: BoxFuture<'static, ()>,
-        gate: Gate,
-    ) -> Result<Summary, ConsumerError> {
+        router: Router,
+        runtime: tokio::runtime::Handle,
+        control: &Arc<Control>,
+    ) -> Result<Prepared, ConsumerError> {
         if self.topics.is_empty() {
             let error = ConfigError::new("no topic: call `subscribe` before `serve`");
             return Err(ConsumerError::Config(error));
         }
         let longest = Duration::from_millis(self.config.max_poll_interval_ms / 2);
-        let timeouts =
-            Timeouts { drain: self.drain_timeout, revoke: self.drain_timeout.min(longest) };
         if self.drain_timeout > longest {
             tracing::warn!(
                 drain_timeout = ?self.drain_timeout,
                 at_a_revoke = ?longest,
-                "records at work have less time to end when their partition is revoked than at a \
-                 shutdown: raise `max.poll.interval.ms` to twice the drain's time-out, or lower that"
+                "records in flight have less time to end when their partition is revoked than at a \
+                 shutdown: raise `max.poll.interval.ms` to twice the drain timeout, or lower that"
             );
         }
         let group = self.config.group;
@@ -310,38 +310,99 @@ impl Consumer {
             }
         };
         topics.extend(rungs.topics().map(|topic| topic.to_string()));
-        let sources = Sources::new(&topics);
-        let keeps_start = begins_elsewhere(&self.config.client).is_some();
-        let intake = Intake::start(Settings {
-            client: self.config.client,
-            brokers: self.config.brokers,
-            topics,
-            rungs,
-            dead_letter_topics: targets.topics().cloned().collect(),
+        let total: Arc<Usage> = Arc::default();
+        let driver = driver::Settings {
             budget: self.budget,
-            // The dispatcher keeps to its own time-outs; this is for a runtime that does not run.
-            revoke_timeout: timeouts.revoke + LET_GO * 2,
-            start_timeout: self.start_timeout,
-            vitals: gate.vitals().clone(),
-            transactions,
-        })?;
+            total: total.clone(),
+            drain_timeout: self.drain_timeout,
+            revoke_timeout: self.drain_timeout.min(longest),
+            commit_interval: transactions.as_ref().map_or(COMMIT_INTERVAL, |terms| terms.interval),
+            has_outputs: transactions.is_some(),
+        };
         let policies = Policies {
-            order: self.order,
+            order: Arc::new(self.order),
             far: self.budget.records,
-            keeps_start,
+            commits_start: begins_elsewhere(&self.config.client).is_some(),
             max_in_flight: self.max_in_flight,
             stall: self.stall,
             retentions,
             given_up,
             flood_guard,
-            targets,
             ladder,
-            sources,
+            sources: Sources::new(&topics),
             classifiers: self.classifiers,
+            targets,
         };
-        let dispatcher = Dispatcher::new(service, signal, gate, intake, policies, group, timeouts);
-        dispatch::serve(dispatcher).await
+        let source = kafka::Settings {
+            client: self.config.client,
+            brokers: self.config.brokers,
+            topics,
+            rungs,
+            dead_letter_topics: policies.targets.topics().cloned().collect(),
+            start_timeout: self.start_timeout,
+            total,
+            control: control.clone(),
+            transactions,
+        };
+        let services = Services { router, runtime, group: group.into() };
+        Ok(Prepared { source, policies, services, driver })
     }
+}
+
+/// A consumer that is about to serve.
+struct Prepared {
+    source: kafka::Settings,
+    policies: Policies,
+    services: Services,
+    driver: driver::Settings,
+}
+
+impl Prepared {
+    /// Starts the driver's thread.
+    fn spawn(self, switch: Switch) -> Result<Serving, ConsumerError> {
+        let timer = tokio::runtime::Builder::new_current_thread().enable_time().build();
+        let timer = timer.map_err(|error| no_thread(&error))?;
+        let (ended, result) = oneshot::channel();
+        let (left, closed) = oneshot::channel();
+        // Events of the driver's thread go where the caller's go; a global subscriber has them anyway.
+        let subscriber = tracing::dispatcher::get_default(Clone::clone);
+        let run = move || {
+            let _subscriber = (!tracing::dispatcher::has_been_set())
+                .then(|| tracing::dispatcher::set_default(&subscriber));
+            // Dropped last, when the group was left.
+            let _left: oneshot::Sender<()> = left;
+            let Self { source, policies, services, driver } = self;
+            let source = match KafkaSource::start(&source) {
+                Ok(source) => source,
+                Err(error) => {
+                    drop((switch, services));
+                    return drop(ended.send(Err(error)));
+                }
+            };
+            let driver =
+                async { Driver::new(source, policies, services, switch, driver).run().await };
+            let (result, source) = timer.block_on(driver);
+            // Nobody waits for it if the future was dropped.
+            let _ = ended.send(result);
+            drop(source);
+        };
+        let thread = std::thread::Builder::new().name("campanile-driver".into()).spawn(run);
+        // Nothing joins it: a broker that does not answer must not hold up the end.
+        thread.map_err(|error| no_thread(&error))?;
+        Ok(Serving { result, closed })
+    }
+}
+
+/// A driver's thread that was started.
+pub(crate) struct Serving {
+    /// How serving has ended.
+    pub(crate) result: oneshot::Receiver<Result<Summary, ConsumerError>>,
+    /// Closed once the group was left.
+    pub(crate) closed: oneshot::Receiver<()>,
+}
+
+fn no_thread(error: &std::io::Error) -> ConsumerError {
+    ConsumerError::kafka(format!("no thread for the driver: {error}"), None)
 }
 
 impl fmt::Debug for Consumer {
@@ -355,7 +416,7 @@ impl fmt::Debug for Consumer {
 }
 
 /// The user's classifiers, in their order.
-pub(crate) struct Classifiers(Vec<Box<dyn Classify>>);
+pub(crate) struct Classifiers(pub(crate) Vec<Box<dyn Classify>>);
 
 impl Classify for Classifiers {
     fn classify(&self, error: &(dyn Error + 'static)) -> Option<Disposition> {

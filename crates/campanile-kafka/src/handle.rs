@@ -3,14 +3,10 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::Context;
 
-use futures_util::task::AtomicWaker;
-use tokio::sync::watch;
-
+use crate::driver::{Control, Shutdown};
 use crate::health::Health;
 use crate::status::Status;
-use crate::vitals::Vitals;
 
 /// Pauses, resumes and ends a consumer that serves, and tells how it does. Made by [`Serve::handle`](crate::Serve::handle);
 /// its clones are of the same consumer.
@@ -43,7 +39,7 @@ use crate::vitals::Vitals;
 /// # }
 /// ```
 pub struct Handle {
-    switch: Arc<Switch>,
+    control: Arc<Control>,
     /// The pause that `wait_paused` told last, by how often it was resumed before; or `NONE`.
     told: AtomicU64,
 }
@@ -97,27 +93,27 @@ impl fmt::Display for Paused {
 }
 
 impl Handle {
+    pub(crate) fn new(control: Arc<Control>) -> Self {
+        Self { control, told: AtomicU64::new(NONE) }
+    }
+
     /// Dispatches nothing until it is resumed. Before it serves, too.
     pub fn pause(&self) {
-        self.switch.pause(Paused::ByHandle);
+        self.control.pause(Paused::ByHandle);
     }
 
     /// Goes on, whatever the pause's reason. The flood guard counts from the beginning, and the
     /// records that it has held are tried again at once, with the attempt that failed as if it had not
     /// been made. One whose attempts were used up before (by crashes, say) is not tried but buried.
     pub fn resume(&self) {
-        self.switch.change(|state| {
-            state.paused = None;
-            state.resumed += 1;
-            true
-        });
+        self.control.resume();
     }
 
     /// Ends it gracefully, as the signal of
     /// [`with_graceful_shutdown`](crate::Serve::with_graceful_shutdown) does. Once it ends, and after
     /// that, this changes nothing. Before it serves, too: then it ends as soon as it begins.
     pub fn shutdown(&self) {
-        self.switch.shutdown(Shutdown::Graceful);
+        self.control.shutdown(Shutdown::Graceful);
     }
 
     /// Ends it without waiting for the records at work, also in the middle of a graceful shutdown:
@@ -128,22 +124,22 @@ impl Handle {
     /// The [`Summary`](crate::Summary) says in `left` how many records were not finished.
     /// [`with_shutdown_signals`](crate::Serve::with_shutdown_signals) calls it at a second signal.
     pub fn shutdown_now(&self) {
-        self.switch.shutdown(Shutdown::Now);
+        self.control.shutdown(Shutdown::Now);
     }
 
     /// Whether it works.
     pub fn health(&self) -> Health {
-        Health::of(&self.switch.vitals)
+        Health::of(self.control.vitals())
     }
 
     /// How far it is, and what it has of each partition.
     pub fn status(&self) -> Status {
-        self.switch.vitals.status()
+        self.control.vitals().status()
     }
 
     /// Why it is paused; `None` if it is not.
     pub fn paused(&self) -> Option<Paused> {
-        self.switch.state.borrow().paused.clone()
+        self.control.state().borrow().paused.clone()
     }
 
     /// Waits until it is paused, and tells why; at once if it is. `None` when it has ended.
@@ -151,7 +147,7 @@ impl Handle {
     /// # Cancellation
     /// It may be dropped at any time.
     pub async fn wait_paused(&self) -> Option<Paused> {
-        let mut state = self.switch.state.subscribe();
+        let mut state = self.control.state().subscribe();
         let paused = state.wait_for(|state| state.paused.is_some() || state.ended).await;
         // The sender is in `self`.
         let paused = paused.ok()?;
@@ -167,7 +163,7 @@ impl Handle {
     /// # Cancellation
     /// It may be dropped at any time.
     pub async fn wait_resumed(&self) {
-        let mut state = self.switch.state.subscribe();
+        let mut state = self.control.state().subscribe();
         let pause = match self.told.load(Ordering::Relaxed) {
             NONE => state.borrow().resumed,
             told => told,
@@ -179,148 +175,13 @@ impl Handle {
 
 impl Clone for Handle {
     fn clone(&self) -> Self {
-        Self { switch: self.switch.clone(), told: AtomicU64::new(NONE) }
+        Self::new(self.control.clone())
     }
 }
 
 impl fmt::Debug for Handle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Handle").field("paused", &self.paused()).finish()
-    }
-}
-
-/// What the handles and the dispatcher share.
-struct Switch {
-    state: watch::Sender<State>,
-    dispatcher: AtomicWaker,
-    vitals: Arc<Vitals>,
-}
-
-#[derive(Default)]
-struct State {
-    paused: Option<Paused>,
-    /// How often it was resumed.
-    resumed: u64,
-    shutdown: Option<Shutdown>,
-    ended: bool,
-}
-
-/// How it is to end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Shutdown {
-    /// Records at work may end, within the drain's time.
-    Graceful,
-    /// That time is up.
-    Now,
-}
-
-impl Switch {
-    /// A flood says more than a pause that was asked for.
-    fn pause(&self, why: Paused) {
-        self.change(|state| {
-            let changes = match state.paused {
-                None => true,
-                Some(Paused::ByHandle) => why != Paused::ByHandle,
-                Some(Paused::Flood { .. }) => false,
-            };
-            let changes = changes && !state.ended;
-            if changes {
-                state.paused = Some(why);
-            }
-            changes
-        });
-    }
-
-    fn shutdown(&self, how: Shutdown) {
-        self.change(|state| {
-            let changes = !state.ended && state.shutdown < Some(how);
-            if changes {
-                state.shutdown = Some(how);
-            }
-            changes
-        });
-    }
-
-    fn change(&self, change: impl FnOnce(&mut State) -> bool) {
-        if self.state.send_if_modified(change) {
-            self.dispatcher.wake();
-        }
-    }
-}
-
-/// The dispatcher's end. Dropped, it has ended.
-pub(crate) struct Gate {
-    switch: Arc<Switch>,
-    /// As it was told last.
-    open: bool,
-    resumed: u64,
-    shutdown: Option<Shutdown>,
-}
-
-impl Gate {
-    pub(crate) fn new(vitals: Vitals) -> Self {
-        let vitals = Arc::new(vitals);
-        let switch =
-            Switch { state: watch::Sender::default(), dispatcher: AtomicWaker::new(), vitals };
-        Self { switch: Arc::new(switch), open: true, resumed: 0, shutdown: None }
-    }
-
-    pub(crate) fn handle(&self) -> Handle {
-        Handle { switch: self.switch.clone(), told: AtomicU64::new(NONE) }
-    }
-
-    pub(crate) fn vitals(&self) -> &Arc<Vitals> {
-        &self.switch.vitals
-    }
-
-    /// Whether records may be dispatched, and dead letters published, at this very moment.
-    pub(crate) fn is_open(&self) -> bool {
-        self.switch.state.borrow().paused.is_none()
-    }
-
-    /// Takes over what handles have said. Whether it was resumed.
-    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> bool {
-        // First the waker, then the look.
-        self.switch.dispatcher.register(cx.waker());
-        let state = self.switch.state.borrow();
-        let open = state.paused.is_none();
-        let resumed = state.resumed != self.resumed;
-        self.resumed = state.resumed;
-        if open != self.open {
-            self.open = open;
-            match &state.paused {
-                // A flood is told where it is met.
-                Some(Paused::ByHandle) => tracing::info!("paused"),
-                Some(Paused::Flood { .. }) => {}
-                None => tracing::info!("resumed"),
-            }
-        }
-        resumed
-    }
-
-    /// How it is to end, if a handle has said so since this was asked last. Asked after a poll, so
-    /// that what is said later wakes.
-    pub(crate) fn take_shutdown(&mut self) -> Option<Shutdown> {
-        let shutdown = self.switch.state.borrow().shutdown;
-        let new = shutdown != self.shutdown;
-        self.shutdown = shutdown;
-        shutdown.filter(|_| new)
-    }
-
-    /// Pauses because of a flood.
-    pub(crate) fn flooded(&self, why: Paused) {
-        self.switch.pause(why);
-    }
-}
-
-impl Drop for Gate {
-    fn drop(&mut self) {
-        self.switch.vitals.end();
-        self.switch.change(|state| {
-            state.paused = None;
-            state.ended = true;
-            true
-        });
     }
 }
 
@@ -332,14 +193,17 @@ mod tests {
 
     use super::*;
 
-    fn gate() -> Gate {
-        Gate::new(Vitals::new(Duration::MAX))
+    use crate::driver::{Switch, Vitals};
+
+    fn switch() -> Switch {
+        Switch::new(Vitals::new(Duration::MAX))
     }
 
     #[tokio::test]
     async fn who_waits_for_the_resume_from_elsewhere_learns_of_each_pause_once() {
-        let gate = gate();
-        let (pager, admin) = (gate.handle(), gate.handle());
+        let switch = switch();
+        let (pager, admin) =
+            (Handle::new(switch.control().clone()), Handle::new(switch.control().clone()));
         assert_eq!(pager.wait_paused().now_or_never(), None);
         for _ in 0..3 {
             admin.pause();
@@ -353,8 +217,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_pause_that_follows_while_the_one_before_is_told_is_told_as_well() {
-        let gate = gate();
-        let (pager, admin) = (gate.handle(), gate.handle());
+        let switch = switch();
+        let (pager, admin) =
+            (Handle::new(switch.control().clone()), Handle::new(switch.control().clone()));
         admin.pause();
         pager.wait_paused().await;
         // It is resumed and paused again while the page is on its way.
@@ -371,12 +236,13 @@ mod tests {
 
     #[tokio::test]
     async fn when_serving_has_ended_nobody_waits() {
-        let gate = gate();
-        let (pager, admin) = (gate.handle(), gate.handle());
+        let switch = switch();
+        let (pager, admin) =
+            (Handle::new(switch.control().clone()), Handle::new(switch.control().clone()));
         admin.pause();
         pager.wait_paused().await;
         let waits = pager.wait_resumed();
-        drop(gate);
+        drop(switch);
         waits.await;
         assert_eq!(pager.wait_paused().await, None);
         admin.pause();
@@ -386,25 +252,25 @@ mod tests {
 
     #[test]
     fn each_demand_to_end_is_taken_once_and_none_takes_back_the_one_before() {
-        let mut gate = gate();
-        let handle = gate.handle();
-        assert_eq!(gate.take_shutdown(), None);
+        let mut switch = switch();
+        let handle = Handle::new(switch.control().clone());
+        assert_eq!(switch.take_shutdown(), None);
         handle.shutdown();
         handle.clone().shutdown();
-        assert_eq!(gate.take_shutdown(), Some(Shutdown::Graceful));
+        assert_eq!(switch.take_shutdown(), Some(Shutdown::Graceful));
         handle.shutdown_now();
         handle.shutdown();
-        assert_eq!(gate.take_shutdown(), Some(Shutdown::Now));
-        assert_eq!(gate.take_shutdown(), None);
+        assert_eq!(switch.take_shutdown(), Some(Shutdown::Now));
+        assert_eq!(switch.take_shutdown(), None);
     }
 
     #[tokio::test]
     async fn a_flood_is_told_also_where_it_was_paused_by_hand_and_no_hand_hides_it() {
-        let gate = gate();
-        let admin = gate.handle();
+        let switch = switch();
+        let admin = Handle::new(switch.control().clone());
         admin.pause();
         let flood = Paused::Flood { most: 50, of_last: 100 };
-        gate.flooded(flood.clone());
+        switch.pause_for_flood(flood.clone());
         assert_eq!(admin.paused(), Some(flood.clone()));
         admin.pause();
         assert_eq!(admin.paused(), Some(flood));

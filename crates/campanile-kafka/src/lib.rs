@@ -112,19 +112,16 @@
 //! * `watermark` is the one place that knows which offset may be committed.
 
 mod backoff;
-mod budget;
 mod config;
 mod consumer;
 mod dead_letter;
-mod dispatch;
+mod driver;
 mod error;
-mod extent;
 mod flood;
 mod given_up;
 mod handle;
-mod hash;
 mod health;
-mod intake;
+mod kafka;
 mod log;
 mod order;
 mod publish;
@@ -133,15 +130,9 @@ mod retry_topics;
 mod routes;
 mod serve;
 mod signals;
-mod slot;
 mod status;
 mod summary;
-mod task;
 mod transaction;
-mod verdict;
-mod vitals;
-mod watch;
-mod watermark;
 
 pub use self::config::ConsumerConfig;
 pub use self::consumer::Consumer;
@@ -151,7 +142,7 @@ pub use self::flood::FloodGuard;
 pub use self::given_up::GivenUp;
 pub use self::handle::{Handle, Paused};
 pub use self::health::{Health, HealthService, Unhealthy};
-pub use self::intake::ToRecord;
+pub use self::kafka::ToRecord;
 pub use self::order::Order;
 pub use self::publish::{Publisher, PublisherConfig, Refused};
 pub use self::retry_topics::RetryTopics;

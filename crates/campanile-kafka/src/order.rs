@@ -48,15 +48,23 @@ pub struct Order(Kind);
 enum Kind {
     Partition,
     Key(RandomState),
-    By(Box<dyn Fn(&Record) -> Line + Send + Sync>),
+    By(Box<dyn Fn(&Record) -> OrderKey + Send + Sync>),
     None,
 }
 
-/// What is processed in order has the same number.
-pub(crate) type Line = u64;
+/// Records of a partition with the same number are processed in order.
+pub(crate) type OrderKey = u64;
 
-/// That of records which no key tells apart.
-pub(crate) const WHOLE: Line = 0;
+/// The number of records that no key tells apart.
+pub(crate) const PARTITION: OrderKey = 0;
+
+/// How a record's number is found.
+pub(crate) enum Keying {
+    /// This is it. `None`: the record is processed beside all others.
+    Key(Option<OrderKey>),
+    /// By [`Order::extract`], which is user code.
+    Extract,
+}
 
 impl Order {
     /// The whole partition: each record once the one before it is finished. The default, because it
@@ -84,11 +92,11 @@ impl Order {
         Self(Kind::By(Box::new(move |record| {
             match catch_unwind(AssertUnwindSafe(|| key.extract(record))) {
                 Ok(Ok(Some(key))) => state.hash_one(key.as_bytes()),
-                Ok(Ok(None) | Err(_)) => WHOLE,
+                Ok(Ok(None) | Err(_)) => PARTITION,
                 Err(panic) => {
                     let (record, error) = (record.coordinates(), panic_text(panic));
                     tracing::error!(%record, error, "the order's extractor panicked, as if it found no key");
-                    WHOLE
+                    PARTITION
                 }
             }
         })))
@@ -99,13 +107,24 @@ impl Order {
         Self(Kind::None)
     }
 
-    /// Those with the same number are processed in order; one without a number, beside all others.
-    pub(crate) fn line(&self, record: &Record) -> Option<Line> {
+    /// Returns a record's number, or that the extractor has to find it.
+    pub(crate) fn keying(&self, record: &Record) -> Keying {
         match &self.0 {
-            Kind::Partition => Some(WHOLE),
-            Kind::Key(state) => Some(record.key().map_or(WHOLE, |key| state.hash_one(&**key))),
-            Kind::By(line) => Some(line(record)),
-            Kind::None => None,
+            Kind::Partition => Keying::Key(Some(PARTITION)),
+            Kind::Key(state) => {
+                let key = record.key().map_or(PARTITION, |key| state.hash_one(&**key));
+                Keying::Key(Some(key))
+            }
+            Kind::By(_) => Keying::Extract,
+            Kind::None => Keying::Key(None),
+        }
+    }
+
+    /// Runs the extractor, where there is one. Never panics.
+    pub(crate) fn extract(&self, record: &Record) -> OrderKey {
+        match &self.0 {
+            Kind::By(extract) => extract(record),
+            Kind::Partition | Kind::Key(_) | Kind::None => PARTITION,
         }
     }
 }
@@ -142,29 +161,38 @@ mod tests {
         }
     }
 
-    #[test]
-    fn by_key_orders_what_has_the_same_key_and_what_has_none() {
-        let order = Order::by_key();
-        let line = |key| order.line(&record(key, "a"));
-        assert_eq!(line(Some("k")), line(Some("k")));
-        assert_ne!(line(Some("k")), line(Some("l")));
-        assert_eq!(line(None), Some(WHOLE));
+    /// The record's number, whichever way it is found.
+    fn number(order: &Order, record: &Record) -> Option<OrderKey> {
+        match order.keying(record) {
+            Keying::Key(key) => key,
+            Keying::Extract => Some(order.extract(record)),
+        }
     }
 
     #[test]
-    fn by_an_extractor_orders_what_it_finds_the_same() {
+    fn by_key_orders_records_of_one_key_and_those_without() {
+        let order = Order::by_key();
+        let key = |key| number(&order, &record(key, "a"));
+        assert_eq!(key(Some("k")), key(Some("k")));
+        assert_ne!(key(Some("k")), key(Some("l")));
+        assert_eq!(key(None), Some(PARTITION));
+    }
+
+    #[test]
+    fn by_extractor_orders_what_it_finds_equal() {
         let order = Order::by(key::header("account"));
-        assert_eq!(order.line(&record(Some("k"), "a")), order.line(&record(Some("l"), "a")));
-        assert_ne!(order.line(&record(None, "a")), order.line(&record(None, "b")));
+        let number_of = |key, account| number(&order, &record(key, account));
+        assert_eq!(number_of(Some("k"), "a"), number_of(Some("l"), "a"));
+        assert_ne!(number_of(None, "a"), number_of(None, "b"));
         let refuses = Order::by(|_: &Record| Err::<String, _>("no"));
-        assert_eq!(refuses.line(&record(None, "a")), Some(WHOLE));
+        assert_eq!(number(&refuses, &record(None, "a")), Some(PARTITION));
         let panics = Order::by(|_: &Record| -> Option<String> { panic!("a panic of this test") });
-        assert_eq!(panics.line(&record(None, "a")), Some(WHOLE));
+        assert_eq!(number(&panics, &record(None, "a")), Some(PARTITION));
     }
 
     #[test]
     fn none_orders_nothing_and_by_partition_everything() {
-        assert_eq!(Order::none().line(&record(Some("k"), "a")), None);
-        assert_eq!(Order::default().line(&record(Some("k"), "a")), Some(WHOLE));
+        assert_eq!(number(&Order::none(), &record(Some("k"), "a")), None);
+        assert_eq!(number(&Order::default(), &record(Some("k"), "a")), Some(PARTITION));
     }
 }

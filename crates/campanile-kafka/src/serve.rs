@@ -3,8 +3,15 @@
 use std::fmt;
 use std::future::IntoFuture;
 
-use futures_util::future::{BoxFuture, Either, select};
+use std::pin::pin;
+use std::sync::Arc;
 
+use futures_util::future::{BoxFuture, Either, select};
+use tokio::runtime;
+use tokio::time::timeout;
+
+use crate::consumer::Serving;
+use crate::driver::{CLOSE, Control, Shutdown};
 use crate::error::ConsumerError;
 use crate::handle::Handle;
 use crate::signals::Signals;
@@ -31,27 +38,25 @@ use crate::summary::Summary;
 pub struct Serve {
     consumer: Box<str>,
     start: Start,
-    handle: Handle,
+    control: Arc<Control>,
     signal: BoxFuture<'static, ()>,
     /// Whether it ends by the process's own.
     signals: bool,
 }
 
 // Boxed, so that a service which does not fit is one error, at `serve`, and not another at the await.
-type Start = Box<dyn FnOnce(BoxFuture<'static, ()>) -> Serving + Send>;
-
-type Serving = BoxFuture<'static, Result<Summary, ConsumerError>>;
+type Start = Box<dyn FnOnce(runtime::Handle) -> Result<Serving, ConsumerError> + Send>;
 
 impl Serve {
     pub(crate) fn new(
         consumer: String,
-        handle: Handle,
-        start: impl FnOnce(BoxFuture<'static, ()>) -> Serving + Send + 'static,
+        control: Arc<Control>,
+        start: impl FnOnce(runtime::Handle) -> Result<Serving, ConsumerError> + Send + 'static,
     ) -> Self {
         Self {
             consumer: consumer.into(),
             start: Box::new(start),
-            handle,
+            control,
             signal: Box::pin(std::future::pending()),
             signals: false,
         }
@@ -59,7 +64,7 @@ impl Serve {
 
     /// What pauses, resumes and ends it, and tells how it does.
     pub fn handle(&self) -> Handle {
-        self.handle.clone()
+        Handle::new(self.control.clone())
     }
 
     /// Ends gracefully when this future resolves: nothing more is read or begun, records at work may
@@ -90,21 +95,56 @@ impl Serve {
 
 impl IntoFuture for Serve {
     type Output = Result<Summary, ConsumerError>;
-    type IntoFuture = Serving;
+    type IntoFuture = BoxFuture<'static, Result<Summary, ConsumerError>>;
 
-    fn into_future(self) -> Serving {
-        let Self { start, handle, signal, signals, .. } = self;
-        let serving = start(signal);
-        if !signals {
-            return serving;
-        }
+    fn into_future(self) -> Self::IntoFuture {
+        let Self { start, control, signal, signals, .. } = self;
         Box::pin(async move {
+            let handle = Handle::new(control.clone());
+            // Once serving has ended, this changes nothing.
+            let _abandoned = Abandoned(control.clone());
+            let serving = pin!(serve(start, control, signal));
+            if !signals {
+                return serving.await;
+            }
             let signals = Signals::listen().map_err(ConsumerError::Config)?;
-            match select(serving, std::pin::pin!(signals.end(handle))).await {
+            match select(serving, pin!(signals.end(handle))).await {
                 Either::Left((ended, _)) => ended,
                 Either::Right((never, _)) => match never {},
             }
         })
+    }
+}
+
+/// Starts the driver, and waits for its end.
+async fn serve(
+    start: Start,
+    control: Arc<Control>,
+    signal: BoxFuture<'static, ()>,
+) -> Result<Summary, ConsumerError> {
+    let Serving { result, closed } = start(runtime::Handle::current())?;
+    let ended = match select(result, signal).await {
+        Either::Left((ended, _)) => ended,
+        Either::Right(((), result)) => {
+            control.shutdown(Shutdown::Graceful);
+            result.await
+        }
+    };
+    let summary = ended
+        .unwrap_or_else(|_| Err(ConsumerError::kafka("the driver's thread has panicked", None)));
+    // A source whose brokers do not answer is left behind.
+    if timeout(CLOSE, closed).await.is_err() {
+        tracing::warn!("timed out leaving the group");
+    }
+    summary
+}
+
+/// Ends serving at once when its future is dropped.
+struct Abandoned(Arc<Control>);
+
+impl Drop for Abandoned {
+    fn drop(&mut self) {
+        self.0.shutdown(Shutdown::Now);
     }
 }
 

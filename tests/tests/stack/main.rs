@@ -45,7 +45,7 @@ fn idempotent() -> IdempotencyLayer<ByField> {
 /// Serves until so many answers were `Ok`.
 async fn serve<S>(kafka: &MockKafka, answers: u32, service: S) -> Result<Summary, ConsumerError>
 where
-    S: Service<Record, Error = BoxError> + Send + 'static,
+    S: Service<Record, Error = BoxError> + Clone + Send + 'static,
     S::Future: Send + 'static,
 {
     let (count, mut counted) = tokio::sync::watch::channel(0);

@@ -6,12 +6,12 @@ use std::fmt;
 use std::time::Duration;
 
 pub use self::service::HealthService;
+use crate::driver::Vitals;
 use crate::status::Stage;
-use crate::vitals::Vitals;
 
-/// How long the dispatcher may owe an answer. It needs microseconds for one, unless code of the user's
-/// blocks it (a `poll_ready` or `call` that waits, handlers that block every thread of the runtime):
-/// more than a busy machine ever takes, and less than anybody should wait for a restart.
+/// How long the program's runtime may take to run a task of the driver's. It needs microseconds, unless
+/// handlers block every one of its threads: more than a busy machine ever takes, and less than anybody
+/// should wait for a restart.
 const ANSWER: Duration = Duration::from_secs(30);
 
 /// Whether a consumer works. Given by [`Handle::health`](crate::Handle::health); as an HTTP service
@@ -21,10 +21,10 @@ const ANSWER: Duration = Duration::from_secs(30);
 pub struct Health {
     /// Whether the driver itself makes progress; if it does not, only a restart helps.
     ///
-    /// Both its halves are looked at: the thread that polls Kafka goes through its rounds, and the
-    /// task that dispatches answers it. Nothing outside the process counts: a store or brokers that
-    /// are away, a pause and a handler that takes long leave it live. It is live before it serves,
-    /// and not after the end.
+    /// Two things are looked at: the driver's thread polls Kafka, and the program's runtime, in which
+    /// handlers run, answers it. Nothing outside the process counts: a store or brokers that are
+    /// unavailable, a pause and a long handler leave it live. It is live before it serves, and not after
+    /// the end.
     pub live: Result<(), Unhealthy>,
     /// Whether it is live, its group has assigned partitions to it (if only none: a spare member is
     /// ready), the store answers, and it is not shutting down.
@@ -40,18 +40,18 @@ pub struct Health {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Unhealthy {
-    /// Not live: the thread that polls Kafka has begun no round for so long. At most
-    /// `max.poll.interval.ms` is allowed, after which it is not in its group any more.
+    /// Not live: the driver's thread has not polled Kafka for longer than `max.poll.interval.ms`, after
+    /// which it is not in its group any more.
     #[non_exhaustive]
-    Intake {
-        /// For so long.
+    Driver {
+        /// For this long.
         silent: Duration,
     },
-    /// Not live: the task that dispatches has not answered for so long; 30 s are allowed. Something
-    /// blocks the runtime's threads.
+    /// Not live: the program's runtime has not run a task of the driver's for more than 30 s. Something
+    /// blocks all of its threads.
     #[non_exhaustive]
-    Dispatcher {
-        /// For so long.
+    Runtime {
+        /// For this long.
         silent: Duration,
     },
     /// Not live: serving has ended.
@@ -69,12 +69,12 @@ pub enum Unhealthy {
 impl fmt::Display for Unhealthy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Intake { silent } => {
+            Self::Driver { silent } => {
                 write!(f, "the thread that polls Kafka hangs, for {silent:.0?}")
             }
-            Self::Dispatcher { silent } => write!(
+            Self::Runtime { silent } => write!(
                 f,
-                "the dispatcher hangs, for {silent:.0?}: something blocks the runtime's threads"
+                "the runtime hangs, for {silent:.0?}: something blocks all of its threads"
             ),
             Self::Ended => f.write_str("serving has ended"),
             Self::Starting => f.write_str("starting: the brokers or the topics were not found yet"),
@@ -100,13 +100,12 @@ fn live(vitals: &Vitals) -> Result<(), Unhealthy> {
     if vitals.stage() == Stage::Ended {
         return Err(Unhealthy::Ended);
     }
-    // First, for the thread waits for the dispatcher when partitions are revoked.
-    if let Some(silent) = over(vitals.since_asked(), ANSWER) {
-        return Err(Unhealthy::Dispatcher { silent });
+    if let Some(silent) = over(vitals.since_pinged(), ANSWER) {
+        return Err(Unhealthy::Runtime { silent });
     }
     match over(vitals.since_round(), vitals.longest_round()) {
         // Its last one is the consumer's drop, and that is waited for elsewhere.
-        Some(silent) if vitals.stage() < Stage::Closing => Err(Unhealthy::Intake { silent }),
+        Some(silent) if vitals.stage() < Stage::Closing => Err(Unhealthy::Driver { silent }),
         _ => Ok(()),
     }
 }
@@ -150,18 +149,18 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_dispatcher_that_has_nothing_to_answer_is_live_and_one_that_does_not_answer_is_not() {
+    async fn runtime_that_does_not_answer_a_ping_is_not_live() {
         let vitals = serving();
         later(ANSWER * 2).await;
-        assert_eq!(Health::of(&vitals).ready, Ok(()), "nobody has asked it");
-        assert!(vitals.ask());
+        assert_eq!(Health::of(&vitals).ready, Ok(()), "it was not pinged");
+        assert!(vitals.ping());
         later(ANSWER).await;
         assert_eq!(Health::of(&vitals).live, Ok(()));
-        assert!(!vitals.ask(), "it is not asked twice");
+        assert!(!vitals.ping(), "it is not pinged twice");
         later(Duration::from_millis(1)).await;
         let silent = ANSWER + Duration::from_millis(1);
-        assert_eq!(Health::of(&vitals).live, Err(Unhealthy::Dispatcher { silent }));
-        vitals.answer(false, HashMap::new());
+        assert_eq!(Health::of(&vitals).live, Err(Unhealthy::Runtime { silent }));
+        vitals.pong();
         assert_eq!(Health::of(&vitals).live, Ok(()));
     }
 
@@ -171,7 +170,7 @@ mod tests {
         later(POLL).await;
         assert_eq!(Health::of(&vitals).live, Ok(()));
         later(Duration::from_secs(1)).await;
-        let dead = Err(Unhealthy::Intake { silent: POLL + Duration::from_secs(1) });
+        let dead = Err(Unhealthy::Driver { silent: POLL + Duration::from_secs(1) });
         assert_eq!(Health::of(&vitals), Health { live: dead.clone(), ready: dead });
         vitals.enter(Stage::Closing);
         assert_eq!(Health::of(&vitals).live, Ok(()), "it closes the consumer");
@@ -180,12 +179,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_store_that_is_down_makes_it_unready_and_leaves_it_live() {
         let vitals = serving();
-        vitals.answer(true, HashMap::new());
+        vitals.update(true, HashMap::new());
         later(POLL).await;
         vitals.round();
         let health = Health::of(&vitals);
         assert_eq!((health.live, health.ready), (Ok(()), Err(Unhealthy::StoreDown)));
-        vitals.answer(false, HashMap::new());
+        vitals.update(false, HashMap::new());
         assert_eq!(Health::of(&vitals).ready, Ok(()));
     }
 

@@ -82,10 +82,6 @@ impl Rungs {
         self.0.iter().find(|rung| *rung.topic == *topic)
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     pub(crate) fn topics(&self) -> impl Iterator<Item = &Arc<str>> {
         self.0.iter().map(|rung| &rung.topic)
     }

@@ -1,21 +1,17 @@
 //! Several topics in one consumer, each with its own service.
 
 mod route;
-mod target;
 
 use std::collections::HashMap;
-use std::error::Error;
 use std::fmt;
-use std::task::{Context, Poll};
+use std::sync::Arc;
 
-use campanile_core::{BoxError, BoxableError, ConfigError, Record};
-use futures_util::future::BoxFuture;
+use campanile_core::{BoxableError, ConfigError, Record};
 use tower_service::Service;
 
 pub use self::route::NoRoute;
-use self::route::{Route, Served, Unrouted};
-pub(crate) use self::target::{Single, Target};
-use crate::transaction::Answered;
+use self::route::Unrouted;
+pub(crate) use self::route::{Readiness, Route, RouteError, RouteFuture, ServiceRoute};
 
 /// A service for each topic, with its own body, key and limits:
 /// [`Consumer::serve_routes`](crate::Consumer::serve_routes).
@@ -53,15 +49,12 @@ use crate::transaction::Answered;
 /// ```
 ///
 /// # Readiness
-/// A service is polled ready when a record for it is in hand, and then called with that record: none
-/// holds a permit that it does not use. One that is not ready holds up the partitions of its topics
-/// and no others. One whose readiness fails ends serving, as a single service would.
-///
-/// # Cost
-/// One look-up and one allocation for each record, for the services' types are erased.
+/// Each record gets a clone of its service, which is polled ready and then called: none holds a permit
+/// that it does not use. One that is not ready holds up the partitions of its topics and no others. One
+/// whose readiness fails ends serving, as a single service would.
 pub struct Routes {
     topics: HashMap<Box<str>, usize>,
-    services: Vec<Box<dyn Route>>,
+    services: Vec<Arc<dyn Route>>,
     /// The first mistake.
     refused: Option<ConfigError>,
 }
@@ -72,7 +65,7 @@ const FALLBACK: usize = 0;
 impl Routes {
     /// No routes yet.
     pub fn new() -> Self {
-        Self { topics: HashMap::new(), services: vec![Box::new(Unrouted)], refused: None }
+        Self { topics: HashMap::new(), services: vec![Arc::new(Unrouted)], refused: None }
     }
 
     /// The records of this topic go to this service. The topic is subscribed to.
@@ -84,7 +77,8 @@ impl Routes {
     /// begins.
     pub fn route<S>(mut self, topic: impl Into<String>, service: S) -> Self
     where
-        S: Service<Record> + Send + 'static,
+        S: Service<Record> + Clone + Send + 'static,
+        S::Response: 'static,
         S::Error: BoxableError,
         S::Future: Send + 'static,
     {
@@ -96,10 +90,11 @@ impl Routes {
             ));
         }
         let number = self.services.len();
-        if self.topics.insert(topic.clone().into(), number).is_some() {
+        if self.topics.insert(topic.as_str().into(), number).is_some() {
             self.refuse(format!("`{topic}` has two routes"));
         }
-        self.services.push(Box::new(Served(service)));
+        let serves = format!("the topic `{topic}`");
+        self.services.push(Arc::new(ServiceRoute::new(service, Some(serves.into()))));
         self
     }
 
@@ -109,11 +104,13 @@ impl Routes {
     /// Default: none. Such a record is given up with the error [`NoRoute`].
     pub fn fallback<S>(mut self, service: S) -> Self
     where
-        S: Service<Record> + Send + 'static,
+        S: Service<Record> + Clone + Send + 'static,
+        S::Response: 'static,
         S::Error: BoxableError,
         S::Future: Send + 'static,
     {
-        self.services[FALLBACK] = Box::new(Served(service));
+        let serves = "topics without a route";
+        self.services[FALLBACK] = Arc::new(ServiceRoute::new(service, Some(serves.into())));
         self
     }
 
@@ -122,36 +119,16 @@ impl Routes {
         self.topics.keys().map(|topic| &**topic)
     }
 
-    /// An error if they contradict each other.
-    pub(crate) fn checked(mut self) -> Result<Self, ConfigError> {
-        match self.refused.take() {
+    /// Returns the router of these routes, or an error if they contradict each other.
+    pub(crate) fn checked(self) -> Result<Router, ConfigError> {
+        match self.refused {
             Some(error) => Err(error),
-            None => Ok(self),
+            None => Ok(Router { topics: self.topics, routes: self.services }),
         }
     }
 
     fn refuse(&mut self, text: String) {
         self.refused.get_or_insert(ConfigError::new(text));
-    }
-}
-
-impl Target for Routes {
-    type Error = BoxError;
-    type Future = BoxFuture<'static, Result<Answered, BoxError>>;
-
-    fn route(&self, record: &Record) -> usize {
-        self.topics.get(&*record.origin().topic).copied().unwrap_or(FALLBACK)
-    }
-
-    fn poll_ready(&mut self, route: usize, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        self.services[route].poll_ready(cx).map_err(|source| {
-            let topic = self.topics.iter().find(|(_, number)| **number == route);
-            Unready { topic: topic.map(|(topic, _)| topic.clone()), source }.into()
-        })
-    }
-
-    fn call(&mut self, route: usize, record: Record) -> Self::Future {
-        self.services[route].call(record)
     }
 }
 
@@ -167,25 +144,28 @@ impl fmt::Debug for Routes {
     }
 }
 
-/// Which of the services will never be ready again.
-#[derive(Debug)]
-struct Unready {
-    /// `None` for the fallback.
-    topic: Option<Box<str>>,
-    source: BoxError,
+/// Finds the route of a record.
+pub(crate) struct Router {
+    topics: HashMap<Box<str>, usize>,
+    routes: Vec<Arc<dyn Route>>,
 }
 
-impl fmt::Display for Unready {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.topic {
-            Some(topic) => write!(f, "the service of the topic `{topic}`"),
-            None => f.write_str("the service of topics without a route"),
-        }
+impl Router {
+    /// Routes all records to this service.
+    pub(crate) fn single(route: impl Route + 'static) -> Self {
+        Self { topics: HashMap::new(), routes: vec![Arc::new(route)] }
     }
-}
 
-impl Error for Unready {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        Some(&*self.source)
+    /// Returns the number of a record's route.
+    pub(crate) fn route_of(&self, record: &Record) -> usize {
+        if self.topics.is_empty() {
+            return FALLBACK;
+        }
+        self.topics.get(&*record.origin().topic).copied().unwrap_or(FALLBACK)
+    }
+
+    /// Returns the route with this number.
+    pub(crate) fn route(&self, number: usize) -> Arc<dyn Route> {
+        self.routes[number].clone()
     }
 }

@@ -1,51 +1,135 @@
-//! One of several services, whatever its type.
+//! One service, whatever its type.
 
 use std::error::Error;
 use std::fmt;
-use std::task::{Context, Poll};
+use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
 
 use campanile_core::{BoxError, BoxableError, Record, error};
 use futures_util::future::{BoxFuture, FutureExt, ready};
 use tower_service::Service;
 
+use crate::driver::{QueueId, Report, Reports};
+use crate::error::panic_text;
 use crate::transaction::Answered;
 
-/// A service without its type. The response is not looked at.
-pub(super) trait Route: Send {
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>>;
-    fn call(&mut self, record: Record) -> BoxFuture<'static, Result<Answered, BoxError>>;
+/// A service without its type.
+pub(crate) trait Route: Send + Sync {
+    /// Waits until the service is ready, and calls it.
+    fn call(&self, record: Record, readiness: Readiness) -> RouteFuture;
 }
 
-/// The service of a topic.
-pub(super) struct Served<S>(pub(super) S);
+/// The response to one record.
+pub(crate) type RouteFuture = BoxFuture<'static, Result<Answered, RouteError>>;
 
-impl<S> Route for Served<S>
+/// Why a service gave no response.
+pub(crate) enum RouteError {
+    /// It will never be ready.
+    Unready(BoxError),
+    /// It answered with an error.
+    Failed(BoxError),
+}
+
+/// A service, of which each record gets a clone.
+pub(crate) struct ServiceRoute<S: Service<Record>> {
+    service: Mutex<S>,
+    /// What it serves, for its errors; `None` for a service that serves everything.
+    serves: Option<Arc<str>>,
+    answer: fn(S::Response, &Record) -> Answered,
+}
+
+impl<S> ServiceRoute<S>
 where
-    S: Service<Record> + Send,
+    S: Service<Record>,
+{
+    /// A route whose responses are not looked at.
+    pub(crate) fn new(service: S, serves: Option<Arc<str>>) -> Self {
+        Self { service: Mutex::new(service), serves, answer: |_, _| Ok(Vec::new()) }
+    }
+
+    /// A route with what its responses mean.
+    pub(crate) fn answering(service: S, answer: fn(S::Response, &Record) -> Answered) -> Self {
+        Self { service: Mutex::new(service), serves: None, answer }
+    }
+}
+
+impl<S> Route for ServiceRoute<S>
+where
+    S: Service<Record> + Clone + Send + 'static,
+    S::Response: 'static,
     S::Error: BoxableError,
     S::Future: Send + 'static,
 {
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        self.0.poll_ready(cx).map_err(Into::into)
-    }
-
-    fn call(&mut self, record: Record) -> BoxFuture<'static, Result<Answered, BoxError>> {
-        let future = self.0.call(record);
-        Box::pin(async move { future.await.map(|_| Ok(Vec::new())).map_err(Into::into) })
+    fn call(&self, record: Record, readiness: Readiness) -> RouteFuture {
+        // A clone that panics leaves the service as it was.
+        let mut service = self.service.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let (answer, serves) = (self.answer, self.serves.clone());
+        Box::pin(async move {
+            if let Err(source) = readiness.of(&mut service).await {
+                return Err(RouteError::Unready(match serves {
+                    Some(serves) => Unready { serves, source }.into(),
+                    None => source,
+                }));
+            }
+            let response = service.call(record.clone());
+            // What it holds, such as a channel to a worker, is not held while the handler runs.
+            drop(service);
+            let response = response.await.map_err(|error| RouteError::Failed(error.into()))?;
+            Ok(answer(response, &record))
+        })
     }
 }
 
-/// What stands for a fallback where there is none.
+/// Tells the scheduler that a record waits for its service, so that it holds up other records of the
+/// same service and no others.
+pub(crate) struct Readiness {
+    queue: QueueId,
+    reports: Arc<Reports>,
+}
+
+impl Readiness {
+    pub(crate) fn new(queue: QueueId, reports: Arc<Reports>) -> Self {
+        Self { queue, reports }
+    }
+
+    /// Waits until the service is ready.
+    async fn of<S>(self, service: &mut S) -> Result<(), BoxError>
+    where
+        S: Service<Record, Error: BoxableError>,
+    {
+        let Self { queue, reports } = self;
+        let mut waits = false;
+        poll_fn(|cx| {
+            let polled = catch_unwind(AssertUnwindSafe(|| service.poll_ready(cx)));
+            let polled = match polled {
+                Ok(polled) => polled.map_err(Into::into),
+                Err(panic) => {
+                    Poll::Ready(Err(format!("poll_ready panicked: {}", panic_text(panic)).into()))
+                }
+            };
+            match polled {
+                Poll::Pending if !waits => {
+                    waits = true;
+                    reports.send(Report::NotReady { queue });
+                }
+                Poll::Ready(_) if waits => reports.send(Report::Ready { queue }),
+                _ => {}
+            }
+            polled
+        })
+        .await
+    }
+}
+
+/// The fallback where there is none.
 pub(super) struct Unrouted;
 
 impl Route for Unrouted {
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, record: Record) -> BoxFuture<'static, Result<Answered, BoxError>> {
+    fn call(&self, record: Record, _: Readiness) -> RouteFuture {
         let no_route = NoRoute { topic: record.origin().topic.to_string().into() };
-        ready(Err(error::permanent(no_route).into())).boxed()
+        ready(Err(RouteError::Failed(error::permanent(no_route).into()))).boxed()
     }
 }
 
@@ -60,7 +144,7 @@ pub struct NoRoute {
 }
 
 impl NoRoute {
-    /// The topic in which the record stood first.
+    /// Returns the topic that the record was first read from.
     pub fn topic(&self) -> &str {
         &self.topic
     }
@@ -73,3 +157,22 @@ impl fmt::Display for NoRoute {
 }
 
 impl Error for NoRoute {}
+
+/// Which of several services will never be ready again.
+#[derive(Debug)]
+struct Unready {
+    serves: Arc<str>,
+    source: BoxError,
+}
+
+impl fmt::Display for Unready {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the service of {}", self.serves)
+    }
+}
+
+impl Error for Unready {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(&*self.source)
+    }
+}

@@ -2,17 +2,11 @@
 
 use std::error::Error;
 use std::fmt;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll, ready};
 
-use campanile_core::{BoxError, BoxableError, Coordinates, Outcome, Output, Record};
-use pin_project_lite::pin_project;
-use tower_service::Service;
+use campanile_core::{BoxError, Coordinates, Outcome, Output, Record};
 
 use super::Outputs;
-use crate::routes::Target;
 
 /// What a service's answer is to the driver: what is to be sent; an error if that is not known, by
 /// which the consumer stops.
@@ -117,53 +111,9 @@ impl fmt::Display for Unsendable {
 
 impl Error for Unsendable {}
 
-/// A service whose outputs are sent.
-pub(crate) struct Answering<S>(pub(crate) S);
-
-impl<S> Target for Answering<S>
-where
-    S: Service<Record> + Send + 'static,
-    S::Response: IntoOutputs,
-    S::Error: BoxableError,
-    S::Future: Send + 'static,
-{
-    type Error = S::Error;
-    type Future = AnswerFuture<S::Future>;
-
-    fn route(&self, _: &Record) -> usize {
-        0
-    }
-
-    fn poll_ready(&mut self, _: usize, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        self.0.poll_ready(cx).map_err(Into::into)
-    }
-
-    fn call(&mut self, _: usize, record: Record) -> Self::Future {
-        AnswerFuture { future: self.0.call(record.clone()), record }
-    }
-}
-
-pin_project! {
-    /// The answer to this record.
-    pub(crate) struct AnswerFuture<F> {
-        #[pin]
-        future: F,
-        record: Record,
-    }
-}
-
-impl<F, T, E> Future for AnswerFuture<F>
-where
-    F: Future<Output = Result<T, E>>,
-    T: IntoOutputs,
-{
-    type Output = Result<Answered, E>;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.project();
-        let answer = ready!(this.future.poll(cx));
-        Poll::Ready(answer.map(|answer| Ok(answer.of(this.record)?.messages)))
-    }
+/// Returns what is to be sent for a record with this response.
+pub(crate) fn outputs_of<T: IntoOutputs>(response: T, record: &Record) -> Answered {
+    Ok(response.of(record)?.messages)
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use rdkafka::consumer::ConsumerGroupMetadata;
 use rdkafka::{Offset, TopicPartitionList};
 
 use super::Pending;
-use crate::slot::Slot;
+use crate::driver::Assignment;
 
 /// The outputs of one transaction, and the offsets that go with them.
 pub(super) struct Batch {
@@ -15,8 +15,8 @@ pub(super) struct Batch {
 
 /// Of one partition.
 struct Part {
-    slot: Arc<Slot>,
-    mark: i64,
+    assignment: Arc<Assignment>,
+    watermark: i64,
     pending: Vec<Pending>,
 }
 
@@ -28,17 +28,17 @@ pub(super) struct Request {
 
 impl Batch {
     /// Whether anything of these is finished and not committed.
-    pub(super) fn is_due(slots: &[Arc<Slot>]) -> bool {
-        slots.iter().any(|slot| due(slot).is_some())
+    pub(super) fn is_due(partitions: &[Arc<Assignment>]) -> bool {
+        partitions.iter().any(|assignment| assignment.uncommitted().is_some())
     }
 
     /// What of these is finished and not committed.
-    pub(super) fn of(slots: &[Arc<Slot>]) -> Self {
-        let part = |slot: &Arc<Slot>| {
-            let (mark, pending) = slot.outbox.take(|| due(slot))?;
-            Some(Part { slot: slot.clone(), mark, pending })
+    pub(super) fn of(partitions: &[Arc<Assignment>]) -> Self {
+        let part = |assignment: &Arc<Assignment>| {
+            let (watermark, pending) = assignment.outbox.take(|| assignment.uncommitted())?;
+            Some(Part { assignment: assignment.clone(), watermark, pending })
         };
-        Self { parts: slots.iter().filter_map(part).collect() }
+        Self { parts: partitions.iter().filter_map(part).collect() }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -47,15 +47,19 @@ impl Batch {
 
     /// Without what was given away meanwhile: that is its next owner's to send.
     pub(super) fn ours(mut self) -> Self {
-        self.parts.retain(|part| !part.slot.outbox.is_closed());
+        self.parts.retain(|part| !part.assignment.outbox.is_closed());
         self
     }
 
     pub(super) fn offsets(&self) -> TopicPartitionList {
         let mut list = TopicPartitionList::new();
-        for Part { slot, mark, .. } in &self.parts {
-            list.add_partition_offset(&slot.topic, slot.partition, Offset::Offset(*mark))
-                .expect("a mark is an offset of Kafka's or one more, and none is negative");
+        for Part { assignment, watermark, .. } in &self.parts {
+            list.add_partition_offset(
+                &assignment.topic,
+                assignment.partition,
+                Offset::Offset(*watermark),
+            )
+            .expect("a watermark is an offset of Kafka's or one more, and none is negative");
         }
         list
     }
@@ -68,12 +72,7 @@ impl Batch {
     /// The brokers have committed it.
     pub(super) fn committed(self) {
         for part in self.parts {
-            part.slot.set_committed(part.mark);
+            part.assignment.set_committed(part.watermark);
         }
     }
-}
-
-/// The mark, if it is not committed.
-fn due(slot: &Slot) -> Option<i64> {
-    slot.mark().filter(|mark| Some(*mark) != slot.committed())
 }

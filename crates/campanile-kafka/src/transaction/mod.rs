@@ -7,7 +7,7 @@
 //! * [`Transactions`] is what the user says, [`Outputs`] what a service answers with.
 //! * `answer` finds in an answer what is to be sent: of a duplicate, what its first run has recorded.
 //! * `pending` is what waits in memory, and is counted there.
-//! * `transactor` belongs to the consumer's thread: it says when which records are committed. `worker` is
+//! * `transactor` belongs to the driver's thread: it says when which records are committed. `worker` is
 //!   a thread of its own, with the producer, since all that it does there waits for brokers.
 
 mod answer;
@@ -30,4 +30,4 @@ pub(crate) use self::pending::{Outbox, Pending};
 pub use self::reply::OutputsReply;
 pub(crate) use self::settings::Terms;
 pub use self::settings::Transactions;
-pub(crate) use self::transactor::Transactor;
+pub(crate) use self::transactor::{Committed, Transactor};

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use campanile_core::{Coordinates, Output};
 
-use crate::budget::{Amount, Stock};
+use crate::driver::{Amount, Usage};
 
 /// The outputs of one record that is processed. Dropped, they are counted no more.
 pub(crate) struct Pending {
@@ -13,21 +13,21 @@ pub(crate) struct Pending {
     pub(crate) messages: Vec<Output>,
     amount: Amount,
     /// Of the partition, and of all.
-    stocks: [Arc<Stock>; 2],
+    usages: [Arc<Usage>; 2],
 }
 
 impl Pending {
-    pub(crate) fn new(at: Coordinates, messages: Vec<Output>, stocks: [Arc<Stock>; 2]) -> Self {
+    pub(crate) fn new(at: Coordinates, messages: Vec<Output>, usages: [Arc<Usage>; 2]) -> Self {
         let bytes = messages.iter().map(Output::size).sum::<usize>() as u64;
         let amount = Amount { records: 1, bytes };
-        stocks.iter().for_each(|stock| stock.put_out(amount));
-        Self { at, messages, amount, stocks }
+        usages.iter().for_each(|usage| usage.add_outputs(amount));
+        Self { at, messages, amount, usages }
     }
 }
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        self.stocks.iter().for_each(|stock| stock.sent(self.amount));
+        self.usages.iter().for_each(|usage| usage.remove_outputs(self.amount));
     }
 }
 
@@ -82,17 +82,17 @@ mod tests {
 
     use super::*;
 
-    fn pending(stocks: &[Arc<Stock>; 2]) -> Pending {
+    fn pending(usages: &[Arc<Usage>; 2]) -> Pending {
         let record = Record::builder("payments", 0, 7).build();
         let message = Output::to("invoices").payload("12345");
-        Pending::new(record.coordinates().clone(), vec![message], stocks.clone())
+        Pending::new(record.coordinates().clone(), vec![message], usages.clone())
     }
 
     #[test]
     fn outputs_count_in_the_budget_until_they_are_dropped() {
-        let stocks = [Arc::default(), Arc::default()];
-        let one = pending(&stocks);
-        let held = || stocks.each_ref().map(|stock| stock.held());
+        let usages = [Arc::default(), Arc::default()];
+        let one = pending(&usages);
+        let held = || usages.each_ref().map(|usage| usage.total());
         assert!(held().iter().all(|held| held.records == 1 && held.bytes >= 5), "{:?}", held());
         drop(one);
         assert_eq!(held(), [Amount::default(); 2]);
@@ -100,14 +100,14 @@ mod tests {
 
     #[test]
     fn what_comes_for_a_partition_that_was_given_away_is_dropped() {
-        let stocks = [Arc::default(), Arc::default()];
+        let usages = [Arc::default(), Arc::default()];
         let outbox = Outbox::default();
-        outbox.put([pending(&stocks)], || {});
+        outbox.put([pending(&usages)], || {});
         assert_eq!(outbox.take(|| Some(8)).unwrap().1.len(), 1);
-        outbox.put([pending(&stocks)], || {});
+        outbox.put([pending(&usages)], || {});
         outbox.close();
-        outbox.put([pending(&stocks)], || panic!("its mark does not move"));
+        outbox.put([pending(&usages)], || panic!("its mark does not move"));
         assert_eq!(outbox.take(|| Some(8)).unwrap().1.len(), 0);
-        assert_eq!(stocks[0].held(), Amount::default());
+        assert_eq!(usages[0].total(), Amount::default());
     }
 }

@@ -3,9 +3,10 @@
 use campanile_core::{BoxableError, Record};
 use tower_service::Service;
 
-use super::answer::{Answering, IntoOutputs};
+use super::answer::{IntoOutputs, outputs_of};
 use super::settings::Transactions;
 use crate::consumer::Consumer;
+use crate::routes::{Router, ServiceRoute};
 use crate::serve::Serve;
 
 impl Consumer {
@@ -77,11 +78,11 @@ impl Consumer {
     /// [`ConsumerError::Stopped`]: crate::ConsumerError::Stopped
     pub fn serve_transactional<S>(mut self, service: S, transactions: Transactions) -> Serve
     where
-        S: Service<Record, Response: IntoOutputs> + Send + 'static,
+        S: Service<Record, Response: IntoOutputs + 'static> + Clone + Send + 'static,
         S::Error: BoxableError,
         S::Future: Send + 'static,
     {
         self.transactions = Some(transactions);
-        self.start(Ok(Answering(service)))
+        self.start(Ok(Router::single(ServiceRoute::answering(service, outputs_of))))
     }
 }

@@ -42,7 +42,7 @@ pub(crate) struct Terms {
     /// `transaction.timeout.ms`.
     pub(super) timeout: Duration,
     pub(super) id: String,
-    pub(super) interval: Duration,
+    pub(crate) interval: Duration,
 }
 
 const TIMEOUT: &str = "transaction.timeout.ms";

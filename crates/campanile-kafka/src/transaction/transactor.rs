@@ -1,4 +1,4 @@
-//! The side of the consumer's thread: which records are committed, and when.
+//! Commits transactions one after the other: the side of the driver's thread.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,28 +14,19 @@ use super::batch::{Batch, Request};
 use super::worker::{Answer, Worker};
 use crate::backoff::impatient;
 use crate::config::refusal;
+use crate::driver::Assignment;
 use crate::error::ConsumerError;
-use crate::slot::Slot;
-
-/// How long a partition that is given away waits for its last transaction: less than the dispatcher
-/// waits for the end. What is not committed by then is the next owner's, or was just committed.
-const LAST: Duration = Duration::from_secs(4);
-
-/// How soon it is looked again whether this consumer is in its group.
-const OUTSIDE: Duration = Duration::from_millis(100);
+use crate::kafka::{Settings, SourceWaker};
 
 /// Commits batches, one after the other.
 pub(crate) struct Transactor {
     requests: Sender<Request>,
     answers: Receiver<Answer>,
     state: State,
-    interval: Duration,
     clock: Clock,
-    /// When it was last looked what is finished.
-    looked: Duration,
-    /// How often in a row nothing was committed.
+    /// How many times in a row nothing was committed.
     failures: u32,
-    /// Tells the worker that nobody waits any more.
+    /// Says to the worker that its answers are not waited for any more.
     left: Arc<AtomicBool>,
 }
 
@@ -52,17 +43,24 @@ enum State {
     Ended,
 }
 
-/// The partitions that may be committed.
-pub(crate) type Slots<'a> = &'a dyn Fn() -> Vec<Arc<Slot>>;
-
-/// The group's present generation; `None` where this consumer is not in it.
-pub(crate) type Group<'a> = &'a dyn Fn() -> Option<ConsumerGroupMetadata>;
+/// What has come of the transaction in flight.
+pub(crate) enum Committed {
+    /// Nothing yet, or there is none.
+    Nothing,
+    /// All of it is committed.
+    All,
+    /// Nothing of it is; it is kept, and sent again.
+    Aborted,
+    /// There can be no more transactions. Returned once.
+    Ended(ConsumerError),
+}
 
 impl Transactor {
-    /// Starts the worker, and waits until it has the id; `None` if this does not go on until then.
+    /// Starts the worker, and waits until it has the id; `None` at a shutdown.
     pub(crate) fn start(
         terms: &Terms,
-        goes_on: impl Fn() -> Result<bool, ConsumerError>,
+        settings: &Settings,
+        waker: SourceWaker,
     ) -> Result<Option<Self>, ConsumerError> {
         let producer = terms.producer(false);
         let producer = producer.map_err(|error| ConsumerError::Config(refusal(error)))?;
@@ -70,20 +68,12 @@ impl Transactor {
         let (answered, answers) = channel();
         let left = Arc::new(AtomicBool::new(false));
         let clock = Clock::boot();
-        let looked = clock.now();
-        let this = Self {
-            requests,
-            answers,
-            state: State::Idle,
-            interval: terms.interval,
-            clock,
-            looked,
-            failures: 0,
-            left: left.clone(),
-        };
-        let worker = Worker::new(producer, terms.clone(), left);
+        let start = clock.now();
+        let state = State::Idle;
+        let this = Self { requests, answers, state, clock, failures: 0, left: left.clone() };
+        let worker = Worker::new(producer, terms.clone(), left, waker);
         let thread = thread::Builder::new().name("campanile-transactions".into());
-        // Nobody joins it: a broker that does not answer must not hold up whoever waits.
+        // Nothing joins it: a broker that does not answer must not hold up the end.
         thread.spawn(move || worker.run(taken, answered)).map_err(|error| {
             ConsumerError::kafka(format!("no thread for transactions: {error}"), None)
         })?;
@@ -91,117 +81,93 @@ impl Transactor {
             match this.answers.recv_timeout(Duration::from_millis(20)) {
                 Ok(Answer::Ended(error)) => return Err(error),
                 Ok(_) => return Ok(Some(this)),
-                Err(RecvTimeoutError::Timeout) if goes_on()? => {}
-                Err(RecvTimeoutError::Timeout) => return Ok(None),
                 Err(RecvTimeoutError::Disconnected) => return Err(panicked()),
-            }
-        }
-    }
-
-    /// Commits what is finished, if it is time for that: at once if this hurries.
-    ///
-    /// # Errors
-    /// There can be no more transactions. Told once.
-    pub(crate) fn poll(
-        &mut self,
-        hurry: bool,
-        slots: Slots<'_>,
-        group: Group<'_>,
-    ) -> Result<(), ConsumerError> {
-        let now = self.clock.now();
-        match self.answers.try_recv() {
-            Ok(answer) => self.answered(answer, now)?,
-            Err(TryRecvError::Disconnected) if matches!(self.state, State::Busy) => {
-                return self.end(panicked());
-            }
-            Err(_) => {}
-        }
-        match std::mem::replace(&mut self.state, State::Idle) {
-            State::Idle if hurry || now.saturating_sub(self.looked) >= self.interval => {
-                self.looked = now;
-                let slots = slots();
-                if Batch::is_due(&slots)
-                    && let Some(group) = group()
-                {
-                    return self.send(Request { batch: Batch::of(&slots), group });
+                Err(RecvTimeoutError::Timeout) if settings.control.is_shutting_down() => {
+                    return Ok(None);
                 }
-            }
-            State::Again { batch, at } if now >= at => {
-                let batch = batch.ours();
-                match group() {
-                    _ if batch.is_empty() => {}
-                    Some(group) => return self.send(Request { batch, group }),
-                    None => self.state = State::Again { batch, at: now + OUTSIDE },
-                }
-            }
-            state => self.state = state,
-        }
-        Ok(())
-    }
-
-    /// Commits what is finished, and waits for it; for some seconds at most.
-    ///
-    /// # Errors
-    /// As [`poll`](Self::poll).
-    pub(crate) fn finish(
-        &mut self,
-        slots: Slots<'_>,
-        group: Group<'_>,
-    ) -> Result<(), ConsumerError> {
-        let late = self.clock.now() + LAST;
-        loop {
-            self.poll(true, slots, group)?;
-            let until = match self.state {
-                State::Idle | State::Ended => return Ok(()),
-                State::Busy => late,
-                State::Again { at, .. } => at.min(late),
-            };
-            let now = self.clock.now();
-            if now >= late {
-                tracing::warn!("the last transaction is not committed yet");
-                return Ok(());
-            }
-            match self.answers.recv_timeout(until.saturating_sub(now)) {
-                Ok(answer) => self.answered(answer, self.clock.now())?,
                 Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return self.end(panicked()),
+            }
+            settings.control.vitals().round();
+            if this.clock.now() - start >= settings.start_timeout {
+                let what = format!(
+                    "the transactions' coordinator did not answer within {:?}",
+                    settings.start_timeout
+                );
+                return Err(ConsumerError::kafka(what, None));
             }
         }
     }
 
-    fn send(&mut self, request: Request) -> Result<(), ConsumerError> {
-        self.state = State::Busy;
-        self.requests.send(request).or_else(|_| self.end(panicked()))
+    /// Returns what has come of the transaction in flight.
+    pub(crate) fn poll(&mut self) -> Committed {
+        match self.answers.try_recv() {
+            Ok(answer) => self.answered(answer),
+            Err(TryRecvError::Disconnected) if matches!(self.state, State::Busy) => {
+                self.state = State::Ended;
+                Committed::Ended(panicked())
+            }
+            Err(_) => Committed::Nothing,
+        }
     }
 
-    fn answered(&mut self, answer: Answer, now: Duration) -> Result<(), ConsumerError> {
+    /// Starts a transaction with what is finished of these partitions, or with what was aborted. Returns
+    /// whether one is in flight.
+    ///
+    /// `group` is the group's present generation; `None` where this consumer is not in it.
+    pub(crate) fn commit(
+        &mut self,
+        partitions: &[Arc<Assignment>],
+        group: impl FnOnce() -> Option<ConsumerGroupMetadata>,
+    ) -> bool {
+        let batch = match std::mem::replace(&mut self.state, State::Idle) {
+            State::Idle if Batch::is_due(partitions) => Batch::of(partitions),
+            State::Again { batch, at } if self.clock.now() >= at => batch.ours(),
+            state => {
+                let busy = matches!(state, State::Busy);
+                self.state = state;
+                return busy;
+            }
+        };
+        if batch.is_empty() {
+            return false;
+        }
+        let Some(group) = group() else {
+            self.state = State::Again { batch, at: self.clock.now() };
+            return false;
+        };
+        self.state = State::Busy;
+        // A worker that is gone has panicked, as the next poll finds.
+        let _ = self.requests.send(Request { batch, group });
+        true
+    }
+
+    fn answered(&mut self, answer: Answer) -> Committed {
         match answer {
-            Answer::Ready => {}
+            Answer::Ready => Committed::Nothing,
             Answer::Committed(batch) => {
                 batch.committed();
                 if std::mem::take(&mut self.failures) > 0 {
                     tracing::info!("transactions are committed again");
                 }
                 self.state = State::Idle;
+                Committed::All
             }
             Answer::Aborted(batch, error) => {
                 self.failures = self.failures.saturating_add(1);
                 // So that an outage does not fill a log.
                 if self.failures.is_power_of_two() {
                     let times = self.failures;
-                    tracing::warn!(error, times, "a transaction was aborted, to be done again");
+                    tracing::warn!(error, times, "a transaction was aborted; retrying");
                 }
-                let at = now + impatient().delay(self.failures);
+                let at = self.clock.now() + impatient().delay(self.failures);
                 self.state = State::Again { batch, at };
+                Committed::Aborted
             }
-            Answer::Ended(error) => return self.end(error),
+            Answer::Ended(error) => {
+                self.state = State::Ended;
+                Committed::Ended(error)
+            }
         }
-        Ok(())
-    }
-
-    fn end(&mut self, error: ConsumerError) -> Result<(), ConsumerError> {
-        self.state = State::Ended;
-        Err(error)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
-use std::thread::{self, Thread};
+use std::thread;
 use std::time::Duration;
 
 use campanile_core::Clock;
@@ -16,6 +16,7 @@ use super::producer::{Deliveries, Refused};
 use super::settings::Terms;
 use super::trouble::{self, Cure};
 use crate::error::{ConsumerError, chain};
+use crate::kafka::SourceWaker;
 use crate::publish;
 
 /// How long one call may wait for the brokers. Then it is made again, unless nobody waits any more.
@@ -41,8 +42,8 @@ pub(super) struct Worker {
     clock: Clock,
     /// Nobody waits any more.
     left: Arc<AtomicBool>,
-    /// Who waits for answers.
-    wake: Thread,
+    /// Woken with each answer.
+    waker: SourceWaker,
 }
 
 /// Why a transaction is not committed.
@@ -60,8 +61,9 @@ impl Worker {
         producer: ThreadedProducer<Deliveries>,
         terms: Terms,
         left: Arc<AtomicBool>,
+        waker: SourceWaker,
     ) -> Self {
-        Self { producer, terms, clock: Clock::boot(), left, wake: thread::current() }
+        Self { producer, terms, clock: Clock::boot(), left, waker }
     }
 
     pub(super) fn run(mut self, requests: Receiver<Request>, answers: Sender<Answer>) {
@@ -72,7 +74,7 @@ impl Worker {
         while let Some(told) = answer {
             let ended = matches!(told, Answer::Ended(_));
             let heard = answers.send(told).is_ok();
-            self.wake.unpark();
+            self.waker.wake();
             if ended || !heard {
                 return;
             }

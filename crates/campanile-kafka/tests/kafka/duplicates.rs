@@ -59,7 +59,8 @@ impl Stage {
     fn service(
         &self,
         limit: Limit,
-    ) -> impl Service<Record, Response = (), Error = BoxError, Future: Send> + Send + use<> {
+    ) -> impl Service<Record, Response = (), Error = BoxError, Future: Send> + Clone + Send + use<>
+    {
         let keeper = LockKeeper::new(self.store.clone()).unwrap();
         let layer = IdempotencyLayer::new(&keeper, "orders", key::header("id")).unwrap();
         // Whoever waited for the lock to expire would be late.

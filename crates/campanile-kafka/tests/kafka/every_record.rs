@@ -151,7 +151,7 @@ async fn the_service_is_polled_ready_only_with_a_record_in_hand_and_may_take_its
             Ok::<_, BoxError>(())
         }
     });
-    // The limit makes all but one wait; it is no `Clone` and needs none.
+    // The limit, which the clones share, makes all but one wait.
     let service = PollsCounted { inner: ConcurrencyLimit::new(inner, 1), polled };
     let serving = serve(consumer(config.clone(), "orders"), service);
     // It is a member once it has assigned partitions; before the first record nobody polls.
@@ -166,6 +166,7 @@ async fn the_service_is_polled_ready_only_with_a_record_in_hand_and_may_take_its
     assert_eq!(log.len(), 61);
 }
 
+#[derive(Clone)]
 struct PollsCounted<S> {
     inner: S,
     polled: Arc<AtomicUsize>,

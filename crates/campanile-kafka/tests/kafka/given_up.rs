@@ -40,7 +40,7 @@ pub(crate) fn service(
     keeper: &LockKeeper,
     attempts: u32,
     outcomes: &Outcomes,
-) -> impl Service<Record, Response = (), Error = BoxError, Future: Send> + Send + use<> {
+) -> impl Service<Record, Response = (), Error = BoxError, Future: Send> + Clone + Send + use<> {
     let backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(5)).unwrap();
     let layer = IdempotencyLayer::new(keeper, "orders", key::field(|o: &Order| &o.id))
         .unwrap()
@@ -226,7 +226,8 @@ fn attempts(
     keeper: &LockKeeper,
     attempts: &Arc<Mutex<Vec<u32>>>,
     hangs: bool,
-) -> impl Service<Record, Response = Outcome<()>, Error = BoxError, Future: Send> + Send + use<> {
+) -> impl Service<Record, Response = Outcome<()>, Error = BoxError, Future: Send> + Clone + Send + use<>
+{
     let seen = attempts.clone();
     let layer = IdempotencyLayer::new(keeper, "orders", key::field(|o: &Order| &o.id)).unwrap();
     ServiceBuilder::new().layer(DecodeLayer::json()).layer(layer).service_fn(

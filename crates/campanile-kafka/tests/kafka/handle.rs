@@ -14,7 +14,7 @@ use crate::support::{Log, committed, consumer, mock, serve, until_committed, wit
 /// Handlers that end for the even records, and hang for the odd ones.
 fn half_hangs(
     begun: &Log,
-) -> impl Service<Record, Response = (), Error = BoxError, Future: Send> + Send + use<> {
+) -> impl Service<Record, Response = (), Error = BoxError, Future: Send> + Clone + Send + use<> {
     let begun = begun.clone();
     service_fn(move |record: Record| {
         begun.push(&record);

@@ -4,6 +4,7 @@
 
 mod back_pressure;
 mod batches;
+mod blocking;
 mod dead_letter;
 mod duplicates;
 mod every_record;
@@ -14,7 +15,6 @@ mod joining;
 mod members;
 mod offsets;
 mod order;
-mod quick;
 mod real;
 mod rebalance;
 mod records;

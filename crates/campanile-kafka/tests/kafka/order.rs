@@ -99,7 +99,7 @@ async fn records_of_a_key_are_processed_one_after_the_other_in_their_order() {
 fn together(
     many: usize,
     log: &Log,
-) -> impl Service<Record, Response = (), Error = BoxError, Future: Send> + Send + use<> {
+) -> impl Service<Record, Response = (), Error = BoxError, Future: Send> + Clone + Send + use<> {
     let (log, all) = (log.clone(), Arc::new(Barrier::new(many)));
     service_fn(move |record: Record| {
         let (log, all) = (log.clone(), all.clone());

@@ -46,7 +46,7 @@ pub(crate) async fn topic(
 /// Logs each record, and is done with it.
 pub(crate) fn logging(
     log: &Log,
-) -> impl Service<Record, Response = (), Error = BoxError, Future: Send> + Send + use<> {
+) -> impl Service<Record, Response = (), Error = BoxError, Future: Send> + Clone + Send + use<> {
     let log = log.clone();
     service_fn(move |record: Record| {
         log.push(&record);

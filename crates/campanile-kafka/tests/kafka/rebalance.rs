@@ -17,7 +17,7 @@ use crate::support::{
 /// Takes 10 ms for each record.
 fn slow(
     log: &Log,
-) -> impl Service<Record, Response = (), Error = BoxError, Future: Send> + Send + use<> {
+) -> impl Service<Record, Response = (), Error = BoxError, Future: Send> + Clone + Send + use<> {
     let log = log.clone();
     service_fn(move |record: Record| {
         let log = log.clone();

@@ -89,8 +89,9 @@ async fn what_librdkafka_refuses_is_told_in_its_words() {
 }
 
 /// Is ready a number of times.
+#[derive(Clone)]
 struct ReadyUntil {
-    left: usize,
+    left: Arc<AtomicUsize>,
     panics: bool,
     calls: Arc<AtomicUsize>,
 }
@@ -101,12 +102,12 @@ impl Service<Record> for ReadyUntil {
     type Future = std::future::Ready<Result<(), BoxError>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        match self.left.checked_sub(1) {
-            Some(left) => self.left = left,
-            None if self.panics => panic!("a panic of this test"),
-            None => return Poll::Ready(Err("the pool is closed".into())),
+        let less = |left: usize| left.checked_sub(1);
+        match self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less) {
+            Ok(_) => Poll::Ready(Ok(())),
+            Err(_) if self.panics => panic!("a panic of this test"),
+            Err(_) => Poll::Ready(Err("the pool is closed".into())),
         }
-        Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, _: Record) -> Self::Future {
@@ -121,7 +122,7 @@ async fn a_service_that_is_never_ready_again_ends_serving_after_what_it_did_is_c
         let kafka = mock("orders", 1, 10);
         let config = kafka.consumer_config("g");
         let calls = Arc::new(AtomicUsize::new(0));
-        let service = ReadyUntil { left: 3, panics, calls: calls.clone() };
+        let service = ReadyUntil { left: Arc::new(3.into()), panics, calls: calls.clone() };
         let error = serve(consumer(config.clone(), "orders"), service).ended().await.unwrap_err();
         let ConsumerError::Service(source) = error else { panic!("{error:?}") };
         assert!(source.to_string().contains(text), "{source}");

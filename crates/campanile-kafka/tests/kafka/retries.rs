@@ -78,6 +78,7 @@ async fn after_a_handlers_panic_the_record_is_tried_again_and_the_next_goes_on()
 }
 
 /// Panics in its first call.
+#[derive(Clone)]
 struct PanicsInCall(Arc<AtomicUsize>);
 
 impl Service<Record> for PanicsInCall {

@@ -196,6 +196,7 @@ async fn routes_that_contradict_are_refused() {
 }
 
 /// Will never be ready.
+#[derive(Clone)]
 struct Dead;
 
 impl Service<Record> for Dead {

@@ -65,7 +65,8 @@ pub(crate) struct Serving {
 
 pub(crate) fn serve<S, E>(consumer: Consumer, service: S) -> Serving
 where
-    S: Service<Record, Error = E> + Send + 'static,
+    S: Service<Record, Error = E> + Clone + Send + 'static,
+    S::Response: 'static,
     E: Into<BoxError>,
     S::Future: Send + 'static,
 {

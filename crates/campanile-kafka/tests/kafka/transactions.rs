@@ -52,7 +52,8 @@ fn invoice(record: &Record) -> Outputs {
 
 fn biller(
     log: &Log,
-) -> impl Service<Record, Response = Outputs, Error = BoxError, Future: Send> + Send + use<> {
+) -> impl Service<Record, Response = Outputs, Error = BoxError, Future: Send> + Clone + Send + use<>
+{
     let log = log.clone();
     service_fn(move |record: Record| {
         log.push(&record);
@@ -64,8 +65,10 @@ fn biller(
 fn guarded(
     log: &Log,
     store: MemoryStore,
-) -> impl Service<Record, Response = Outcome<Outputs>, Error = BoxError, Future: Send> + Send + use<>
-{
+) -> impl Service<Record, Response = Outcome<Outputs>, Error = BoxError, Future: Send>
++ Clone
++ Send
++ use<> {
     let layer = IdempotencyLayer::new(store, "bills", payload()).unwrap();
     let log = log.clone();
     ServiceBuilder::new().layer(DecodeLayer::raw()).layer(Outputs::kept_by(layer)).service_fn(

@@ -7,6 +7,7 @@
 mod support;
 
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -67,6 +68,7 @@ async fn each_attempt_has_a_span_that_names_the_record_and_shows_neither_key_nor
     let writer = written.clone();
     let subscriber = tracing_subscriber::fmt()
         .with_ansi(false)
+        .with_max_level(tracing::Level::DEBUG)
         .with_span_events(FmtSpan::NEW)
         .with_writer(move || writer.clone())
         .finish();
@@ -77,9 +79,9 @@ async fn each_attempt_has_a_span_that_names_the_record_and_shows_neither_key_nor
     let secret = Message::to("orders").partition(0).key("s3cret-key").payload("s3cret-payload");
     kafka.producer().produce(secret.header("h", "s3cret-header")).unwrap();
     let config = kafka.consumer_config("billing");
-    let mut first = true;
+    let first = Arc::new(AtomicBool::new(true));
     let service = service_fn(move |_: Record| {
-        let fails = std::mem::take(&mut first);
+        let fails = first.swap(false, Ordering::SeqCst);
         async move {
             match fails {
                 true => Err(BoxError::from(error::retry_after("no route", Duration::ZERO))),

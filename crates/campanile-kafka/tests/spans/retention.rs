@@ -16,7 +16,8 @@ const UNKNOWN: &str = "not looked at";
 const HOUR: &str = "3600000";
 
 /// A stack that keeps entries for a day.
-fn for_a_day() -> impl Service<Record, Response: Send, Error = BoxError, Future: Send> + Send {
+fn for_a_day() -> impl Service<Record, Response: Send, Error = BoxError, Future: Send> + Clone + Send
+{
     let layer = IdempotencyLayer::new(MemoryStore::new(), "orders", key::coordinates()).unwrap();
     let layer = layer.with_retention(Duration::from_secs(86_400)).unwrap();
     ServiceBuilder::new()

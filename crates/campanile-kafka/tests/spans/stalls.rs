@@ -24,8 +24,8 @@ fn told_soon(kafka: &MockKafka) -> Consumer {
 }
 
 fn one_that<F>(
-    handle: impl Fn(Record) -> F + Send + 'static,
-) -> impl Service<Record, Response = (), Error = BoxError, Future: Send> + Send
+    handle: impl Fn(Record) -> F + Clone + Send + 'static,
+) -> impl Service<Record, Response = (), Error = BoxError, Future: Send> + Clone + Send
 where
     F: Future<Output = Result<(), BoxError>> + Send,
 {

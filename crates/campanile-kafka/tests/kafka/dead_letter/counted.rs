@@ -19,7 +19,7 @@ fn kafka(payloads: &[&str]) -> MockKafka {
 }
 
 /// Does what the payload says.
-fn service() -> impl Service<Record, Response = (), Error = BoxError, Future: Send> + Send {
+fn service() -> impl Service<Record, Response = (), Error = BoxError, Future: Send> + Clone + Send {
     service_fn(async |record: Record| match &record.payload().unwrap()[..] {
         b"dies" => Err(error::permanent("no such account").into()),
         b"skip" => Err(error::skip("of no interest").into()),

@@ -21,7 +21,7 @@ use crate::support::{
 /// Fails for good while it is broken.
 fn service(
     broken: &Arc<AtomicBool>,
-) -> impl Service<Record, Response = (), Error = BoxError, Future: Send> + Send + use<> {
+) -> impl Service<Record, Response = (), Error = BoxError, Future: Send> + Clone + Send + use<> {
     let broken = broken.clone();
     service_fn(move |_: Record| {
         let fails = broken.load(Ordering::SeqCst);
@@ -125,7 +125,7 @@ fn attempts(
     max_attempts: u32,
     permits: &Arc<Semaphore>,
     seen: &Arc<Mutex<Vec<u32>>>,
-) -> impl Service<Record, Error = BoxError, Future: Send> + Send + use<> {
+) -> impl Service<Record, Error = BoxError, Future: Send> + Clone + Send + use<> {
     let backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(5)).unwrap();
     let layer = IdempotencyLayer::new(store.clone(), "orders", key::coordinates())
         .unwrap()

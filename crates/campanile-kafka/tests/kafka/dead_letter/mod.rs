@@ -133,7 +133,7 @@ async fn crash(store: &impl Store, key: &str, times: usize) {
 fn once(
     keeper: &LockKeeper,
     ttl: Duration,
-) -> impl Service<Record, Error = BoxError, Future: Send> + Send + use<> {
+) -> impl Service<Record, Error = BoxError, Future: Send> + Clone + Send + use<> {
     let backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(5)).unwrap();
     let layer = IdempotencyLayer::new(keeper, "orders", key::field(|o: &Order| &o.id))
         .unwrap()

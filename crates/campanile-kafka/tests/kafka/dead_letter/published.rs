@@ -230,7 +230,7 @@ impl std::error::Error for Rude {
 async fn an_error_that_panics_when_it_is_shown_ends_nothing() {
     let kafka = kafka(&["bad", "retry", "good"]);
     let config = kafka.consumer_config("g");
-    let retried = AtomicBool::new(false);
+    let retried = std::sync::Arc::new(AtomicBool::new(false));
     let service = service_fn(move |record: Record| {
         let result = match &record.payload().unwrap()[..] {
             b"bad" => Err(BoxError::from(error::permanent(Rude))),

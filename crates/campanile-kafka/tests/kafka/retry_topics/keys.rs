@@ -26,7 +26,7 @@ fn service(
     max_attempts: u32,
     attempts: &Attempts,
     answers: &Answers,
-) -> impl Service<Record, Response = (), Error = BoxError, Future: Send> + Send + use<> {
+) -> impl Service<Record, Response = (), Error = BoxError, Future: Send> + Clone + Send + use<> {
     let backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(5)).unwrap();
     let layer = IdempotencyLayer::new(keeper, "orders", key::coordinates())
         .unwrap()

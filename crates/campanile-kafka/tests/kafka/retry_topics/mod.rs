@@ -74,10 +74,10 @@ impl Calls {
 }
 
 /// A handler that fails as often as the payload says, by this error.
-fn failing<E: Fn() -> BoxError + Send + 'static>(
+fn failing<E: Fn() -> BoxError + Clone + Send + 'static>(
     calls: &Calls,
     error: E,
-) -> impl Service<Record, Response = (), Error = BoxError, Future: Send> + Send + use<E> {
+) -> impl Service<Record, Response = (), Error = BoxError, Future: Send> + Clone + Send + use<E> {
     let calls = calls.clone();
     service_fn(move |record: Record| {
         let payload = std::str::from_utf8(record.payload().unwrap()).unwrap();

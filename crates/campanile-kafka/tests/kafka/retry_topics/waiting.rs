@@ -119,7 +119,7 @@ async fn an_error_that_tells_when_chooses_a_later_topic_but_none_that_was_passed
     let config = kafka.consumer_config("g");
     let calls = Calls::default();
     // First longer than the first topic's delay, then shorter.
-    let times = Mutex::new(vec![Duration::from_millis(1), AFTER * 2]);
+    let times = std::sync::Arc::new(Mutex::new(vec![Duration::from_millis(1), AFTER * 2]));
     let error = move || error::retry_after("busy", times.lock().unwrap().pop().unwrap()).into();
     let serving = serve(retrying(config.clone()), failing(&calls, error));
     until_committed(&config, LATER, &[2]).await;

@@ -1,0 +1,159 @@
+//! The budget of records and bytes, and how much of it is used.
+
+use std::ops::{AddAssign, SubAssign};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use campanile_core::Record;
+
+/// A number of records and of their bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Amount {
+    pub(crate) records: u64,
+    pub(crate) bytes: u64,
+}
+
+impl Amount {
+    /// The amount of one record.
+    pub(crate) fn of(record: &Record) -> Self {
+        Self { records: 1, bytes: record.size() as u64 }
+    }
+
+    /// Returns how full a budget this amount makes; 1 is full.
+    pub(crate) fn level(self, budget: Self) -> f64 {
+        let part = |held: u64, of: u64| held as f64 / of as f64;
+        part(self.records, budget.records).max(part(self.bytes, budget.bytes))
+    }
+
+    /// Returns this part of the amount, and at least one of each.
+    pub(crate) fn part(self, part: f64) -> Self {
+        let of = |whole: u64| ((whole as f64 * part) as u64).max(1);
+        Self { records: of(self.records), bytes: of(self.bytes) }
+    }
+
+    /// Returns the smaller of both, for records and bytes each.
+    pub(crate) fn at_most(self, other: Self) -> Self {
+        Self { records: self.records.min(other.records), bytes: self.bytes.min(other.bytes) }
+    }
+
+    /// Returns what is left of a budget; `None` if records or bytes are used up.
+    pub(crate) fn left_of(self, budget: Self) -> Option<Self> {
+        let records = budget.records.checked_sub(self.records)?;
+        let bytes = budget.bytes.checked_sub(self.bytes)?;
+        (records > 0 && bytes > 0).then_some(Self { records, bytes })
+    }
+}
+
+impl AddAssign for Amount {
+    fn add_assign(&mut self, other: Self) {
+        self.records += other.records;
+        self.bytes += other.bytes;
+    }
+}
+
+impl SubAssign for Amount {
+    fn sub_assign(&mut self, other: Self) {
+        self.records -= other.records;
+        self.bytes -= other.bytes;
+    }
+}
+
+/// What is in memory, of one partition or of all.
+///
+/// Records are counted by the driver alone; outputs also by the thread that commits them. Status is
+/// read by any thread.
+#[derive(Default)]
+pub(crate) struct Usage {
+    records: Counter,
+    outputs: Counter,
+}
+
+impl Usage {
+    /// Counts records that were received.
+    pub(crate) fn add(&self, amount: Amount) {
+        self.records.add(amount);
+    }
+
+    /// Counts records that are finished or dropped.
+    pub(crate) fn remove(&self, amount: Amount) {
+        self.records.remove(amount);
+    }
+
+    /// Counts outputs of finished records, until they are committed.
+    pub(crate) fn add_outputs(&self, amount: Amount) {
+        self.outputs.add(amount);
+    }
+
+    /// Counts outputs that are committed or dropped.
+    pub(crate) fn remove_outputs(&self, amount: Amount) {
+        self.outputs.remove(amount);
+    }
+
+    /// Returns the outputs of finished records that are not committed.
+    pub(crate) fn outputs(&self) -> Amount {
+        self.outputs.get()
+    }
+
+    /// Returns the records that are not finished, and the outputs that are not committed.
+    pub(crate) fn total(&self) -> Amount {
+        let mut total = self.records.get();
+        total += self.outputs.get();
+        total
+    }
+}
+
+#[derive(Default)]
+struct Counter {
+    records: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl Counter {
+    fn add(&self, amount: Amount) {
+        self.records.fetch_add(amount.records, Ordering::Relaxed);
+        self.bytes.fetch_add(amount.bytes, Ordering::Relaxed);
+    }
+
+    fn remove(&self, amount: Amount) {
+        self.records.fetch_sub(amount.records, Ordering::Relaxed);
+        self.bytes.fetch_sub(amount.bytes, Ordering::Relaxed);
+    }
+
+    fn get(&self) -> Amount {
+        Amount {
+            records: self.records.load(Ordering::Relaxed),
+            bytes: self.bytes.load(Ordering::Relaxed),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BUDGET: Amount = Amount { records: 10, bytes: 1000 };
+
+    #[test]
+    fn level_is_the_larger_of_records_and_bytes() {
+        assert_eq!(Amount { records: 5, bytes: 0 }.level(BUDGET), 0.5);
+        assert_eq!(Amount { records: 1, bytes: 2000 }.level(BUDGET), 2.0);
+    }
+
+    #[test]
+    fn nothing_is_left_when_records_or_bytes_are_used_up() {
+        let left = |records, bytes| Amount { records, bytes }.left_of(BUDGET);
+        assert_eq!(left(9, 999), Some(Amount { records: 1, bytes: 1 }));
+        assert_eq!(left(10, 0), None);
+        assert_eq!(left(0, 1000), None);
+        assert_eq!(left(11, 1001), None);
+    }
+
+    #[test]
+    fn usage_counts_records_and_outputs() {
+        let usage = Usage::default();
+        usage.add(Amount { records: 3, bytes: 30 });
+        usage.remove(Amount { records: 1, bytes: 10 });
+        usage.add_outputs(Amount { records: 1, bytes: 5 });
+        assert_eq!(usage.total(), Amount { records: 3, bytes: 25 });
+        assert_eq!(usage.outputs(), Amount { records: 1, bytes: 5 });
+    }
+}

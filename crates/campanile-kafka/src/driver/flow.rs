@@ -1,0 +1,169 @@
+//! Back-pressure: when to read, and which partitions to pause.
+//!
+//! A budget that is full for a moment is the usual state of a busy consumer: reading stops, and goes
+//! on when there is room. Only one that stays full is a stall; then partitions are paused, which
+//! throws away what is prefetched of them, and librdkafka may take a second to fetch from them again.
+//!
+//! A partition whose record waits for minutes must not hold up the others. So no partition holds more
+//! than half of the budget, and when several have filled it together, the others get a small
+//! allowance beyond it.
+
+use std::time::Duration;
+
+use super::LOW_WATER;
+
+/// For how long reading may just stop. As long as librdkafka may take to fetch again when all partitions
+/// were paused, for nothing wakes its thread: a consumer that needs longer for the part above low water
+/// needs three times as long for what is left then, so it never waits for records.
+pub(super) const STALL: Duration = Duration::from_secs(1);
+
+/// The part of the budget that one of several partitions may hold.
+const HOG: f64 = 0.5;
+
+/// The part of the budget that the partitions of retry topics may hold together: their records wait
+/// for minutes, and others need not wait with them.
+const RETRIES: f64 = 0.25;
+
+/// The part of the budget that partitions share beyond it while others fill it. They may exceed it by
+/// as much, since a partition is paused only after it was read from.
+pub(super) const ALLOWANCE: f64 = 0.125;
+
+/// How reading goes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Flow {
+    Open,
+    /// The budget is full, since then.
+    Full {
+        since: Duration,
+    },
+    /// It has been full for too long.
+    Stalled,
+}
+
+impl Flow {
+    /// Where it stands now, at this level of the budget.
+    pub(super) fn next(self, level: f64, now: Duration) -> Self {
+        match self {
+            Self::Open if level >= 1.0 => Self::Full { since: now },
+            Self::Full { .. } | Self::Stalled if level < LOW_WATER => Self::Open,
+            Self::Full { since } if now.saturating_sub(since) >= STALL => Self::Stalled,
+            same => same,
+        }
+    }
+
+    /// Whether a partition that reads and holds this part of the budget, of which it may hold the
+    /// most, is to be paused.
+    pub(super) fn pauses(self, held: f64, most: f64, partitions: usize) -> bool {
+        let hog = partitions > 1 && held > most;
+        hog || (self == Self::Stalled && held > ALLOWANCE / partitions as f64)
+    }
+
+    /// Whether a partition that is paused and holds this part of the budget, of which it may hold
+    /// the most, is to read again.
+    pub(super) fn resumes(self, held: f64, most: f64, partitions: usize) -> bool {
+        match self {
+            Self::Stalled => held <= ALLOWANCE / 2.0 / partitions as f64,
+            _ => partitions == 1 || held <= most / 2.0,
+        }
+    }
+}
+
+/// Below this level of the budget nobody is paused, with retry topics or without.
+pub(super) fn calm(retries: bool) -> f64 {
+    if retries { RETRIES } else { HOG }
+}
+
+/// The most of the budget that one of several partitions may hold: one of a retry topic, if so many
+/// of them are assigned.
+pub(super) fn most(of_retries: Option<usize>) -> f64 {
+    of_retries.map_or(HOG, |retries| RETRIES / retries as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn a_budget_that_is_full_for_a_moment_pauses_nothing() {
+        let full = Flow::Open.next(1.0, NOW);
+        assert_eq!(full, Flow::Full { since: NOW });
+        assert!(!full.pauses(1.0, HOG, 1) && !full.pauses(0.4, HOG, 4));
+        let still = full.next(0.8, NOW + STALL / 2);
+        assert_eq!(still, full);
+        assert_eq!(still.next(0.7, NOW + STALL / 2), Flow::Open);
+    }
+
+    /// Whether any of so many partitions is paused within some minutes, if the brokers have whatever there
+    /// is room for, and the handlers finish this part of the budget in a second.
+    fn pauses(finished: f64, partitions: usize) -> bool {
+        let round = Duration::from_millis(20);
+        let (mut flow, mut level, mut now) = (Flow::Open, 0.0, NOW);
+        for _ in 0..10_000 {
+            flow = flow.next(level, now);
+            if flow.pauses(level / partitions as f64, HOG, partitions) {
+                return true;
+            }
+            if flow == Flow::Open && level < 1.0 {
+                // Then comes the next round at once.
+                level = 1.0;
+            } else {
+                level -= finished * round.as_secs_f64();
+                now += round;
+            }
+        }
+        false
+    }
+
+    #[test]
+    fn handlers_that_are_slower_than_the_brokers_pause_nothing_if_a_second_empties_a_quarter() {
+        for partitions in [1, 2, 5, 100] {
+            assert!(!pauses(0.27, partitions), "{partitions} partitions");
+            assert!(pauses(0.23, partitions), "{partitions} partitions");
+        }
+    }
+
+    #[test]
+    fn one_of_several_partitions_is_paused_at_half_of_the_budget_until_it_has_gone_down() {
+        assert!(Flow::Open.pauses(0.51, HOG, 2));
+        assert!(!Flow::Open.resumes(0.3, HOG, 2));
+        assert!(Flow::Open.resumes(0.25, HOG, 2));
+    }
+
+    #[test]
+    fn partitions_of_retry_topics_hold_a_quarter_together_so_that_others_read_on() {
+        let each = most(Some(5));
+        assert!((each * 5.0 - RETRIES).abs() < 1e-9);
+        assert!(Flow::Open.pauses(0.06, each, 10));
+        assert!(!Flow::Open.pauses(0.04, each, 10));
+        assert!(!Flow::Open.resumes(0.04, each, 10));
+        assert!(Flow::Open.resumes(0.02, each, 10));
+        assert!(!Flow::Open.pauses(0.06, most(None), 10));
+    }
+
+    #[test]
+    fn in_a_stall_who_holds_more_than_the_allowance_is_paused_and_the_others_read_on() {
+        let stalled = Flow::Full { since: NOW }.next(1.0, NOW + STALL);
+        assert_eq!(stalled, Flow::Stalled);
+        assert!(stalled.pauses(0.4, HOG, 4));
+        assert!(!stalled.pauses(0.03, HOG, 4));
+        assert!(!stalled.resumes(0.03, HOG, 4));
+        assert!(stalled.resumes(0.015, HOG, 4));
+    }
+
+    #[test]
+    fn after_a_stall_all_but_a_hog_read_again() {
+        let open = Flow::Stalled.next(0.7, NOW);
+        assert_eq!(open, Flow::Open);
+        assert!(open.resumes(0.2, HOG, 4));
+        assert!(!open.resumes(0.4, HOG, 4));
+    }
+
+    #[test]
+    fn a_lone_partition_reads_again_at_low_water() {
+        assert!(!Flow::Open.pauses(0.9, HOG, 1));
+        assert!(Flow::Stalled.pauses(1.0, HOG, 1));
+        assert!(Flow::Stalled.next(0.74, NOW).resumes(0.74, HOG, 1));
+    }
+}

@@ -1,0 +1,119 @@
+//! How much is read, and from which partitions.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::assignment::Assignment;
+use super::budget::{Amount, Usage};
+use super::flow::{self, ALLOWANCE, Flow};
+use super::source::Source;
+
+/// The budget, and the partitions that it is shared by.
+pub(super) struct Intake {
+    budget: Amount,
+    total: Arc<Usage>,
+    flow: Flow,
+    start: Instant,
+    partitions: Vec<Fed>,
+    /// How many partitions are paused.
+    paused: usize,
+}
+
+/// A partition that is assigned.
+struct Fed {
+    assignment: Arc<Assignment>,
+    paused: bool,
+}
+
+impl Intake {
+    pub(super) fn new(budget: Amount, total: Arc<Usage>) -> Self {
+        let (partitions, paused) = (Vec::new(), 0);
+        Self { budget, total, flow: Flow::Open, start: Instant::now(), partitions, paused }
+    }
+
+    pub(super) fn assign(&mut self, assignments: &[Arc<Assignment>]) {
+        let fed =
+            |assignment: &Arc<Assignment>| Fed { assignment: assignment.clone(), paused: false };
+        self.partitions.extend(assignments.iter().map(fed));
+    }
+
+    /// Removes partitions. Returns those of them that are paused.
+    pub(super) fn revoke(&mut self, assignments: &[Arc<Assignment>]) -> Vec<Arc<Assignment>> {
+        let is_one = |fed: &mut Fed| assignments.iter().any(|other| other.id == fed.assignment.id);
+        let revoked = self.partitions.extract_if(.., is_one);
+        let paused = revoked.filter(|fed| fed.paused).map(|fed| fed.assignment);
+        let paused: Vec<_> = paused.collect();
+        self.paused -= paused.len();
+        paused
+    }
+
+    pub(super) fn level(&self) -> f64 {
+        self.total.total().level(self.budget)
+    }
+
+    /// Returns how full the budget is with outputs alone.
+    pub(super) fn outputs_level(&self) -> f64 {
+        self.total.outputs().level(self.budget)
+    }
+
+    /// Returns how much may be read now. `None`: nothing.
+    pub(super) fn room(&mut self) -> Option<Amount> {
+        self.flow = self.flow.next(self.level(), self.start.elapsed());
+        // So little at once that a partition which is paused after it was read from does not fill the
+        // budget alone.
+        let most = self.budget.part(ALLOWANCE);
+        match self.flow {
+            Flow::Open => self.total.total().left_of(self.budget).map(|room| room.at_most(most)),
+            Flow::Full { .. } => None,
+            // The others share what is beyond the budget.
+            Flow::Stalled => {
+                let beyond = self.budget.part(1.0 + 2.0 * ALLOWANCE);
+                let room = self.total.total().left_of(beyond)?;
+                Some(room.at_most(self.budget.part(ALLOWANCE / self.partitions.len() as f64)))
+            }
+        }
+    }
+
+    /// Returns when the flow may change although nothing happens.
+    pub(super) fn next_change(&self) -> Option<Duration> {
+        match self.flow {
+            Flow::Full { since } => {
+                Some((since + flow::STALL).saturating_sub(self.start.elapsed()))
+            }
+            Flow::Open | Flow::Stalled => None,
+        }
+    }
+
+    /// Pauses and resumes partitions, as the flow asks for; all are paused to `stop`.
+    pub(super) fn pause_and_resume(&mut self, source: &mut impl Source, stop: bool) {
+        let retries = self.partitions.iter().filter(|fed| fed.assignment.rung.is_some()).count();
+        // Below this level there is none to pause, and without paused ones none to resume.
+        if !stop && self.paused == 0 && self.level() <= flow::calm(retries > 0) {
+            return;
+        }
+        let count = self.partitions.len();
+        let (mut pause, mut resume) = (Vec::new(), Vec::new());
+        for fed in &mut self.partitions {
+            let level = fed.assignment.usage.total().level(self.budget);
+            let most = flow::most(fed.assignment.rung.as_ref().map(|_| retries));
+            if !fed.paused && (stop || self.flow.pauses(level, most, count)) {
+                fed.paused = true;
+                pause.push(fed.assignment.clone());
+            } else if fed.paused && !stop && self.flow.resumes(level, most, count) {
+                fed.paused = false;
+                resume.push(fed.assignment.clone());
+            }
+        }
+        self.paused = self.paused + pause.len() - resume.len();
+        if !pause.is_empty() {
+            tracing::debug!(partitions = pause.len(), "pause");
+            source.pause(&pause);
+        }
+        if !resume.is_empty() {
+            tracing::debug!(partitions = resume.len(), "resume");
+            source.resume(&resume);
+        }
+    }
+}

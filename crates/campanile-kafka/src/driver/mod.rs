@@ -1,0 +1,392 @@
+//! The driver: it takes records from a [`Source`], starts attempts at them, and has the source commit
+//! what is finished. It knows no Kafka client.
+//!
+//! | | runs on | does |
+//! |---|---|---|
+//! | source, scheduler, budget, commits | the driver's own thread | never blocks, and runs no user code |
+//! | attempts | the program's runtime, spawned from the driver's thread | decode, key, acquire, handler, settle |
+//!
+//! The thread is woken by the source and by attempts that end. It is no thread of the program's runtime,
+//! so nothing that user code does can keep it from other partitions, rebalances or the shutdown.
+//!
+//! * `source`: the trait that a Kafka client implements; `assignment`: one partition as long as it is
+//!   assigned.
+//! * `scheduler`: queues, timers, retries, the breaker, drains.
+//! * `attempt`: the task that runs records; `waker` and `reports`: what connects it with the scheduler.
+//! * `intake`, `flow`, `budget`: how much is read, and from where.
+//! * `watermark`, `commits`: what may be committed, and when.
+//! * `control`, `vitals`: what a [`Handle`](crate::Handle) sets and sees.
+
+mod assignment;
+mod attempt;
+mod budget;
+mod commits;
+mod control;
+mod extent;
+mod flow;
+mod hash;
+mod intake;
+mod reports;
+mod scheduler;
+#[cfg(test)]
+mod simulation;
+mod source;
+mod span;
+mod task;
+mod verdict;
+mod vitals;
+mod waker;
+mod watermark;
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::time::{Instant, Sleep, sleep};
+
+pub(crate) use self::assignment::{Assignment, AssignmentId};
+pub(crate) use self::budget::{Amount, Usage};
+pub(crate) use self::control::{Control, Shutdown, Switch};
+pub(crate) use self::reports::{Report, Reports};
+pub(crate) use self::scheduler::{QueueId, Services};
+pub(crate) use self::source::{CommitEnd, Event, Received, Source};
+pub(crate) use self::vitals::Vitals;
+
+use self::commits::Commits;
+use self::intake::Intake;
+use self::scheduler::{DrainId, Scheduler};
+#[cfg(test)]
+use self::simulation::{Bug, is_planted};
+use crate::consumer::Policies;
+use crate::error::ConsumerError;
+use crate::status::Stage;
+use crate::summary::Summary;
+
+/// Below this part of the budget a full consumer reads again.
+const LOW_WATER: f64 = 0.75;
+
+/// From this part of the budget on, transactions are committed without waiting for their interval.
+const HURRY: f64 = 0.5;
+
+/// How long the last commit of partitions that are given up may take. What is not committed by then comes
+/// again, and is answered as duplicates.
+const LAST_COMMIT: Duration = Duration::from_secs(4);
+
+/// How long the consumer may take to leave its group. Brokers that cannot be reached hold up the end for no
+/// longer.
+pub(crate) const CLOSE: Duration = Duration::from_secs(5);
+
+/// How often status, stalls and health are updated.
+const TICK: Duration = Duration::from_secs(1);
+
+/// How often the source is polled although nothing has woken the driver.
+const POLL: Duration = Duration::from_millis(100);
+
+/// After this many rounds without a pause, other tasks of the driver's runtime get their turn.
+const ROUNDS: usize = 32;
+
+/// What the driver is made with.
+pub(crate) struct Settings {
+    pub(crate) budget: Amount,
+    /// What is in memory of all partitions; shared with the source.
+    pub(crate) total: Arc<Usage>,
+    pub(crate) drain_timeout: Duration,
+    pub(crate) revoke_timeout: Duration,
+    pub(crate) commit_interval: Duration,
+    /// Whether records have outputs, which are committed in transactions.
+    pub(crate) has_outputs: bool,
+}
+
+pub(crate) struct Driver<S> {
+    source: S,
+    scheduler: Scheduler,
+    intake: Intake,
+    commits: Commits,
+    reports: Arc<Reports>,
+    services: tokio::runtime::Handle,
+    settings: Settings,
+    phase: Phase,
+    /// The partitions that are assigned, those that are being given up included.
+    assigned: Vec<Arc<Assignment>>,
+    revoke: Option<Revoke>,
+    error: Option<ConsumerError>,
+    events: Vec<Event>,
+    reported: Vec<Report>,
+    timer: Pin<Box<Sleep>>,
+    ticked: Instant,
+}
+
+enum Phase {
+    Serving,
+    /// Nothing more is started, and what is in flight may end.
+    Draining,
+    /// What is finished is committed, until then at most.
+    Committing {
+        late: Pin<Box<Sleep>>,
+        repeated: bool,
+    },
+    /// The source leaves its group, until then at most.
+    Closing(Pin<Box<Sleep>>),
+    Closed,
+}
+
+/// Partitions that are being given up.
+struct Revoke {
+    partitions: Vec<Arc<Assignment>>,
+    lost: bool,
+    drain: DrainId,
+    /// Once they are drained: how long their last commit may take.
+    commit: Option<(Pin<Box<Sleep>>, bool)>,
+}
+
+impl<S: Source> Driver<S> {
+    pub(crate) fn new(
+        source: S,
+        policies: Policies,
+        services: Services,
+        switch: Switch,
+        settings: Settings,
+    ) -> Self {
+        let reports = Arc::new(Reports::default());
+        let runtime = services.runtime.clone();
+        Self {
+            source,
+            scheduler: Scheduler::new(policies, services, switch, reports.clone()),
+            intake: Intake::new(settings.budget, settings.total.clone()),
+            commits: Commits::new(settings.commit_interval),
+            reports,
+            services: runtime,
+            settings,
+            phase: Phase::Serving,
+            assigned: Vec::new(),
+            revoke: None,
+            error: None,
+            events: Vec::new(),
+            reported: Vec::new(),
+            timer: Box::pin(sleep(POLL)),
+            ticked: Instant::now(),
+        }
+    }
+
+    /// Serves until a shutdown or an error, and then until all is drained, committed and left. Returns the
+    /// source, whose drop may block.
+    pub(crate) async fn run(mut self) -> (Result<Summary, ConsumerError>, S) {
+        self.scheduler.vitals().enter(Stage::Serving);
+        poll_fn(|cx| self.poll(cx)).await;
+        let summary = self.scheduler.summary();
+        match &self.error {
+            Some(error) => tracing::info!(?summary, %error, "served"),
+            None => tracing::info!(?summary, "served"),
+        }
+        (self.error.map_or(Ok(summary), Err), self.source)
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        for _ in 0..ROUNDS {
+            self.scheduler.vitals().round();
+            let mut any = self.poll_source(cx);
+            any |= self.poll_reports(cx);
+            any |= self.scheduler.poll(cx);
+            any |= self.poll_shutdown();
+            if matches!(self.phase, Phase::Serving) {
+                self.check_outputs();
+                self.scheduler.dispatch();
+            }
+            any |= self.poll_revoke(cx);
+            self.poll_commits(cx);
+            any |= self.poll_phase(cx);
+            if matches!(self.phase, Phase::Closed) {
+                return Poll::Ready(());
+            }
+            any |= self.poll_timer(cx);
+            if !any {
+                return Poll::Pending;
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    fn poll_source(&mut self, cx: &mut Context<'_>) -> bool {
+        let stop = !matches!(self.phase, Phase::Serving);
+        let room = if stop { None } else { self.intake.room() };
+        self.intake.pause_and_resume(&mut self.source, stop);
+        let mut events = std::mem::take(&mut self.events);
+        let any = self.source.poll(cx, room, &mut events);
+        for event in events.drain(..) {
+            self.event(event);
+        }
+        self.events = events;
+        any
+    }
+
+    fn event(&mut self, event: Event) {
+        match event {
+            Event::Assigned(assignments) => {
+                self.scheduler.vitals().assign(&assignments);
+                self.intake.assign(&assignments);
+                self.assigned.extend(assignments.iter().cloned());
+                for assignment in assignments {
+                    if let Err(error) = self.scheduler.assigned(assignment) {
+                        self.stop(Some(ConsumerError::Config(error)));
+                    }
+                }
+            }
+            Event::Records(records) => {
+                if let Err(error) = self.scheduler.received(records) {
+                    self.stop(Some(error));
+                }
+            }
+            Event::Revoked { partitions, lost } => {
+                self.scheduler.vitals().revoke(lost);
+                // Else a partition that comes back would still be paused.
+                let paused = self.intake.revoke(&partitions);
+                if !paused.is_empty() {
+                    self.source.resume(&paused);
+                }
+                let timeout = if lost { Duration::ZERO } else { self.settings.revoke_timeout };
+                let drain = self.scheduler.revoked(&partitions, timeout);
+                self.revoke = Some(Revoke { partitions, lost, drain, commit: None });
+            }
+            Event::Committed(end) => self.commits.ended(end),
+            Event::Failed(error) => self.stop(Some(error)),
+            Event::Closed => self.phase = Phase::Closed,
+        }
+    }
+
+    fn poll_reports(&mut self, cx: &mut Context<'_>) -> bool {
+        let mut reported = std::mem::take(&mut self.reported);
+        let any = self.reports.take(cx, &mut reported);
+        for report in reported.drain(..) {
+            if let Err(error) = self.scheduler.report(report) {
+                self.stop(Some(error));
+            }
+        }
+        self.reported = reported;
+        any
+    }
+
+    fn poll_shutdown(&mut self) -> bool {
+        let Some(how) = self.scheduler.switch().take_shutdown() else {
+            return false;
+        };
+        self.stop(None);
+        if how == Shutdown::Now {
+            self.scheduler.expire_drains();
+        }
+        true
+    }
+
+    /// Starts nothing more. The first error is the one that is returned.
+    fn stop(&mut self, error: Option<ConsumerError>) {
+        if let Some(error) = error {
+            self.error.get_or_insert(error);
+        }
+        if matches!(self.phase, Phase::Serving) {
+            self.phase = Phase::Draining;
+            self.scheduler.vitals().enter(Stage::Draining);
+            self.scheduler.stop(self.settings.drain_timeout);
+        }
+    }
+
+    /// Starts only records whose end releases outputs, while outputs fill the budget.
+    fn check_outputs(&mut self) {
+        if self.settings.has_outputs {
+            let least = if self.scheduler.outputs_full() { LOW_WATER } else { 1.0 };
+            self.scheduler.set_outputs_full(self.intake.outputs_level() >= least);
+        }
+    }
+
+    /// Gives up revoked partitions, once they are drained and committed.
+    fn poll_revoke(&mut self, cx: &mut Context<'_>) -> bool {
+        let Some(revoke) = &mut self.revoke else {
+            return false;
+        };
+        let drained = self.scheduler.is_drained_of(revoke.drain);
+        #[cfg(test)]
+        let drained = drained || is_planted(Bug::RevokeNotDrained);
+        if !drained {
+            return false;
+        }
+        if !revoke.lost {
+            let (late, repeated) =
+                revoke.commit.get_or_insert_with(|| (Box::pin(sleep(LAST_COMMIT)), false));
+            let (source, partitions) = (&mut self.source, &revoke.partitions);
+            if self.commits.poll_flush(cx, source, partitions, repeated).is_pending() {
+                if late.as_mut().poll(cx).is_pending() {
+                    return false;
+                }
+                tracing::warn!("timed out committing revoked partitions");
+            }
+        }
+        // What of them is in no transaction by now is the next owner's.
+        revoke.partitions.iter().for_each(|assignment| assignment.outbox.close());
+        self.assigned.retain(|assignment| !revoke.partitions.iter().any(|r| r.id == assignment.id));
+        self.revoke = None;
+        self.source.release();
+        true
+    }
+
+    fn poll_commits(&mut self, cx: &mut Context<'_>) {
+        if self.revoke.is_none() && matches!(self.phase, Phase::Serving | Phase::Draining) {
+            let now = self.settings.has_outputs && self.intake.level() >= HURRY;
+            self.commits.poll(cx, &mut self.source, &self.assigned, now);
+        }
+    }
+
+    fn poll_phase(&mut self, cx: &mut Context<'_>) -> bool {
+        match &mut self.phase {
+            Phase::Draining if self.scheduler.is_drained() && self.revoke.is_none() => {
+                self.scheduler.vitals().enter(Stage::Closing);
+                let late = Box::pin(sleep(LAST_COMMIT));
+                self.phase = Phase::Committing { late, repeated: false };
+                true
+            }
+            Phase::Committing { late, repeated } => {
+                let source = &mut self.source;
+                if self.commits.poll_flush(cx, source, &self.assigned, repeated).is_pending() {
+                    if late.as_mut().poll(cx).is_pending() {
+                        return false;
+                    }
+                    tracing::warn!("timed out committing; the last commit is uncertain");
+                }
+                self.assigned.iter().for_each(|assignment| assignment.outbox.close());
+                self.source.close();
+                self.phase = Phase::Closing(Box::pin(sleep(CLOSE)));
+                true
+            }
+            Phase::Closing(late) => {
+                let late = late.as_mut().poll(cx).is_ready();
+                if late {
+                    tracing::warn!("timed out leaving the group");
+                    self.phase = Phase::Closed;
+                }
+                late
+            }
+            _ => false,
+        }
+    }
+
+    /// Wakes the driver now and then: to poll the source, to collect what runs have reported meanwhile,
+    /// and once a second for status and health.
+    fn poll_timer(&mut self, cx: &mut Context<'_>) -> bool {
+        if self.timer.as_mut().poll(cx).is_pending() {
+            return false;
+        }
+        let now = Instant::now();
+        let next = self.intake.next_change().map_or(POLL, |change| change.min(POLL));
+        self.timer.as_mut().reset(now + next);
+        if now - self.ticked >= TICK {
+            self.ticked = now;
+            self.source.update_extents(&self.assigned);
+            self.scheduler.tick();
+            if self.scheduler.vitals().ping() {
+                let vitals = self.scheduler.switch().vitals().clone();
+                self.services.spawn(async move { vitals.pong() });
+            }
+        }
+        true
+    }
+}

@@ -1,0 +1,74 @@
+//! Draining partitions before they are given up: what is in flight may end, and the rest is dropped.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use campanile_core::Record;
+use futures_util::future::{BoxFuture, join_all};
+use tokio::time::{Instant, Sleep};
+
+use crate::driver::assignment::AssignmentId;
+use crate::driver::task::Task;
+
+/// How long the release of locks may take whose futures were dropped: then the next owner finds them
+/// free. A store that is unavailable holds nobody up for longer; the locks expire by themselves.
+const RELEASE: Duration = Duration::from_secs(1);
+
+/// Partitions of which nothing more is started.
+pub(super) struct Drain {
+    /// Those that have records in flight.
+    pub(super) partitions: Vec<AssignmentId>,
+    phase: Phase,
+}
+
+enum Phase {
+    /// Records in flight may end until then.
+    Finishing(Pin<Box<Sleep>>),
+    /// They were dropped, and release their locks.
+    Releasing(BoxFuture<'static, ()>),
+}
+
+impl Drain {
+    pub(super) fn new(partitions: Vec<AssignmentId>, timeout: Duration) -> Self {
+        Self { partitions, phase: Phase::Finishing(Box::pin(tokio::time::sleep(timeout))) }
+    }
+
+    /// Returns whether its time is up, with records still in flight.
+    pub(super) fn poll_deadline(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        match &mut self.phase {
+            Phase::Finishing(sleep) => sleep.as_mut().poll(cx),
+            Phase::Releasing(_) => Poll::Pending,
+        }
+    }
+
+    /// Sets its deadline to now.
+    pub(super) fn expire(&mut self) {
+        if let Phase::Finishing(sleep) = &mut self.phase {
+            sleep.as_mut().reset(Instant::now());
+        }
+    }
+
+    /// Drops these tasks, and waits until the locks of their records are released.
+    pub(super) fn cancel(&mut self, tasks: Vec<(Task<()>, Vec<Record>)>) {
+        let each = tasks.into_iter().map(|(task, records)| async move {
+            task.cancel().await;
+            join_all(records.iter().map(Record::let_go)).await;
+        });
+        let all = join_all(each);
+        self.phase = Phase::Releasing(Box::pin(async move {
+            if tokio::time::timeout(RELEASE, all).await.is_err() {
+                tracing::warn!("timed out releasing locks; they expire by themselves");
+            }
+        }));
+    }
+
+    /// Returns whether it has ended.
+    pub(super) fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        match &mut self.phase {
+            Phase::Finishing(_) if self.partitions.is_empty() => Poll::Ready(()),
+            Phase::Finishing(_) => Poll::Pending,
+            Phase::Releasing(all) => all.as_mut().poll(cx),
+        }
+    }
+}

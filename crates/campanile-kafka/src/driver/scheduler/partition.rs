@@ -1,0 +1,160 @@
+//! A partition that is assigned: its queues, and how far it is finished.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use campanile_core::{Coordinates, Output, Record};
+use tokio::time::Instant;
+
+use super::queue::{QueueId, Queued};
+use crate::driver::assignment::Assignment;
+use crate::driver::budget::Amount;
+use crate::driver::hash::ByNumber;
+use crate::driver::task::Task;
+use crate::driver::watermark::{Delivery, Watermark};
+use crate::order::OrderKey;
+use crate::retry_topics::Rung;
+use crate::transaction::Pending;
+
+pub(super) struct Partition {
+    pub(super) assignment: Arc<Assignment>,
+    watermark: Watermark,
+    /// Its queues that further records can join.
+    pub(super) queues: ByNumber<OrderKey, QueueId>,
+    /// Records whose key the order's extractor has not found yet.
+    pub(super) keyless: Keyless,
+    /// How many of its queues are in flight.
+    pub(super) in_flight: usize,
+    /// Queues that wait until fewer are.
+    pub(super) crowded: VecDeque<QueueId>,
+    /// Queues whose record is too far ahead, by that record.
+    ahead: BTreeMap<Delivery, QueueId>,
+    /// Outputs of finished records that the watermark has not passed.
+    pending: BTreeMap<Delivery, Pending>,
+    /// Whether the first offset is committed before anything is finished.
+    commits_start: bool,
+    /// Nothing more of it is started.
+    pub(super) draining: bool,
+    /// Whether it is known for how long the entries of its records are kept.
+    pub(super) retention_seen: bool,
+}
+
+/// Records that wait for the order's extractor.
+#[derive(Default)]
+pub(super) struct Keyless {
+    pub(super) records: VecDeque<Queued>,
+    /// The task that runs the extractor over the first records, and how many.
+    pub(super) task: Option<(Task<()>, usize)>,
+}
+
+impl Partition {
+    pub(super) fn new(assignment: Arc<Assignment>, commits_start: bool) -> Self {
+        Self {
+            assignment,
+            watermark: Watermark::default(),
+            queues: ByNumber::default(),
+            keyless: Keyless::default(),
+            in_flight: 0,
+            crowded: VecDeque::new(),
+            ahead: BTreeMap::new(),
+            pending: BTreeMap::new(),
+            commits_start,
+            draining: false,
+            retention_seen: false,
+        }
+    }
+
+    /// Takes in a record. Returns it with its delivery, and the queues that are not too far ahead any more,
+    /// since the position was reset.
+    pub(super) fn deliver(
+        &mut self,
+        record: Record,
+        due: Option<SystemTime>,
+        far: u64,
+    ) -> (Queued, Vec<QueueId>) {
+        let offset = record.offset();
+        let before = self.watermark.oldest();
+        let delivery = self.watermark.deliver(offset);
+        if self.watermark.watermark().is_none() && delivery == self.watermark.oldest() {
+            // The first one, or the position was reset: a watermark from before would skip what comes
+            // again.
+            match self.commits_start {
+                true => self.assignment.advance(offset, std::iter::empty()),
+                false => self.assignment.clear_watermark(),
+            }
+        }
+        let mut near = Vec::new();
+        if self.watermark.oldest() != before {
+            // The position was reset, and what was finished ahead comes again.
+            self.pending.retain(|delivery, _| !self.watermark.is_superseded(*delivery));
+            near = self.take_near(far);
+        }
+        (Queued { delivery, record, due: due.map(|due| (due, Instant::now())) }, near)
+    }
+
+    /// Returns the retry topic that it is of.
+    pub(super) fn rung(&self) -> Option<&Rung> {
+        self.assignment.rung.as_ref()
+    }
+
+    /// Returns whether this delivery is at least `far` ahead of the oldest unfinished one.
+    pub(super) fn is_ahead(&self, delivery: Delivery, far: u64) -> bool {
+        self.watermark.ahead(delivery) >= far
+    }
+
+    /// Keeps a queue until the watermark has come closer to its first record.
+    pub(super) fn hold(&mut self, queue: QueueId, delivery: Delivery) {
+        self.ahead.insert(delivery, queue);
+    }
+
+    /// A record is finished and has produced these outputs: the watermark may move. Returns the queues
+    /// that are not too far ahead any more.
+    pub(super) fn finish(
+        &mut self,
+        delivery: Delivery,
+        pending: Option<Pending>,
+        far: u64,
+    ) -> Vec<QueueId> {
+        // One from before the position was reset comes again.
+        if let Some(pending) = pending.filter(|_| !self.watermark.is_superseded(delivery)) {
+            self.pending.insert(delivery, pending);
+        }
+        let Some(watermark) = self.watermark.finish(delivery) else {
+            return Vec::new();
+        };
+        let passed = match self.pending.is_empty() {
+            true => BTreeMap::new(),
+            false => {
+                let ahead = self.pending.split_off(&self.watermark.oldest());
+                std::mem::replace(&mut self.pending, ahead)
+            }
+        };
+        self.assignment.advance(watermark, passed.into_values());
+        self.take_near(far)
+    }
+
+    /// Removes and returns the queues that are not too far ahead any more.
+    pub(super) fn take_near(&mut self, far: u64) -> Vec<QueueId> {
+        let oldest = self.watermark.oldest();
+        let mut taken = Vec::new();
+        while let Some(first) = self.ahead.first_entry()
+            && first.key().after(oldest) < far
+        {
+            taken.push(first.remove());
+        }
+        taken
+    }
+
+    /// Returns a record's outputs, counted from now on.
+    pub(super) fn pending(&self, at: Coordinates, outputs: Vec<Output>) -> Pending {
+        let Assignment { usage, total, .. } = &*self.assignment;
+        Pending::new(at, outputs, [usage.clone(), total.clone()])
+    }
+
+    /// Releases what records of it take, which are finished or dropped.
+    pub(super) fn release(&self, amount: Amount) {
+        self.assignment.usage.remove(amount);
+        self.assignment.total.remove(amount);
+    }
+}

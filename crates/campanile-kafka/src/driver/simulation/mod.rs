@@ -1,0 +1,66 @@
+//! The driver, the idempotency layer, the lock keeper and a store in one thread of virtual time, over a
+//! simulated consumer group.
+//!
+//! Everything that happens follows from a seed: how long handlers take, what fails, when partitions are
+//! revoked or lost, when positions are reset, when commits fail, when the store is unavailable. The
+//! history of each seed is checked while it is made, so that a violation is reported where it happens.
+
+mod cluster;
+mod history;
+mod planted;
+mod process;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+pub(super) use self::planted::{Bug, is_planted};
+use self::process::simulate;
+
+/// As many as run in some seconds without optimization.
+const SEEDS: u64 = 2_000;
+
+/// In as many of them each planted bug is found.
+const SEEDS_OF_A_BUG: u64 = 1_000;
+
+/// Returns how many seeds a longer run asks for.
+fn seeds() -> u64 {
+    let seeds = std::env::var("CAMPANILE_DRIVER_SEEDS").ok();
+    seeds.map_or(SEEDS, |seeds| seeds.parse().expect("CAMPANILE_DRIVER_SEEDS is a number"))
+}
+
+#[test]
+fn every_seed_keeps_the_promises() {
+    let (mut records, mut attempts, mut revokes, mut resets) = (0, 0, 0, 0);
+    for seed in 0..seeds() {
+        let run = catch_unwind(|| simulate(seed, None));
+        let Ok(history) = run else { panic!("seed {seed} breaks a promise") };
+        records += history.finished();
+        attempts += history.attempts;
+        revokes += history.revokes;
+        resets += history.resets;
+    }
+    println!(
+        "{} seeds: {records} records, {attempts} attempts, {revokes} revokes, {resets} resets",
+        seeds()
+    );
+    // What is not met is not checked.
+    assert!(attempts > records && revokes > seeds() && resets > seeds() / 10);
+}
+
+#[test]
+fn same_seed_gives_the_same_history() {
+    for seed in 0..20 {
+        let hash = simulate(seed, None).hash();
+        (0..4).for_each(|_| assert_eq!(simulate(seed, None).hash(), hash, "seed {seed}"));
+    }
+}
+
+#[test]
+fn every_planted_bug_is_found() {
+    for bug in Bug::ALL {
+        let is_found =
+            |seed: &u64| catch_unwind(AssertUnwindSafe(|| simulate(*seed, Some(bug)))).is_err();
+        let found = (0..SEEDS_OF_A_BUG).find(is_found);
+        println!("{bug:?} is found by seed {found:?}");
+        assert!(found.is_some(), "{bug:?} is not found in {SEEDS_OF_A_BUG} seeds");
+    }
+}

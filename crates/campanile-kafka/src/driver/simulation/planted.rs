@@ -1,0 +1,41 @@
+//! Bugs that tests plant in the driver, to see that the simulation finds them.
+
+use std::cell::Cell;
+
+/// A bug that was planted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::driver) enum Bug {
+    /// The watermark passes a record that is not finished.
+    WatermarkPassesUnfinished,
+    /// A retry whose time has come is not started.
+    LostWake,
+    /// After a retry, a queue's next record is started before the one that failed.
+    OrderAfterRetry,
+    /// Partitions are given up before they are drained.
+    RevokeNotDrained,
+    /// Finished records stay counted in the budget.
+    BudgetNotReturned,
+}
+
+impl Bug {
+    pub(super) const ALL: [Self; 5] = [
+        Self::WatermarkPassesUnfinished,
+        Self::LostWake,
+        Self::OrderAfterRetry,
+        Self::RevokeNotDrained,
+        Self::BudgetNotReturned,
+    ];
+}
+
+thread_local! {
+    static PLANTED: Cell<Option<Bug>> = const { Cell::new(None) };
+}
+
+/// Returns whether this bug is planted in this thread.
+pub(in crate::driver) fn is_planted(bug: Bug) -> bool {
+    PLANTED.get() == Some(bug)
+}
+
+pub(super) fn plant(bug: Option<Bug>) {
+    PLANTED.set(bug);
+}

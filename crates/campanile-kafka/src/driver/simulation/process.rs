@@ -1,0 +1,210 @@
+//! A process that serves the simulated topic, is stopped now and then, and starts again.
+
+use std::convert::Infallible;
+use std::panic::resume_unwind;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use campanile_core::{BoxError, Clock, DecodeLayer, Request, key};
+use campanile_idempotency::{Backoff, IdempotencyLayer, LockKeeper, MemoryStore};
+use campanile_test::faults::{Fault, FaultyStore};
+use futures_util::future::{Either, select};
+use tokio::runtime::Handle;
+use tokio::time::{Instant, sleep, timeout};
+use tower::ServiceBuilder;
+
+use super::cluster::Cluster;
+use super::history::{History, Place};
+use super::planted::{Bug, plant};
+use crate::consumer::{Classifiers, Policies};
+use crate::dead_letter::Targets;
+use crate::driver::{Amount, Driver, Services, Settings, Shutdown, Switch, Usage, Vitals};
+use crate::flood::FloodGuard;
+use crate::given_up::Fate;
+use crate::order::Order;
+use crate::retention::Retentions;
+use crate::retry_topics::Sources;
+use crate::routes::{Router, ServiceRoute};
+
+/// How long faults happen.
+const FAULTS: Duration = Duration::from_secs(6);
+
+/// By then everything is processed and committed, in any seed.
+const END: Duration = Duration::from_secs(3600);
+
+const MAX_IN_FLIGHT: usize = 4;
+
+/// Runs one seed. Panics where a promise is broken.
+pub(super) fn simulate(seed: u64, bug: Option<Bug>) -> History {
+    plant(bug);
+    // What the layer and the driver draw is seeded, too.
+    fastrand::seed(seed);
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_time().start_paused(true).build().expect("a runtime");
+    let history = runtime.block_on(run(seed));
+    plant(None);
+    history
+}
+
+async fn run(seed: u64) -> History {
+    let by_partition = seed.is_multiple_of(2);
+    let cluster = Cluster::new(seed, History::new(by_partition, MAX_IN_FLIGHT));
+    let start = Instant::now();
+    let epoch = SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000);
+    let memory = MemoryStore::with_clock(move || epoch + start.elapsed());
+    let store = FaultyStore::new(memory);
+    let clock = Clock::from_fn(move || start.elapsed());
+    let chaos = async {
+        let mut rebalances = std::pin::pin!(cluster.rebalance());
+        let mut outages = std::pin::pin!(outages(&cluster, &store));
+        let mut calm = std::pin::pin!(sleep(FAULTS));
+        loop {
+            tokio::select! {
+                biased;
+                () = &mut rebalances => return,
+                () = &mut calm, if !cluster.is_calm() => cluster.calm(),
+                never = &mut outages => match never {},
+            }
+        }
+    };
+    let mut chaos = std::pin::pin!(chaos);
+    let ended = timeout(END, async {
+        loop {
+            let (keeper, task) = LockKeeper::unspawned(store.clone(), clock.clone());
+            let keeping = tokio::spawn(task);
+            let served = serve(&cluster, keeper, by_partition);
+            let is_done =
+                matches!(select(std::pin::pin!(served), &mut chaos).await, Either::Right(_));
+            keeping.abort();
+            if is_done {
+                return;
+            }
+        }
+    });
+    assert!(ended.await.is_ok(), "not all records are processed and committed");
+    let mut state = cluster.state();
+    std::mem::replace(&mut state.history, History::new(by_partition, MAX_IN_FLIGHT))
+}
+
+/// Makes the store unavailable now and then.
+async fn outages(cluster: &Cluster, store: &FaultyStore<MemoryStore>) -> Infallible {
+    loop {
+        let (up, down) = {
+            let random = &mut cluster.state().random;
+            (random.u64(200..6_000), random.u64(1..1_500))
+        };
+        sleep(Duration::from_millis(up)).await;
+        if cluster.state().calm {
+            return std::future::pending().await;
+        }
+        store.always(Fault::Refuse);
+        sleep(Duration::from_millis(down)).await;
+        store.heal();
+    }
+}
+
+/// Serves until a shutdown at a random time.
+async fn serve(cluster: &Cluster, keeper: LockKeeper, by_partition: bool) {
+    let backoff = Backoff::new(Duration::from_millis(10), Duration::from_secs(1)).expect("valid");
+    let layer = IdempotencyLayer::new(&keeper, "orders", key::coordinates()).expect("valid");
+    let layer = layer.with_max_attempts(60_000).expect("valid").with_backoff(backoff);
+    let handled = cluster.clone();
+    let service = ServiceBuilder::new().layer(DecodeLayer::raw()).layer(layer).service_fn(
+        move |request: Request| {
+            let place = (request.record().partition(), request.record().offset());
+            let key = request.record().key().map(|key| String::from_utf8_lossy(key).into_owned());
+            handle(handled.clone(), place, key.unwrap_or_default())
+        },
+    );
+    let switch = Switch::new(Vitals::new(Duration::MAX));
+    let control = switch.control().clone();
+    let total: Arc<Usage> = Arc::default();
+    let settings = Settings {
+        budget: Amount { records: 12, bytes: 1 << 20 },
+        total: total.clone(),
+        drain_timeout: Duration::from_millis(300),
+        revoke_timeout: Duration::from_millis(300),
+        commit_interval: Duration::from_millis(200),
+        has_outputs: false,
+    };
+    let services = Services {
+        router: Router::single(ServiceRoute::new(service, None)),
+        runtime: Handle::current(),
+        group: "g".into(),
+    };
+    let source = cluster.join(total.clone());
+    let driver = Driver::new(source, policies(by_partition), services, switch, settings);
+    let stop = async {
+        let after = cluster.state().random.u64(100..8_000);
+        sleep(Duration::from_millis(after)).await;
+        if cluster.state().calm {
+            return std::future::pending().await;
+        }
+        control.shutdown(Shutdown::Graceful);
+        std::future::pending::<()>().await
+    };
+    match select(std::pin::pin!(driver.run()), std::pin::pin!(stop)).await {
+        Either::Left(((result, _), _)) => {
+            let summary = result.expect("nothing stops the consumer");
+            let ended = summary.processed + summary.revoked + summary.left;
+            assert_eq!(summary.received, ended, "every record ends: {summary:?}");
+            assert_eq!(total.total(), Amount::default(), "the budget is returned");
+        }
+        Either::Right(((), _)) => unreachable!("it never ends"),
+    }
+}
+
+fn policies(by_partition: bool) -> Policies {
+    let order = if by_partition { Order::by_partition() } else { Order::by_key() };
+    Policies {
+        order: Arc::new(order),
+        far: 12,
+        commits_start: false,
+        max_in_flight: MAX_IN_FLIGHT,
+        given_up: Fate::Stop,
+        flood_guard: FloodGuard::off(),
+        stall: Duration::from_secs(60),
+        retentions: Retentions::off(),
+        targets: Targets::default(),
+        ladder: None,
+        sources: Sources::new(&[]),
+        classifiers: Classifiers(Vec::new()),
+    }
+}
+
+/// A handler that takes its time, fails or panics, at random.
+async fn handle(cluster: Cluster, place: Place, key: String) -> Result<(), BoxError> {
+    let (takes, outcome) = {
+        let mut state = cluster.state();
+        state.history.starts(place, &key);
+        let takes = match state.random.u8(..) {
+            0..200 => state.random.u64(0..5),
+            200..250 => state.random.u64(0..100),
+            _ => state.random.u64(0..1_000),
+        };
+        (takes, if state.calm { 255 } else { state.random.u8(..) })
+    };
+    let mut ends = Ends { cluster, place, processed: false };
+    sleep(Duration::from_millis(takes)).await;
+    match outcome {
+        0..20 => return Err("refused".into()),
+        // Without the panic hook, which would print a backtrace each time.
+        20..30 => resume_unwind(Box::new("a panic of this test")),
+        _ => {}
+    }
+    ends.processed = true;
+    Ok(())
+}
+
+/// Records the end of a handler, however it ends.
+struct Ends {
+    cluster: Cluster,
+    place: Place,
+    processed: bool,
+}
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.cluster.state().history.ends(self.place, self.processed);
+    }
+}

@@ -1,0 +1,23 @@
+//! The span of one attempt at a record, with the fields of OpenTelemetry's messaging conventions. Neither
+//! the key nor the payload is among them.
+
+use campanile_core::Record;
+use tracing::Span;
+use tracing::field::Empty;
+
+pub(super) fn record(record: &Record, group: &str) -> Span {
+    tracing::debug_span!(
+        "record",
+        // The name that OpenTelemetry's conventions ask for.
+        otel.name = format_args!("process {}", record.topic()),
+        otel.kind = "consumer",
+        otel.status_code = Empty,
+        messaging.system = "kafka",
+        messaging.operation.name = "process",
+        messaging.operation.type = "process",
+        messaging.destination.name = record.topic(),
+        messaging.destination.partition.id = record.partition(),
+        messaging.kafka.offset = record.offset(),
+        messaging.consumer.group.name = group,
+    )
+}

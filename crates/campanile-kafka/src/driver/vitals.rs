@@ -1,0 +1,163 @@
+//! What handles can see of the driver.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::assignment::{Assignment, AssignmentId};
+use crate::status::{PartitionStatus, Stage, Status};
+
+/// Nothing.
+const NONE: u64 = u64::MAX;
+
+/// Written where something happens, and read by handles.
+pub(crate) struct Vitals {
+    stage: AtomicU8,
+    /// The partitions that are assigned.
+    assignments: Mutex<Vec<Arc<Assignment>>>,
+    origin: Instant,
+    /// When the driver was polled last.
+    round: AtomicU64,
+    /// When the ping was sent that the program's runtime has not answered.
+    pinged: AtomicU64,
+    /// Whether the group has assigned partitions, if only none, and they were not lost since.
+    assigned: AtomicBool,
+    store_down: AtomicBool,
+    /// Since when each partition's oldest unfinished record has been that.
+    oldest: Mutex<HashMap<AssignmentId, Instant>>,
+    longest_round: Duration,
+}
+
+impl Vitals {
+    /// With the longest time that may pass between two polls of the driver.
+    pub(crate) fn new(longest_round: Duration) -> Self {
+        Self {
+            stage: AtomicU8::new(Stage::Starting as u8),
+            assignments: Mutex::default(),
+            origin: Instant::now(),
+            round: AtomicU64::new(NONE),
+            pinged: AtomicU64::new(NONE),
+            assigned: AtomicBool::new(false),
+            store_down: AtomicBool::new(false),
+            oldest: Mutex::default(),
+            longest_round,
+        }
+    }
+
+    pub(crate) fn stage(&self) -> Stage {
+        Stage::ALL[usize::from(self.stage.load(Ordering::Acquire))]
+    }
+
+    /// It is there now, or later already.
+    pub(crate) fn enter(&self, stage: Stage) {
+        self.stage.fetch_max(stage as u8, Ordering::AcqRel);
+    }
+
+    /// The driver is polled.
+    pub(crate) fn round(&self) {
+        self.round.store(self.now(), Ordering::Relaxed);
+    }
+
+    /// Returns whether the program's runtime may be pinged, since it has answered the last ping.
+    pub(crate) fn ping(&self) -> bool {
+        let free = self.pinged.load(Ordering::Acquire) == NONE;
+        if free {
+            self.pinged.store(self.now(), Ordering::Release);
+        }
+        free
+    }
+
+    /// The program's runtime has answered.
+    pub(crate) fn pong(&self) {
+        self.pinged.store(NONE, Ordering::Release);
+    }
+
+    /// Updates whether the store is unavailable, and since when each partition's oldest unfinished record
+    /// has been that.
+    pub(crate) fn update(&self, store_down: bool, oldest: HashMap<AssignmentId, Instant>) {
+        *lock(&self.oldest) = oldest;
+        self.store_down.store(store_down, Ordering::Relaxed);
+    }
+
+    /// Returns how long the driver was not polled. `None` before it has started.
+    pub(crate) fn since_round(&self) -> Option<Duration> {
+        self.since(&self.round)
+    }
+
+    pub(crate) fn longest_round(&self) -> Duration {
+        self.longest_round
+    }
+
+    /// Returns how long the program's runtime has not answered a ping.
+    pub(crate) fn since_pinged(&self) -> Option<Duration> {
+        self.since(&self.pinged)
+    }
+
+    pub(crate) fn is_assigned(&self) -> bool {
+        self.assigned.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn is_store_down(&self) -> bool {
+        self.store_down.load(Ordering::Relaxed)
+    }
+
+    /// The group has assigned these, beside those that are.
+    pub(crate) fn assign(&self, assignments: &[Arc<Assignment>]) {
+        self.assignments().extend(assignments.iter().cloned());
+        self.assigned.store(true, Ordering::Relaxed);
+    }
+
+    /// Slots have ended.
+    pub(crate) fn revoke(&self, lost: bool) {
+        self.assignments().retain(|assignment| !assignment.is_revoked());
+        if lost {
+            self.assigned.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Serving has ended.
+    pub(crate) fn end(&self) {
+        self.enter(Stage::Ended);
+        self.assignments().clear();
+    }
+
+    pub(crate) fn status(&self) -> Status {
+        let oldest = lock(&self.oldest).clone();
+        let of = |assignment: &Arc<Assignment>| {
+            let mark = assignment.watermark();
+            PartitionStatus {
+                topic: assignment.topic.clone(),
+                partition: assignment.partition,
+                mark,
+                lag: assignment.extent.lag(mark),
+                held: assignment.usage.total().records,
+                oldest: oldest.get(&assignment.id).map(Instant::elapsed),
+            }
+        };
+        let stage = self.stage();
+        let mut partitions: Vec<_> = self.assignments().iter().map(of).collect();
+        partitions.sort_by(|a, b| (&a.topic, a.partition).cmp(&(&b.topic, b.partition)));
+        Status { stage, partitions }
+    }
+
+    fn assignments(&self) -> MutexGuard<'_, Vec<Arc<Assignment>>> {
+        lock(&self.assignments)
+    }
+
+    /// Milliseconds since the origin.
+    fn now(&self) -> u64 {
+        self.origin.elapsed().as_millis() as u64
+    }
+
+    fn since(&self, at: &AtomicU64) -> Option<Duration> {
+        let at = at.load(Ordering::Acquire);
+        (at != NONE).then(|| Duration::from_millis(self.now().saturating_sub(at)))
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,134 @@
+//! What is committed, and what a commit's failure means.
+
+use std::sync::Arc;
+
+use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode as Code};
+use rdkafka::{Offset, TopicPartitionList};
+
+use crate::driver::{Assignment, CommitEnd};
+
+/// Returns the watermarks that are not committed; `None` if there are none.
+pub(super) fn uncommitted(partitions: &[Arc<Assignment>]) -> Option<TopicPartitionList> {
+    let mut list = TopicPartitionList::new();
+    for assignment in partitions {
+        if let Some(watermark) = assignment.uncommitted() {
+            let (topic, partition) = (&assignment.topic, assignment.partition);
+            list.add_partition_offset(topic, partition, Offset::Offset(watermark))
+                .expect("a watermark is an offset of Kafka's or one more, and none is negative");
+        }
+    }
+    (list.count() > 0).then_some(list)
+}
+
+/// Commits of offsets, of which one at a time is in flight.
+#[derive(Default)]
+pub(super) struct OffsetCommits {
+    /// The partitions of the commit in flight: they may be revoked before its answer comes.
+    in_flight: Vec<Arc<Assignment>>,
+    /// Whether the last commit failed, so that an outage is logged once.
+    failing: bool,
+}
+
+impl OffsetCommits {
+    pub(super) fn started(&mut self, partitions: &[Arc<Assignment>]) {
+        self.in_flight = partitions.to_vec();
+    }
+
+    /// Takes in the answer to the commit in flight.
+    pub(super) fn answered(
+        &mut self,
+        result: KafkaResult<()>,
+        offsets: &TopicPartitionList,
+    ) -> CommitEnd {
+        let partitions = std::mem::take(&mut self.in_flight);
+        let mut first = result.clone();
+        for element in offsets.elements() {
+            let of = |assignment: &&Arc<Assignment>| {
+                *assignment.topic == *element.topic() && assignment.partition == element.partition()
+            };
+            match (&result, element.error(), element.offset()) {
+                (Ok(()), Ok(()), Offset::Offset(offset)) => {
+                    if let Some(assignment) = partitions.iter().find(of) {
+                        assignment.set_committed(offset);
+                    }
+                }
+                (_, own, _) => first = first.and(own),
+            }
+        }
+        self.ended(first)
+    }
+
+    /// Logs when commits begin to fail, and when they succeed again.
+    pub(super) fn ended(&mut self, result: KafkaResult<()>) -> CommitEnd {
+        let error = match result {
+            Ok(()) => {
+                if std::mem::take(&mut self.failing) {
+                    tracing::info!("offsets are committed again");
+                }
+                return CommitEnd::Acknowledged;
+            }
+            Err(error) => error,
+        };
+        let failure = Failure::of(&error);
+        if failure == Failure::Overtaken {
+            tracing::debug!(%error, "a rebalance has overtaken a commit");
+        } else if !std::mem::replace(&mut self.failing, true) {
+            let refused = failure == Failure::Refused;
+            tracing::warn!(%error, refused, "failed to commit offsets; retrying");
+        }
+        match failure {
+            Failure::Transient => CommitEnd::Failed,
+            Failure::Overtaken | Failure::Refused => CommitEnd::Refused,
+        }
+    }
+}
+
+/// What a failed commit means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Failure {
+    /// A rebalance has come first, or there was nothing to commit: no failure.
+    Overtaken,
+    /// The brokers are unavailable, or busy.
+    Transient,
+    /// The brokers refuse it.
+    Refused,
+}
+
+impl Failure {
+    pub(super) fn of(error: &KafkaError) -> Self {
+        match error.rdkafka_error_code() {
+            Some(
+                Code::IllegalGeneration
+                | Code::UnknownMemberId
+                | Code::RebalanceInProgress
+                | Code::StaleMemberEpoch
+                | Code::FencedMemberEpoch
+                | Code::AssignmentLost
+                | Code::UnknownPartition
+                | Code::NoOffset,
+            ) => Self::Overtaken,
+            Some(
+                Code::BrokerTransportFailure
+                | Code::AllBrokersDown
+                | Code::OperationTimedOut
+                | Code::MessageTimedOut
+                | Code::TimedOutQueue
+                | Code::WaitingForCoordinator
+                | Code::InProgress
+                | Code::PreviousInProgress
+                | Code::Retry
+                | Code::DestroyBroker
+                | Code::RequestTimedOut
+                | Code::BrokerNotAvailable
+                | Code::NetworkException
+                | Code::CoordinatorLoadInProgress
+                | Code::CoordinatorNotAvailable
+                | Code::NotCoordinator
+                | Code::UnstableOffsetCommit
+                | Code::UnknownTopicOrPartition
+                | Code::ThrottlingQuotaExceeded,
+            ) => Self::Transient,
+            _ => Self::Refused,
+        }
+    }
+}

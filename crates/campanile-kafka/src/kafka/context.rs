@@ -1,0 +1,195 @@
+//! What librdkafka calls back, on the thread that polls. It only takes down what has happened: the source
+//! acts upon it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures_util::task::AtomicWaker;
+use rdkafka::TopicPartitionList;
+use rdkafka::client::ClientContext;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext, RebalanceProtocol};
+use rdkafka::error::{KafkaError, KafkaResult};
+use rdkafka::types::RDKafkaRespErr;
+
+use super::native::fetched::Fetched;
+use crate::driver::{Assignment, AssignmentId, Usage};
+use crate::retry_topics::Rungs;
+
+/// The context of the consumer's client.
+pub(super) struct Context {
+    state: Mutex<State>,
+    fetched: Arc<Fetched>,
+    rungs: Rungs,
+    total: Arc<Usage>,
+}
+
+/// What has happened since it was taken.
+#[derive(Default)]
+pub(super) struct State {
+    /// The partitions that are assigned and not revoked.
+    topics: HashMap<Arc<str>, HashMap<i32, Arc<Assignment>>>,
+    next: u64,
+    /// Whether partitions were ever assigned.
+    pub(super) started: bool,
+    pub(super) rebalances: Vec<Rebalance>,
+    pub(super) commits: Vec<(KafkaResult<()>, TopicPartitionList)>,
+    /// The text that came with the last error.
+    reason: Option<String>,
+    /// The group is being left: what is revoked is given up at once.
+    closing: bool,
+}
+
+pub(super) enum Rebalance {
+    Assigned(Vec<Arc<Assignment>>),
+    /// To be given up by [`Context::give_up`].
+    Revoked {
+        partitions: Vec<Arc<Assignment>>,
+        list: TopicPartitionList,
+        lost: bool,
+    },
+}
+
+impl Context {
+    pub(super) fn new(fetched: Arc<Fetched>, rungs: Rungs, total: Arc<Usage>) -> Self {
+        Self { state: Mutex::default(), fetched, rungs, total }
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the present assignment of a partition.
+    pub(super) fn assignment(&self, topic: &str, partition: i32) -> Option<Arc<Assignment>> {
+        self.state().topics.get(topic)?.get(&partition).cloned()
+    }
+
+    pub(super) fn take_reason(&self) -> Option<String> {
+        self.state().reason.take()
+    }
+
+    /// From now on, what is revoked is given up at once.
+    pub(super) fn close(&self) {
+        self.state().closing = true;
+    }
+
+    /// Gives up revoked partitions.
+    pub(super) fn give_up(&self, consumer: &BaseConsumer<Self>, list: &TopicPartitionList) {
+        let result = match consumer.rebalance_protocol() {
+            RebalanceProtocol::Cooperative => consumer.incremental_unassign(list),
+            RebalanceProtocol::Eager | RebalanceProtocol::None => consumer.unassign(),
+        };
+        if let Err(error) = result {
+            tracing::warn!(%error, "failed to give up revoked partitions");
+        }
+    }
+
+    fn assign(&self, consumer: &BaseConsumer<Self>, list: &TopicPartitionList) {
+        let mut state = self.state();
+        state.started = true;
+        let mut assignments = Vec::new();
+        for (topic, partition) in names(list) {
+            let topic: Arc<str> = topic.into();
+            let rung = self.rungs.of(&topic).cloned();
+            let id = AssignmentId(state.next);
+            state.next += 1;
+            let total = self.total.clone();
+            let new = Arc::new(Assignment::new(id, topic.clone(), partition, rung, total));
+            state.topics.entry(topic).or_default().insert(partition, new.clone());
+            // Before the partition is assigned: then nothing of it goes to the consumer's own queue.
+            self.fetched.take_in(consumer, &new.topic, partition);
+            assignments.push(new);
+        }
+        // A cooperative rebalance that adds nothing is one, too.
+        if !assignments.is_empty() {
+            tracing::info!(partitions = %Names(&assignments), "assigned");
+        }
+        state.rebalances.push(Rebalance::Assigned(assignments));
+        drop(state);
+        let result = match consumer.rebalance_protocol() {
+            RebalanceProtocol::Cooperative => consumer.incremental_assign(list),
+            RebalanceProtocol::Eager | RebalanceProtocol::None => consumer.assign(list),
+        };
+        if let Err(error) = result {
+            tracing::warn!(%error, "failed to accept assigned partitions");
+        }
+    }
+
+    fn revoke(&self, consumer: &BaseConsumer<Self>, list: &TopicPartitionList) {
+        let lost = consumer.assignment_lost();
+        let mut state = self.state();
+        let mut partitions = Vec::new();
+        for (topic, partition) in names(list) {
+            let topic = state.topics.get_mut(&*topic);
+            if let Some(assignment) = topic.and_then(|topic| topic.remove(&partition)) {
+                assignment.revoke();
+                partitions.push(assignment);
+            }
+        }
+        if !partitions.is_empty() {
+            tracing::info!(partitions = %Names(&partitions), lost, "revoked");
+        }
+        if state.closing {
+            drop(state);
+            return self.give_up(consumer, list);
+        }
+        state.rebalances.push(Rebalance::Revoked { partitions, list: list.clone(), lost });
+    }
+}
+
+impl ConsumerContext for Context {
+    /// Does not wait for what is in flight, as a callback would have to: librdkafka leaves the partitions
+    /// assigned until [`Context::give_up`] is called.
+    fn rebalance(
+        &self,
+        consumer: &BaseConsumer<Self>,
+        event: RDKafkaRespErr,
+        list: &mut TopicPartitionList,
+    ) {
+        match event {
+            RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS => self.assign(consumer, list),
+            _ => self.revoke(consumer, list),
+        }
+    }
+
+    fn commit_callback(&self, result: KafkaResult<()>, offsets: &TopicPartitionList) {
+        self.state().commits.push((result, offsets.clone()));
+    }
+}
+
+impl ClientContext for Context {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        crate::log::log(level, facility, message);
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        // The poll that served this returns the error as well; only the text comes here alone.
+        let code = error.rdkafka_error_code().map(|code| code.to_string()).unwrap_or_default();
+        let text = if reason.is_empty() { code } else { reason.to_owned() };
+        self.state().reason = Some(text);
+    }
+
+    fn stats_raw(&self, statistics: &[u8]) {
+        crate::log::statistics(statistics);
+    }
+}
+
+/// Wakes the driver; shared with librdkafka's callbacks and with the thread of transactions.
+pub(crate) type SourceWaker = Arc<AtomicWaker>;
+
+fn names(partitions: &TopicPartitionList) -> impl Iterator<Item = (String, i32)> {
+    let elements = partitions.elements();
+    elements.into_iter().map(|element| (element.topic().to_owned(), element.partition()))
+}
+
+struct Names<'a>(&'a [Arc<Assignment>]);
+
+impl std::fmt::Display for Names<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for (place, assignment) in self.0.iter().enumerate() {
+            let separator = if place == 0 { "" } else { " " };
+            write!(f, "{separator}{assignment}")?;
+        }
+        Ok(())
+    }
+}

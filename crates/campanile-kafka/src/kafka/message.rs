@@ -1,0 +1,96 @@
+//! From librdkafka's message to a record of our own.
+
+use bytes::Bytes;
+use campanile_core::{Record, Timestamp, millis};
+
+use super::native::fetched::Message;
+use crate::driver::{Assignment, Received};
+use crate::retry_topics::{self, Origin};
+
+/// Copies the message once. One of a retry topic is the record that it is a copy of.
+///
+/// A header's name that is not UTF-8 gets U+FFFD in the place of what is not: it is kept, it panics
+/// nowhere, and it is no name that anybody asks for.
+pub(super) fn received(assignment: &Assignment, message: &Message<'_>) -> Received {
+    let (topic, partition) = (assignment.topic.clone(), assignment.partition);
+    let mut record = Record::builder(topic, partition, message.offset());
+    let mut copied = Copied::of(message);
+    if let Some(key) = message.key() {
+        record = record.key(copied.next(key));
+    }
+    if let Some(payload) = message.payload() {
+        record = record.payload(copied.next(payload));
+    }
+    let mut origin = assignment.rung.as_ref().map(|_| Origin::default());
+    for (name, value) in message.headers() {
+        let value = value.map(|value| copied.next(value));
+        if origin.as_mut().is_some_and(|origin| origin.take(name, value.as_deref())) {
+            continue;
+        }
+        let name = String::from_utf8_lossy(name);
+        record = match value {
+            Some(value) => record.header(name, value),
+            None => record.null_header(name),
+        };
+    }
+    let told = origin.and_then(Origin::told);
+    let time = match &told {
+        Some((_, time)) => *time,
+        None => timestamp(message.timestamp()),
+    };
+    if let Some((origin, _)) = told {
+        record = record.origin(origin);
+    }
+    if let Some(time) = time {
+        record = record.timestamp(time);
+    }
+    let due = assignment.rung.as_ref().and_then(|rung| {
+        let published = message.timestamp().to_millis().and_then(millis::time);
+        rung.due(published.unwrap_or_else(retry_topics::now))
+    });
+    Received { assignment: assignment.id, record: record.build(), due }
+}
+
+/// Key, payload and the values of headers, one after the other: one allocation for all, since another
+/// thread will free them.
+struct Copied(Bytes);
+
+impl Copied {
+    fn of(message: &Message<'_>) -> Self {
+        let values = || message.headers().filter_map(|(_, value)| value);
+        let parts = || message.key().into_iter().chain(message.payload()).chain(values());
+        let mut all = Vec::with_capacity(parts().map(<[u8]>::len).sum());
+        parts().for_each(|part| all.extend_from_slice(part));
+        Self(all.into())
+    }
+
+    /// The copy of the next one of them.
+    fn next(&mut self, part: &[u8]) -> Bytes {
+        self.0.split_to(part.len())
+    }
+}
+
+/// A time that the platform can tell; a producer can send any.
+pub(super) fn timestamp(timestamp: rdkafka::Timestamp) -> Option<Timestamp> {
+    match timestamp {
+        rdkafka::Timestamp::NotAvailable => None,
+        rdkafka::Timestamp::CreateTime(at) => millis::time(at).map(Timestamp::CreateTime),
+        rdkafka::Timestamp::LogAppendTime(at) => millis::time(at).map(Timestamp::LogAppendTime),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, SystemTime};
+
+    use super::*;
+
+    #[test]
+    fn any_timestamp_is_a_time_or_none() {
+        let create = |millis| timestamp(rdkafka::Timestamp::CreateTime(millis));
+        let epoch = SystemTime::UNIX_EPOCH;
+        assert_eq!(create(1500), Some(Timestamp::CreateTime(epoch + Duration::from_millis(1500))));
+        assert_eq!(create(-1500), Some(Timestamp::CreateTime(epoch - Duration::from_millis(1500))));
+        assert_eq!(timestamp(rdkafka::Timestamp::NotAvailable), None);
+    }
+}

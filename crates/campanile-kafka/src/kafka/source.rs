@@ -1,0 +1,420 @@
+//! librdkafka's consumer as the driver's source.
+
+use std::sync::Arc;
+use std::task;
+use std::time::Duration;
+
+use campanile_core::Clock;
+use rdkafka::TopicPartitionList;
+use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerGroupMetadata};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
+
+use super::commit::{self, OffsetCommits};
+use super::context::{Context, Rebalance, SourceWaker};
+use super::native::fetched::{Batch, Fetched, Message, TopicHandle};
+use super::{Settings, message, native, start};
+use crate::driver::{Amount, Assignment, CommitEnd, Event, Received, Source, Usage};
+use crate::error::ConsumerError;
+use crate::transaction::{Committed, Transactor};
+
+/// The most records that are taken from librdkafka at once.
+const BATCH: usize = 512;
+
+/// The size of a record that is assumed as long as none was seen.
+const USUAL: u64 = 16 * 1024;
+
+/// How long it may take, when the consumer is closed, until a group that it joins has taken it in, and
+/// until it has left. Brokers that cannot be reached hold up the end for no longer.
+const MEMBERSHIP: Duration = Duration::from_secs(2);
+
+pub(crate) struct KafkaSource {
+    consumer: BaseConsumer<Context>,
+    fetched: Arc<Fetched>,
+    waker: SourceWaker,
+    batch: Batch,
+    /// The largest record of the last batch.
+    largest: u64,
+    total: Arc<Usage>,
+    /// Where the last record came from: librdkafka hands over long runs of one partition.
+    last: Option<LastPartition>,
+    commits: Commits,
+    /// The partitions that are revoked and not given up.
+    revoked: Option<TopicPartitionList>,
+    newer_protocol: bool,
+    /// Whether its group has taken it in.
+    joined: bool,
+    /// Whether it has to unsubscribe to leave its group: in the classic protocol, librdkafka's close does
+    /// not leave one in which it has no partitions. A static member stays in it.
+    unsubscribes: bool,
+    closing: Option<Closing>,
+    clock: Clock,
+}
+
+/// The partition of the last record.
+struct LastPartition {
+    topic: TopicHandle,
+    assignment: Arc<Assignment>,
+}
+
+/// How offsets are committed.
+enum Commits {
+    Offsets(OffsetCommits),
+    /// Together with outputs.
+    Transactions(Box<Transactor>),
+}
+
+/// How far the consumer has left its group; each step until then at most.
+enum Closing {
+    Joining(Duration),
+    Leaving(Duration),
+    Left,
+}
+
+impl KafkaSource {
+    /// Connects, waits until brokers and topics are there, and joins the group.
+    pub(crate) fn start(settings: &Settings) -> Result<Self, ConsumerError> {
+        let waker = SourceWaker::default();
+        let fetched = Arc::new(Fetched::new(waker.clone()));
+        let total = settings.total.clone();
+        let context = Context::new(fetched.clone(), settings.rungs.clone(), total.clone());
+        let mut consumer: BaseConsumer<Context> =
+            settings.client.create_with_context(context).map_err(|error| match error {
+                KafkaError::ClientCreation(text) => {
+                    ConsumerError::kafka(format!("librdkafka refuses the settings: {text}"), None)
+                }
+                error => ConsumerError::kafka("librdkafka refuses the settings", Some(error)),
+            })?;
+        let nonempty = waker.clone();
+        consumer.set_nonempty_callback(move || nonempty.wake());
+        start::check(&consumer, settings)?;
+        let commits = match &settings.transactions {
+            Some(terms) => match Transactor::start(terms, settings, waker.clone())? {
+                Some(transactor) => Commits::Transactions(Box::new(transactor)),
+                // It is shutting down before it has begun.
+                None => Commits::Offsets(OffsetCommits::default()),
+            },
+            None => Commits::Offsets(OffsetCommits::default()),
+        };
+        start::subscribe(&consumer, settings)?;
+        // Last, for it must be closed before the consumer is dropped.
+        fetched.open(&consumer);
+        let newer_protocol = settings.client.get("group.protocol") == Some("consumer");
+        let unsubscribes = !newer_protocol && settings.client.get("group.instance.id").is_none();
+        Ok(Self {
+            consumer,
+            fetched,
+            waker,
+            batch: Batch::default(),
+            largest: USUAL,
+            total,
+            last: None,
+            commits,
+            revoked: None,
+            newer_protocol,
+            joined: false,
+            unsubscribes,
+            closing: None,
+            clock: Clock::boot(),
+        })
+    }
+
+    /// Serves callbacks, and takes errors. Returns whether there was anything.
+    ///
+    /// Records come by a queue of their own, but for a partition whose queue is not available.
+    fn serve_callbacks(&mut self, taken: &mut Taken, events: &mut Vec<Event>) -> bool {
+        let mut any = false;
+        let Self { consumer, last, .. } = self;
+        // `None` may stand for an event that was served: the next round finds the next.
+        while let Some(event) = consumer.poll(Duration::ZERO) {
+            any = true;
+            match event {
+                Ok(message) => {
+                    taken.take(last, consumer.context(), &Message::borrowed(&message));
+                }
+                Err(error) => failed(consumer.context(), error, events),
+            }
+        }
+        any
+    }
+
+    /// Appends what callbacks have taken down.
+    fn take_callbacks(&mut self, events: &mut Vec<Event>) {
+        let (rebalances, commits) = {
+            let mut state = self.consumer.context().state();
+            if state.rebalances.is_empty() && state.commits.is_empty() {
+                return;
+            }
+            (std::mem::take(&mut state.rebalances), std::mem::take(&mut state.commits))
+        };
+        for (result, offsets) in commits {
+            if let Commits::Offsets(commits) = &mut self.commits {
+                events.push(Event::Committed(commits.answered(result, &offsets)));
+            }
+        }
+        for rebalance in rebalances {
+            match rebalance {
+                Rebalance::Assigned(assignments) => {
+                    self.joined = true;
+                    events.push(Event::Assigned(assignments));
+                }
+                Rebalance::Revoked { partitions, list, lost } => {
+                    self.joined &= !lost;
+                    self.revoked = Some(list);
+                    events.push(Event::Revoked { partitions, lost });
+                }
+            }
+        }
+    }
+
+    /// Takes records up to `room`. Returns whether there may be more.
+    fn take_records(&mut self, room: Amount, taken: &mut Taken, events: &mut Vec<Event>) -> bool {
+        let Self { consumer, fetched, batch, last, .. } = self;
+        let fit = usize::try_from(room.bytes / self.largest.max(1)).unwrap_or(BATCH);
+        let most = usize::try_from(room.records).unwrap_or(BATCH).min(fit).clamp(1, BATCH);
+        let mut messages = fetched.take(batch, most);
+        let count = messages.len();
+        taken.records.reserve(count);
+        while let Some(message) = messages.next() {
+            match message {
+                Ok(message) => taken.take(last, consumer.context(), &message),
+                Err(error) => failed(consumer.context(), error, events),
+            }
+        }
+        count > 0
+    }
+
+    fn poll_transactions(&mut self, events: &mut Vec<Event>) {
+        if let Commits::Transactions(transactor) = &mut self.commits {
+            match transactor.poll() {
+                Committed::Nothing => {}
+                Committed::All => events.push(Event::Committed(CommitEnd::Acknowledged)),
+                Committed::Aborted => events.push(Event::Committed(CommitEnd::Failed)),
+                Committed::Ended(error) => {
+                    events.push(Event::Committed(CommitEnd::Refused));
+                    events.push(Event::Failed(error));
+                }
+            }
+        }
+    }
+
+    fn poll_closing(&mut self, events: &mut Vec<Event>) {
+        let now = self.clock.now();
+        match self.closing {
+            Some(Closing::Joining(late)) if native::is_member(&self.consumer) || now >= late => {
+                self.fetched.close();
+                self.closing = Some(if self.unsubscribes {
+                    self.consumer.unsubscribe();
+                    Closing::Leaving(now + MEMBERSHIP)
+                } else {
+                    Closing::Left
+                });
+            }
+            Some(Closing::Leaving(late)) if !native::has_id(&self.consumer) || now >= late => {
+                self.closing = Some(Closing::Left);
+            }
+            _ => {}
+        }
+        if let Some(Closing::Left) = self.closing {
+            events.push(Event::Closed);
+        }
+    }
+}
+
+impl Source for KafkaSource {
+    fn poll(
+        &mut self,
+        cx: &mut task::Context<'_>,
+        room: Option<Amount>,
+        events: &mut Vec<Event>,
+    ) -> bool {
+        // Register first, so that what comes after the look wakes the driver.
+        self.waker.register(cx.waker());
+        let before = events.len();
+        let mut taken = Taken::default();
+        let mut any = self.serve_callbacks(&mut taken, events);
+        // Before the records: what is assigned is known before its first record.
+        self.take_callbacks(events);
+        if let Some(room) = room {
+            any |= self.take_records(room, &mut taken, events);
+        }
+        if !taken.records.is_empty() {
+            self.largest = taken.largest;
+            self.total.add(taken.amount);
+            events.push(Event::Records(taken.records));
+        }
+        self.poll_transactions(events);
+        if self.closing.is_some() {
+            self.poll_closing(events);
+        }
+        any || events.len() > before
+    }
+
+    fn pause(&mut self, partitions: &[Arc<Assignment>]) {
+        logged(self.consumer.pause(&list(partitions)));
+    }
+
+    fn resume(&mut self, partitions: &[Arc<Assignment>]) {
+        logged(self.consumer.resume(&list(partitions)));
+    }
+
+    fn commit(&mut self, partitions: &[Arc<Assignment>]) -> bool {
+        let Self { consumer, commits, .. } = self;
+        match commits {
+            Commits::Offsets(commits) => {
+                let Some(offsets) = commit::uncommitted(partitions) else {
+                    return false;
+                };
+                let span = tracing::debug_span!("commit", partitions = offsets.count());
+                match span.in_scope(|| native::commit(consumer, &offsets)) {
+                    Ok(()) => {
+                        commits.started(partitions);
+                        true
+                    }
+                    Err(error) => {
+                        commits.ended(Err(error));
+                        false
+                    }
+                }
+            }
+            Commits::Transactions(transactor) => transactor.commit(partitions, || group(consumer)),
+        }
+    }
+
+    fn release(&mut self) {
+        if let Some(list) = self.revoked.take() {
+            self.consumer.context().give_up(&self.consumer, &list);
+        }
+    }
+
+    fn update_extents(&mut self, partitions: &[Arc<Assignment>]) {
+        for assignment in partitions {
+            let end = native::end(&self.consumer, &assignment.topic, assignment.partition);
+            if let Some(end) = end {
+                assignment.extent.reaches(end);
+            }
+        }
+        // In the newer protocol a member that gets no partitions is told nothing.
+        if self.newer_protocol && !self.joined && native::is_member(&self.consumer) {
+            self.consumer.context().state().rebalances.push(Rebalance::Assigned(Vec::new()));
+            self.waker.wake();
+        }
+    }
+
+    fn close(&mut self) {
+        self.consumer.context().close();
+        // librdkafka does not leave a group that has not taken it in yet, which would wait for it as long
+        // as a session lasts.
+        let joining = match start::is_subscribed(&self.consumer) {
+            true => MEMBERSHIP,
+            false => Duration::ZERO,
+        };
+        self.closing = Some(Closing::Joining(self.clock.now() + joining));
+    }
+}
+
+impl Drop for KafkaSource {
+    /// Leaves the group; serves the revoke, and may block for as long as brokers do not answer.
+    fn drop(&mut self) {
+        self.consumer.context().close();
+        self.fetched.close();
+    }
+}
+
+/// Records that were taken in one round.
+#[derive(Default)]
+struct Taken {
+    records: Vec<Received>,
+    amount: Amount,
+    largest: u64,
+}
+
+impl Taken {
+    fn take(&mut self, last: &mut Option<LastPartition>, context: &Context, message: &Message<'_>) {
+        let Some(assignment) = assignment_of(last, context, message) else {
+            return;
+        };
+        assignment.extent.read(message.offset());
+        let received = message::received(assignment, message);
+        let one = Amount::of(&received.record);
+        assignment.usage.add(one);
+        self.amount += one;
+        self.largest = self.largest.max(one.bytes);
+        self.records.push(received);
+    }
+}
+
+/// Returns the assignment that a message belongs to; `None` if its partition is assigned no more.
+fn assignment_of<'a>(
+    last: &'a mut Option<LastPartition>,
+    context: &Context,
+    message: &Message<'_>,
+) -> Option<&'a Assignment> {
+    let (topic, partition) = (message.topic_handle(), message.partition());
+    let same = |last: &LastPartition| {
+        let LastPartition { topic: of, assignment } = last;
+        *of == topic && assignment.partition == partition && !assignment.is_revoked()
+    };
+    if !last.as_ref().is_some_and(same) {
+        let assignment = context.assignment(message.topic(), partition);
+        *last = assignment.map(|assignment| LastPartition { topic, assignment });
+    }
+    last.as_ref().map(|last| &*last.assignment)
+}
+
+/// Takes in an error that librdkafka reports. Most it deals with itself.
+fn failed(context: &Context, error: KafkaError, events: &mut Vec<Event>) {
+    let reason = context.take_reason();
+    let text = || reason.clone().unwrap_or_else(|| error.to_string());
+    let started = context.state().started;
+    match &error {
+        KafkaError::PartitionEOF(_) => {}
+        KafkaError::MessageConsumptionFatal(_) => {
+            events.push(Event::Failed(ConsumerError::kafka(text(), Some(error))));
+        }
+        KafkaError::MessageConsumption(code) if is_hopeless(*code, started) => {
+            events.push(Event::Failed(ConsumerError::kafka(text(), Some(error))));
+        }
+        _ => tracing::warn!(error = text(), "kafka"),
+    }
+}
+
+/// Returns whether librdkafka would repeat for ever what cannot succeed.
+fn is_hopeless(code: Code, started: bool) -> bool {
+    match code {
+        // `auto.offset.reset=error`: the partition is read by nobody from now on.
+        Code::AutoOffsetReset => true,
+        // At the start these are mistakes in the settings. Later they may be repaired where they
+        // were made, while other partitions are processed.
+        Code::TopicAuthorizationFailed
+        | Code::GroupAuthorizationFailed
+        | Code::InvalidGroupId
+        | Code::InvalidSessionTimeout
+        | Code::InconsistentGroupProtocol
+        | Code::UnsupportedAssignor
+        | Code::UnsupportedVersion
+        | Code::UnsupportedFeature => !started,
+        _ => false,
+    }
+}
+
+/// Returns the generation that the brokers hold a commit against. Without one they would take it from
+/// anybody.
+fn group(consumer: &BaseConsumer<Context>) -> Option<ConsumerGroupMetadata> {
+    let group = consumer.group_metadata()?;
+    // Asked afterwards: it becomes a member only while this thread polls.
+    native::is_member(consumer).then_some(group)
+}
+
+fn list(partitions: &[Arc<Assignment>]) -> TopicPartitionList {
+    let mut list = TopicPartitionList::new();
+    for assignment in partitions {
+        list.add_partition(&assignment.topic, assignment.partition);
+    }
+    list
+}
+
+fn logged(result: Result<(), KafkaError>) {
+    if let Err(error) = result {
+        tracing::warn!(%error, "failed to pause or resume partitions");
+    }
+}
