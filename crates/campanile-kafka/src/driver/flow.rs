@@ -15,7 +15,7 @@ use super::LOW_WATER;
 /// For how long reading may just stop. As long as librdkafka may take to fetch again when all partitions
 /// were paused, for nothing wakes its thread: a consumer that needs longer for the part above low water
 /// needs three times as long for what is left then, so it never waits for records.
-pub(super) const STALL: Duration = Duration::from_secs(1);
+const STALL: Duration = Duration::from_secs(1);
 
 /// The part of the budget that one of several partitions may hold.
 const HOG: f64 = 0.5;

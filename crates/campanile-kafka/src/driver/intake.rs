@@ -1,7 +1,6 @@
 //! How much is read, and from which partitions.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -73,16 +72,6 @@ impl Intake {
                 let room = self.total.total().left_of(beyond)?;
                 Some(room.at_most(self.budget.part(ALLOWANCE / self.partitions.len() as f64)))
             }
-        }
-    }
-
-    /// Returns when the flow may change although nothing happens.
-    pub(super) fn next_change(&self) -> Option<Duration> {
-        match self.flow {
-            Flow::Full { since } => {
-                Some((since + flow::STALL).saturating_sub(self.start.elapsed()))
-            }
-            Flow::Open | Flow::Stalled => None,
         }
     }
 

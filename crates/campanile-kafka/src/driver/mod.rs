@@ -376,8 +376,7 @@ impl<S: Source> Driver<S> {
             return false;
         }
         let now = Instant::now();
-        let next = self.intake.next_change().map_or(POLL, |change| change.min(POLL));
-        self.timer.as_mut().reset(now + next);
+        self.timer.as_mut().reset(now + POLL);
         if now - self.ticked >= TICK {
             self.ticked = now;
             self.source.update_extents(&self.assigned);
