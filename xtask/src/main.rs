@@ -28,8 +28,8 @@ cargo xtask <command>
   servers [--kafka-port PORT] [--redis-port PORT] [--postgres-port PORT]
             starts Kafka, Redis and Postgres, with Campanile's schema, to play with, until Ctrl-C.
             Their data goes with them.
-  bench [core|redis|postgres|driver] [--json FILE]
-            the benchmarks.
+  bench [core|redis|postgres|driver] [--json FILE] [--only ROW[,ROW]] [--rounds N] [--seconds N]
+            the benchmarks; of the driver's, --only runs these rows, such as by-partition-6.
   soak [redis|postgres|driver]
             the long variants of the tests, in release mode: all, or those of Redis and its storms, or
             those of the Postgres store, or the storms of the consumer driver. The last line counts the

@@ -1,4 +1,5 @@
-//! Benchmarks: `cargo xtask bench [core|redis|postgres|driver] [--json FILE]`.
+//! Benchmarks: `cargo xtask bench [core|redis|postgres|driver] [--json FILE]`, and of the driver's single
+//! rows by `--only`.
 //!
 //! Every claim is a ratio of two things measured in one run, interleaved, several times; printed are
 //! the minimum, the median and the maximum. The machine is named, for the figures alone mean nothing.
@@ -12,13 +13,20 @@ mod report;
 mod tutorial;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use campanile::BoxError;
 use lexopt::{Arg, ValueExt};
 
 use crate::report::Report;
 
-const USAGE: &str = "usage: campanile-bench [core|redis|postgres|driver] [--json FILE]";
+const USAGE: &str = "\
+usage: campanile-bench [core|redis|postgres|driver] [--json FILE]
+                       [--only ROW[,ROW]] [--rounds N] [--seconds N] [--full]
+
+Of the driver's rows, --only runs these: by-partition-6, or by-partition for all that begin so. Each
+contestant runs --rounds times (3), for --seconds at most (3). --full fills the memory's row with 1 GiB
+in 500 partitions.";
 
 fn main() -> ExitCode {
     match run() {
@@ -33,13 +41,26 @@ fn main() -> ExitCode {
 fn run() -> Result<(), BoxError> {
     let mut areas: Vec<String> = Vec::new();
     let mut json = None;
+    let mut options = driver::Options::default();
     let mut args = lexopt::Parser::from_env();
     while let Some(arg) = args.next()? {
         match arg {
             Arg::Long("json") => json = Some(args.value()?),
+            Arg::Long("only") => {
+                options.only.extend(args.value()?.string()?.split(',').map(String::from));
+            }
+            Arg::Long("rounds") => options.rounds = args.value()?.parse()?,
+            Arg::Long("seconds") => options.limit = Duration::from_secs_f64(args.value()?.parse()?),
+            Arg::Long("full") => options.full = true,
+            Arg::Value(area) if area == driver::CONTESTANT => {
+                return driver::contestant(&args.value()?.string()?);
+            }
             Arg::Value(area) => areas.push(area.string()?),
             arg => return Err(format!("{}\n{USAGE}", arg.unexpected()).into()),
         }
+    }
+    if areas.is_empty() && !options.only.is_empty() {
+        areas.push("driver".to_owned());
     }
     if areas.is_empty() {
         areas = ["core", "redis", "postgres", "driver"].map(String::from).into();
@@ -50,7 +71,7 @@ fn run() -> Result<(), BoxError> {
             "core" => core::run(&mut report)?,
             "redis" => redis::run(&mut report)?,
             "postgres" => postgres::run(&mut report)?,
-            "driver" => driver::run(&mut report)?,
+            "driver" => driver::run(&mut report, options.clone())?,
             other => return Err(format!("no area {other:?}\n{USAGE}").into()),
         }
     }

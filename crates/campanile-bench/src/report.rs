@@ -1,13 +1,18 @@
 //! What was measured, against what.
 
+mod comparison;
+
 use std::fmt;
 
 use campanile::BoxError;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
+
+pub(crate) use self::comparison::{Comparison, Goals};
 
 /// Rows of results, printed as a table and written as JSON, one object a line.
 pub(crate) struct Report {
     rows: Vec<Row>,
+    comparisons: Vec<Comparison>,
 }
 
 /// One thing measured, several times.
@@ -30,9 +35,25 @@ pub(crate) enum Goal {
     AtMost(f64),
 }
 
+impl Goal {
+    fn met(self, reached: f64) -> bool {
+        match self {
+            Self::AtLeast(goal) => reached >= goal,
+            Self::AtMost(goal) => reached <= goal,
+        }
+    }
+}
+
+impl Serialize for Goal {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let (Self::AtLeast(goal) | Self::AtMost(goal)) = self;
+        serializer.serialize_f64(*goal)
+    }
+}
+
 impl Report {
     pub(crate) fn new() -> Self {
-        Self { rows: Vec::new() }
+        Self { rows: Vec::new(), comparisons: Vec::new() }
     }
 
     pub(crate) fn add(&mut self, row: Row) {
@@ -40,8 +61,15 @@ impl Report {
         self.rows.push(row);
     }
 
+    pub(crate) fn compare(&mut self, comparison: Comparison) {
+        println!("{comparison}");
+        self.comparisons.push(comparison);
+    }
+
     pub(crate) fn json(&self) -> Result<String, BoxError> {
-        self.rows.iter().map(|row| Ok(serde_json::to_string(&row.json())? + "\n")).collect()
+        let rows = self.rows.iter().map(|row| serde_json::to_string(&row.json()));
+        let comparisons = self.comparisons.iter().map(Comparison::json);
+        rows.chain(comparisons).map(|line| Ok(line? + "\n")).collect()
     }
 }
 
@@ -58,10 +86,7 @@ impl Row {
 
     fn met(&self) -> Option<bool> {
         let reached = self.ratio().unwrap_or_else(|| Spread::of(&self.values).median);
-        Some(match self.goal? {
-            Goal::AtLeast(goal) => reached >= goal,
-            Goal::AtMost(goal) => reached <= goal,
-        })
+        Some(self.goal?.met(reached))
     }
 
     fn json(&self) -> Json {
@@ -72,7 +97,7 @@ impl Row {
             unit: self.unit,
             against: self.against.as_ref().map(|(name, _)| *name),
             ratio: self.ratio(),
-            goal: self.goal.map(|(Goal::AtLeast(goal) | Goal::AtMost(goal))| goal),
+            goal: self.goal,
             met: self.met(),
         }
     }
@@ -86,7 +111,7 @@ struct Json {
     unit: &'static str,
     against: Option<&'static str>,
     ratio: Option<f64>,
-    goal: Option<f64>,
+    goal: Option<Goal>,
     met: Option<bool>,
 }
 
@@ -160,6 +185,9 @@ impl fmt::Display for Report {
         )?;
         for row in &self.rows {
             writeln!(f, "{}", Line(row))?;
+        }
+        for comparison in &self.comparisons {
+            writeln!(f, "{comparison}")?;
         }
         Ok(())
     }

@@ -13,8 +13,10 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tower::service_fn;
 
+use super::per_second;
+use super::stage::Stage;
+use super::task::Threads;
 use super::timed::{consumer, timed};
-use super::{ROUNDS, per_second};
 use crate::report::{Goal, Report, Row};
 
 const TOPIC: &str = "1000-keys";
@@ -30,11 +32,8 @@ const HANDLERS: [(&str, Duration, u64); 2] = [
     ("handlers of 10 ms, 1 000 keys, by key", Duration::from_millis(10), 60_000),
 ];
 
-pub(super) fn run(
-    report: &mut Report,
-    kafka: &KafkaServer,
-    runtime: &Runtime,
-) -> Result<(), BoxError> {
+pub(super) fn run(report: &mut Report, stage: &mut Stage) -> Result<(), BoxError> {
+    let (kafka, runtime) = (&stage.kafka, &Threads::Two.runtime()?);
     kafka.create_topic(TOPIC, PARTITIONS as i32, &[])?;
     kafka.producer().produce_all((0..RECORDS).map(|number| {
         let key = number % KEYS;
@@ -44,7 +43,7 @@ pub(super) fn run(
     for (name, takes, records) in HANDLERS {
         let (mut values, mut unordered, mut asleep) = (vec![], vec![], vec![]);
         // The first is not counted.
-        for round in 0..=ROUNDS {
+        for round in 0..=stage.options.rounds {
             let group = format!("sleeping-{}-{round}", takes.as_millis());
             let consumer = consumer(kafka, group, TOPIC, Order::by_key())?;
             let driven = runtime.block_on(timed(consumer, records, |count| {

@@ -4,12 +4,13 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use campanile::{BoxError, Consumer, Order, Record};
-use campanile_test::{KafkaServer, Message};
-use tokio::runtime::Runtime;
+use campanile_test::Message;
 use tower::service_fn;
 
+use super::per_second;
+use super::stage::Stage;
+use super::task::Threads;
 use super::timed::{consumer, timed};
-use super::{ROUNDS, per_second};
 use crate::report::{Goal, Report, Row};
 
 const TOPIC: &str = "one-slow";
@@ -22,11 +23,8 @@ const OTHERS: u64 = RECORDS / PARTITIONS * (PARTITIONS - 1);
 const SLOW: i32 = 0;
 const TAKES: Duration = Duration::from_millis(10);
 
-pub(super) fn run(
-    report: &mut Report,
-    kafka: &KafkaServer,
-    runtime: &Runtime,
-) -> Result<(), BoxError> {
+pub(super) fn run(report: &mut Report, stage: &mut Stage) -> Result<(), BoxError> {
+    let (kafka, runtime) = (&stage.kafka, &Threads::Two.runtime()?);
     kafka.create_topic(TOPIC, PARTITIONS as i32, &[])?;
     kafka.producer().produce_all((0..RECORDS).map(|number| {
         let partition = (number % PARTITIONS) as i32;
@@ -40,7 +38,7 @@ pub(super) fn run(
     for (name, order) in orders {
         let (mut with, mut without) = (vec![], vec![]);
         // The first is not counted.
-        for round in 0..=ROUNDS {
+        for round in 0..=stage.options.rounds {
             for (takes, values) in [(Duration::ZERO, &mut without), (TAKES, &mut with)] {
                 let group = format!("{name}, {takes:?}, {round}");
                 let consumer = consumer(kafka, group, TOPIC, order())?

@@ -52,7 +52,7 @@ pub(super) async fn timed<S>(
     service: impl FnOnce(Count) -> S,
 ) -> Result<Duration, BoxError>
 where
-    S: Service<Record, Error: Into<BoxError>, Future: Send + 'static> + Send + 'static,
+    S: Service<Record, Error: Into<BoxError>, Future: Send + 'static> + Clone + Send + 'static,
 {
     let (times, seen) = watch::channel((Duration::ZERO, Duration::ZERO));
     let (handled, clock) = (AtomicU64::new(0), Clock::boot());

@@ -1,0 +1,288 @@
+//! The rows of the driver's benchmark, each with its goal.
+
+use std::time::Duration;
+
+use campanile::BoxError;
+
+use super::latency::{self, Load};
+use super::measured::{Latency, Measured};
+use super::stage::Stage;
+use super::task::{Contestant, Ordered, Threads};
+use super::topic::Topic;
+use super::{sleeping, slow_partition};
+use crate::report::{Comparison, Goal, Goals, Report, Row};
+
+type Run = fn(&mut Report, &mut Stage) -> Result<(), BoxError>;
+
+/// Each by its name.
+pub(super) const ROWS: [(&str, Run); 14] = [
+    ("by-partition-6", by_partition_6),
+    ("by-partition-60-16k", by_partition_60_16k),
+    ("by-partition-60-1m", by_partition_60_1m),
+    ("replay", replay),
+    ("by-key-256", by_key_256),
+    ("tutorial", tutorial),
+    ("latency-1", latency_1),
+    ("no-op-6", no_op_6),
+    ("no-op-100", no_op_100),
+    ("no-op-1000", no_op_1000),
+    ("tracing", tracing),
+    ("memory-500", memory_500),
+    ("sleeping", sleeping::run),
+    ("slow-partition", slow_partition::run),
+];
+
+/// The topic of most rows.
+const PAYMENTS: Topic = Topic {
+    name: "payments",
+    partitions: 6,
+    records: 400_000,
+    value: 100,
+    batch: None,
+    keyed: true,
+};
+
+const SIXTY: Topic = Topic { partitions: 60, records: 500_000, ..PAYMENTS };
+
+const NO_OP: Topic = Topic { records: 1_000_000, keyed: false, ..PAYMENTS };
+
+fn by_partition_6(report: &mut Report, stage: &mut Stage) -> Result<(), BoxError> {
+    let goals = Goals { rate: Some(Goal::AtLeast(1.2)), ..Goals::default() };
+    by_partition(report, stage, "by-partition-6", &PAYMENTS, goals)
+}
+
+/// The batches of the Java client by default.
+fn by_partition_60_16k(report: &mut Report, stage: &mut Stage) -> Result<(), BoxError> {
+    let topic = Topic { name: "60-partitions-16k", batch: Some(16 * 1024), ..SIXTY };
+    by_partition(report, stage, "by-partition-60-16k", &topic, SIXTY_GOALS)
+}
+
+/// The batches of librdkafka's producer by default.
+fn by_partition_60_1m(report: &mut Report, stage: &mut Stage) -> Result<(), BoxError> {
+    let topic = Topic { name: "60-partitions-1m", batch: Some(1_000_000), ..SIXTY };
+    by_partition(report, stage, "by-partition-60-1m", &topic, SIXTY_GOALS)
+}
+
+const SIXTY_GOALS: Goals =
+    Goals { rate: Some(Goal::AtLeast(1.0)), cpu: None, rss: Some(Goal::AtMost(64.0)) };
+
+fn by_partition(
+    report: &mut Report,
+    stage: &mut Stage,
+    row: &'static str,
+    topic: &Topic,
+    goals: Goals,
+) -> Result<(), BoxError> {
+    let [two, current, by_hand] = stage.rounds(
+        topic,
+        [
+            guarded(Ordered::ByPartition, Threads::Two),
+            guarded(Ordered::ByPartition, Threads::Current),
+            Contestant::Partitions,
+        ],
+    )?;
+    let against = ("a task per partition by hand", by_hand);
+    both(report, row, [two, current], against, goals);
+    Ok(())
+}
+
+/// A topic whose keys are all COMPLETED.
+fn replay(report: &mut Report, stage: &mut Stage) -> Result<(), BoxError> {
+    let orders = [Ordered::ByPartition, Ordered::ByKey];
+    let [two, current] = Threads::ALL.map(|threads| orders.map(|order| guarded(order, threads)));
+    stage.fill(&PAYMENTS)?;
+    stage.clear()?;
+    let all = stage.run(&PAYMENTS, two[1], Duration::from_secs(600))?;
+    if all.records != PAYMENTS.records {
+        return Err("the topic was not processed to its end".into());
+    }
+    let [partition_two, key_two, partition_current, key_current] =
+        stage.rounds_after(&PAYMENTS, [two[0], two[1], current[0], current[1]], |_| Ok(()))?;
+    let goals = Goals { rate: Some(Goal::AtLeast(0.5)), ..Goals::default() };
+    for (threads, ours, by_key) in
+        [(Threads::Two, partition_two, key_two), (Threads::Current, partition_current, key_current)]
+    {
+        let against = ("by key", by_key);
+        report.compare(Comparison {
+            row: "replay",
+            contestant: threads.name(),
+            ours,
+            against,
+            goals,
+        });
+    }
+    stage.clear()
+}
+
+fn by_key_256(report: &mut Report, stage: &mut Stage) -> Result<(), BoxError> {
+    let [two, current, by_hand] = stage.rounds(
+        &PAYMENTS,
+        [
+            guarded(Ordered::ByKey, Threads::Two),
+            guarded(Ordered::ByKey, Threads::Current),
+            Contestant::Concurrent,
+        ],
+    )?;
+    let goals =
+        Goals { rate: Some(Goal::AtLeast(0.8)), cpu: Some(Goal::AtMost(1.5)), ..Goals::default() };
+    both(report, "by-key-256", [two, current], ("256 at once by hand, no order", by_hand), goals);
+    Ok(())
+}
+
+fn tutorial(report: &mut Report, stage: &mut Stage) -> Result<(), BoxError> {
+    let [two, current, by_hand] = stage.rounds(
+        &PAYMENTS,
+        [
+            guarded(Ordered::ByKey, Threads::Two),
+            guarded(Ordered::ByKey, Threads::Current),
+            Contestant::Tutorial,
+        ],
+    )?;
+    let goals = Goals { rate: Some(Goal::AtLeast(30.0)), ..Goals::default() };
+    both(
+        report,
+        "tutorial",
+        [two, current],
+        ("one at a time, a checkout per call", by_hand),
+        goals,
+    );
+    Ok(())
+}
+
+/// From the producer to the end of a record, against two round trips to Redis.
+fn latency_1(report: &mut Report, stage: &mut Stage) -> Result<(), BoxError> {
+    let load = Load::start(&stage.kafka)?;
+    let topic = Topic {
+        name: latency::TOPIC,
+        partitions: latency::PARTITIONS,
+        records: latency::RECORDS,
+        ..PAYMENTS
+    };
+    stage.filled(&topic);
+    let [two, current, bare] = stage.rounds(
+        &topic,
+        [
+            Contestant::Latency { threads: Threads::Two },
+            Contestant::Latency { threads: Threads::Current },
+            Contestant::RoundTrips,
+        ],
+    )?;
+    load.end()?;
+    let p50: fn(Latency) -> f64 = |latency| latency.p50;
+    let p99: fn(Latency) -> f64 = |latency| latency.p99;
+    for (name, of, quantile, goal) in [
+        ("latency-1, p50, 2 workers", &two, p50, 1.15),
+        ("latency-1, p50, current-thread", &current, p50, 1.15),
+        ("latency-1, p99, 2 workers", &two, p99, 1.5),
+        ("latency-1, p99, current-thread", &current, p99, 1.5),
+    ] {
+        let all = |of: &[Measured]| of.iter().filter_map(|m| m.latency).map(quantile).collect();
+        report.add(Row {
+            area: "driver",
+            name,
+            unit: "us",
+            values: all(of),
+            against: Some(("two bare round trips, us", all(&bare))),
+            goal: Some(Goal::AtMost(goal)),
+        });
+    }
+    Ok(())
+}
+
+fn no_op_6(report: &mut Report, stage: &mut Stage) -> Result<(), BoxError> {
+    let rows = ["no-op-6, by partition", "no-op-6, by key"];
+    no_op(report, stage, rows, &Topic { name: "no-op-6", ..NO_OP })
+}
+
+fn no_op_100(report: &mut Report, stage: &mut Stage) -> Result<(), BoxError> {
+    let rows = ["no-op-100, by partition", "no-op-100, by key"];
+    no_op(report, stage, rows, &Topic { name: "no-op-100", partitions: 100, ..NO_OP })
+}
+
+fn no_op_1000(report: &mut Report, stage: &mut Stage) -> Result<(), BoxError> {
+    let rows = ["no-op-1000, by partition", "no-op-1000, by key"];
+    no_op(report, stage, rows, &Topic { name: "no-op-1000", partitions: 1_000, ..NO_OP })
+}
+
+fn no_op(
+    report: &mut Report,
+    stage: &mut Stage,
+    rows: [&'static str; 2],
+    topic: &Topic,
+) -> Result<(), BoxError> {
+    let ours = |order, threads| Contestant::NoOp { order, threads };
+    let [partition_two, partition_current, key_two, key_current, bare] = stage.rounds(
+        topic,
+        [
+            ours(Ordered::ByPartition, Threads::Two),
+            ours(Ordered::ByPartition, Threads::Current),
+            ours(Ordered::ByKey, Threads::Two),
+            ours(Ordered::ByKey, Threads::Current),
+            Contestant::Bare,
+        ],
+    )?;
+    for (row, ours, goal) in
+        [(rows[0], [partition_two, partition_current], 0.6), (rows[1], [key_two, key_current], 0.8)]
+    {
+        let goals = Goals { rate: Some(Goal::AtLeast(goal)), ..Goals::default() };
+        both(report, row, ours, ("a bare rdkafka loop", bare.clone()), goals);
+    }
+    Ok(())
+}
+
+/// What the README's subscriber costs: the events at INFO, and the spans of records.
+fn tracing(report: &mut Report, stage: &mut Stage) -> Result<(), BoxError> {
+    let ours = |subscriber| Contestant::Guarded {
+        order: Ordered::ByKey,
+        threads: Threads::Two,
+        subscriber,
+    };
+    let [with, without] = stage.rounds(&PAYMENTS, [ours(true), ours(false)])?;
+    report.compare(Comparison {
+        row: "tracing",
+        contestant: "by key with fmt::init()",
+        ours: with,
+        against: ("by key without a subscriber", without),
+        goals: Goals { rate: Some(Goal::AtLeast(0.97)), ..Goals::default() },
+    });
+    Ok(())
+}
+
+/// The memory while no handler finishes and all partitions have a backlog of large records.
+fn memory_500(report: &mut Report, stage: &mut Stage) -> Result<(), BoxError> {
+    let (partitions, records) = if stage.options.full { (500, 1_024) } else { (200, 256) };
+    let value = 1024 * 1024;
+    let topic = Topic { name: "memory", partitions, records, value, keyed: false, batch: None };
+    stage.fill(&topic)?;
+    let mut values = Vec::new();
+    for _ in 0..stage.options.rounds {
+        values.push(stage.run(&topic, Contestant::Stalled, Duration::from_secs(10))?.rss_mib);
+    }
+    report.add(Row {
+        area: "driver",
+        name: "memory-500, peak over idle, stalled",
+        unit: "MiB",
+        values,
+        against: None,
+        goal: Some(Goal::AtMost(64.0)),
+    });
+    Ok(())
+}
+
+fn guarded(order: Ordered, threads: Threads) -> Contestant {
+    Contestant::Guarded { order, threads, subscriber: false }
+}
+
+/// On either runtime, in the order of [`Threads::ALL`].
+fn both(
+    report: &mut Report,
+    row: &'static str,
+    ours: [Vec<Measured>; 2],
+    against: (&'static str, Vec<Measured>),
+    goals: Goals,
+) {
+    for (threads, ours) in Threads::ALL.into_iter().zip(ours) {
+        let (contestant, against) = (threads.name(), against.clone());
+        report.compare(Comparison { row, contestant, ours, against, goals });
+    }
+}

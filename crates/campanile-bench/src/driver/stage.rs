@@ -1,0 +1,103 @@
+//! The servers, and the contestants' turns on them.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use campanile::BoxError;
+use campanile_test::{KafkaServer, RedisServer};
+
+use super::Options;
+use super::child;
+use super::measured::Measured;
+use super::task::{Contestant, Task};
+use super::topic::Topic;
+
+/// One broker, one Redis without persistence, and the topics that were filled.
+pub(super) struct Stage {
+    pub(super) kafka: KafkaServer,
+    pub(super) redis: RedisServer,
+    pub(super) options: Options,
+    filled: HashSet<&'static str>,
+    groups: u32,
+}
+
+impl Stage {
+    pub(super) fn start(options: Options) -> Result<Self, BoxError> {
+        Ok(Self {
+            kafka: KafkaServer::start()?,
+            redis: RedisServer::start()?,
+            options,
+            filled: HashSet::new(),
+            groups: 0,
+        })
+    }
+
+    /// Runs the contestants by turns, one round after the other, and returns what each gave. What was
+    /// in Redis is deleted before each.
+    pub(super) fn rounds<const N: usize>(
+        &mut self,
+        topic: &Topic,
+        contestants: [Contestant; N],
+    ) -> Result<[Vec<Measured>; N], BoxError> {
+        self.rounds_after(topic, contestants, |stage| stage.clear())
+    }
+
+    /// As [`rounds`](Self::rounds), with other preparations of each run.
+    pub(super) fn rounds_after<const N: usize>(
+        &mut self,
+        topic: &Topic,
+        contestants: [Contestant; N],
+        mut prepare: impl FnMut(&mut Self) -> Result<(), BoxError>,
+    ) -> Result<[Vec<Measured>; N], BoxError> {
+        self.fill(topic)?;
+        let mut measured = [const { Vec::new() }; N];
+        for round in 0..self.options.rounds {
+            for turn in 0..N {
+                // Each is the first of a round in turn.
+                let who = (round + turn) % N;
+                prepare(self)?;
+                measured[who].push(self.run(topic, contestants[who], self.options.limit)?);
+            }
+        }
+        Ok(measured)
+    }
+
+    /// Runs a contestant once, for so long at most.
+    pub(super) fn run(
+        &mut self,
+        topic: &Topic,
+        contestant: Contestant,
+        limit: Duration,
+    ) -> Result<Measured, BoxError> {
+        self.groups += 1;
+        child::spawn(&Task {
+            contestant,
+            brokers: self.kafka.bootstrap(),
+            redis: self.redis.url(),
+            topic: topic.name.to_owned(),
+            partitions: topic.partitions,
+            group: format!("bench-{}", self.groups),
+            records: topic.records,
+            limit,
+        })
+    }
+
+    /// Deletes all keys.
+    pub(super) fn clear(&self) -> Result<(), BoxError> {
+        self.redis.cli(&["FLUSHALL"])?;
+        Ok(())
+    }
+
+    /// The topic needs no filling.
+    pub(super) fn filled(&mut self, topic: &Topic) {
+        self.filled.insert(topic.name);
+    }
+
+    /// Fills a topic unless it was filled.
+    pub(super) fn fill(&mut self, topic: &Topic) -> Result<(), BoxError> {
+        if self.filled.insert(topic.name) {
+            topic.fill(&self.kafka)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,139 @@
+//! The counts of one run, and its handler.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use campanile::{BoxError, Clock};
+use tokio::sync::Notify;
+
+use super::measured::Measured;
+use super::task::Task;
+use super::usage::{Usage, peak, resident};
+
+/// The clock is read once in this many records.
+const CHECK: u64 = 32;
+
+/// Counts what a contestant does, and ends its run.
+pub(super) struct Tally {
+    records: u64,
+    limit: Duration,
+    clock: Clock,
+    idle: u64,
+    done: AtomicU64,
+    handled: AtomicU64,
+    repeated: AtomicU64,
+    duplicates: AtomicU64,
+    reordered: AtomicU64,
+    calls: Vec<AtomicU8>,
+    last_of_partition: Vec<AtomicI64>,
+    first: OnceLock<Usage>,
+    result: OnceLock<Measured>,
+    ended: Notify,
+}
+
+impl Tally {
+    /// To be made last before serving: the memory resident now is the base of the peak.
+    pub(super) fn new(task: &Task) -> Self {
+        let zeros = |n: u64| (0..n).map(|_| AtomicU8::new(0)).collect();
+        Self {
+            records: task.records,
+            limit: task.limit,
+            clock: Clock::boot(),
+            done: AtomicU64::new(0),
+            handled: AtomicU64::new(0),
+            repeated: AtomicU64::new(0),
+            duplicates: AtomicU64::new(0),
+            reordered: AtomicU64::new(0),
+            calls: zeros(task.records),
+            last_of_partition: (0..task.partitions).map(|_| AtomicI64::new(-1)).collect(),
+            first: OnceLock::new(),
+            result: OnceLock::new(),
+            ended: Notify::new(),
+            idle: resident(),
+        }
+    }
+
+    /// A record has come.
+    pub(super) fn received(&self) {
+        self.first.get_or_init(Usage::now);
+    }
+
+    /// The handler: counts the call, and whether it is in the partition's order. A key ends in the
+    /// record's number.
+    ///
+    /// # Errors
+    /// When the key has no such number.
+    pub(super) fn handle(&self, key: &str, partition: i32, offset: i64) -> Result<(), BoxError> {
+        let number: usize = key.rsplit('/').next().unwrap_or_default().parse()?;
+        self.handled.fetch_add(1, Relaxed);
+        if self.calls.get(number).ok_or("an unknown key")?.fetch_add(1, Relaxed) > 0 {
+            self.repeated.fetch_add(1, Relaxed);
+        }
+        let last = &self.last_of_partition[partition as usize];
+        if last.fetch_max(offset, Relaxed) > offset {
+            self.reordered.fetch_add(1, Relaxed);
+        }
+        Ok(())
+    }
+
+    /// A record's key is known, so the handler is not called.
+    pub(super) fn skipped(&self) {
+        self.duplicates.fetch_add(1, Relaxed);
+    }
+
+    /// A record is finished. The run ends with the last one, or when its time is over.
+    pub(super) fn finished(&self) {
+        let done = self.done.fetch_add(1, Relaxed) + 1;
+        let last = done == self.records;
+        let over = || {
+            let since = self.first.get().map(|first| first.at).unwrap_or_default();
+            self.clock.now() - since >= self.limit
+        };
+        if last || (done.is_multiple_of(CHECK) && self.result.get().is_none() && over()) {
+            self.end();
+        }
+    }
+
+    /// Ends the run.
+    pub(super) fn end(&self) {
+        self.result.get_or_init(|| self.result());
+        self.ended.notify_one();
+    }
+
+    /// Whether the run has ended.
+    pub(super) fn has_ended(&self) -> bool {
+        self.result.get().is_some()
+    }
+
+    /// Waits for the end of the run; only one may wait.
+    pub(super) async fn ended(&self) {
+        self.ended.notified().await;
+    }
+
+    /// What the run gave.
+    ///
+    /// # Errors
+    /// When it has not ended.
+    pub(super) fn measured(&self) -> Result<Measured, BoxError> {
+        Ok(self.result.get().ok_or("the run stopped before its end")?.clone())
+    }
+
+    fn result(&self) -> Measured {
+        let records = self.done.load(Relaxed);
+        let (last, each) = (Usage::now(), records as f64);
+        let first = self.first.get().copied().unwrap_or(last);
+        Measured {
+            records,
+            seconds: (last.at - first.at).as_secs_f64(),
+            cpu_us: (last.cpu - first.cpu).as_secs_f64() * 1e6 / each,
+            wake_ups: last.waits.saturating_sub(first.waits) as f64 / each,
+            rss_mib: peak().saturating_sub(self.idle) as f64 / (1024.0 * 1024.0),
+            handled: self.handled.load(Relaxed),
+            repeated: self.repeated.load(Relaxed),
+            duplicates: self.duplicates.load(Relaxed),
+            reordered: self.reordered.load(Relaxed),
+            latency: None,
+        }
+    }
+}

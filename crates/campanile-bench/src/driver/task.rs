@@ -1,0 +1,113 @@
+//! What a child process is asked to run.
+
+use std::time::Duration;
+
+use campanile::{BoxError, ConsumerConfig, Order};
+use rdkafka::ClientConfig;
+use serde::{Deserialize, Serialize};
+use tokio::runtime::{Builder, Runtime};
+
+/// One run of one contestant over one topic.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Task {
+    pub(super) contestant: Contestant,
+    pub(super) brokers: String,
+    pub(super) redis: String,
+    pub(super) topic: String,
+    pub(super) partitions: i32,
+    /// A group of its own, so each run starts at the beginning of the topic.
+    pub(super) group: String,
+    /// The run ends after this many records,
+    pub(super) records: u64,
+    /// or after this time since the first one.
+    pub(super) limit: Duration,
+}
+
+/// A program to measure.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) enum Contestant {
+    /// Campanile: the driver, the idempotency layer and the Redis store on their default settings.
+    Guarded { order: Ordered, threads: Threads, subscriber: bool },
+    /// The driver with a service that does nothing, and no layer.
+    NoOp { order: Ordered, threads: Threads },
+    /// As `Guarded`, one record at a time; reports the time since each record was produced.
+    Latency { threads: Threads },
+    /// The driver with handlers that never finish.
+    Stalled,
+    /// By hand: a task per partition.
+    Partitions,
+    /// By hand: 256 records at once in no order.
+    Concurrent,
+    /// By hand: one record at a time, as in tutorials.
+    Tutorial,
+    /// By hand: two calls to Redis a record; reports the time since each record was produced.
+    RoundTrips,
+    /// An rdkafka consumer that polls and does nothing else.
+    Bare,
+}
+
+/// An [`Order`] as a setting.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) enum Ordered {
+    ByPartition,
+    ByKey,
+}
+
+/// The runtime of a contestant.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) enum Threads {
+    /// Tokio's current-thread runtime.
+    Current,
+    /// Tokio's multi-thread runtime with two workers.
+    Two,
+}
+
+impl Task {
+    /// The settings of our consumer: the default ones, but it starts at the beginning.
+    pub(super) fn consumer_config(&self) -> ConsumerConfig {
+        ConsumerConfig::new(&self.brokers, &self.group).set("auto.offset.reset", "earliest")
+    }
+
+    /// The settings of a consumer by hand: offsets are stored by the program and committed by
+    /// librdkafka's timer.
+    pub(super) fn client_config(&self) -> ClientConfig {
+        let mut config = ClientConfig::new();
+        config
+            .set("bootstrap.servers", &self.brokers)
+            .set("group.id", &self.group)
+            .set("auto.offset.reset", "earliest")
+            .set("enable.auto.offset.store", "false");
+        config
+    }
+}
+
+impl Ordered {
+    pub(super) fn order(self) -> Order {
+        match self {
+            Self::ByPartition => Order::by_partition(),
+            Self::ByKey => Order::by_key(),
+        }
+    }
+}
+
+impl Threads {
+    pub(super) const ALL: [Self; 2] = [Self::Two, Self::Current];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Current => "current-thread",
+            Self::Two => "2 workers",
+        }
+    }
+
+    pub(super) fn runtime(self) -> Result<Runtime, BoxError> {
+        let mut builder = match self {
+            Self::Current => Builder::new_current_thread(),
+            Self::Two => Builder::new_multi_thread(),
+        };
+        if matches!(self, Self::Two) {
+            builder.worker_threads(2);
+        }
+        Ok(builder.enable_all().build()?)
+    }
+}

@@ -1,0 +1,138 @@
+//! The topics, and how they are filled.
+
+use std::time::Duration;
+
+use campanile::BoxError;
+use campanile_test::KafkaServer;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::message::{Header, OwnedHeaders};
+use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer, ThreadedProducer};
+
+/// The header with the idempotency key.
+pub(super) const KEY_HEADER: &str = "idempotency-key";
+
+/// The records of this many keys are in their order.
+const KEYS: u64 = 1_000;
+
+/// How long the brokers may take for what is buffered.
+const FLUSH: Duration = Duration::from_secs(120);
+
+/// A topic, filled once and read by all.
+pub(super) struct Topic {
+    pub(super) name: &'static str,
+    pub(super) partitions: i32,
+    pub(super) records: u64,
+    /// The bytes of a value.
+    pub(super) value: usize,
+    /// The size of the producer's batches, in bytes. Without one the records of all partitions are
+    /// produced by turns, and the batches are as they come.
+    pub(super) batch: Option<usize>,
+    /// Whether each record has an idempotency key. Then 5 % are exact duplicates.
+    pub(super) keyed: bool,
+}
+
+impl Topic {
+    /// Creates and fills it.
+    pub(super) fn fill(&self, kafka: &KafkaServer) -> Result<(), BoxError> {
+        let largest = (self.value + 64 * 1024).max(1024 * 1024).to_string();
+        kafka.create_topic(self.name, self.partitions, &[("max.message.bytes", &largest)])?;
+        let producer = self.producer(&kafka.bootstrap(), &largest)?;
+        let value = vec![b'x'; self.value];
+        if self.batch.is_none() {
+            (0..self.records).try_for_each(|number| self.send(&producer, number, &value))?;
+        } else {
+            // A partition after the other, so that its batches are full.
+            for partition in 0..self.partitions {
+                let of_partition = (0..self.records).filter(|&n| self.partition(n) == partition);
+                of_partition.into_iter().try_for_each(|n| self.send(&producer, n, &value))?;
+            }
+        }
+        producer.flush(FLUSH)?;
+        self.check(&producer)
+    }
+
+    fn producer(&self, bootstrap: &str, largest: &str) -> Result<Filler, KafkaError> {
+        let mut config = rdkafka::ClientConfig::new();
+        config
+            .set("bootstrap.servers", bootstrap)
+            .set("enable.idempotence", "true")
+            .set("message.max.bytes", largest)
+            .set("queue.buffering.max.kbytes", "65536")
+            .set("topic.metadata.propagation.max.ms", "30000");
+        if let Some(batch) = self.batch {
+            config
+                .set("batch.size", batch.to_string())
+                .set("batch.num.messages", "100000")
+                .set("linger.ms", "1000");
+        }
+        config.create()
+    }
+
+    fn send(&self, producer: &Filler, number: u64, value: &[u8]) -> Result<(), KafkaError> {
+        let number = self.original(number);
+        let key = format!("key-{:04}", self.key(number));
+        let mut record =
+            BaseRecord::to(self.name).partition(self.partition(number)).key(&key).payload(value);
+        if self.keyed {
+            let value = idempotency_key(number);
+            let header = Header { key: KEY_HEADER, value: Some(&value) };
+            record = record.headers(OwnedHeaders::new_with_capacity(1).insert(header));
+        }
+        loop {
+            match producer.send(record) {
+                Ok(()) => return Ok(()),
+                Err((KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull), back)) => {
+                    std::thread::sleep(Duration::from_millis(1));
+                    record = back;
+                }
+                Err((error, _)) => return Err(error),
+            }
+        }
+    }
+
+    /// Whether the brokers have every record.
+    fn check(&self, producer: &Filler) -> Result<(), BoxError> {
+        let mut there = 0;
+        for partition in 0..self.partitions {
+            let (low, high) = producer.client().fetch_watermarks(self.name, partition, FLUSH)?;
+            there += high - low;
+        }
+        if there as u64 != self.records {
+            return Err(format!("{} has {there} of {} records", self.name, self.records).into());
+        }
+        Ok(())
+    }
+
+    /// The number of the record of which this is a duplicate, else its own.
+    fn original(&self, number: u64) -> u64 {
+        // 1 015 is 15 modulo 20, so the original is no duplicate itself.
+        if self.keyed && number % 20 == 19 {
+            number.checked_sub(1_015).unwrap_or(number)
+        } else {
+            number
+        }
+    }
+
+    /// The record key of an original.
+    fn key(&self, number: u64) -> u64 {
+        // Fibonacci hashing: keys come in no order.
+        (number.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) % KEYS
+    }
+
+    /// The partition of a record.
+    fn partition(&self, number: u64) -> i32 {
+        let partitions = self.partitions as u64;
+        if self.keyed {
+            (self.key(self.original(number)) % partitions) as i32
+        } else {
+            (number % partitions) as i32
+        }
+    }
+}
+
+type Filler = ThreadedProducer<DefaultProducerContext>;
+
+/// The idempotency key of the record with this number, which it ends in.
+pub(super) fn idempotency_key(number: u64) -> String {
+    format!("payments/2f1c7a54-9d0e-4b7c-8a41/{number:012}")
+}

@@ -1,0 +1,54 @@
+//! What this process has used so far.
+
+use std::fs;
+use std::time::Duration;
+
+use campanile::Clock;
+use rustix::time::{ClockId, clock_gettime};
+
+/// A reading of the clock, the processor time, and the waits of all threads.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Usage {
+    pub(super) at: Duration,
+    /// User and system time of the process.
+    pub(super) cpu: Duration,
+    /// Voluntary context switches: each is a wait that a wake-up ends.
+    pub(super) waits: u64,
+}
+
+impl Usage {
+    pub(super) fn now() -> Self {
+        let cpu = clock_gettime(ClockId::ProcessCPUTime);
+        Self {
+            at: Clock::boot().now(),
+            cpu: Duration::new(cpu.tv_sec.unsigned_abs(), cpu.tv_nsec.unsigned_abs() as u32),
+            waits: waits(),
+        }
+    }
+}
+
+/// The resident memory, in bytes.
+pub(super) fn resident() -> u64 {
+    1024 * field("/proc/self/status", "VmRSS:")
+}
+
+/// The most resident memory that there ever was, in bytes.
+pub(super) fn peak() -> u64 {
+    1024 * field("/proc/self/status", "VmHWM:")
+}
+
+/// Those of the threads that live: no contestant ends one while it is measured.
+fn waits() -> u64 {
+    let Ok(threads) = fs::read_dir("/proc/self/task") else { return 0 };
+    threads
+        .flatten()
+        .map(|thread| field(thread.path().join("status"), "voluntary_ctxt_switches:"))
+        .sum()
+}
+
+/// A number of a `status` file, or 0 where there is none.
+fn field(file: impl AsRef<std::path::Path>, name: &str) -> u64 {
+    let status = fs::read_to_string(file).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
+    line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+}
