@@ -50,8 +50,12 @@ pub(super) async fn stalled(task: &Task) -> Result<Measured, BoxError> {
 }
 
 pub(super) fn bare(task: &Task) -> Result<Measured, BoxError> {
-    let consumer: BaseConsumer =
-        task.client_config().set("enable.auto.commit", "false").create()?;
+    let consumer: BaseConsumer = task
+        .client_config()
+        .set("enable.auto.commit", "false")
+        // By default a full queue stops the fetches of a partition for a second.
+        .set("fetch.queue.backoff.ms", "5")
+        .create()?;
     let tally = Tally::new(task);
     consumer.subscribe(&[&task.topic])?;
     while !tally.has_ended() {

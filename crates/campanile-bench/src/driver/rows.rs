@@ -44,7 +44,7 @@ const PAYMENTS: Topic = Topic {
 
 const SIXTY: Topic = Topic { partitions: 60, records: 500_000, ..PAYMENTS };
 
-const NO_OP: Topic = Topic { records: 1_000_000, keyed: false, ..PAYMENTS };
+const NO_OP: Topic = Topic { records: 2_000_000, keyed: false, ..PAYMENTS };
 
 fn by_partition_6(report: &mut Report, stage: &mut Stage) -> Result<(), BoxError> {
     let goals = Goals { rate: Some(Goal::AtLeast(1.2)), ..Goals::default() };

@@ -121,7 +121,7 @@ impl Tally {
 
     fn result(&self) -> Measured {
         let records = self.done.load(Relaxed);
-        let (last, each) = (Usage::now(), records as f64);
+        let (last, each) = (Usage::now(), records.max(1) as f64);
         let first = self.first.get().copied().unwrap_or(last);
         Measured {
             records,

@@ -133,6 +133,9 @@ impl fmt::Display for Comparison {
         write!(f, "; wake-ups {:.2} / {:.2}", ours.wake_ups, theirs.wake_ups)?;
         write!(f, "; RSS over idle {:.0} / {:.0} MiB", ours.rss_mib, theirs.rss_mib)?;
         outcome(f, self.goals.rss, ours.rss_mib)?;
+        if ours.handled + ours.duplicates == 0.0 {
+            return Ok(());
+        }
         for (which, of) in [("ours", ours), ("theirs", theirs)] {
             write!(f, "; {which}: {} handled, {} duplicates", of.handled, of.duplicates)?;
             write!(f, ", {} repeated, {} reordered", of.repeated, of.reordered)?;
