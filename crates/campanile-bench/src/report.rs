@@ -11,6 +11,8 @@ pub(crate) use self::comparison::{Comparison, Goals};
 
 /// Rows of results, printed as a table and written as JSON, one object a line.
 pub(crate) struct Report {
+    /// What the machine did before: other work takes from each contestant, but not alike.
+    load: String,
     rows: Vec<Row>,
     comparisons: Vec<Comparison>,
 }
@@ -53,7 +55,7 @@ impl Serialize for Goal {
 
 impl Report {
     pub(crate) fn new() -> Self {
-        Self { rows: Vec::new(), comparisons: Vec::new() }
+        Self { load: load(), rows: Vec::new(), comparisons: Vec::new() }
     }
 
     pub(crate) fn add(&mut self, row: Row) {
@@ -167,7 +169,7 @@ impl fmt::Display for Goal {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "\n{}", machine())?;
+        writeln!(f, "\n{}, load average {} before and {} after", machine(), self.load, load())?;
         writeln!(
             f,
             "{:<6} {:<46} {:>9} {:>9} {:>9} {:<9} {:>9} {:<44} {:>9} {:>9} {:>9}",
@@ -201,4 +203,10 @@ fn machine() -> String {
         .map_or("an unknown processor", |(_, model)| model);
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     format!("on {cores} cores of {model}")
+}
+
+/// The number of threads that ran or wanted to, on average over the last minute.
+fn load() -> String {
+    let loads = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    loads.split(' ').next().filter(|load| !load.is_empty()).unwrap_or("unknown").to_owned()
 }
