@@ -6,23 +6,27 @@ mod gate;
 mod install;
 #[path = "../../crates/campanile-test/src/kafka/libs.rs"]
 mod libs;
+mod libtest;
 #[path = "../../crates/campanile-test/src/postgres/folder.rs"]
 mod postgres;
 mod progress;
 mod promises;
 mod soak;
+mod supervise;
 
 use progress::Progress;
 use std::env;
 use std::ffi::OsString;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
+use std::time::Duration;
 
 const USAGE: &str = "\
 cargo xtask <command>
 
   test      all that must hold: installs what is missing, then runs fmt, clippy, the documentation,
-            every test and every example, and looks whether each test that the documents name
-            ran and passed. CI runs this.
+            every test and every example, and checks that each test that the documents name ran and
+            passed. A test binary that runs for 10 minutes, or an example for 5, is killed with its
+            servers and fails, and the tests that were running are printed. CI runs this.
   install   only installs what is missing: Redis, Postgres, Java, Maven and C tools by apt-get (as
             root; else it names the command), and Apache Kafka's jars by Maven into a cache folder.
   servers [--kafka-port PORT] [--redis-port PORT] [--postgres-port PORT]
@@ -33,13 +37,14 @@ cargo xtask <command>
   soak [redis|postgres|driver]
             the long variants of the tests, in release mode: all, or those of Redis and its storms, or
             those of the Postgres store, or the storms of the consumer driver. The last line counts the
-            storms, their records, the keys that ran twice and the violations. The environment
-            variables CAMPANILE_DIFFERENTIAL_OPS (1000000),
-            CAMPANILE_SIMULATION_CASES (5000), PROPTEST_CASES (5000), CAMPANILE_DURABILITY_ROUNDS (20),
-            CAMPANILE_STORM_RECORDS (20000), CAMPANILE_STORM_ROUNDS (3),
-            CAMPANILE_STORM_BACKLOG_MIB (1024), and for the driver CAMPANILE_REBALANCE_RECORDS (200000),
-            _MEMBERS (8), _PAUSE_MS (4000), _KILLS (50), _STOPS (10), _OUTAGES (10), _SHUTDOWNS (300)
-            and _BACKLOG_MIB (2048) say how long.
+            storms, their records, the keys that ran twice and the violations. A test binary that runs
+            for 12 hours is killed and fails. The environment variables CAMPANILE_DIFFERENTIAL_OPS
+            (1000000), CAMPANILE_SIMULATION_CASES (5000), PROPTEST_CASES (5000),
+            CAMPANILE_DURABILITY_ROUNDS (20), CAMPANILE_STORM_RECORDS (20000), _ROUNDS (3) and
+            _BACKLOG_MIB (1024), CAMPANILE_INBOX_RECORDS (20000), _KILLS (30) and _TERMINATIONS (10),
+            and for the driver CAMPANILE_REBALANCE_RECORDS (200000), _MEMBERS (8), _PAUSE_MS (4000),
+            _KILLS (50), _STOPS (10), _OUTAGES (10), _SHUTDOWNS (300) and _BACKLOG_MIB (2048), and
+            CAMPANILE_TRANSACTION_RECORDS (200000) and _KILLS (100) say how long.
 
 Environment: CAMPANILE_CACHE is the cache folder instead of ~/.cache/campanile, and
 CAMPANILE_KAFKA_LIBS a folder of Kafka's jars to be used instead of fetching them.";
@@ -51,6 +56,9 @@ fn main() -> ExitCode {
     let mut args = env::args_os().skip(1);
     let command = args.next().unwrap_or_default();
     let rest: Vec<OsString> = args.collect();
+    if command == progress::SUPERVISE {
+        return supervise(&rest);
+    }
     let progress = Progress::start();
     let result = match (command.to_str(), rest.is_empty()) {
         (Some("test"), true) => gate::test(&progress).map(done),
@@ -77,6 +85,25 @@ fn main() -> ExitCode {
         }
         Err(error) => {
             progress.step(&format!("failed: {error}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// `supervise SECONDS PROGRAM ARGS`: cargo starts test binaries and examples by this.
+fn supervise(args: &[OsString]) -> ExitCode {
+    let seconds = args.first().and_then(|seconds| seconds.to_str()?.parse().ok());
+    let (Some(seconds), Some(program)) = (seconds, args.get(1)) else {
+        eprintln!("{USAGE}");
+        return ExitCode::from(2);
+    };
+    let name = program.to_string_lossy();
+    let mut command = Command::new(program);
+    command.args(&args[2..]);
+    match supervise::run(&mut command, Duration::from_secs(seconds), &name) {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            eprintln!("error: {name} cannot be run: {error}");
             ExitCode::FAILURE
         }
     }

@@ -1,27 +1,47 @@
 use crate::Result;
+use crate::supervise::{supervise, timed_out};
+use std::cell::RefCell;
 use std::env;
-use std::io::{self, BufRead, BufReader, Write};
+use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus, Stdio};
-use std::time::Instant;
+use std::process::{Command, ExitStatus};
+use std::time::{Duration, Instant};
 
-/// Tells what is done, and when it began.
+/// The command by which cargo starts a binary through this program; see [`cargo_with_deadline`].
+pub(crate) const SUPERVISE: &str = "supervise";
+
+/// Cargo's argument for a setting.
+const CONFIG: &str = "--config";
+
+/// Shows what is done, when it began, and how long each phase took.
 pub(crate) struct Progress {
     start: Instant,
+    phases: RefCell<Vec<(&'static str, Duration)>>,
 }
 
 impl Progress {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "the time shown to who waits; no lock depends on it"
-    )]
     pub(crate) fn start() -> Self {
-        Self { start: Instant::now() }
+        Self { start: now(), phases: RefCell::default() }
     }
 
     /// Shows what comes next, and the time since the start.
     pub(crate) fn step(&self, what: &str) {
         eprintln!("[{:6.1} s] {what}", self.start.elapsed().as_secs_f64());
+    }
+
+    /// Runs a phase and keeps how long it took, also when it fails.
+    pub(crate) fn phase<T>(&self, name: &'static str, run: impl FnOnce() -> T) -> T {
+        let start = now();
+        let result = run();
+        self.phases.borrow_mut().push((name, start.elapsed()));
+        result
+    }
+
+    /// Shows how long each phase took.
+    pub(crate) fn show_phases(&self) {
+        for (name, took) in &*self.phases.borrow() {
+            eprintln!("{:8.1} s  {name}", took.as_secs_f64());
+        }
     }
 
     /// Shows a command and runs it; its output goes where ours goes.
@@ -33,32 +53,34 @@ impl Progress {
         succeeded(&shown, status)
     }
 
-    /// The same, and gives the lines of its standard output, which are shown as they come, and how it
-    /// ended.
-    pub(crate) fn run_and_listen(&self, command: &mut Command) -> Result<(Vec<String>, Result)> {
+    /// Shows a command and runs it for at most `deadline`. Returns the lines of its standard output,
+    /// which are shown as they come, and how it ended.
+    pub(crate) fn run_and_collect(
+        &self,
+        command: &mut Command,
+        deadline: Duration,
+    ) -> Result<(Vec<String>, Result)> {
         let shown = show(command);
         self.step(&shown);
-        let mut child = command
-            .stdout(Stdio::piped())
-            .spawn()
+        let finished = supervise(command, deadline, &mut io::stdout())
             .map_err(|error| format!("`{shown}` cannot be run: {error}"))?;
-        let output = BufReader::new(child.stdout.take().expect("it is piped"));
-        let lines = listen(output, &mut io::stdout())?;
-        let ended = succeeded(&shown, child.wait()?);
-        Ok((lines, ended))
+        let result = match finished.status {
+            Some(status) => succeeded(&shown, status),
+            None => {
+                Err(timed_out(command, deadline, &format!("`{shown}`"), &finished.lines).into())
+            }
+        };
+        Ok((finished.lines, result))
     }
 }
 
-/// Shows each line when it comes, and gives all of them.
-fn listen(mut output: impl BufRead, shown: &mut impl Write) -> io::Result<Vec<String>> {
-    let (mut lines, mut line) = (Vec::new(), Vec::new());
-    while output.read_until(b'\n', &mut line)? > 0 {
-        shown.write_all(&line)?;
-        shown.flush()?;
-        lines.push(String::from_utf8_lossy(&line).trim_end().to_owned());
-        line.clear();
-    }
-    Ok(lines)
+/// The monotonic clock.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "deadlines of programs, and times that are shown; no lock depends on them"
+)]
+pub(crate) fn now() -> Instant {
+    Instant::now()
 }
 
 fn succeeded(shown: &str, status: ExitStatus) -> Result {
@@ -70,6 +92,23 @@ pub(crate) fn cargo() -> Command {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(root());
     cargo
+}
+
+/// Cargo, with this program as the runner of every binary that it starts: each has the deadline.
+///
+/// So folders and environment are cargo's own. The runner is given by an argument because a variable
+/// of the environment would reach what the tests themselves build by cargo.
+pub(crate) fn cargo_with_deadline(deadline: Duration) -> Result<Command> {
+    let runner = env::current_exe()?;
+    let runner = runner.to_str().ok_or("the path of this program is not UTF-8")?;
+    let mut cargo = cargo();
+    cargo.args([CONFIG, &runner_config(runner, deadline)]);
+    Ok(cargo)
+}
+
+fn runner_config(runner: &str, deadline: Duration) -> String {
+    let seconds = deadline.as_secs();
+    format!("target.'cfg(all())'.runner=[{runner:?}, '{SUPERVISE}', '{seconds}']")
 }
 
 /// The root of the workspace: cargo says where it has started us. We may have been compiled in another
@@ -95,7 +134,15 @@ fn show(command: &Command) -> String {
         }
     }
     words.push(name.to_string_lossy().into_owned());
-    words.extend(command.get_args().map(|arg| arg.to_string_lossy().into()));
+    let mut args = command.get_args();
+    while let Some(arg) = args.next() {
+        if arg == CONFIG {
+            // The runner: whoever repeats the command needs none.
+            args.next();
+        } else {
+            words.push(arg.to_string_lossy().into_owned());
+        }
+    }
     words.join(" ")
 }
 
@@ -104,19 +151,41 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_listened_to_is_shown_as_it_is_and_given_line_by_line() {
-        let output: &[u8] = b"one\r\n\xfftwo\n\nlast";
-        let mut shown = Vec::new();
-        let lines = listen(output, &mut shown).expect("nothing fails");
-        assert_eq!(shown, output);
-        assert_eq!(lines, ["one", "\u{fffd}two", "", "last"]);
+    fn command_that_fails_keeps_its_output() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo one; exit 1"]);
+        let (lines, ended) =
+            Progress::start().run_and_collect(&mut command, Duration::from_secs(60)).unwrap();
+        assert_eq!(lines, ["one"]);
+        assert_eq!(
+            ended.unwrap_err().to_string(),
+            "`sh -c echo one; exit 1` ended with exit status: 1"
+        );
     }
 
     #[test]
-    fn a_command_that_fails_says_how_although_it_was_listened_to() {
-        let mut command = Command::new("false");
-        let (_, ended) = Progress::start().run_and_listen(&mut command).expect("it runs");
-        let error = ended.expect_err("it fails").to_string();
-        assert_eq!(error, "`false` ended with exit status: 1");
+    fn command_that_hangs_fails_and_keeps_its_output() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo one; sleep 600"]);
+        let (lines, ended) =
+            Progress::start().run_and_collect(&mut command, Duration::from_secs(1)).unwrap();
+        assert_eq!(lines, ["one"]);
+        let error = ended.unwrap_err().to_string();
+        assert!(error.starts_with("`sh -c echo one; sleep 600` did not finish"), "{error}");
+    }
+
+    #[test]
+    fn runner_is_not_shown() {
+        let mut command = Command::new("/bin/cargo");
+        command.args([CONFIG, "x.y=1", "test", "--workspace"]).env("A", "b c");
+        assert_eq!(show(&command), "A='b c' cargo test --workspace");
+    }
+
+    #[test]
+    fn runner_is_an_array_of_the_configuration() {
+        assert_eq!(
+            runner_config("/a folder/xtask", Duration::from_secs(600)),
+            r#"target.'cfg(all())'.runner=["/a folder/xtask", 'supervise', '600']"#
+        );
     }
 }

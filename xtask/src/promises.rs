@@ -1,5 +1,5 @@
-use crate::Result;
 use crate::progress::{Progress, root};
+use crate::{Result, libtest};
 use std::fs;
 
 /// The documents that say which test shows what.
@@ -68,10 +68,9 @@ fn open(line: &str) -> Option<&str> {
     last.trim_start().starts_with("open").then_some(row.trim())
 }
 
-/// The name of a test without its modules, and what came of it.
+/// The name of a test without its modules, and its result.
 fn ended(line: &str) -> Option<(&str, &str)> {
-    let (name, result) = line.trim_end().strip_prefix("test ")?.split_once(" ... ")?;
-    let name = name.strip_suffix(" - should panic").unwrap_or(name);
+    let (name, result) = libtest::result(line)?;
     Some((name.rsplit("::").next()?, result))
 }
 

@@ -1,9 +1,10 @@
 use crate::Result;
 use crate::install::install;
-use crate::progress::{Progress, cargo};
+use crate::progress::{Progress, cargo_with_deadline};
 use std::collections::BTreeMap;
 use std::env;
 use std::fmt;
+use std::time::Duration;
 
 /// Tests that have a long variant.
 pub(crate) struct Soak {
@@ -54,6 +55,12 @@ pub(crate) const DRIVER: Soak = Soak {
     has_storms: true,
 };
 
+/// How long one test binary may take: some times what the longest takes with these lengths.
+const BINARY: Duration = Duration::from_secs(12 * 60 * 60);
+
+/// How long the build and all of them may take.
+const ALL_BINARIES: Duration = Duration::from_secs(48 * 60 * 60);
+
 /// How long they run unless the environment says so.
 const LENGTHS: &[(&str, &str)] = &[
     ("CAMPANILE_DIFFERENTIAL_OPS", "1000000"),
@@ -82,10 +89,14 @@ impl Soak {
     /// Runs them all, whichever fail, and says in one line what came of them.
     pub(crate) fn run(&self, progress: &Progress) -> Result<String> {
         install(progress)?;
-        let mut command = cargo();
+        let mut command = cargo_with_deadline(BINARY)?;
         command.args(["test", "--release", "--no-fail-fast"]);
         for package in self.packages {
             command.args(["--package", package]);
+        }
+        if self.tests.is_empty() {
+            // Not the examples of the documentation, which have no long variants.
+            command.arg("--tests");
         }
         for test in self.tests {
             command.args(["--test", test]);
@@ -99,7 +110,7 @@ impl Soak {
         if self.alone {
             command.args(["--test-threads", "1"]);
         }
-        let (lines, ended) = progress.run_and_listen(&mut command)?;
+        let (lines, ended) = progress.run_and_collect(&mut command, ALL_BINARIES)?;
         let tally = Tally::of(&lines);
         match ended {
             Ok(()) if tally.violations == 0 && (tally.storms > 0) == self.has_storms => {

@@ -1,0 +1,301 @@
+//! Runs programs that might hang.
+
+use crate::libtest;
+use crate::progress::now;
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long the output may still come when the program has exited and its group is killed.
+const DRAIN: Duration = Duration::from_secs(5);
+
+/// How long a test binary may take to list its tests.
+const LIST: Duration = Duration::from_secs(60);
+
+/// How a supervised program ended, and the lines of its standard output.
+#[derive(Debug)]
+pub(crate) struct Finished {
+    /// `None`: the deadline passed, and the program was killed.
+    pub(crate) status: Option<ExitStatus>,
+    pub(crate) lines: Vec<String>,
+}
+
+enum Event {
+    Line(Vec<u8>),
+    Exited(io::Result<ExitStatus>),
+}
+
+/// Runs `command` until it exits or `deadline` passes, then kills what is left of its process group:
+/// a server that a test started and left behind does not outlive it, and cannot keep our output open.
+///
+/// Each line of its standard output is copied to `output` when it comes. Its standard input is empty.
+///
+/// # Errors
+///
+/// When the program cannot be run, or `output` cannot be written.
+pub(crate) fn supervise(
+    command: &mut Command,
+    deadline: Duration,
+    output: &mut impl Write,
+) -> io::Result<Finished> {
+    let end = now() + deadline;
+    let group = Group::start()?;
+    let child =
+        command.process_group(group.id()).stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
+    let events = watch(child);
+    let mut lines = Vec::new();
+    let mut status = next_exit(&events, end, &mut lines, output)?;
+    let timed_out = status.is_none();
+    drop(group);
+    // Both threads end now, unless a process has left the group and holds the output.
+    let drained = now() + DRAIN;
+    while let Some(exited) = next_exit(&events, drained, &mut lines, output)? {
+        status = Some(exited);
+    }
+    Ok(Finished { status: status.filter(|_| !timed_out), lines })
+}
+
+/// Sends the lines of the child's output, and how it exited, from a thread each.
+fn watch(mut child: Child) -> Receiver<Event> {
+    let (sender, events) = mpsc::channel();
+    let mut output = BufReader::new(child.stdout.take().expect("it is piped"));
+    let exits = sender.clone();
+    // Nobody receives any more once `supervise` has returned.
+    thread::spawn(move || {
+        let mut line = Vec::new();
+        while output.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
+            if sender.send(Event::Line(std::mem::take(&mut line))).is_err() {
+                return;
+            }
+        }
+    });
+    thread::spawn(move || {
+        let _ = exits.send(Event::Exited(child.wait()));
+    });
+    events
+}
+
+/// Copies lines until the child exits. Returns `None` at `end`, or when no more events can come.
+fn next_exit(
+    events: &Receiver<Event>,
+    end: Instant,
+    lines: &mut Vec<String>,
+    output: &mut impl Write,
+) -> io::Result<Option<ExitStatus>> {
+    while let Ok(event) = events.recv_timeout(end.saturating_duration_since(now())) {
+        match event {
+            Event::Exited(status) => return status.map(Some),
+            Event::Line(line) => {
+                output.write_all(&line)?;
+                output.flush()?;
+                lines.push(String::from_utf8_lossy(&line).trim_end().to_owned());
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// A process group that is killed when this is dropped, or when this process dies, also by Ctrl-C or
+/// SIGKILL: its leader waits for the end of a pipe that only we hold open.
+struct Group(Child);
+
+impl Group {
+    fn start() -> io::Result<Self> {
+        let leader = Command::new("sh")
+            .args(["-c", "read -r _; kill -KILL 0"])
+            .process_group(0)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()?;
+        Ok(Self(leader))
+    }
+
+    fn id(&self) -> i32 {
+        self.0.id().try_into().expect("a process id is a positive i32")
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        // It kills itself, too.
+        let _ = self.0.wait();
+    }
+}
+
+/// Runs a test binary or an example for cargo, which has set its folder and its environment. Returns
+/// the exit code.
+///
+/// When the deadline passes, the tests that were running are printed.
+pub(crate) fn run(program: &mut Command, deadline: Duration, name: &str) -> io::Result<u8> {
+    let finished = supervise(program, deadline, &mut io::stdout().lock())?;
+    match finished.status {
+        Some(status) => Ok(match status.code() {
+            Some(code) => code.try_into().unwrap_or(u8::MAX),
+            None => {
+                eprintln!("{name}: {status}");
+                101
+            }
+        }),
+        None => {
+            eprintln!("\nerror: {}", timed_out(program, deadline, name, &finished.lines));
+            Ok(124)
+        }
+    }
+}
+
+/// Describes a program that was killed at its deadline: the tests that it has not finished, if it is a
+/// test binary.
+pub(crate) fn timed_out(
+    program: &Command,
+    deadline: Duration,
+    name: &str,
+    lines: &[String],
+) -> String {
+    let mut text = format!(
+        "{name} did not finish within {} s and was killed, with its process group",
+        deadline.as_secs()
+    );
+    let names = if libtest::has_started(lines) { list(program) } else { Ok(Vec::new()) };
+    if let Ok(names) = names
+        && !names.is_empty()
+    {
+        text.push_str(&libtest::describe_unfinished(&names, lines, libtest::threads(program)));
+    }
+    text
+}
+
+/// The tests that a test binary would run with these arguments, in the order in which it starts them.
+fn list(program: &Command) -> io::Result<Vec<String>> {
+    let mut command = Command::new(program.get_program());
+    command.args(program.get_args()).arg("--list").stderr(Stdio::null());
+    if let Some(folder) = program.get_current_dir() {
+        command.current_dir(folder);
+    }
+    let finished = supervise(&mut command, LIST, &mut io::sink())?;
+    Ok(libtest::listed(&finished.lines))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::path::Path;
+
+    const LONG: Duration = Duration::from_secs(60);
+    const SHORT: Duration = Duration::from_millis(500);
+
+    fn sh(script: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        command
+    }
+
+    fn supervised(script: &str, deadline: Duration) -> (Finished, Vec<u8>) {
+        let mut output = Vec::new();
+        let finished = supervise(&mut sh(script), deadline, &mut output).unwrap();
+        (finished, output)
+    }
+
+    /// Waits until no process has this id; a zombie that nobody reaps counts as none.
+    fn is_gone(pid: &str) -> bool {
+        let end = now() + Duration::from_secs(10);
+        while now() < end {
+            let stat = fs::read_to_string(Path::new("/proc").join(pid.trim()).join("stat"));
+            if stat.map_or(true, |stat| stat.contains(") Z ")) {
+                return true;
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        false
+    }
+
+    #[test]
+    fn output_is_copied_as_it_is_and_kept_by_line() {
+        let (finished, output) = supervised(r"printf 'one\r\n\377two\n\nlast'", LONG);
+        assert_eq!(finished.lines, ["one", "\u{fffd}two", "", "last"]);
+        assert_eq!(output, b"one\r\n\xfftwo\n\nlast");
+        assert!(finished.status.unwrap().success());
+    }
+
+    #[test]
+    fn failing_program_keeps_its_exit_code() {
+        let (finished, _) = supervised("echo test a ... FAILED; exit 101", LONG);
+        assert_eq!(finished.status.unwrap().code(), Some(101));
+        assert_eq!(finished.lines, ["test a ... FAILED"]);
+        assert_eq!(run(&mut sh("exit 3"), LONG, "sh").unwrap(), 3);
+        assert_eq!(run(&mut sh("kill -ABRT $$"), LONG, "sh").unwrap(), 101);
+    }
+
+    #[test]
+    fn missing_program_is_an_error() {
+        let mut missing = Command::new("/no/such/program");
+        let error = supervise(&mut missing, LONG, &mut io::sink()).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn hanging_program_is_killed_with_its_children() {
+        let start = now();
+        let (finished, _) = supervised("sleep 600 & echo $!; wait", SHORT);
+        assert!(finished.status.is_none());
+        assert!(start.elapsed() < Duration::from_secs(30));
+        assert!(is_gone(&finished.lines[0]));
+    }
+
+    #[test]
+    fn program_that_closes_its_output_and_hangs_is_killed() {
+        let (finished, _) = supervised("echo $$; exec >&-; sleep 600", SHORT);
+        assert!(finished.status.is_none());
+        assert!(is_gone(&finished.lines[0]));
+    }
+
+    #[test]
+    fn child_left_behind_is_killed_when_its_parent_exits() {
+        // It holds the output, too, which would otherwise never end.
+        let (finished, _) = supervised("sleep 600 & echo $!", LONG);
+        assert!(finished.status.unwrap().success());
+        assert!(is_gone(&finished.lines[0]));
+    }
+
+    #[test]
+    fn group_is_killed_when_its_owner_dies() {
+        let mut group = Group::start().unwrap();
+        let mut child = sh("sleep 600").process_group(group.id()).spawn().unwrap();
+        // What the kernel does to the pipe of a process that dies.
+        drop(group.0.stdin.take());
+        assert!(!child.wait().unwrap().success());
+    }
+
+    #[test]
+    fn tests_that_hang_are_named() {
+        // A test binary with three tests, of which two run at a time and the second hangs.
+        let script =
+            "case \"$*\" in *--list*) printf 'a::one: test\na::two: test\nb::three: test\n\
+                      c::four: test\n\n4 tests, 0 benchmarks\n'; exit;; esac
+                      printf 'running 4 tests\ntest a::one ... ok\ntest b::three ... ok\n'
+                      sleep 600";
+        let mut program = sh(script);
+        program.args(["sh", "--test-threads", "1"]);
+        let finished = supervise(&mut program, SHORT, &mut io::sink()).unwrap();
+        assert!(finished.status.is_none());
+        let text = timed_out(&program, SHORT, "deps/fake", &finished.lines);
+        assert_eq!(
+            text,
+            "deps/fake did not finish within 0 s and was killed, with its process group\n\
+             tests still running:\n    a::two\nnot started yet: 1"
+        );
+    }
+
+    #[test]
+    fn example_that_hangs_is_not_asked_for_tests() {
+        let finished = supervise(&mut sh("echo hi; sleep 600"), SHORT, &mut io::sink()).unwrap();
+        let text = timed_out(&sh("exit 1"), LONG, "quickstart", &finished.lines);
+        assert!(text.ends_with("with its process group"), "{text}");
+        assert_eq!(run(&mut sh("sleep 600"), SHORT, "quickstart").unwrap(), 124);
+    }
+}
