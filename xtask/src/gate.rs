@@ -1,7 +1,7 @@
-use crate::Result;
 use crate::install::install;
 use crate::progress::{Progress, cargo, cargo_with_deadline, root};
 use crate::promises::Promises;
+use crate::{Result, dependencies, features, package};
 use std::fs;
 use std::time::Duration;
 
@@ -28,6 +28,7 @@ pub(crate) fn test(progress: &Progress) -> Result {
 fn phases(progress: &Progress) -> Result {
     progress.phase("install", || install(progress))?;
     progress.phase("format", || progress.run(cargo().args(["fmt", "--all", "--check"])))?;
+    let metadata = progress.phase("dependencies", || dependencies::check(progress))?;
     progress.phase("clippy", || {
         progress.run(
             cargo().args(["clippy", "--workspace", "--all-targets"]).args(["--", "-D", "warnings"]),
@@ -43,6 +44,8 @@ fn phases(progress: &Progress) -> Result {
     promises.check(&output)?;
     progress.phase("documentation's tests", || doctests(progress))?;
     progress.phase("examples", || examples(progress))?;
+    progress.phase("features", || features::check(progress, &metadata))?;
+    progress.phase("packages", || package::check(progress, &metadata))?;
     promises.show(progress);
     Ok(())
 }

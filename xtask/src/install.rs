@@ -9,6 +9,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("cc", "build-essential"),
     ("c++", "build-essential"),
     ("make", "build-essential"),
+    ("pkg-config", "pkg-config"),
     ("openssl", "openssl"),
     ("redis-server", "redis-server"),
     ("java", "default-jre-headless"),
@@ -16,6 +17,9 @@ const PROGRAMS: &[(&str, &str)] = &[
 
 /// Whose programs are not in `PATH` where Debian has them.
 const POSTGRES: (&str, &str) = ("postgres", "postgresql");
+
+/// The headers for the feature `ssl`, which have no program.
+const OPENSSL: &str = "libssl-dev";
 
 /// What only the fetching of jars needs.
 const MAVEN: (&str, &str) = ("mvn", "maven");
@@ -33,6 +37,7 @@ pub(crate) fn install(progress: &Progress) -> Result {
         .chain(postgres::newest().is_none().then_some(&POSTGRES))
         .filter(|(program, _)| !is_installed(program))
         .map(|&(_, package)| package)
+        .chain((!has_openssl()).then_some(OPENSSL))
         .collect();
     packages.dedup();
     if !packages.is_empty() {
@@ -41,7 +46,8 @@ pub(crate) fn install(progress: &Progress) -> Result {
     if fetch {
         fetch::jars(progress, &libs)?;
     }
-    progress.step("Redis, Postgres, Java, C tools and Kafka's jars are there");
+    progress
+        .step("Redis, Postgres, Java, C tools, OpenSSL's headers and Kafka's jars are installed");
     Ok(())
 }
 
@@ -68,6 +74,12 @@ fn apt_get() -> Command {
 fn is_root() -> bool {
     let id = Command::new("id").arg("-u").output();
     id.is_ok_and(|output| output.stdout == b"0\n")
+}
+
+/// Asks as `openssl-sys` does when it is built.
+fn has_openssl() -> bool {
+    let found = Command::new("pkg-config").args(["--exists", "openssl"]).status();
+    found.is_ok_and(|status| status.success()) || env::var_os("OPENSSL_DIR").is_some()
 }
 
 fn is_installed(program: &str) -> bool {

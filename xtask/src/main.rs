@@ -1,12 +1,17 @@
 //! The project's commands: `cargo xtask`.
 
 mod commands;
+mod dependencies;
+mod features;
 mod fetch;
 mod gate;
 mod install;
 #[path = "../../crates/campanile-test/src/kafka/libs.rs"]
 mod libs;
 mod libtest;
+mod license;
+mod metadata;
+mod package;
 #[path = "../../crates/campanile-test/src/postgres/folder.rs"]
 mod postgres;
 mod progress;
@@ -23,12 +28,15 @@ use std::time::Duration;
 const USAGE: &str = "\
 cargo xtask <command>
 
-  test      all that must hold: installs what is missing, then runs fmt, clippy, the documentation,
-            every test and every example, and checks that each test that the documents name ran and
-            passed. A test binary that runs for 10 minutes, or an example for 5, is killed with its
-            servers and fails, and the tests that were running are printed. CI runs this.
-  install   only installs what is missing: Redis, Postgres, Java, Maven and C tools by apt-get (as
-            root; else it names the command), and Apache Kafka's jars by Maven into a cache folder.
+  test      all that must hold: installs what is missing, then checks the format, the dependencies
+            (licence, source, rust-version), clippy, the documentation, every test, every example, each
+            published crate with each of its features alone, and its package; and that each test that
+            the documents name ran and passed. A test binary that runs for 10 minutes, or an example
+            for 5, is killed with its servers and fails, and the tests that were running are printed.
+            At the end it prints how long each of these took. CI runs this.
+  install   only installs what is missing: Redis, Postgres, Java, Maven, C tools and OpenSSL's
+            headers by apt-get (as root; else it names the command), and Apache Kafka's jars by Maven
+            into a cache folder.
   servers [--kafka-port PORT] [--redis-port PORT] [--postgres-port PORT]
             starts Kafka, Redis and Postgres, with Campanile's schema, to play with, until Ctrl-C.
             Their data goes with them.

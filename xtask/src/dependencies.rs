@@ -1,0 +1,140 @@
+use crate::Result;
+use crate::license::is_allowed;
+use crate::metadata::{Metadata, Package};
+use crate::progress::Progress;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The only registry.
+const CRATES_IO: &str = "registry+https://github.com/rust-lang/crates.io-index";
+
+/// Checks every package that is built here or for a user, on any platform:
+///
+/// * its licence is one that we accept, by its manifest. Licences of C code inside a package, such as
+///   librdkafka's, are not looked at.
+/// * it comes from crates.io.
+/// * if it is built for users, its `rust-version` is not newer than ours. A package that states none is
+///   not looked at, and none is built with the old compiler here. Of the standard library our own
+///   code uses only what is old enough, by clippy's `incompatible_msrv`.
+///
+/// Advisories are not looked at: that needs a database of them. Nor does it fail when a package is built
+/// in several versions, which are only shown: others decide about most of them.
+///
+/// `cargo-deny` does as much and more, but brings a git client, an HTTP client and TLS, which would be
+/// built with full link-time optimization before the first test runs.
+pub(crate) fn check(progress: &Progress) -> Result<Metadata> {
+    let metadata = Metadata::read()?;
+    let problems = problems(&metadata);
+    if !problems.is_empty() {
+        return Err(format!("dependencies:\n  {}", problems.join("\n  ")).into());
+    }
+    progress.step(&format!(
+        "{} packages have an accepted licence, source and rust-version; several versions for users: {}",
+        metadata.packages().count(),
+        duplicates(&metadata).join(", ")
+    ));
+    Ok(metadata)
+}
+
+fn problems(metadata: &Metadata) -> Vec<String> {
+    let mut problems: Vec<String> = metadata.packages().filter_map(problem).collect();
+    problems.extend(too_new(metadata));
+    problems
+}
+
+fn problem(package: &Package) -> Option<String> {
+    let Package { name, version, source, license, .. } = package;
+    if source.as_ref().is_some_and(|source| source != CRATES_IO) {
+        return Some(format!("{name} {version} does not come from crates.io"));
+    }
+    match license {
+        None => Some(format!("{name} {version} states no licence")),
+        Some(license) if is_allowed(license) => None,
+        Some(license) => Some(format!("{name} {version} has the licence {license}")),
+    }
+}
+
+/// The packages that are built for users and need a newer compiler than ours do.
+fn too_new(metadata: &Metadata) -> Vec<String> {
+    let ours = metadata.published().filter_map(|package| package.rust_version.as_deref());
+    let Some(oldest) = ours.map(numbers).min() else { return Vec::new() };
+    let newer = metadata.built_for_users().filter_map(|package| {
+        let version = package.rust_version.as_deref()?;
+        let is_newer = numbers(version) > oldest;
+        is_newer.then(|| format!("{} {} needs Rust {version}", package.name, package.version))
+    });
+    newer.collect()
+}
+
+/// `1.88` and `1.88.0` are the same.
+fn numbers(version: &str) -> [u64; 3] {
+    let mut parts = version.split('.').map(|part| part.parse().unwrap_or(u64::MAX));
+    [(); 3].map(|()| parts.next().unwrap_or_default())
+}
+
+/// The packages that are built for users in more than one version.
+fn duplicates(metadata: &Metadata) -> Vec<String> {
+    let mut versions = BTreeMap::<&str, BTreeSet<&str>>::new();
+    for package in metadata.built_for_users() {
+        versions.entry(&package.name).or_default().insert(&package.version);
+    }
+    let several = versions.into_iter().filter(|(_, versions)| versions.len() > 1);
+    several.map(|(name, versions)| format!("{name} ({})", versions.len())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Our library depends on `used`, and for its tests on `tester`.
+    const JSON: &str = r#"{
+        "packages": [
+            {"id": "lib", "name": "lib", "version": "0.1.0", "source": null, "license": "MIT",
+             "publish": null, "rust_version": "1.88", "features": {"default": [], "tls": []}},
+            {"id": "used", "name": "used", "version": "1.0.0", "license": "MIT/Apache-2.0",
+             "source": "registry+https://github.com/rust-lang/crates.io-index",
+             "publish": null, "rust_version": "1.88.0", "features": {}},
+            {"id": "tester", "name": "tester", "version": "2.0.0", "license": "MIT",
+             "source": "registry+https://github.com/rust-lang/crates.io-index",
+             "publish": null, "rust_version": "1.90", "features": {}}
+        ],
+        "resolve": {"nodes": [
+            {"id": "lib", "deps": [
+                {"pkg": "used", "dep_kinds": [{"kind": null}, {"kind": "dev"}]},
+                {"pkg": "tester", "dep_kinds": [{"kind": "dev"}]}
+            ]},
+            {"id": "used", "deps": []},
+            {"id": "tester", "deps": []}
+        ]}
+    }"#;
+
+    fn checked(json: &str) -> String {
+        problems(&Metadata::parse(json.as_bytes()).unwrap()).join("\n")
+    }
+
+    #[test]
+    fn newer_compiler_is_accepted_only_for_tests() {
+        assert_eq!(checked(JSON), "");
+        let newer = JSON.replace("1.88.0", "1.89");
+        assert_eq!(checked(&newer), "used 1.0.0 needs Rust 1.89");
+    }
+
+    #[test]
+    fn other_licence_is_a_problem_wherever_it_is() {
+        let other = JSON.replace("MIT/Apache-2.0", "GPL-3.0-only");
+        assert_eq!(checked(&other), "used 1.0.0 has the licence GPL-3.0-only");
+        let none = JSON.replace(r#""license": "MIT/Apache-2.0""#, r#""license": null"#);
+        assert_eq!(checked(&none), "used 1.0.0 states no licence");
+    }
+
+    #[test]
+    fn other_source_is_a_problem() {
+        let other = JSON.replace("registry+https://github.com/rust-lang/crates.io-index", "git+x");
+        assert!(checked(&other).contains("tester 2.0.0 does not come from crates.io"));
+    }
+
+    #[test]
+    fn versions_are_compared_as_numbers() {
+        assert_eq!(numbers("1.88"), numbers("1.88.0"));
+        assert!(numbers("1.100") > numbers("1.88"));
+    }
+}

@@ -1,0 +1,58 @@
+use crate::Result;
+use crate::metadata::{Metadata, Package};
+use crate::progress::{Progress, cargo};
+
+/// Checks that each published package builds by itself, without warnings: without features, with each
+/// feature alone, with the default ones and with all. The rest of the gate builds the workspace as one,
+/// where each package gets the features that any other asks for, also of its dependencies.
+///
+/// The first time librdkafka is built for each set of its features, which takes minutes; nothing of that
+/// is repeated. Pairs of features are left out: none of ours looks at another.
+pub(crate) fn check(progress: &Progress, metadata: &Metadata) -> Result {
+    for package in metadata.published() {
+        for features in combinations(package) {
+            let mut command = cargo();
+            command.args(["clippy", "--quiet", "-p", &package.name]).args(features);
+            progress.run(command.args(["--", "-D", "warnings"]))?;
+        }
+    }
+    Ok(())
+}
+
+/// The arguments of each combination.
+fn combinations(package: &Package) -> Vec<Vec<&str>> {
+    let mut combinations = vec![vec!["--no-default-features"]];
+    if package.features.is_empty() {
+        return combinations;
+    }
+    let each = package.features.iter();
+    combinations.extend(each.map(|name| vec!["--no-default-features", "--features", name]));
+    combinations.extend([vec![], vec!["--all-features"]]);
+    combinations
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(features: &[&str]) -> Vec<String> {
+        let features = features.iter().map(|&name| name.to_owned()).collect();
+        let package = Package { features, ..Package::default() };
+        combinations(&package).iter().map(|args| args.join(" ")).collect()
+    }
+
+    #[test]
+    fn each_feature_is_built_alone_and_with_all_others() {
+        assert_eq!(shown(&[]), ["--no-default-features"]);
+        assert_eq!(
+            shown(&["ssl", "zstd"]),
+            [
+                "--no-default-features",
+                "--no-default-features --features ssl",
+                "--no-default-features --features zstd",
+                "",
+                "--all-features",
+            ]
+        );
+    }
+}

@@ -1,0 +1,90 @@
+/// The licences that we accept: none of them asks more of a user than a notice.
+const ALLOWED: &[&str] =
+    &["MIT", "Apache-2.0", "BSD-3-Clause", "BSL-1.0", "ISC", "Unicode-3.0", "Zlib"];
+
+/// Whether a package with this SPDX expression may be used. The `/` of old manifests is an `OR`; an
+/// exception (`WITH`) only permits more.
+pub(crate) fn is_allowed(expression: &str) -> bool {
+    let spaced = expression.replace('(', " ( ").replace(')', " ) ").replace('/', " OR ");
+    let words: Vec<&str> = spaced.split_whitespace().collect();
+    let mut words = words.as_slice();
+    any(&mut words) == Some(true) && words.is_empty()
+}
+
+/// `a OR b`. `None`: the expression cannot be read.
+fn any(words: &mut &[&str]) -> Option<bool> {
+    let mut allowed = all(words)?;
+    while next_is(words, "OR") {
+        allowed |= all(words)?;
+    }
+    Some(allowed)
+}
+
+/// `a AND b`, which binds closer.
+fn all(words: &mut &[&str]) -> Option<bool> {
+    let mut allowed = one(words)?;
+    while next_is(words, "AND") {
+        allowed &= one(words)?;
+    }
+    Some(allowed)
+}
+
+/// One licence, with an exception or without, or an expression in parentheses.
+fn one(words: &mut &[&str]) -> Option<bool> {
+    if next_is(words, "(") {
+        let allowed = any(words)?;
+        return next_is(words, ")").then_some(allowed);
+    }
+    let name = take(words)?;
+    if next_is(words, "WITH") {
+        take(words)?;
+    }
+    Some(ALLOWED.contains(&name))
+}
+
+fn take<'a>(words: &mut &[&'a str]) -> Option<&'a str> {
+    let (first, rest) = words.split_first()?;
+    *words = rest;
+    Some(first)
+}
+
+fn next_is(words: &mut &[&str], word: &str) -> bool {
+    let found = words.first() == Some(&word);
+    if found {
+        *words = &words[1..];
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_alternative_is_enough_and_all_conditions_count() {
+        for expression in [
+            "MIT",
+            "GPL-2.0 OR MIT",
+            "MIT/GPL-2.0",
+            "Apache-2.0 WITH LLVM-exception",
+            "(MIT OR GPL-2.0) AND Unicode-3.0",
+            "GPL-2.0 AND ISC OR Zlib",
+        ] {
+            assert!(is_allowed(expression), "{expression}");
+        }
+        for expression in [
+            "GPL-2.0",
+            "",
+            "MIT AND GPL-2.0",
+            "(MIT OR ISC) AND GPL-2.0",
+            "GPL-2.0 WITH Classpath-exception-2.0",
+            "MIT OR",
+            "(MIT",
+            "MIT)",
+            "MIT ISC",
+            "mit",
+        ] {
+            assert!(!is_allowed(expression), "{expression}");
+        }
+    }
+}
