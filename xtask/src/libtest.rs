@@ -19,6 +19,12 @@ pub(crate) fn has_started(lines: &[String]) -> bool {
     })
 }
 
+/// Whether the harness came to its end. A test that calls `exit` ends the process, perhaps with success,
+/// and the tests after it do not run.
+pub(crate) fn has_finished(lines: &[String]) -> bool {
+    lines.iter().any(|line| line.starts_with("test result: "))
+}
+
 /// The tests that `--list` prints, in the order in which they are started.
 pub(crate) fn listed(lines: &[String]) -> Vec<String> {
     let names = lines.iter().filter_map(|line| line.strip_suffix(": test"));
@@ -102,6 +108,12 @@ mod tests {
         assert!(has_started(&lines("\nrunning 12 tests\n")));
         assert!(has_started(&lines("running 1 test")));
         assert!(!has_started(&lines("running the tests\nrunning 3 servers")));
+    }
+
+    #[test]
+    fn harness_has_finished_with_its_summary() {
+        assert!(has_finished(&lines("test a ... ok\n\ntest result: ok. 1 passed")));
+        assert!(!has_finished(&lines("running 2 tests\ntest a ... ok")));
     }
 
     #[test]

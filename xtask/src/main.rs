@@ -22,6 +22,7 @@ mod supervise;
 use progress::Progress;
 use std::env;
 use std::ffi::OsString;
+use std::io;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
@@ -108,7 +109,7 @@ fn supervise(args: &[OsString]) -> ExitCode {
     let name = program.to_string_lossy();
     let mut command = Command::new(program);
     command.args(&args[2..]);
-    match supervise::run(&mut command, Duration::from_secs(seconds), &name) {
+    match supervise::run(&mut command, Duration::from_secs(seconds), &name, &mut io::stdout()) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
             eprintln!("error: {name} cannot be run: {error}");

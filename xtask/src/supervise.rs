@@ -15,6 +15,12 @@ const DRAIN: Duration = Duration::from_secs(5);
 /// How long a test binary may take to list its tests.
 const LIST: Duration = Duration::from_secs(60);
 
+/// The exit code of a test binary with a failed test.
+const FAILED: u8 = 101;
+
+/// The exit code of `timeout` when the time is over.
+const TIMED_OUT: u8 = 124;
+
 /// How a supervised program ended, and the lines of its standard output.
 #[derive(Debug)]
 pub(crate) struct Finished {
@@ -131,21 +137,27 @@ impl Drop for Group {
 /// the exit code.
 ///
 /// When the deadline passes, the tests that were running are printed.
-pub(crate) fn run(program: &mut Command, deadline: Duration, name: &str) -> io::Result<u8> {
-    let finished = supervise(program, deadline, &mut io::stdout().lock())?;
-    match finished.status {
-        Some(status) => Ok(match status.code() {
-            Some(code) => code.try_into().unwrap_or(u8::MAX),
-            None => {
-                eprintln!("{name}: {status}");
-                101
-            }
-        }),
-        None => {
-            eprintln!("\nerror: {}", timed_out(program, deadline, name, &finished.lines));
-            Ok(124)
-        }
+pub(crate) fn run(
+    program: &mut Command,
+    deadline: Duration,
+    name: &str,
+    output: &mut impl Write,
+) -> io::Result<u8> {
+    let finished = supervise(program, deadline, output)?;
+    let lines = &finished.lines;
+    let Some(status) = finished.status else {
+        eprintln!("\nerror: {}", timed_out(program, deadline, name, lines));
+        return Ok(TIMED_OUT);
+    };
+    if status.success() && libtest::has_started(lines) && !libtest::has_finished(lines) {
+        eprintln!("\nerror: {name} exited before all of its tests had run");
+        return Ok(FAILED);
     }
+    let Some(code) = status.code() else {
+        eprintln!("\nerror: {name}: {status}");
+        return Ok(FAILED);
+    };
+    Ok(code.try_into().unwrap_or(FAILED))
 }
 
 /// Describes a program that was killed at its deadline: the tests that it has not finished, if it is a
@@ -201,6 +213,10 @@ mod tests {
         (finished, output)
     }
 
+    fn exit_code(script: &str, deadline: Duration) -> u8 {
+        run(&mut sh(script), deadline, "fake", &mut io::sink()).unwrap()
+    }
+
     /// Waits until no process has this id; a zombie that nobody reaps counts as none.
     fn is_gone(pid: &str) -> bool {
         let end = now() + Duration::from_secs(10);
@@ -227,8 +243,17 @@ mod tests {
         let (finished, _) = supervised("echo test a ... FAILED; exit 101", LONG);
         assert_eq!(finished.status.unwrap().code(), Some(101));
         assert_eq!(finished.lines, ["test a ... FAILED"]);
-        assert_eq!(run(&mut sh("exit 3"), LONG, "sh").unwrap(), 3);
-        assert_eq!(run(&mut sh("kill -ABRT $$"), LONG, "sh").unwrap(), 101);
+        assert_eq!(exit_code("exit 3", LONG), 3);
+        assert_eq!(exit_code("kill -ABRT $$", LONG), 101);
+    }
+
+    #[test]
+    fn test_binary_that_exits_before_its_end_fails() {
+        let script = "echo running 2 tests; echo test a ... ok";
+        assert_eq!(exit_code(script, LONG), 101);
+        let complete = format!("{script}; echo test b ... ok; echo test result: ok. 2 passed");
+        assert_eq!(exit_code(&complete, LONG), 0);
+        assert_eq!(exit_code("echo no tests", LONG), 0);
     }
 
     #[test]
@@ -296,6 +321,6 @@ mod tests {
         let finished = supervise(&mut sh("echo hi; sleep 600"), SHORT, &mut io::sink()).unwrap();
         let text = timed_out(&sh("exit 1"), LONG, "quickstart", &finished.lines);
         assert!(text.ends_with("with its process group"), "{text}");
-        assert_eq!(run(&mut sh("sleep 600"), SHORT, "quickstart").unwrap(), 124);
+        assert_eq!(exit_code("sleep 600", SHORT), 124);
     }
 }
