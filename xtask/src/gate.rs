@@ -5,7 +5,8 @@ use crate::{Result, dependencies, features, package};
 use std::fs;
 use std::time::Duration;
 
-/// How long one test binary may take: several times what the slowest takes on two busy cores.
+/// How long one test binary may take. The slowest ends well before that on two cores that have several
+/// times as much else to do.
 const TEST_BINARY: Duration = Duration::from_secs(10 * 60);
 
 /// How long the tests of the documentation may take, all of them; they are built meanwhile.
