@@ -334,9 +334,10 @@ async fn a_layer_whose_locks_are_elsewhere_is_refused() {
 
 #[tokio::test]
 async fn a_handler_for_which_no_connection_comes_free_hands_its_attempt_back() {
-    let world = World::new()
-        .await
-        .with(|inbox| inbox.with_connections(1).unwrap().with_max_wait(Duration::from_millis(50)));
+    // The first one opens a connection in that time, also on a busy machine.
+    let max_wait = Duration::from_secs(3);
+    let world =
+        World::new().await.with(|inbox| inbox.with_connections(1).unwrap().with_max_wait(max_wait));
     let (began, go_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let signals = (began.clone(), go_on.clone());
     let service = world.layer().layer(service_fn(move |request| {
@@ -347,8 +348,11 @@ async fn a_handler_for_which_no_connection_comes_free_hands_its_attempt_back() {
             book(request).await
         }
     }));
-    let first = tokio::spawn(service.oneshot(request("b-1")));
-    began.notified().await;
+    let mut first = tokio::spawn(service.oneshot(request("b-1")));
+    tokio::select! {
+        () = began.notified() => {}
+        ended = &mut first => panic!("its handler was not run: {ended:?}"),
+    }
     let error = world.run(service_fn(book), "b-2").await.unwrap_err();
     let told = campanile_core::error::sources(&*error).map(ToString::to_string);
     let told: Vec<_> = told.collect();
