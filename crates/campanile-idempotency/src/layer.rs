@@ -268,6 +268,10 @@ impl<E, C> IdempotencyLayer<E, C> {
     /// Lets a request through without a lock when the store is unavailable and this says so; the
     /// answer is then [`Unguarded`](campanile_core::Outcome::Unguarded), nothing is recorded, and
     /// **every duplicate runs**, also later. Default: never.
+    ///
+    /// It is not asked about an entry that cannot be read
+    /// ([`Unreadable`](crate::StoreErrorKind::Unreadable)): the store is there, and its key may have been
+    /// completed. That request is refused with the store's error.
     pub fn with_fail_open_risking_duplicates(
         mut self,
         when: impl Fn(&IdempotencyKey, &StoreError) -> bool + Send + Sync + 'static,

@@ -17,6 +17,7 @@ use crate::layer::Shared;
 use crate::policy::OnGivenUp;
 use crate::reply::ReplyCodec;
 use crate::service::CloneableService;
+use crate::store::StoreErrorKind;
 
 /// What follows from the answer to an acquire. What does not run drops the ready service, and so
 /// gives its permit back.
@@ -61,8 +62,10 @@ where
         }
         Acquisition::Mismatch => IdempotencyError::Mismatch { key },
         Acquisition::Unavailable(error) => {
-            let open = shared.guard.fail_open.as_ref().is_some_and(|when| when(&key, &error));
-            if open {
+            // An entry that cannot be read may be one of a key that was completed.
+            let is_away = error.kind() != StoreErrorKind::Unreadable;
+            let fail_open = shared.guard.fail_open.as_ref().filter(|_| is_away);
+            if fail_open.is_some_and(|when| when(&key, &error)) {
                 tracing::warn!(%error, "processed without a lock");
                 let Pending { mut service, request, .. } = pending;
                 let future = service.call(request);

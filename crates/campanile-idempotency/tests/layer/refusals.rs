@@ -165,6 +165,20 @@ async fn an_entry_that_cannot_be_read_is_refused_and_never_taken_for_absent() {
     assert!(keeper.shutdown(Duration::from_secs(1)).await.settled);
 }
 
+#[tokio::test(start_paused = true)]
+async fn an_entry_that_cannot_be_read_never_falls_open() {
+    let (keeper, task) = LockKeeper::unspawned(Garbage, TestClock::new().clock());
+    tokio::spawn(task);
+    let layer = IdempotencyLayer::new(&keeper, "payments", key::header("id")).unwrap();
+    let layer = layer.with_fail_open_risking_duplicates(|_, _| true);
+    let called = layer.layer(service_fn(never)).run("p-1").await;
+    let IdempotencyError::Store(error) = refusal(&called) else {
+        panic!("the store's error");
+    };
+    assert_eq!(error.kind(), StoreErrorKind::Unreadable);
+    assert!(keeper.shutdown(Duration::from_secs(1)).await.settled);
+}
+
 /// Holds something else under every key.
 struct Garbage;
 
