@@ -1,6 +1,6 @@
 //! One batch on its way.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::error::Error;
 
 use campanile_core::{Answer, Command};
@@ -30,24 +30,27 @@ impl<'a> Batch<'a> {
 
     /// Performs all commands that are answered in time.
     pub(crate) async fn run(&mut self) {
-        if timeout_at(self.deadline, self.waves()).await.is_err() {
+        if timeout_at(self.deadline, self.perform()).await.is_err() {
             // The others are as old, and may lead nowhere either.
             self.pool.renew();
         }
     }
 
-    /// Those on one key one after the other, all others together.
-    async fn waves(&mut self) {
-        for wave in waves(self.commands) {
-            let Some(again) = self.attempt(wave, false).await else {
-                continue;
-            };
-            // The connection broke: the server was restarted, or is a replica now. What was not
-            // answered goes once more, over a new one: every command can be repeated.
-            self.pool.renew();
-            let left = self.attempt(again, true).await;
-            debug_assert!(left.is_none(), "what fails twice is refused");
-        }
+    async fn perform(&mut self) {
+        let commands = self.commands;
+        debug_assert!(
+            commands.iter().map(|command| &command.key).collect::<HashSet<_>>().len()
+                == commands.len(),
+            "the keys of a batch are distinct"
+        );
+        let Some(again) = self.attempt((0..commands.len()).collect(), false).await else {
+            return;
+        };
+        // The connection broke: the server was restarted, or is a replica now. What was not
+        // answered goes once more, over a new one: every command can be repeated.
+        self.pool.renew();
+        let left = self.attempt(again, true).await;
+        debug_assert!(left.is_none(), "what fails twice is refused");
     }
 
     /// The answers; this error where there is none.
@@ -55,7 +58,7 @@ impl<'a> Batch<'a> {
         self.answers.into_iter().map(|it| it.unwrap_or_else(|| Err(missing.clone()))).collect()
     }
 
-    /// Performs commands on distinct keys over one connection. Gives back those that another may
+    /// Performs commands over one connection. Gives back those that another may
     /// perform; the second time, none.
     async fn attempt(&mut self, indices: Vec<usize>, is_second: bool) -> Option<Vec<usize>> {
         // Half of the time is for the answer: a connection that came too late for one would be given up
@@ -126,19 +129,4 @@ impl<'a> Batch<'a> {
             self.answers[index] = Some(Err(error.clone()));
         }
     }
-}
-
-/// Places of commands on distinct keys, to be performed together; those on one key in their order.
-fn waves(commands: &[Command]) -> Vec<Vec<usize>> {
-    let mut seen = HashMap::with_capacity(commands.len());
-    let mut waves: Vec<Vec<usize>> = Vec::new();
-    for (index, command) in commands.iter().enumerate() {
-        let wave: &mut usize = seen.entry(&command.key).or_default();
-        if *wave == waves.len() {
-            waves.push(Vec::new());
-        }
-        waves[*wave].push(index);
-        *wave += 1;
-    }
-    waves
 }

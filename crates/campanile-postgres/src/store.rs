@@ -21,8 +21,7 @@ const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 /// [`migrate`](crate::migrate()) makes. Clones share their connections.
 ///
 /// A batch is a call for each kind of command in it, sent together over one connection; each call is a
-/// transaction of its own. Commands on a key that comes twice in a batch are applied in their order.
-/// Batches never wait for each other in a circle, whatever the order of their keys.
+/// transaction of its own. Batches never wait for each other in a circle, whatever the order of their keys.
 ///
 /// # Connections
 /// [`connect`](Self::connect) looks at the server and closes its connection again. Those that the store

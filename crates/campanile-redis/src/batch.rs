@@ -1,8 +1,8 @@
 //! One batch on its way.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 
-use campanile_core::{Answer, Command, Operation};
+use campanile_core::{Answer, Operation};
 use campanile_idempotency::StoreError;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -37,25 +37,15 @@ impl<'a> Batch<'a> {
         Self { delivery, answers: vec![None; delivery.commands.len()] }
     }
 
-    /// Performs all commands: those on one key one after the other, all others together.
+    /// Performs all commands; those whose answers could not be confirmed, once more.
     pub(crate) async fn run(&mut self) {
-        for wave in waves(self.delivery.commands) {
-            self.perform(wave).await;
-        }
-    }
-
-    /// The answers; this error where there is none.
-    pub(crate) fn answers(
-        &mut self,
-        missing: impl Fn() -> StoreError,
-    ) -> Vec<Result<Answer, StoreError>> {
-        let answers = std::mem::take(&mut self.answers).into_iter();
-        answers.map(|answer| answer.unwrap_or_else(|| Err(missing()))).collect()
-    }
-
-    /// Performs commands on distinct keys; what could not be confirmed, once more.
-    async fn perform(&mut self, indices: Vec<usize>) {
-        let Some(broken) = self.attempt(indices).await else {
+        let commands = self.delivery.commands;
+        debug_assert!(
+            commands.iter().map(|command| &command.key).collect::<HashSet<_>>().len()
+                == commands.len(),
+            "the keys of a batch are distinct"
+        );
+        let Some(broken) = self.attempt((0..commands.len()).collect()).await else {
             return;
         };
         let again = broken.indices.clone();
@@ -66,6 +56,15 @@ impl<'a> Batch<'a> {
             let answer = self.answers[index].take();
             self.answers[index] = answer.map(|it| it.map_err(StoreError::but_sent_before));
         }
+    }
+
+    /// The answers; this error where there is none.
+    pub(crate) fn answers(
+        &mut self,
+        missing: impl Fn() -> StoreError,
+    ) -> Vec<Result<Answer, StoreError>> {
+        let answers = std::mem::take(&mut self.answers).into_iter();
+        answers.map(|answer| answer.unwrap_or_else(|| Err(missing()))).collect()
     }
 
     /// Answers all commands but those that it gives back.
@@ -190,46 +189,5 @@ impl Delivery<'_> {
         let short = wait.confirm(link, &key).await;
         way.end();
         (unconfirmed, short)
-    }
-}
-
-/// The commands by turns, in which no key comes twice, for a script's keys must be distinct.
-/// Usually there is one.
-fn waves(commands: &[Command]) -> Vec<Vec<usize>> {
-    let mut turns = HashMap::with_capacity(commands.len());
-    let mut waves: Vec<Vec<usize>> = Vec::with_capacity(1);
-    for (index, command) in commands.iter().enumerate() {
-        let turn = turns.entry(&command.key).or_insert(0);
-        match waves.get_mut(*turn) {
-            Some(wave) => wave.push(index),
-            None => {
-                let mut wave = Vec::with_capacity(commands.len() - index);
-                wave.push(index);
-                waves.push(wave);
-            }
-        }
-        *turn += 1;
-    }
-    waves
-}
-
-#[cfg(test)]
-mod tests {
-    use campanile_core::{IdempotencyKey, Namespace, Owner, Retention, StoreKey};
-
-    use super::*;
-
-    #[test]
-    fn a_key_that_comes_again_waits_for_its_turn() {
-        let command = |key: &'static str| Command {
-            key: StoreKey::new(
-                Namespace::try_from("n").unwrap(),
-                IdempotencyKey::new(key).unwrap(),
-            ),
-            operation: Operation::Cancel { owner: Owner::new(1).unwrap() },
-            retention: Retention::default(),
-        };
-        let commands = ["a", "b", "a", "c", "a", "b"].map(command);
-        assert_eq!(waves(&commands), [vec![0, 1, 3], vec![2, 5], vec![4]]);
     }
 }

@@ -27,7 +27,7 @@ pub(crate) const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 /// in a cluster. Clones share their connections.
 ///
 /// A batch is a script call for each kind of command in it, in a cluster for each kind and bucket, all
-/// sent together. Commands on a key that comes twice in a batch are applied in their order.
+/// sent together.
 ///
 /// # Connections
 /// [`connect`](Self::connect) looks at the servers and closes its connections again. The one that the

@@ -14,28 +14,6 @@ use crate::support::{
 };
 
 #[tokio::test]
-async fn commands_on_one_key_are_applied_in_their_order() {
-    let database = Database::new().await;
-    let store = database.store().await;
-    let (a, b) = (key("a"), key("b"));
-    let batch = [(&a, acquire(1)), (&b, acquire(1)), (&a, acquire(2)), (&a, acquire(1))];
-    let batch = batch.map(|(key, operation)| command(key, operation)).to_vec();
-    let answers = replies(store.apply_batch(batch).await);
-    assert!(
-        matches!(
-            &answers[..],
-            [
-                Reply::Acquired { token: first, .. },
-                Reply::Acquired { .. },
-                Reply::Locked { .. },
-                Reply::Acquired { token: again, attempt: 1 },
-            ] if first == again
-        ),
-        "{answers:?}"
-    );
-}
-
-#[tokio::test]
 async fn a_batch_of_every_kind_and_of_several_namespaces_is_answered_in_its_order() {
     let database = Database::new().await;
     let store = database.store().await;

@@ -2,34 +2,12 @@
 
 use std::time::Duration;
 
-use campanile_core::{FencingToken, Operation, Reply, State};
+use campanile_core::{FencingToken, Operation, Reply};
 use campanile_idempotency::Store;
 
 use crate::support::{
     acquire, acquired, apply, command, complete, key, raw, redis_key, replies, server_and_store,
 };
-
-#[tokio::test]
-async fn a_key_that_comes_several_times_is_served_in_order() {
-    let (_server, store) = server_and_store().await;
-    let (held, other) = (key("held"), key("other"));
-    let grant = acquired(&store, &held, 1).await;
-
-    let batch = vec![
-        command(
-            &held,
-            Operation::Fail { grant, delay: Duration::ZERO, last: false, error: "e".into() },
-        ),
-        command(&other, acquire(2)),
-        command(&held, complete(grant, "late")),
-        command(&held, Operation::Cancel { owner: grant.owner }),
-    ];
-    let replies = replies(store.apply_batch(batch).await);
-    assert_eq!(replies[0], Reply::Retrying);
-    assert!(matches!(replies[1], Reply::Acquired { attempt: 1, .. }));
-    assert_eq!(replies[2], Reply::Settled(State::Retrying));
-    assert_eq!(replies[3], Reply::Released);
-}
 
 #[tokio::test]
 async fn more_commands_than_one_script_takes_are_all_answered_in_order() {

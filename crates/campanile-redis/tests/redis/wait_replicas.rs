@@ -129,12 +129,13 @@ async fn a_lock_in_a_batch_with_others_is_refused_alone() {
     let server = RedisServer::start().unwrap();
     let plain = RedisStore::connect(patient(server.url())).await.unwrap();
     let store = waiting(&server, 1, SHORT).await;
-    let [held, free] = ["held", "free"].map(key);
-    let grant = acquired(&plain, &held, 1).await;
+    let [held, free, done] = ["held", "free", "done"].map(key);
+    acquired(&plain, &held, 1).await;
+    let grant = acquired(&plain, &done, 1).await;
     let batch = vec![
         command(&held, acquire(2)),
         command(&free, acquire(3)),
-        command(&held, complete(grant, "done")),
+        command(&done, complete(grant, "done")),
     ];
     let answers = store.apply_batch(batch).await;
     assert!(matches!(answers[0].as_ref().unwrap().reply, Reply::Locked { .. }), "{answers:?}");

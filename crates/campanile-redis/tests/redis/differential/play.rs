@@ -77,15 +77,12 @@ impl Play {
         assert_eq!(self.replies.len(), model::NAMES, "a kind of reply did not come up");
     }
 
-    /// The keys of a batch: distinct, but now and then one comes twice.
+    /// The keys of a batch.
     pub(super) fn choose(&mut self) -> Vec<usize> {
         let mut keys: Vec<usize> =
             if self.rng.bool() { (0..HOT_KEYS).collect() } else { (0..KEYS).collect() };
         self.rng.shuffle(&mut keys);
         keys.truncate(self.rng.usize(1..=keys.len()));
-        if self.rng.u8(..8) == 0 {
-            keys.extend_from_within(..keys.len().min(2));
-        }
         keys
     }
 
