@@ -1,6 +1,5 @@
 //! How a store reaches its server.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
@@ -12,7 +11,6 @@ use redis::{ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo};
 use crate::access::Access;
 use crate::bucket::Buckets;
 use crate::connection::Connections;
-use crate::script::{Scripts, Verb};
 #[cfg(feature = "tls")]
 use crate::tls::Certificates;
 use crate::topology::{Address, Cluster, Sentinel, Topology};
@@ -65,7 +63,6 @@ pub struct RedisConfig {
     pub(crate) safety: Safety,
     pub(crate) namespaces: Vec<Namespace>,
     pub(crate) wait: Option<Wait>,
-    pub(crate) scripts: Scripts,
 }
 
 impl RedisConfig {
@@ -124,7 +121,6 @@ impl RedisConfig {
             safety: Safety::default(),
             namespaces: Vec::new(),
             wait: None,
-            scripts: Scripts::default(),
         }
     }
 
@@ -237,13 +233,6 @@ impl RedisConfig {
         let timeout = not_zero("the wait's timeout", timeout)?;
         self.wait = Some(Wait { reach: Reach::Disk, replicas, timeout });
         Ok(self)
-    }
-
-    /// Replaces the text of a script, so that a test can show that it would notice a broken one.
-    #[doc(hidden)]
-    pub fn with_script(mut self, verb: Verb, text: impl Into<Cow<'static, str>>) -> Self {
-        self.scripts.replace(verb, text.into());
-        self
     }
 
     /// The servers, to which nothing is connected yet.

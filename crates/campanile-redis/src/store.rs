@@ -15,7 +15,7 @@ use crate::bucket::Buckets;
 use crate::call::MAX_KEYS;
 use crate::check::{Witness, check_when_up};
 use crate::delivery::Delivery;
-use crate::script::Scripts;
+use crate::script::{Scripts, Verb};
 use crate::topology::Topology;
 use crate::wait::{Lanes, Waiting};
 use crate::{ConnectError, Finding, RedisConfig};
@@ -95,11 +95,25 @@ impl RedisStore {
             topology,
             waiting,
             witness,
-            scripts: config.scripts,
+            scripts: Scripts::default(),
             buckets: config.buckets,
             command_timeout: config.command_timeout,
             findings,
         })))
+    }
+
+    /// Connects, and replaces the text of one script, so that a test can show that it would find a
+    /// broken one.
+    #[doc(hidden)]
+    pub async fn connect_with_script(
+        config: impl Into<RedisConfig>,
+        verb: Verb,
+        text: &'static str,
+    ) -> Result<Self, ConnectError> {
+        let mut store = Self::connect(config).await?;
+        let inner = Arc::get_mut(&mut store.0).expect("it was connected just now");
+        inner.scripts.replace(verb, text);
+        Ok(store)
     }
 
     /// What is wrong with the server and was accepted when the store was connected, the worst first:

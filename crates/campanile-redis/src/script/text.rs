@@ -1,7 +1,5 @@
 //! The scripts' texts.
 
-use std::borrow::Cow;
-
 /// Which script.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verb {
@@ -26,13 +24,13 @@ pub enum Verb {
 /// A script, and how a server that has seen it knows it.
 #[derive(Clone, Debug)]
 pub(crate) struct Script {
-    pub(crate) text: Cow<'static, str>,
+    pub(crate) text: &'static str,
     pub(crate) hash: String,
 }
 
 impl Script {
-    fn new(text: Cow<'static, str>) -> Self {
-        let hash = redis::Script::new(&text).get_hash().to_owned();
+    fn new(text: &'static str) -> Self {
+        let hash = redis::Script::new(text).get_hash().to_owned();
         Self { text, hash }
     }
 }
@@ -46,7 +44,7 @@ impl Scripts {
         &self.0[verb as usize]
     }
 
-    pub(crate) fn replace(&mut self, verb: Verb, text: Cow<'static, str>) {
+    pub(crate) fn replace(&mut self, verb: Verb, text: &'static str) {
         self.0[verb as usize] = Script::new(text);
     }
 }
@@ -64,6 +62,6 @@ impl Default for Scripts {
             campanile_lua::REJECT,
             campanile_lua::REDRIVE,
         ];
-        Self(texts.map(|text| Script::new(text.into())))
+        Self(texts.map(Script::new))
     }
 }

@@ -35,12 +35,15 @@ fn run(
     replaced: Option<(Verb, &'static str)>,
     operations: usize,
 ) -> Result<Runner, Difference> {
-    let mut config = servers.config();
-    if let Some((verb, text)) = replaced {
-        config = config.with_script(verb, text);
-    }
+    let config = servers.config();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let store = runtime.block_on(RedisStore::connect(config)).unwrap();
+    let connected = runtime.block_on(async {
+        match replaced {
+            Some((verb, text)) => RedisStore::connect_with_script(config, verb, text).await,
+            None => RedisStore::connect(config).await,
+        }
+    });
+    let store = connected.unwrap();
     let mut runner = Runner::new(runtime, store, servers, seed());
     while runner.play.operations() < operations {
         runner.batch()?;
