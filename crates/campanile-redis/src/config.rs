@@ -280,8 +280,14 @@ impl RedisConfig {
         let info = url.into_connection_info().map_err(ConnectError::url)?;
         #[cfg(feature = "tls")]
         let info = self.certificates.apply(info)?;
-        // A batch is one write and waits for its answer: nothing is gained by holding it back.
-        Ok(info.set_tcp_settings(TcpSettings::default().set_nodelay(true)))
+        let tcp = TcpSettings::default()
+            // A batch is one write and waits for its answer: nothing is gained by holding it back.
+            .set_nodelay(true)
+            // Closing drops what the kernel has not delivered yet. It would otherwise go on sending it
+            // for minutes, so that an acquire could arrive after the cancel that was sent for it over
+            // the next connection, and lock a key for nobody.
+            .set_linger_time(Duration::ZERO);
+        Ok(info.set_tcp_settings(tcp))
     }
 
     /// What several say, the first once more.

@@ -14,6 +14,7 @@ mod contract;
 mod differential;
 mod durability;
 mod failover;
+mod late_requests;
 mod lost_replies;
 mod memory;
 mod namespaces;

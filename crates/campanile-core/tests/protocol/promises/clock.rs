@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use campanile_core::{Entry, Operation, Reply, State, step as run};
+use campanile_core::{Entry, Grant, Operation, Reply, State, step as run};
 use proptest::prelude::*;
 
 use crate::check::check;
@@ -84,6 +84,37 @@ fn in_words(reply: &Reply) -> Reply {
         _ => {}
     }
     reply
+}
+
+/// A step forward by more than a lock's time to live: its holder counts on it by its own clock, and the
+/// store has it over. What is left is that the holder changes nothing any more.
+#[test]
+fn a_clock_that_jumps_ahead_takes_locks_over_and_their_holders_change_nothing() {
+    use crate::draft::{ME, NOW, OTHER, owner};
+    const TTL: u64 = 30 * SECOND;
+    let acquire = |who| Operation::Acquire {
+        owner: owner(who),
+        ttl: Duration::from_micros(TTL),
+        max_attempts: 3,
+        fingerprint: None,
+        floor: token(0),
+    };
+    let (held, reply) = run(None, &acquire(ME), time(NOW));
+    let Reply::Acquired { token: first, attempt: 1 } = reply else { panic!("{reply:?}") };
+    // A smaller step takes from the lock's time.
+    let (_, reply) = run(held.clone(), &acquire(OTHER), time(NOW + TTL - SECOND));
+    assert_eq!(reply, Reply::Locked { remaining: Duration::from_micros(SECOND) });
+
+    let (taken, reply) = run(held, &acquire(OTHER), time(NOW + TTL));
+    let Reply::Acquired { token: second, attempt: 2 } = reply else { panic!("{reply:?}") };
+    assert!(second > first, "{second:?} after {first:?}");
+    let grant = Grant { token: first, owner: owner(ME) };
+    let complete = Operation::Complete { grant, attempt: 1, fingerprint: None, reply: None };
+    let renew = Operation::Renew { grant, ttl: Duration::from_micros(TTL) };
+    for stale in [complete, renew] {
+        let (entry, reply) = run(taken.clone(), &stale, time(NOW + TTL + SECOND));
+        assert_eq!((entry, reply), (taken.clone(), Reply::Lost), "{stale:?}");
+    }
 }
 
 /// A back-off and a lock, each of a client whose store then goes back by a year.
