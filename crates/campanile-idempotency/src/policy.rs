@@ -39,6 +39,10 @@ pub enum OnLost {
     Cancel,
     /// The inner future goes on; [`Lock::lost`](campanile_core::Lock::lost) tells it. Its result is
     /// recorded if nobody else was granted the key meanwhile.
+    ///
+    /// An error that is, or has as a source, this lock's [`LockLost`](campanile_core::LockLost) says
+    /// nothing about the record, as the lock's loss does where the future is dropped for it: unless the
+    /// handler held the lock for longer than `max_hold`, the attempt is handed back.
     Notify,
 }
 

@@ -28,8 +28,8 @@ pub(super) fn failed<S: Service<R>, R, C>(
         let (error, disposition) = (text(&*source), classify(guard, &*source));
         (source, error, disposition)
     });
-    // It belongs to another grant, which says nothing about the record.
-    if let Some(lost) = source.downcast_ref::<LockLost>().filter(|_| running.is_superseded()) {
+    // Dropped, the lock is settled as where the handler is dropped for its loss.
+    if let Some(lost) = error::find::<LockLost>(&*source).filter(|lost| running.ended_by(lost)) {
         return State::refused(IdempotencyError::LockLost(lost.clone()));
     }
     let held = running.finish();

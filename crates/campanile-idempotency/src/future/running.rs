@@ -43,9 +43,10 @@ impl Running {
         self.held.as_ref().expect("until it has ended").lock().loss()
     }
 
-    /// Whether the store says that the lock is another's.
-    pub(super) fn is_superseded(&self) -> bool {
-        self.loss().is_some_and(|lost| lost.cause == LostCause::Superseded)
+    /// Whether the lock is lost as this says, for a cause that says nothing about the record: the store
+    /// could not be reached, or has granted the key to another.
+    pub(super) fn ended_by(&self, lost: &LockLost) -> bool {
+        self.loss().is_some_and(|loss| loss.token == lost.token && loss.cause != LostCause::MaxHold)
     }
 
     /// How the inner service has completed the entry, if it has.

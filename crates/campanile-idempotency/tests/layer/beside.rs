@@ -1,10 +1,13 @@
 //! An entry that is completed beside the keeper, in one transaction with the handler's effect.
 
+use std::fmt;
+
 use campanile_core::{
-    BoxError, Completion, LostCause, Operation, Outcome, Reply, Request, State, error,
+    BoxError, Completion, LockLost, LostCause, Operation, Outcome, Reply, Request, State, error,
 };
 use campanile_idempotency::policy::OnLost;
 use campanile_idempotency::{IdempotencyError, Store, reply};
+use campanile_test::faults::Fault;
 use tokio::time::sleep;
 use tower::{Layer, service_fn};
 
@@ -69,6 +72,58 @@ async fn a_lock_that_is_found_to_be_anothers_is_lost_and_says_nothing_about_the_
     };
     assert_eq!(lost.cause, LostCause::Superseded);
     assert_eq!(world.store.count("fail"), 0);
+}
+
+/// A handler's own error.
+#[derive(Debug)]
+struct NotCharged(LockLost);
+
+impl fmt::Display for NotCharged {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("not charged")
+    }
+}
+
+impl std::error::Error for NotCharged {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.0)
+    }
+}
+
+/// As an inbox whose database is away at the commit, or a handler that asks its lock before an effect.
+#[tokio::test(start_paused = true)]
+async fn a_handler_that_ends_with_its_lost_lock_hands_its_attempt_back() {
+    for is_wrapped in [false, true] {
+        let world = World::new();
+        let layer = world.layer().with_lost(OnLost::Notify);
+        let service = layer.layer(service_fn(move |request: Request<()>| async move {
+            let lost = lock(&request).lost().await;
+            Err::<(), BoxError>(if is_wrapped { NotCharged(lost).into() } else { lost.into() })
+        }));
+        world.store.always_of("renew", Fault::Refuse);
+        let called = service.run("p-1").await;
+        let IdempotencyError::LockLost(lost) = refusal(&called) else {
+            panic!("{called:?}");
+        };
+        assert_eq!(lost.cause, LostCause::Expired);
+        world.store.heal();
+        world.assert_quiet().await;
+        let entry = world.entry("p-1").unwrap();
+        let counts = (entry.state(), entry.attempt(), entry.interrupts());
+        assert_eq!(counts, (State::Retrying, 0, 1));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_that_ends_with_its_lock_held_for_too_long_has_failed() {
+    let world = World::new();
+    let layer = world.layer().with_lost(OnLost::Notify).with_max_hold(2 * TTL).unwrap();
+    let service = layer.layer(service_fn(async |request: Request<()>| {
+        Err::<(), BoxError>(lock(&request).lost().await.into())
+    }));
+    assert_eq!(failed(&service.run("p-1").await).attempt, 1);
+    world.assert_quiet().await;
+    assert_eq!(world.entry("p-1").map(|entry| entry.attempt()), Some(1));
 }
 
 #[tokio::test(start_paused = true)]

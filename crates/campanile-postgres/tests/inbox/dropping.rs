@@ -12,9 +12,13 @@ use campanile_core::{BoxError, Outcome, Request};
 use campanile_postgres::Transaction;
 use futures_util::FutureExt;
 use tokio::task::yield_now;
-use tower::service_fn;
+use tower::{Layer, ServiceExt, service_fn};
 
-use crate::world::{World, book, insert};
+use crate::lost_commits;
+use crate::world::{World, book, insert, request};
+
+const ASLEEP: &str = "SELECT count(*) = 1 FROM pg_stat_activity \
+                      WHERE datname = current_database() AND wait_event = 'PgSleep'";
 
 #[derive(Clone, Copy, Debug)]
 enum Case {
@@ -109,18 +113,36 @@ async fn a_statement_at_work_ends_when_its_handler_is_dropped() {
         Transaction::of(&request)?.batch_execute("SELECT pg_sleep(600)").await?;
         Ok::<_, BoxError>(())
     });
-    let asleep = "SELECT count(*) = 1 FROM pg_stat_activity \
-                  WHERE datname = current_database() AND wait_event = 'PgSleep'";
     tokio::select! {
         ended = world.run(handler, "b-1") => panic!("{ended:?}"),
-        () = world.wait_for(asleep) => {}
+        () = world.wait_for(ASLEEP) => {}
     }
     world.assert_all_ended().await;
     assert_eq!(world.booked("b-1"), "0|0");
 }
 
+/// While psql waits nothing else runs on this thread: only the server can have ended the statement.
 #[tokio::test]
-async fn the_server_looks_for_a_client_that_has_vanished_before_its_lock_is_over() {
+async fn rows_of_a_client_that_has_vanished_are_free_before_its_lock_is_over() {
+    let (world, proxy) = lost_commits::world().await;
+    world.database.psql("INSERT INTO ledger VALUES ('shared', 0)");
+    let handler = service_fn(async |request: Request<()>| {
+        let work = "UPDATE ledger SET cents = 1 WHERE key = 'shared'; SELECT pg_sleep(600)";
+        Ok::<_, BoxError>(Transaction::of(&request)?.batch_execute(work).await?)
+    });
+    let running = tokio::spawn(world.layer().layer(handler).oneshot(request("b-1")));
+    world.wait_for(ASLEEP).await;
+    proxy.cut();
+    // A lock lives for 30 s.
+    let update = "SET lock_timeout = '25s'; UPDATE ledger SET cents = 2 WHERE key = 'shared'";
+    world.database.psql(update);
+    assert_eq!(world.booked("shared"), "1|2");
+    running.abort();
+}
+
+/// A machine that has vanished closes nothing: then these settings end its session.
+#[tokio::test]
+async fn sessions_probe_their_clients_more_often_than_a_lock_lives() {
     let world = World::new().await;
     let handler = service_fn(async |request: Request<()>| {
         let shown = "SELECT current_setting('tcp_keepalives_idle')::int \

@@ -6,25 +6,33 @@ use std::time::Duration;
 
 use campanile_core::{BoxError, Disposition, Outcome, Request};
 use campanile_idempotency::IdempotencyError;
-use campanile_postgres::{Inbox, InboxError, PgStore, Transaction};
+use campanile_idempotency::policy::OnLost;
+use campanile_postgres::{Inbox, InboxError, PgConfig, PgStore, Transaction};
 use campanile_test::Proxy;
 use tokio::task::{JoinHandle, yield_now};
+use tokio::time::timeout;
 use tokio_postgres::Client;
 use tower::{Layer, ServiceExt, service_fn};
 
-use crate::support::patient;
-use crate::world::{World, book, insert, request};
+use crate::support::{impatient, patient};
+use crate::world::{LONG, World, book, insert, request};
+
+const SECOND: Duration = Duration::from_secs(1);
 
 type Running = JoinHandle<Result<Outcome<()>, BoxError>>;
 
 /// A world whose inbox works through this proxy.
-async fn world() -> (World, Arc<Proxy>) {
+pub(crate) async fn world() -> (World, Arc<Proxy>) {
+    world_with(patient).await
+}
+
+async fn world_with(config: fn(&str) -> PgConfig) -> (World, Arc<Proxy>) {
     let world = World::new().await;
     let (server, name) = world.database.url().rsplit_once('/').unwrap();
     let (user, server) = server.rsplit_once('@').unwrap();
     let proxy = Proxy::to(server).unwrap();
     let url = format!("{user}@{}/{name}", proxy.addr());
-    let store = PgStore::connect(patient(&url)).await.unwrap();
+    let store = PgStore::connect(config(&url)).await.unwrap();
     (world.with(|_| Inbox::new(&store).unwrap()), Arc::new(proxy))
 }
 
@@ -78,6 +86,32 @@ async fn a_commit_whose_answer_is_lost_is_not_run_again() {
     assert_eq!(world.booked("b-1"), "1|100");
     assert!(world.run(service_fn(book), "b-1").await.unwrap().is_duplicate());
     world.assert_all_ended().await;
+}
+
+#[tokio::test]
+async fn a_lock_that_is_lost_at_the_commit_counts_no_attempt_under_either_policy() {
+    for policy in [OnLost::Cancel, OnLost::Notify] {
+        let (world, proxy) = world_with(impatient).await;
+        let guarded = world.guarded().with_lost(policy).with_lock_ttl(2 * SECOND).unwrap();
+        let layer = world.inbox.layer(guarded).unwrap();
+        let cut = proxy.clone();
+        let handler = service_fn(move |request: Request<()>| {
+            let cut = cut.clone();
+            async move {
+                insert(&request).await?;
+                // Until the lock is lost.
+                cut.swallow_requests();
+                Ok::<_, BoxError>(())
+            }
+        });
+        let called = timeout(LONG, layer.layer(handler).oneshot(request("b-1"))).await;
+        let error = called.expect("a failed attempt would wait for the server").unwrap_err();
+        let error = IdempotencyError::find(&*error).unwrap();
+        assert!(matches!(error, IdempotencyError::LockLost(_)), "{policy:?}: {error:?}");
+        proxy.heal().unwrap();
+        world.wait_for("SELECT state = 'R' FROM campanile.entry").await;
+        assert_eq!((&*world.booked("b-1"), &*world.entry()), ("0|0", "R|0"), "{policy:?}");
+    }
 }
 
 #[tokio::test]
