@@ -11,10 +11,9 @@ use crate::{KAFKA, now, setting};
 
 /// How long records at work have: some take longer.
 const DRAIN: Duration = Duration::from_millis(300);
-/// What is beyond it: to release, to commit, to leave the group and to end.
-const GOAL: Duration = Duration::from_millis(250);
-/// For a machine that is busy.
-const BOUND: Duration = Duration::from_secs(2);
+/// What is promised beyond it where all servers answer: to release, to commit, to leave the group and to
+/// end.
+const END: Duration = Duration::from_secs(2);
 
 /// How many records there are for each shutdown, and how many come in a second.
 const RECORDS: usize = 500;
@@ -43,9 +42,8 @@ fn whenever_it_is_shut_down_it_ends_in_time_frees_its_locks_and_repeats_nothing_
     }
     took.sort();
     let (median, most) = (took[rounds / 2], took[rounds - 1]);
-    let late = took.iter().filter(|took| **took > DRAIN + GOAL).count();
-    println!("shut down: in {median:?} at the median, {most:?} at most, {late} of {rounds} late");
-    scene.expect(most <= DRAIN + BOUND, || format!("a shutdown took {most:?}"));
+    println!("shut down: in {median:?} at the median, {most:?} at most of {rounds}");
+    scene.expect(most <= DRAIN + END, || format!("a shutdown took {most:?}"));
     scene.start();
     scene.end(Cause::LetGo);
 }
