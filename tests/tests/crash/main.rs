@@ -13,10 +13,10 @@ use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
 use campanile::store::{Entry, State};
-use campanile_test::{KafkaServer, Message, RedisServer, eventually};
+use campanile_test::{KafkaServer, Message, Process, RedisServer, eventually};
 use tempfile::TempDir;
 
-use ledger::{Answer, Ledger};
+use ledger::{Answer, Ledger, Run};
 
 const TOPIC: &str = "payments";
 const GROUP: &str = "payments";
@@ -48,7 +48,7 @@ fn of_three_consumers_one_is_stopped_and_one_killed_and_every_key_is_processed_a
     assert!(status.success(), "{status}: {}", stopped.log().unwrap());
 
     wait_for(&folder, "half", |ledger| ledger.runs().count() > RECORDS / 2);
-    killed.kill().unwrap();
+    let unrecorded = kill_between_effect_and_record(&mut killed, &folder, &redis);
     // Nobody takes a lock over before it has expired, so this is how the kill has left the entries.
     let at_kill = store::entries([&redis], "payments");
 
@@ -56,7 +56,36 @@ fn of_three_consumers_one_is_stopped_and_one_killed_and_every_key_is_processed_a
     let status = survivor.terminate().unwrap();
     assert!(status.success(), "{status}: {}", survivor.log().unwrap());
 
-    check(&Ledger::read(&folder), &pids, &at_kill);
+    let ledger = Ledger::read(&folder);
+    let effects = ledger.runs().filter(|run| run.key == unrecorded).count();
+    assert_eq!(effects, 2, "what was not recorded runs again");
+    check(&ledger, &pids, &at_kill);
+}
+
+/// Kills it when it has had an effect that is not recorded, and gives the key of that. It stands still
+/// while such a key is looked for, so that the kill meets what was found.
+fn kill_between_effect_and_record(
+    worker: &mut Process,
+    folder: &TempDir,
+    redis: &RedisServer,
+) -> String {
+    let pid = worker.pid();
+    let look = || {
+        worker.pause().unwrap();
+        let entries = store::entries([redis], "payments");
+        let is_unrecorded = |run: &&Run| {
+            let entry = entries.get(&run.key).filter(|entry| entry.state() == State::Processing);
+            run.pid == pid && entry.is_some_and(|entry| entry.token().get() == run.token)
+        };
+        let found = Ledger::read(folder).runs().find(is_unrecorded).map(|run| run.key.clone());
+        if found.is_none() {
+            worker.resume().unwrap();
+        }
+        found
+    };
+    let key = eventually(LONG, look).expect("it has effects that are not recorded yet");
+    worker.kill().unwrap();
+    key
 }
 
 fn check(ledger: &Ledger, [_, killed, survivor]: &[u32; 3], at_kill: &store::Entries) {

@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use crate::scene::Scene;
+use crate::scene::{Moment, Scene};
 use crate::verdict::Cause;
 use crate::{KAFKA, RATE, records, setting, worker};
 
@@ -12,11 +12,19 @@ fn members_that_are_killed_cost_no_record_and_only_what_they_were_at_runs_again(
     let mut scene = Scene::new("killed", &KAFKA, &options);
     scene.fill(records(), RATE, |rng| rng.u64(10..80));
     scene.start_all(Scene::size());
-    for _ in 0..setting("CAMPANILE_REBALANCE_KILLS", 4) {
+    // The others come at any moment.
+    for moment in [Moment::AtWork, Moment::Unrecorded] {
+        thread::sleep(scene.pause());
+        scene.kill_at(moment);
+        scene.start();
+    }
+    for _ in 2..setting("CAMPANILE_REBALANCE_KILLS", 4) {
         thread::sleep(scene.pause());
         let member = scene.any();
         scene.kill(member);
         scene.start();
     }
-    scene.end(Cause::Killed);
+    let verdict = scene.end(Cause::Killed);
+    assert!(verdict.interrupted > 0, "a kill met a handler at work");
+    assert!(verdict.effects_twice > 0, "a kill met an effect that was not recorded");
 }

@@ -7,12 +7,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime};
 
+use campanile::store::State;
 use campanile_test::{KafkaServer, Message, Process, Producer, RedisServer, eventually};
 use rdkafka::ClientConfig;
 use tempfile::TempDir;
 
 use crate::commits;
-use crate::history::History;
+use crate::history::{History, Over};
 use crate::verdict::{Cause, Evidence, Kill, Stop, Verdict};
 use crate::{group, now, seed, setting, store, worker};
 
@@ -24,6 +25,15 @@ const ACCOUNTS: usize = 512;
 /// In a second.
 const CHUNKS: usize = 50;
 const LONG: Duration = Duration::from_secs(120);
+
+/// Where a process is with a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Moment {
+    /// Its handler works, and has not had its effect.
+    AtWork,
+    /// Its handler has had its effect, and that is not recorded.
+    Unrecorded,
+}
 
 pub(crate) struct Scene {
     name: String,
@@ -156,6 +166,38 @@ impl Scene {
         member.kill().unwrap();
         let (pid, at) = (member.pid(), now());
         self.kills.push(Kill { pid, at, entries: self.entries() });
+    }
+
+    /// Kills a member that is at this moment with some key. It stands still while that is looked for,
+    /// so that the kill meets what was found.
+    pub(crate) fn kill_at(&mut self, moment: Moment) {
+        let look = || {
+            let member = self.any();
+            self.members[member].pause().unwrap();
+            if self.is_at(member, moment) {
+                return Some(member);
+            }
+            self.members[member].resume().unwrap();
+            None
+        };
+        let member = eventually(LONG, look).unwrap_or_else(|| panic!("no member is {moment:?}"));
+        self.kill(member);
+    }
+
+    fn is_at(&self, member: usize, moment: Moment) -> bool {
+        let (history, entries) = (self.of(self.members[member].pid()), self.entries());
+        let is_held = |key: &str, token| {
+            let entry = entries.get(key).filter(|entry| entry.state() == State::Processing);
+            entry.is_some_and(|entry| entry.token().get() == token)
+        };
+        history.runs.iter().any(|(key, runs)| {
+            runs.iter().any(|run| {
+                let has_had_its_effect = run.effect.is_some();
+                run.over == Over::Unknown
+                    && has_had_its_effect == (moment == Moment::Unrecorded)
+                    && is_held(key, run.token)
+            })
+        })
     }
 
     /// It stands still until this is so.

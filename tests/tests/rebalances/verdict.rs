@@ -59,6 +59,9 @@ pub(crate) struct Evidence {
 pub(crate) struct Verdict {
     /// Keys that ran more than once, for the cause that is given.
     pub(crate) twice: usize,
+    /// Of them, those of which a run did not come to its effect, and those that had it twice.
+    pub(crate) interrupted: usize,
+    pub(crate) effects_twice: usize,
     pub(crate) violations: Vec<String>,
 }
 
@@ -97,6 +100,9 @@ impl Verdict {
             self.expect(allowed, || of_key("ran twice without cause"));
         }
         self.twice += usize::from(runs.len() > 1);
+        let effects = runs.iter().filter(|run| run.effect.is_some()).count();
+        self.interrupted += usize::from(runs.len() > 1 && effects < runs.len());
+        self.effects_twice += usize::from(effects > 1);
         let last = runs.last().expect("a key that ran");
         let entry = evidence.entries.get(key);
         let found = entry.map(|entry| (entry.state(), entry.token().get()));
