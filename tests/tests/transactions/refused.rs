@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use campanile::prelude::*;
 use campanile::{ConsumerError, Output, Outputs, Serve, Transactions};
+use rdkafka::Message;
 use tokio::sync::oneshot;
 
-use crate::{KAFKA, LONG, Topics, group};
+use crate::{KAFKA, LONG, Topics, group, invoices};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_output_for_a_topic_that_does_not_exist_stops_the_consumer_and_names_both() {
@@ -59,19 +60,30 @@ fn serve(topics: &Topics, output: impl Fn(&Record, Output) -> Output + Send + 's
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn outputs_that_a_topic_refuses_together_are_sent_each_alone() {
+    // Two of them are too large together.
     let topics = with_payments(&[("max.message.bytes", "5000")]).await;
     let (stop, stopped) = oneshot::channel::<()>();
-    let serve = serve(&topics, |_, output| output.payload(vec![b'x'; 1_000]))
+    let output = |record: &Record, output: Output| {
+        output.key(record.offset().to_string()).payload(vec![b'x'; 3_000])
+    };
+    let serve = serve(&topics, output)
         .with_graceful_shutdown(async move { stopped.await.unwrap_or_default() });
     let serving = tokio::spawn(serve.into_future());
     let wait = move || {
         let config = KAFKA.consumer_config(&topics.payments);
         // All are in the first partition.
         group::wait_for_end(&config, &topics.payments, 1, LONG);
+        invoices::messages(&KAFKA, &topics.invoices, 1, "read_committed")
     };
-    tokio::task::spawn_blocking(wait).await.unwrap();
+    let sent = tokio::task::spawn_blocking(wait).await.unwrap();
     stop.send(()).unwrap();
     serving.await.unwrap().unwrap();
+    let keys: Vec<_> = sent.iter().map(|output| output.key().unwrap_or_default()).collect();
+    let expected: Vec<_> = (0..10).map(|offset| offset.to_string()).collect();
+    assert_eq!(keys, expected.iter().map(String::as_bytes).collect::<Vec<_>>());
+    assert!(
+        sent.iter().all(|output| output.payload().is_some_and(|payload| payload.len() == 3_000))
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
