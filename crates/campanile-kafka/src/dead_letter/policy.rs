@@ -25,6 +25,11 @@ use crate::publish::Terms;
 /// that say where it came from and why it died: see [`HeaderStyle`]. Its partition follows from its
 /// key, so the topic may have any number of partitions.
 ///
+/// Two things of a record cannot be told to Kafka again. A header's name that is not UTF-8 has U+FFFD
+/// in the place of what is not, and ends at its first NUL, as librdkafka hands it out. A timestamp that
+/// is not after 1970, or that the topic refuses, is that of the letter's publication; the headers of
+/// [`HeaderStyle::Spring`] have the record's.
+///
 /// # What holds
 /// * The letter is published, with the acknowledgement of all replicas in sync; then the key's entry
 ///   becomes FAILED; then the offset is committed. A crash in between publishes the letter again,

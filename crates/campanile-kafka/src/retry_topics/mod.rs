@@ -46,7 +46,8 @@ use crate::publish::Terms;
 /// tells a shorter time still waits for the delay of the next topic.
 ///
 /// # What holds
-/// * A copy is the record as it came: key, payload, headers and timestamp. Its coordinates are the
+/// * A copy is the record as it came: key, payload, headers and timestamp; but a header's name that is
+///   not UTF-8 has U+FFFD in the place of what is not, and ends at its first NUL. Its coordinates are the
 ///   copy's own, and its [origin](campanile_core::Record::origin) tells where the record stood first;
 ///   [`key::coordinates`](campanile_core::key::coordinates) and dead letters go by that. So it keeps
 ///   its key, its attempts and its back-off: the store knows them by the key.
