@@ -10,9 +10,6 @@ use campanile_idempotency::{Defaults, Failed, IdempotencyError, Settled, StoreEr
 use crate::error::chain;
 use crate::given_up::Burial;
 
-/// How long after a lost lock the key is tried again: somebody else may be at work on it.
-const AFTER_A_LOST_LOCK: Duration = Duration::from_secs(1);
-
 /// What is to be done with a record whose attempt ended in an error.
 pub(crate) enum Verdict {
     /// The attempt failed. Again after this time, or after the driver's own back-off.
@@ -44,7 +41,9 @@ fn idempotency(error: &IdempotencyError) -> Verdict {
             Verdict::Wait { after: Some(*retry_after), settled: settled.clone() }
         }
         IdempotencyError::BackingOff { retry_after, .. } => wait(Some(*retry_after)),
-        IdempotencyError::LockLost(_) => wait(Some(AFTER_A_LOST_LOCK)),
+        // Its handler may have had its effect, and each further run may repeat it: the driver's own
+        // back-off, which doubles, makes these runs rare where locks are lost again and again.
+        IdempotencyError::LockLost(_) => wait(None),
         // One entry that cannot be read says nothing about the others.
         IdempotencyError::Store(error) if error.kind() == StoreErrorKind::Unreadable => wait(None),
         IdempotencyError::Store(_) => Verdict::StoreDown,
@@ -139,7 +138,7 @@ pub(crate) fn asked_the_store(error: &BoxError) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use campanile_core::error;
+    use campanile_core::{FencingToken, IdempotencyKey, LockLost, LostCause, error};
     use campanile_idempotency::StoreError;
 
     use super::*;
@@ -159,6 +158,17 @@ mod tests {
         assert!(matches!(verdict(store(StoreError::timeout("x"))), Verdict::StoreDown));
         let unreadable = verdict(store(StoreError::unreadable("x")));
         assert!(matches!(unreadable, Verdict::Wait { after: None, settled: None }));
+    }
+
+    #[test]
+    fn a_lost_lock_waits_for_the_drivers_own_back_off() {
+        let lost = LockLost {
+            key: IdempotencyKey::new("p-1").unwrap(),
+            token: FencingToken::new(1).unwrap(),
+            cause: LostCause::Expired,
+        };
+        let lost = verdict(IdempotencyError::LockLost(lost));
+        assert!(matches!(lost, Verdict::Wait { after: None, settled: None }));
     }
 
     #[test]
