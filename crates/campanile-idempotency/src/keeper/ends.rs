@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use campanile_core::{Clock, Fingerprint, StoreKey};
 
-use super::message::Acquisition;
+use super::request::Acquisition;
 
 /// For so long at most an end is believed. Who waited asks at once; later an operator may have reopened
 /// the entry.

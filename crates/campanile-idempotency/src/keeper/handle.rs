@@ -10,8 +10,8 @@ use campanile_core::{Clock, ConfigError, Fingerprint, Interrupt, StoreKey};
 use tokio::sync::{mpsc, oneshot};
 
 use super::calls::{self, CALL_LIMIT, call_limit};
-use super::message::{Acquire, Acquisition, Message, Terms};
-use super::task::Task;
+use super::request::{Acquire, Acquisition, Message, Terms};
+use super::state::Task;
 use crate::store::Store;
 
 /// The keeper of all locks that its layers hold. Cheap to clone; layers of one process should share

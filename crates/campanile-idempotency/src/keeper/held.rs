@@ -8,7 +8,7 @@ use std::time::Duration;
 use campanile_core::{Lock, LostCause};
 use tokio::sync::{mpsc, oneshot};
 
-use super::message::{Message, NotSettled, Settle, SettleResult, Settlement};
+use super::request::{Message, NotSettled, Settle, SettleResult, Settlement};
 use crate::error::IdempotencyError;
 use crate::store::StoreError;
 

@@ -20,14 +20,14 @@ mod calls;
 mod ends;
 mod handle;
 mod held;
-mod message;
+mod request;
 mod settled;
 mod slot;
-mod task;
+mod state;
 mod timers;
 
 pub use self::handle::{IntoKeeper, LockKeeper, Report};
 pub(crate) use self::held::stopped;
 pub use self::held::{HeldLock, Settling};
-pub(crate) use self::message::{Acquisition, Settlement, Terms};
+pub(crate) use self::request::{Acquisition, Settlement, Terms};
 pub use self::settled::Settled;

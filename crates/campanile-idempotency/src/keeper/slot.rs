@@ -10,7 +10,7 @@ use campanile_core::{
 use tokio::sync::oneshot;
 
 use super::ends::{End, Ends, Known};
-use super::message::{Acquire, Acquisition, SettleResult, Settlement, Terms};
+use super::request::{Acquire, Acquisition, SettleResult, Settlement, Terms};
 use super::settled::Settled;
 
 /// One acquisition of a key. While there is a slot, nobody else here acquires that key, and at most

@@ -5,7 +5,7 @@ use std::time::Duration;
 use campanile_core::Answer;
 
 use super::{Task, is_unreadable, repeat_after};
-use crate::keeper::message::Acquisition;
+use crate::keeper::request::Acquisition;
 use crate::keeper::slot::Phase;
 use crate::store::{Store, StoreError};
 

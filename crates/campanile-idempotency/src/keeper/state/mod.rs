@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::alarm::Alarm;
 use super::calls::{CALL_LIMIT, Calls, Done, Lane, Sent, call_limit};
 use super::ends::Ends;
-use super::message::Message;
+use super::request::Message;
 use super::slot::{Phase, Slot, Way, What};
 use super::timers::Timers;
 use crate::store::{Store, StoreError, StoreErrorKind};

@@ -11,7 +11,7 @@ use super::{Task, corrupt};
 use crate::keeper::HeldLock;
 use crate::keeper::calls::Sent;
 use crate::keeper::ends::Known;
-use crate::keeper::message::{Acquire, Acquisition, Settle, Settlement};
+use crate::keeper::request::{Acquire, Acquisition, Settle, Settlement};
 use crate::keeper::slot::{Held, Phase, Slot};
 use crate::store::{Store, StoreError};
 

@@ -7,7 +7,7 @@ use campanile_core::{Answer, Completion, Reply};
 
 use super::{Task, corrupt, is_unreadable, repeat_after};
 use crate::keeper::ends::Known;
-use crate::keeper::message::{NotSettled, Settle, Settlement};
+use crate::keeper::request::{NotSettled, Settle, Settlement};
 use crate::keeper::slot::{Phase, Settling, Way};
 use crate::store::{Store, StoreError};
 
