@@ -48,7 +48,7 @@ pub use self::error::{BoxError, BoxableError, ConfigError, LockLost, LostCause};
 pub use self::fingerprint::{Fingerprint, FingerprintHasher};
 pub use self::key::{IdempotencyKey, IntoKey, KeyExtractor};
 #[doc(hidden)]
-pub use self::lock::Completion;
+pub use self::lock::{Completion, LockControl};
 pub use self::lock::{Lock, Lost};
 pub use self::namespace::Namespace;
 pub use self::operation::{Command, Operation, Retention};

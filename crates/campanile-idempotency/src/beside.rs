@@ -3,7 +3,7 @@
 //! The layer's part is small: it says what the entry is to become, and, where the
 //! [`Lock`] says that the entry was completed, it has nothing left to record.
 
-use campanile_core::{BoxError, Command, Lock, Operation, Record, StoreKey};
+use campanile_core::{BoxError, Command, Lock, LockControl, Operation, Record, StoreKey};
 
 use crate::future::encode;
 use crate::keeper::LockKeeper;
@@ -46,6 +46,13 @@ impl<E, C> IdempotencyLayer<E, C> {
 
     fn command(&self, lock: &Lock, operation: Operation) -> Command {
         Command { key: self.store_key(lock), operation, retention: self.terms.retention }
+    }
+
+    /// Returns the control of this lock, as long as the layer holds it: for a store that has completed
+    /// the entry together with the handler's effect, or found that it is another grant's.
+    #[doc(hidden)]
+    pub fn control(&self, lock: &Lock) -> Option<LockControl> {
+        self.guard.keeper.control(&self.store_key(lock), lock)
     }
 
     /// Under which the store keeps the entry of this lock.

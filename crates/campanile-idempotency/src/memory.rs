@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry::{Occupied, Vacant};
 use std::fmt;
+use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -79,6 +80,11 @@ impl Store for MemoryStore {
         let mut entries = self.lock();
         let now = (self.0.clock)();
         batch.into_iter().map(|command| Ok(entries.apply(command, now))).collect()
+    }
+
+    /// One: it answers at once, so nothing is gained by waiting for more commands.
+    fn max_batch(&self) -> NonZeroUsize {
+        NonZeroUsize::MIN
     }
 }
 

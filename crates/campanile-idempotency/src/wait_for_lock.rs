@@ -5,9 +5,10 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use campanile_core::BoxError;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, timeout};
 use tower::retry::Policy;
 
+use crate::keeper::wait_at_most;
 use crate::{IdempotencyError, Settled};
 
 /// A policy for tower's `Retry` *around* the idempotency layer: waits while somebody else holds the
@@ -65,12 +66,7 @@ impl WaitForLock {
             _ => None,
         };
         self.waited = settled.clone();
-        Some(Box::pin(async move {
-            match settled {
-                Some(settled) => drop(timeout(after, settled).await),
-                None => sleep(after).await,
-            }
-        }))
+        Some(Box::pin(wait_at_most(settled, after)))
     }
 }
 

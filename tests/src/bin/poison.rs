@@ -66,7 +66,8 @@ async fn main() -> Result<(), BoxError> {
     let (folder, point) = (PathBuf::from(folder), Point::parse(&point)?);
     let runs = OpenOptions::new().create(true).append(true).open(folder.join("runs"))?;
     let config = RedisConfig::new(redis);
-    let store = Mortal { store: RedisStore::connect(config).await?, point, rejected: false.into() };
+    let store =
+        Mortal { store: RedisStore::connect(config).await?, point, rejected: Arc::default() };
 
     let (runs, has_failed) = (Arc::new(runs), Arc::new(AtomicBool::new(false)));
     let failing = has_failed.clone();
@@ -134,10 +135,11 @@ fn choose(point: Point, has_failed: bool, folder: &Path) {
 }
 
 /// A store whose process dies before or after some of its commands.
+#[derive(Clone)]
 struct Mortal {
     store: RedisStore,
     point: Point,
-    rejected: AtomicBool,
+    rejected: Arc<AtomicBool>,
 }
 
 impl Store for Mortal {

@@ -1,5 +1,6 @@
 //! The handle of a held lock.
 
+mod control;
 mod lost;
 
 use std::fmt;
@@ -13,6 +14,7 @@ use crate::clock::Clock;
 use crate::wakers::Wakers;
 use crate::{FencingToken, Grant, IdempotencyKey, LockLost, LostCause};
 
+pub use self::control::LockControl;
 pub use self::lost::Lost;
 
 /// The lock under which a request is processed, as its handler sees it. Cheap to clone.
@@ -33,11 +35,11 @@ struct Inner {
     /// Zero while it is held, else the code of a [`LostCause`].
     loss: AtomicU8,
     wakers: Wakers,
-    /// Boxed, since there mostly is none.
+    /// Boxed, because there is mostly none.
     completion: OnceLock<Box<Completion>>,
 }
 
-/// How an entry was completed by another than the keeper: together with the handler's effect.
+/// How an entry was completed together with the handler's effect, and not by the keeper.
 #[doc(hidden)]
 #[derive(Clone, Debug)]
 pub struct Completion {
@@ -87,64 +89,15 @@ impl Lock {
         Lost::new(self.clone())
     }
 
-    /// A lock granted with this deadline. For the keeper.
-    #[doc(hidden)]
-    pub fn new(
-        key: IdempotencyKey,
-        grant: Grant,
-        attempt: u32,
-        clock: Clock,
-        deadline: Duration,
-    ) -> Self {
-        Self(Arc::new(Inner {
-            key,
-            grant,
-            attempt,
-            clock,
-            deadline: AtomicU64::new(nanos(deadline)),
-            loss: AtomicU8::new(HELD),
-            wakers: Wakers::default(),
-            completion: OnceLock::new(),
-        }))
-    }
-
-    /// What the entry is compared with. For who changes it beside the keeper.
+    /// What the entry is compared with: for commands on it that do not come from the keeper.
     #[doc(hidden)]
     pub fn grant(&self) -> Grant {
         self.0.grant
     }
 
-    /// The entry was completed, by this grant and beside the keeper, which need not do it any more.
-    #[doc(hidden)]
-    pub fn complete(&self, completion: Completion) {
-        // A grant completes its entry once.
-        let _ = self.0.completion.set(Box::new(completion));
-    }
-
-    /// How it was, if it was.
-    #[doc(hidden)]
-    pub fn completion(&self) -> Option<&Completion> {
-        self.0.completion.get().map(|completion| &**completion)
-    }
-
-    /// A renewal was confirmed. A lock that is lost stays lost. For the keeper.
-    #[doc(hidden)]
-    pub fn renewed(&self, deadline: Duration) {
-        self.0.deadline.fetch_max(nanos(deadline), Ordering::AcqRel);
-    }
-
-    /// The lock is lost; the first cause counts. For the keeper.
-    #[doc(hidden)]
-    pub fn lose(&self, cause: LostCause) {
-        let code = encode(cause);
-        if self.0.loss.compare_exchange(HELD, code, Ordering::AcqRel, Ordering::Acquire).is_ok() {
-            self.0.wakers.wake_all();
-        }
-    }
-
-    /// How it was lost. Looks at the deadline itself, so that it holds although nobody ran the keeper.
-    #[doc(hidden)]
-    pub fn loss(&self) -> Option<LockLost> {
+    /// Returns how the lock was lost, and wakes those who wait for that. Looks at the deadline itself,
+    /// so that it holds although nothing has noticed the end yet.
+    fn loss(&self) -> Option<LockLost> {
         if self.0.loss.load(Ordering::Acquire) == HELD && self.0.clock.now() >= self.deadline() {
             self.lose(LostCause::Expired);
         }
@@ -155,9 +108,14 @@ impl Lock {
         })
     }
 
-    /// When it is lost without a further renewal, by the keeper's clock.
-    #[doc(hidden)]
-    pub fn deadline(&self) -> Duration {
+    fn lose(&self, cause: LostCause) {
+        let code = encode(cause);
+        if self.0.loss.compare_exchange(HELD, code, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+            self.0.wakers.wake_all();
+        }
+    }
+
+    fn deadline(&self) -> Duration {
         Duration::from_nanos(self.0.deadline.load(Ordering::Acquire))
     }
 }
@@ -204,23 +162,24 @@ mod tests {
     use super::*;
     use crate::Owner;
 
-    fn lock(clock: &Arc<AtomicU64>) -> Lock {
+    fn granted(clock: &Arc<AtomicU64>) -> LockControl {
         let key = IdempotencyKey::new("k").unwrap();
         let seconds = clock.clone();
         let clock = Clock::from_fn(move || Duration::from_secs(seconds.load(Ordering::Relaxed)));
         let grant = Grant { token: FencingToken::new(7).unwrap(), owner: Owner::new(1).unwrap() };
-        Lock::new(key, grant, 1, clock, Duration::from_secs(10))
+        LockControl::new(key, grant, 1, clock, Duration::from_secs(10))
     }
 
     #[test]
     fn a_lock_is_lost_at_its_deadline_although_nobody_says_so() {
         let clock = Arc::new(AtomicU64::new(0));
-        let lock = lock(&clock);
+        let control = granted(&clock);
+        let lock = control.lock();
         assert_eq!(lock.remaining(), Duration::from_secs(10));
         clock.store(10, Ordering::Relaxed);
         assert_eq!(lock.check().unwrap_err().cause, LostCause::Expired);
         // A confirmation that comes too late does not bring it back.
-        lock.renewed(Duration::from_secs(20));
+        control.renewed(Duration::from_secs(20));
         assert!(lock.check().is_err());
         assert_eq!(lock.remaining(), Duration::ZERO);
     }
@@ -228,23 +187,25 @@ mod tests {
     #[test]
     fn a_renewal_moves_the_deadline_only_forward() {
         let clock = Arc::new(AtomicU64::new(0));
-        let lock = lock(&clock);
-        lock.renewed(Duration::from_secs(20));
-        lock.renewed(Duration::from_secs(15));
+        let control = granted(&clock);
+        let lock = control.lock();
+        control.renewed(Duration::from_secs(20));
+        control.renewed(Duration::from_secs(15));
         assert_eq!(lock.remaining(), Duration::from_secs(20));
     }
 
     #[test]
     fn everyone_who_waits_for_the_loss_is_woken_and_the_first_cause_counts() {
-        let lock = lock(&Arc::new(AtomicU64::new(0)));
+        let control = granted(&Arc::new(AtomicU64::new(0)));
+        let lock = control.lock();
         let mut one = task::spawn(lock.lost());
         let mut other = task::spawn(lock.lost());
         let gone = task::spawn(lock.lost());
         assert_pending!(one.poll());
         assert_pending!(other.poll());
         drop(gone);
-        lock.lose(LostCause::Superseded);
-        lock.lose(LostCause::MaxHold);
+        control.lose(LostCause::Superseded);
+        control.lose(LostCause::MaxHold);
         assert!(one.is_woken() && other.is_woken());
         assert_eq!(assert_ready!(one.poll()).cause, LostCause::Superseded);
         assert_eq!(assert_ready!(other.poll()).cause, LostCause::Superseded);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use campanile_core::{BoxableError, CarryLock, Duplicate, Outcome, Parked, Unguarded};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::Instant;
 use tower_service::Service;
 
 use super::Pending;
@@ -12,7 +12,7 @@ use super::replies::decode;
 use super::running::Running;
 use super::state::{State, Then, Wait};
 use crate::error::{Exhausted, Handover, IdempotencyError};
-use crate::keeper::{Acquisition, HeldLock, Settled, Settlement};
+use crate::keeper::{Acquisition, HeldLock, Settled, Settlement, wait_at_most};
 use crate::layer::Shared;
 use crate::policy::OnGivenUp;
 use crate::reply::ReplyCodec;
@@ -145,10 +145,7 @@ where
     drop(service);
     let wait: Wait = Box::pin(async move {
         let start = Instant::now();
-        match settled {
-            Some(settled) => drop(timeout(at_most, settled).await),
-            None => sleep(at_most).await,
-        }
+        wait_at_most(settled, at_most).await;
         start.elapsed()
     });
     State::Waiting { wait, pending }

@@ -40,7 +40,7 @@ impl Running {
 
     /// Whether the lock is lost, and how.
     pub(super) fn loss(&self) -> Option<LockLost> {
-        self.held.as_ref().expect("until it has ended").lock().loss()
+        self.held.as_ref().expect("until it has ended").control().loss()
     }
 
     /// Whether the lock is lost as this says, for a cause that says nothing about the record: the store
@@ -51,7 +51,7 @@ impl Running {
 
     /// How the inner service has completed the entry, if it has.
     pub(super) fn completion(&self) -> Option<Completion> {
-        self.held.as_ref().expect("until it has ended").lock().completion().cloned()
+        self.held.as_ref().expect("until it has ended").control().completion().cloned()
     }
 
     /// Runs user code.
@@ -78,7 +78,7 @@ impl Running {
             let delay = self.guard.backoff.delay(attempt);
             Settlement::Fail { delay, last: false, error: error.into() }
         };
-        match held.lock().loss().map(|lost| lost.cause) {
+        match held.control().loss().map(|lost| lost.cause) {
             Some(LostCause::Superseded) => return Settlement::Expire,
             Some(LostCause::MaxHold) => return fail("held longer than `max_hold`"),
             _ if self.inside => return fail("the handler panicked"),

@@ -1,20 +1,18 @@
-//! The calls to the store.
+//! Calls to the store.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
 use campanile_core::{Answer, Command};
-use futures_util::future::{AbortHandle, Aborted, BoxFuture, abortable};
-use futures_util::stream::FuturesUnordered;
-use futures_util::{FutureExt, StreamExt};
-use slab::Slab;
+use futures_util::FutureExt;
+use futures_util::future::{AbortHandle, BoxFuture};
 use tracing::{Instrument, Span};
 
 use super::slot::What;
 use crate::store::{Store, StoreError};
 
-/// No call takes longer, whatever the store promises: else a few that hang would stop all.
+/// The longest that a call may take, whatever the store promises: else a few that hang would stop all.
 pub(super) const CALL_LIMIT: Duration = Duration::from_secs(5);
 
 /// The same for a call about a lock of this time to live. One that is lost must leave time for the
@@ -24,7 +22,7 @@ pub(super) fn call_limit(ttl: Duration) -> Duration {
     CALL_LIMIT.min(ttl / 6)
 }
 
-/// Warns of a store that may take longer than it is waited for.
+/// Warns of a store whose calls may take longer than the keeper waits for them.
 pub(super) fn warn_of_longer(longest: Option<Duration>, limit: Duration) {
     if let Some(longest) = longest.filter(|longest| *longest > limit) {
         tracing::warn!(
@@ -37,20 +35,37 @@ pub(super) fn warn_of_longer(longest: Option<Duration>, limit: Duration) {
     }
 }
 
-/// The calls that are in flight.
-pub(super) struct Calls<S> {
-    store: Arc<S>,
-    in_flight: FuturesUnordered<BoxFuture<'static, Done>>,
-    /// Of each in flight. The keeper has one timer for all: one of the runtime for each call would cost
-    /// more than the call itself.
-    limits: Slab<Limit>,
+/// Names a call. Never used twice, so a late answer is not taken for another call's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct CallId(pub(super) u64);
+
+/// A call that has begun.
+#[derive(Debug)]
+pub(super) struct Call {
+    pub(super) id: CallId,
+    pub(super) queue: QueueName,
+    pub(super) stage: Stage,
+    /// When it is given up, by the keeper's clock.
+    pub(super) limit: Duration,
 }
 
-/// How long a call is waited for.
-struct Limit {
-    /// By the keeper's clock; `None`, once it is given up.
-    at: Option<Duration>,
-    call: AbortHandle,
+#[derive(Debug)]
+pub(super) enum Stage {
+    /// Its task will take commands when it is next polled.
+    Gathering { since: Duration },
+    /// It has its commands.
+    InFlight { sent: Vec<Sent>, abort: Option<AbortHandle> },
+}
+
+/// A queue of commands. No call takes from two: a renewal must not wait for another command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum QueueName {
+    /// Called on the runtimes of those who want the answers.
+    Callers,
+    /// Called in the background: repeats, and what a caller's runtime has not sent.
+    Background,
+    /// Called in the background.
+    Renewals,
 }
 
 /// A command that was sent.
@@ -58,111 +73,57 @@ struct Limit {
 pub(super) struct Sent {
     pub(super) slot: usize,
     pub(super) what: What,
-    /// By the keeper's clock, before it was sent.
+    /// Before it was sent, by the keeper's clock.
     pub(super) at: Duration,
 }
 
-/// A call that was answered, or failed.
-pub(super) struct Done {
-    limit: usize,
-    pub(super) lane: Lane,
-    pub(super) sent: Vec<Sent>,
-    pub(super) answers: Vec<Result<Answer, StoreError>>,
+/// The commands of a call.
+#[derive(Debug)]
+pub(super) struct Batch {
+    pub(super) id: CallId,
+    pub(super) queue: QueueName,
+    pub(super) commands: Vec<Command>,
 }
 
-/// Renewals have calls of their own, so that no other call can hold them up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Lane {
-    Commands,
-    Renewals,
+/// The answers to a call, one for each command; or why there are none.
+pub(super) type Answers = Result<Vec<Result<Answer, StoreError>>, &'static str>;
+
+/// A [`Store`] as the keeper calls it.
+pub(super) trait Callable: Send + Sync {
+    /// The future sends the commands together. It never panics.
+    fn call(self: Arc<Self>, batch: Batch) -> BoxFuture<'static, Answers>;
 }
 
-impl<S: Store> Calls<S> {
-    pub(super) fn new(store: S) -> Self {
-        Self { store: Arc::new(store), in_flight: FuturesUnordered::new(), limits: Slab::new() }
-    }
-
-    /// As many commands as one call should have.
-    pub(super) fn max_batch(&self) -> usize {
-        self.store.max_batch().get()
-    }
-
-    /// Sends these commands together, and waits for their answers until `limit`, by the keeper's clock.
-    pub(super) fn send(
-        &mut self,
-        lane: Lane,
-        sent: Vec<Sent>,
-        mut commands: Vec<Command>,
-        limit: Duration,
-    ) {
-        let store = self.store.clone();
+impl<S: Store> Callable for S {
+    fn call(self: Arc<Self>, batch: Batch) -> BoxFuture<'static, Answers> {
+        let Batch { queue, mut commands, .. } = batch;
+        let count = commands.len();
+        // The other steps have a span each in their own request's.
+        let span = match queue {
+            QueueName::Renewals => tracing::debug_span!("renew", locks = count),
+            QueueName::Callers | QueueName::Background => Span::none(),
+        };
         let call = async move {
             match (commands.pop(), commands.is_empty()) {
-                (Some(command), true) => vec![store.apply(command).await],
+                (Some(command), true) => vec![self.apply(command).await],
                 (Some(command), false) => {
                     commands.push(command);
-                    store.apply_batch(commands).await
+                    self.apply_batch(commands).await
                 }
                 (None, _) => Vec::new(),
             }
         };
-        // A store that panics must not take the locks of all others with it.
-        let (call, handle) = abortable(AssertUnwindSafe(call).catch_unwind());
-        let limit = self.limits.insert(Limit { at: Some(limit), call: handle });
-        // The other steps have a span each in their own request's.
-        let span = match lane {
-            Lane::Renewals => tracing::debug_span!("renew", locks = sent.len()),
-            Lane::Commands => Span::none(),
-        };
-        self.in_flight.push(
-            async move {
-                let answers = match call.await {
-                    Ok(Ok(answers)) if answers.len() == sent.len() => Ok(answers),
-                    // Which answer belongs to which command is not known then, and a lock must not
-                    // be taken for another's.
-                    Ok(Ok(_)) => Err("the store did not give one answer for each command"),
-                    Ok(Err(_)) => Err("the store panicked"),
-                    Err(Aborted) => Err("the call took longer than the keeper waits"),
-                };
-                let answers =
-                    answers.unwrap_or_else(|why| vec![Err(StoreError::timeout(why)); sent.len()]);
-                Done { limit, lane, sent, answers }
-            }
-            .instrument(span)
-            .boxed(),
-        );
-    }
-
-    /// When the next call is to be given up.
-    pub(super) fn next_limit(&self) -> Option<Duration> {
-        self.limits.iter().filter_map(|(_, limit)| limit.at).min()
-    }
-
-    /// Gives up what has taken too long; each of these is then answered so.
-    pub(super) fn give_up(&mut self, now: Duration) {
-        for (_, limit) in &mut self.limits {
-            if limit.at.take_if(|at| *at <= now).is_some() {
-                limit.call.abort();
+        async move {
+            // A store that panics must not take the locks of all others with it.
+            match AssertUnwindSafe(call).catch_unwind().await {
+                Ok(answers) if answers.len() == count => Ok(answers),
+                // Which answer belongs to which command is not known then, and a lock must not be
+                // taken for another's.
+                Ok(_) => Err("the store did not give one answer for each command"),
+                Err(_) => Err("the store panicked"),
             }
         }
-    }
-
-    /// The next call that is answered; pending while there is none.
-    pub(super) async fn next(&mut self) -> Done {
-        match self.in_flight.next().await {
-            Some(done) => self.ended(done),
-            None => std::future::pending().await,
-        }
-    }
-
-    /// The next one, if it is answered already.
-    pub(super) fn next_now(&mut self) -> Option<Done> {
-        let done = self.in_flight.next().now_or_never().flatten()?;
-        Some(self.ended(done))
-    }
-
-    fn ended(&mut self, done: Done) -> Done {
-        self.limits.remove(done.limit);
-        done
+        .instrument(span)
+        .boxed()
     }
 }

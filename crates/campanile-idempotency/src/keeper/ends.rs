@@ -1,19 +1,19 @@
-//! How acquisitions have ended, for those who waited for that.
+//! How acquisitions have ended, for requests that waited for that.
 
 use std::collections::HashMap;
-use std::sync::{OnceLock, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use campanile_core::{Clock, Fingerprint, StoreKey};
+use campanile_core::{Clock, Fingerprint, Namespace, StoreKey};
 
 use super::request::Acquisition;
 
-/// For so long at most an end is believed. Who waited asks at once; later an operator may have reopened
+/// How long an end answers requests. Those that waited come at once; later an operator may have reopened
 /// the entry.
 const BELIEVED: Duration = Duration::from_secs(1);
 
-/// How one acquisition has ended, so that who waited for it need not ask the store.
+/// How one acquisition has ended, so that requests that waited for it need no command.
 #[derive(Debug)]
 pub(super) struct End {
     known: Known,
@@ -46,7 +46,7 @@ pub(super) enum Known {
 }
 
 impl Known {
-    /// What an acquire's answer says to others as well.
+    /// Returns the part of an acquire's answer that holds for other requests as well.
     pub(super) fn of(answer: &Acquisition) -> Option<Self> {
         Some(match *answer {
             Acquisition::Duplicate { ref reply, attempts, completed_at } => {
@@ -93,48 +93,62 @@ impl End {
     }
 }
 
-/// The ends that somebody has a signal of.
+/// The ends of which there is a signal.
 #[derive(Debug, Default)]
 pub(super) struct Ends {
-    by_key: HashMap<StoreKey, Weak<OnceLock<End>>>,
-    /// At this size those that nobody wants any more are swept out.
+    by_key: HashMap<Id, Weak<OnceLock<End>>>,
+    /// At this size those without a signal are removed.
     sweep_at: usize,
 }
 
+/// A key as the stores tell keys apart. The key itself may own memory of the program's, which must not
+/// be dropped here: the keeper's state is locked.
+type Id = (Namespace, [u8; 16]);
+
+/// An end that was looked up: to be dropped when the keeper's state is unlocked, for it may be the last
+/// that has it.
+pub(super) type Found = Arc<OnceLock<End>>;
+
 impl Ends {
-    pub(super) fn insert(&mut self, key: StoreKey, end: Weak<OnceLock<End>>) {
+    pub(super) fn insert(&mut self, key: &StoreKey, end: Weak<OnceLock<End>>) {
         const LEAST: usize = 64;
         if self.by_key.len() >= self.sweep_at {
             self.by_key.retain(|_, end| end.strong_count() > 0);
             self.sweep_at = (self.by_key.len() * 2).max(LEAST);
         }
-        self.by_key.insert(key, end);
+        self.by_key.insert(id(key), end);
     }
 
-    /// What an acquire of this key comes to, as far as that is known.
-    pub(super) fn answer(
-        &mut self,
-        key: &StoreKey,
-        fingerprint: Option<Fingerprint>,
-        clock: &Clock,
-    ) -> Option<Acquisition> {
-        // Mostly there is none, and then a key need not be hashed.
+    /// Returns the end of the key's last acquisition, if there is a signal of it.
+    pub(super) fn find(&mut self, key: &StoreKey) -> Option<Found> {
+        // Mostly there is none, and then no key need be hashed.
         if self.by_key.is_empty() {
             return None;
         }
-        let end = self.by_key.get(key)?.upgrade();
-        let answer = end.as_ref().and_then(|end| end.get()?.answer(fingerprint, clock.now()));
+        let id = id(key);
+        let end = self.by_key.get(&id)?.upgrade();
         if end.is_none() {
-            self.by_key.remove(key);
+            self.by_key.remove(&id);
         }
-        answer
+        end
     }
+}
+
+/// Returns the answer to an acquire that follows from an end, as far as it does.
+pub(super) fn answer(
+    end: &Found,
+    fingerprint: Option<Fingerprint>,
+    clock: &Clock,
+) -> Option<Acquisition> {
+    end.get()?.answer(fingerprint, clock.now())
+}
+
+fn id(key: &StoreKey) -> Id {
+    (key.namespace().clone(), *key.digest())
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use campanile_core::IdempotencyKey;
 
     use super::*;
@@ -153,13 +167,14 @@ mod tests {
     fn what_nobody_has_a_signal_of_takes_no_room() {
         let mut ends = Ends::default();
         let kept = signal();
-        ends.insert(key(0), Arc::downgrade(&kept));
+        ends.insert(&key(0), Arc::downgrade(&kept));
         for number in 1..10_000 {
-            ends.insert(key(number), Arc::downgrade(&signal()));
+            ends.insert(&key(number), Arc::downgrade(&signal()));
         }
         assert!(ends.by_key.len() <= 128, "{}", ends.by_key.len());
         let clock = Clock::from_fn(|| Duration::ZERO);
-        assert!(ends.answer(&key(0), None, &clock).is_some());
-        assert!(ends.answer(&key(9_999), None, &clock).is_none());
+        let found = ends.find(&key(0)).expect("its signal is kept");
+        assert!(answer(&found, None, &clock).is_some());
+        assert!(ends.find(&key(9_999)).is_none());
     }
 }

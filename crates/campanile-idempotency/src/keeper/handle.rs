@@ -6,12 +6,14 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use campanile_core::{Clock, ConfigError, Fingerprint, Interrupt, StoreKey};
-use tokio::sync::{mpsc, oneshot};
+use campanile_core::{Clock, ConfigError, Fingerprint, Interrupt, Lock, LockControl, StoreKey};
+use tokio::sync::oneshot;
 
+use super::background::Background;
 use super::calls::{self, CALL_LIMIT, call_limit};
-use super::request::{Acquire, Acquisition, Message, Terms};
-use super::state::Task;
+use super::request::{Acquire, Acquisition, Terms};
+use super::shared::{Handle, Shared};
+use super::slot::draw_owner;
 use crate::store::Store;
 
 /// The keeper of all locks that its layers hold. Cheap to clone; layers of one process should share
@@ -30,13 +32,17 @@ use crate::store::Store;
 /// ```
 #[derive(Clone)]
 pub struct LockKeeper {
-    messages: mpsc::UnboundedSender<Message>,
+    handle: Handle,
     /// Of the store's calls.
     longest_call: Option<Duration>,
 }
 
 impl LockKeeper {
-    /// A keeper on a thread of its own, with a runtime on which all futures of the store run.
+    /// A keeper with a background thread, which renews locks over connections of its own.
+    ///
+    /// Other commands are sent on the runtime from which they are given: of tokio, with its I/O and its
+    /// timers enabled where the store has a network between. What is given outside of a runtime, such
+    /// as a lock that is dropped there, is sent by the thread.
     ///
     /// The thread ends when all handles and layers are gone and what they left is settled.
     ///
@@ -46,29 +52,25 @@ impl LockKeeper {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(
             |error| ConfigError::new(format!("no runtime for the lock keeper: {error}")),
         )?;
-        let (keeper, task) = Self::unspawned(store, Clock::boot());
+        let (keeper, background) = Self::unspawned(store, Clock::boot());
         thread::Builder::new()
             .name("campanile-keeper".into())
-            .spawn(move || {
-                // As a task, not as what the runtime blocks on: to poll that again, it would look for
-                // events first, which is a call of the system for each answer of the store.
-                let task = runtime.spawn(task);
-                runtime.block_on(task)
-            })
+            .spawn(move || runtime.block_on(background))
             .map_err(|error| ConfigError::new(format!("no thread for the lock keeper: {error}")))?;
         Ok(keeper)
     }
 
-    /// A keeper as a future, to be run where one likes: on a runtime with paused time, with its clock.
+    /// A keeper whose background is a future, for tests on a runtime with paused time, with its clock.
     ///
-    /// Nothing is acquired or renewed while nobody polls it. Once it is dropped, all locks are lost
-    /// and every request is answered with a store that is unavailable.
+    /// Nothing is renewed or repeated while nobody polls it. Once it is dropped, all locks are lost and
+    /// every request is answered with a store that is unavailable.
     pub fn unspawned(store: impl Store, clock: Clock) -> (Self, impl Future<Output = ()> + Send) {
-        let (messages, received) = mpsc::unbounded_channel();
         let longest_call = store.longest_call();
         calls::warn_of_longer(longest_call, CALL_LIMIT);
-        let task = Task::new(store, clock, messages.downgrade(), received);
-        (Self { messages, longest_call }, task.run())
+        let (max_batch, separate) = (store.max_batch().get(), Arc::new(store.separate()));
+        let shared = Shared::new(Arc::new(store), clock.clone(), max_batch);
+        let background = Background::new(shared.clone(), separate, clock);
+        (Self { handle: Handle::new(shared), longest_call }, background.run())
     }
 
     /// Takes no new locks, and waits at most this long until those there are have been settled.
@@ -76,15 +78,13 @@ impl LockKeeper {
     /// For programs that end without the consumer driver, which does its own waiting.
     pub async fn shutdown(&self, at_most: Duration) -> Report {
         let (done, settled) = oneshot::channel();
-        if self.messages.send(Message::Shutdown(done)).is_err() {
-            return Report { settled: false };
-        }
+        self.handle.update(|state| state.shut_down(done));
         Report { settled: matches!(tokio::time::timeout(at_most, settled).await, Ok(Ok(()))) }
     }
 
     /// Whether it is a handle of the same keeper.
     pub(crate) fn is(&self, other: &Self) -> bool {
-        self.messages.same_channel(&other.messages)
+        self.handle.is(&other.handle)
     }
 
     /// Warns if the store may take longer for a call than locks of this time to live allow.
@@ -92,7 +92,8 @@ impl LockKeeper {
         calls::warn_of_longer(self.longest_call, call_limit(ttl));
     }
 
-    /// Starts an acquisition. If the receiver is dropped, what was granted is handed back.
+    /// Starts an acquisition. If the receiver is dropped, what was granted is handed back. If the
+    /// keeper has stopped, the receiver finds the sender dropped.
     pub(crate) fn acquire(
         &self,
         key: StoreKey,
@@ -101,16 +102,21 @@ impl LockKeeper {
         interrupt: Option<Interrupt>,
     ) -> oneshot::Receiver<Acquisition> {
         let (reply, acquiring) = oneshot::channel();
-        let acquire = Acquire { key, terms: terms.clone(), fingerprint, interrupt, reply };
-        // If the keeper has stopped, the receiver finds the sender gone.
-        let _ = self.messages.send(Message::Acquire(acquire));
+        let (owner, terms) = (draw_owner(), terms.clone());
+        let acquire = Acquire { key, owner, terms, fingerprint, interrupt, reply };
+        self.handle.update(|state| state.acquire(acquire));
         acquiring
+    }
+
+    /// Returns the control of a lock that is held here under this key.
+    pub(crate) fn control(&self, key: &StoreKey, lock: &Lock) -> Option<LockControl> {
+        self.handle.update(|state| state.control(key, lock.grant()))
     }
 }
 
 impl fmt::Debug for LockKeeper {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LockKeeper").field("stopped", &self.messages.is_closed()).finish()
+        f.debug_struct("LockKeeper").field("stopped", &self.handle.is_stopped()).finish()
     }
 }
 

@@ -5,10 +5,11 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use campanile_core::{Lock, LostCause};
-use tokio::sync::{mpsc, oneshot};
+use campanile_core::{Lock, LockControl, LostCause};
+use tokio::sync::oneshot;
 
-use super::request::{Message, NotSettled, Settle, SettleResult, Settlement};
+use super::request::{NotSettled, SettleResult, Settlement};
+use super::shared::Handle;
 use crate::error::IdempotencyError;
 use crate::store::StoreError;
 
@@ -22,23 +23,27 @@ use crate::store::StoreError;
 /// that. Once `reject` or `release` was called, it takes place although its future is dropped.
 #[derive(Debug)]
 pub struct HeldLock {
-    lock: Lock,
+    control: LockControl,
     slot: usize,
-    keeper: mpsc::UnboundedSender<Message>,
+    keeper: Handle,
     /// What a drop means; `None` once it is settled.
     abandoned: Option<Settlement>,
 }
 
 impl HeldLock {
-    pub(super) fn new(lock: Lock, slot: usize, keeper: mpsc::UnboundedSender<Message>) -> Self {
-        // Until somebody begins with it, it was not tried.
+    pub(super) fn new(control: LockControl, slot: usize, keeper: Handle) -> Self {
+        // Until the handler begins, it was not tried.
         let abandoned = Some(Settlement::Release { ran: false });
-        Self { lock, slot, keeper, abandoned }
+        Self { control, slot, keeper, abandoned }
     }
 
-    /// The lock: token, attempt, whether it is still ours.
+    /// Returns the lock: its token and attempt, and whether it still holds.
     pub fn lock(&self) -> &Lock {
-        &self.lock
+        self.control.lock()
+    }
+
+    pub(crate) fn control(&self) -> &LockControl {
+        &self.control
     }
 
     /// Makes the entry FAILED for good: after the dead letter was acknowledged, or by the explicit
@@ -97,12 +102,9 @@ impl HeldLock {
     }
 
     fn send(&self, settlement: Settlement, reply: Option<oneshot::Sender<SettleResult>>) {
-        // Whoever kept the handle, such as work that the handler has left running, must not take it
-        // for a lock any more.
-        self.lock.lose(LostCause::Ended);
-        // If the keeper has stopped, the reply's sender is dropped with the message, and whoever
-        // waits learns it from that.
-        let _ = self.keeper.send(Message::Settle(Settle { slot: self.slot, settlement, reply }));
+        // A clone of the lock that the handler has left somewhere must not pass for one any more.
+        self.control.lose(LostCause::Ended);
+        self.keeper.update(|state| state.settle(self.slot, settlement, reply));
     }
 }
 
@@ -135,7 +137,7 @@ impl Future for Settling {
     }
 }
 
-/// The keeper's task is gone.
+/// The error of a request to a keeper that has stopped.
 pub(crate) fn stopped() -> StoreError {
     StoreError::unavailable("the lock keeper has stopped")
 }

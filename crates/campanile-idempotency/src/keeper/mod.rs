@@ -15,13 +15,15 @@
 //! * **Nothing is left behind.** A future that is dropped hands its lock over with one synchronous
 //!   send; an acquire whose answer is unknown is cancelled.
 
-mod alarm;
+mod background;
 mod calls;
+mod deferred;
 mod ends;
 mod handle;
 mod held;
 mod request;
 mod settled;
+mod shared;
 mod slot;
 mod state;
 mod timers;
@@ -31,3 +33,4 @@ pub(crate) use self::held::stopped;
 pub use self::held::{HeldLock, Settling};
 pub(crate) use self::request::{Acquisition, Settlement, Terms};
 pub use self::settled::Settled;
+pub(crate) use self::settled::wait_at_most;

@@ -1,10 +1,10 @@
-//! What the layers and the keeper say to each other.
+//! What is asked of the keeper, and what it answers.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use campanile_core::{Completion, Fingerprint, Interrupt, LockLost, Retention, StoreKey};
+use campanile_core::{Completion, Fingerprint, Interrupt, LockLost, Owner, Retention, StoreKey};
 use tokio::sync::oneshot;
 
 use super::{HeldLock, Settled};
@@ -19,33 +19,20 @@ pub(crate) struct Terms {
     pub(crate) retention: Retention,
 }
 
-#[derive(Debug)]
-pub(super) enum Message {
-    Acquire(Acquire),
-    Settle(Settle),
-    /// Take no new locks, and say when none is left.
-    Shutdown(oneshot::Sender<()>),
-}
-
+/// A request for a lock.
 #[derive(Debug)]
 pub(super) struct Acquire {
     pub(super) key: StoreKey,
+    /// Drawn for this acquisition alone; a repeated command carries it again.
+    pub(super) owner: Owner,
     pub(super) terms: Arc<Terms>,
     pub(super) fingerprint: Option<Fingerprint>,
-    /// Kept until the keeper has told the store all about the request.
+    /// Kept until nothing is left to send to the store for the request.
     pub(super) interrupt: Option<Interrupt>,
     pub(super) reply: oneshot::Sender<Acquisition>,
 }
 
-#[derive(Debug)]
-pub(super) struct Settle {
-    pub(super) slot: usize,
-    pub(super) settlement: Settlement,
-    /// None: nobody waits, the future was dropped.
-    pub(super) reply: Option<oneshot::Sender<SettleResult>>,
-}
-
-/// What came of an acquire.
+/// The outcome of an acquire.
 #[derive(Debug)]
 pub(crate) enum Acquisition {
     Held(HeldLock),
@@ -85,11 +72,11 @@ pub(crate) enum Settlement {
 /// Whether the grant ended as it was asked to.
 pub(crate) type SettleResult = Result<(), NotSettled>;
 
-/// Why it did not.
+/// Why a grant did not end as it was asked to.
 #[derive(Debug)]
 pub(crate) enum NotSettled {
     /// The entry belongs to another grant, or this one had ended otherwise.
     Lost(LockLost),
-    /// What is stored there cannot be read, so nothing can be written either.
+    /// The entry cannot be read, so nothing can be written either.
     Unreadable(StoreError),
 }

@@ -5,17 +5,19 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::Shared;
 use tokio::sync::oneshot;
+use tokio::time::{sleep, timeout};
 
 use super::ends::End;
 
 /// Resolves when the holder of a key has ended, however it did: try again then.
 ///
-/// Keep it until that was answered: as long as somebody has it, the keeper knows how the holder ended
-/// and answers the key from that, without a command to the store.
+/// Keep it until that was answered: while there is a clone of it, the keeper knows how the holder ended
+/// and answers requests for the key from that, without a command to the store.
 ///
 /// # Cancellation
 /// It may be dropped at any time. Waiting writes nothing.
@@ -26,20 +28,36 @@ pub struct Settled {
 }
 
 impl Settled {
-    /// The signal, and what sets it off by being dropped.
+    /// Returns the signal, and the sender whose drop sets it off.
     pub(super) fn pair() -> (oneshot::Sender<()>, Self) {
         let (sender, receiver) = oneshot::channel();
         (sender, Self { signal: receiver.shared(), end: Arc::default() })
     }
 
-    /// Says how the holder has ended. `None`: nobody else has the signal.
-    pub(super) fn tell(&self, end: End) -> Option<Weak<OnceLock<End>>> {
+    /// Sets how the holder has ended. Returns `None` if there is no other clone of the signal.
+    pub(super) fn set_end(&self, end: End) -> Option<Weak<OnceLock<End>>> {
         if Arc::strong_count(&self.end) == 1 {
             return None;
         }
-        // Told once: each acquisition has a signal of its own.
+        // Each acquisition has a signal of its own, which is set once.
         let _ = self.end.set(end);
         Some(Arc::downgrade(&self.end))
+    }
+
+    /// Waits until the holder has ended, at most this long.
+    ///
+    /// # Cancellation
+    /// As that of the signal.
+    pub async fn wait_at_most(self, at_most: Duration) {
+        wait_at_most(Some(self), at_most).await;
+    }
+}
+
+/// Waits this long, or until the key's holder in this process has ended, if there is one.
+pub(crate) async fn wait_at_most(settled: Option<Settled>, at_most: Duration) {
+    match settled {
+        Some(settled) => drop(timeout(at_most, settled).await),
+        None => sleep(at_most).await,
     }
 }
 

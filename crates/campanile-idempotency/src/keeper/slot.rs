@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use campanile_core::{
-    Clock, Command, FencingToken, Fingerprint, Grant, Interrupt, Lock, LockLost, LostCause,
+    Clock, Command, FencingToken, Fingerprint, Grant, Interrupt, LockControl, LockLost, LostCause,
     Operation, Owner, StoreKey,
 };
 use tokio::sync::oneshot;
@@ -13,43 +13,46 @@ use super::ends::{End, Ends, Known};
 use super::request::{Acquire, Acquisition, SettleResult, Settlement, Terms};
 use super::settled::Settled;
 
-/// One acquisition of a key. While there is a slot, nobody else here acquires that key, and at most
-/// one command for it is on its way: so a renewal has ended before the settlement is sent.
+/// One acquisition of a key. While there is a slot, the key is not acquired a second time here, and at
+/// most one command for it is in flight: so a renewal has ended before the settlement is sent.
 #[derive(Debug)]
 pub(super) struct Slot {
     pub(super) key: StoreKey,
     pub(super) terms: Arc<Terms>,
     pub(super) fingerprint: Option<Fingerprint>,
-    /// Drawn for this acquisition, and used again when a command is repeated.
     pub(super) owner: Owner,
     pub(super) phase: Phase,
-    pub(super) way: Way,
+    pub(super) command: CommandState,
     /// What is set in the keeper's timers.
     pub(super) timer: Option<Duration>,
-    /// Dropped with the slot, which tells those who wait.
+    /// Dropped with the slot, which wakes those who wait for the key.
     settled: Option<(oneshot::Sender<()>, Settled)>,
-    /// What they are told, where it is known.
+    /// How the acquisition has ended, where that is known.
     end: Option<End>,
-    /// Dropped with the slot, which tells the driver.
+    /// Dropped with the slot, which wakes the driver.
     _interrupt: Option<Interrupt>,
 }
 
-/// Where the slot's next command is.
+/// Where the slot's command is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum CommandState {
     /// There is none.
     Idle,
     /// In one of the keeper's queues.
     Queued,
     /// In a call that is not answered.
-    Sent,
+    InFlight,
 }
 
 #[derive(Debug)]
 pub(super) enum Phase {
     /// The acquire is not answered yet.
-    Acquiring { reply: oneshot::Sender<Acquisition> },
-    /// Somebody has the lock.
+    Acquiring {
+        reply: oneshot::Sender<Acquisition>,
+        /// Whether it may have been sent: its call was dropped, and it is to be sent again.
+        was_sent: bool,
+    },
+    /// There is a [`HeldLock`](super::HeldLock) of it.
     Held(Held),
     /// The grant's last command is not answered yet.
     Settling(Settling),
@@ -58,7 +61,7 @@ pub(super) enum Phase {
     Cancelling {
         tries: u32,
         until: Duration,
-        /// Who asked for the key meanwhile, and acquires it anew once the cancel is answered.
+        /// A request for the key that came meanwhile, and acquires it once the cancel is answered.
         next: Option<Acquire>,
     },
     /// Over, but for the answer of a command that is on its way.
@@ -67,13 +70,15 @@ pub(super) enum Phase {
 
 #[derive(Debug)]
 pub(super) struct Held {
-    pub(super) lock: Lock,
+    pub(super) control: LockControl,
     pub(super) grant: Grant,
     pub(super) attempt: u16,
     /// When the next renewal is due.
     pub(super) renew_at: Duration,
     /// The ceiling for one lock.
     pub(super) hold_until: Duration,
+    /// It was noticed that the lock is lost.
+    pub(super) is_lost: bool,
 }
 
 #[derive(Debug)]
@@ -81,7 +86,7 @@ pub(super) struct Settling {
     pub(super) grant: Grant,
     pub(super) attempt: u16,
     pub(super) settlement: Settlement,
-    /// `None`: nobody waits.
+    /// `None`: the future was dropped.
     pub(super) reply: Option<oneshot::Sender<SettleResult>>,
     pub(super) tries: u32,
 }
@@ -97,14 +102,14 @@ pub(super) enum What {
 
 impl Slot {
     pub(super) fn new(acquire: Acquire) -> Self {
-        let Acquire { key, terms, fingerprint, interrupt, reply } = acquire;
+        let Acquire { key, owner, terms, fingerprint, interrupt, reply } = acquire;
         Self {
             key,
             terms,
             fingerprint,
-            owner: draw_owner(),
-            phase: Phase::Acquiring { reply },
-            way: Way::Idle,
+            owner,
+            phase: Phase::Acquiring { reply, was_sent: false },
+            command: CommandState::Idle,
             timer: None,
             settled: None,
             end: None,
@@ -112,35 +117,35 @@ impl Slot {
         }
     }
 
-    /// What tells others that this has ended.
+    /// Returns a signal of the slot's end.
     pub(super) fn settled(&mut self) -> Settled {
         self.settled.get_or_insert_with(Settled::pair).1.clone()
     }
 
-    /// Takes down how it has ended, for those who wait.
+    /// Notes how the acquisition has ended.
     pub(super) fn ended(&mut self, known: Known, clock: &Clock) {
-        // Mostly nobody does.
+        // Mostly nothing waits for it.
         if self.settled.is_some() {
             self.end = Some(End::new(known, self.fingerprint, clock.now()));
         }
     }
 
-    /// Tells those who wait.
-    pub(super) fn tell(self, ends: &mut Ends) {
-        if let (Some((_signal, settled)), Some(end)) = (self.settled, self.end)
-            && let Some(end) = settled.tell(end)
+    /// Publishes how the acquisition has ended, before the slot is dropped.
+    pub(super) fn publish_end(&mut self, ends: &mut Ends) {
+        if let (Some((_, settled)), Some(end)) = (&self.settled, self.end.take())
+            && let Some(end) = settled.set_end(end)
         {
-            ends.insert(self.key, end);
+            ends.insert(&self.key, end);
         }
     }
 
-    /// Whether whoever asked for the lock has left, and nothing was sent.
+    /// Whether the request was dropped before its acquire was sent.
     pub(super) fn is_abandoned(&self) -> bool {
-        matches!(&self.phase, Phase::Acquiring { reply } if reply.is_closed())
+        matches!(&self.phase, Phase::Acquiring { reply, was_sent: false } if reply.is_closed())
     }
 
-    /// The command that the phase asks for.
-    pub(super) fn command(&self, floor: FencingToken) -> Option<(What, Command)> {
+    /// Returns the command that the phase asks for.
+    pub(super) fn next_command(&self, floor: FencingToken) -> Option<(What, Command)> {
         let (what, operation) = match &self.phase {
             Phase::Acquiring { .. } if self.is_abandoned() => return None,
             Phase::Acquiring { .. } => (
@@ -153,7 +158,7 @@ impl Slot {
                     floor,
                 },
             ),
-            Phase::Held(held) if held.lock.loss().is_some() => return None,
+            Phase::Held(held) if held.control.cause().is_some() => return None,
             Phase::Held(held) => {
                 (What::Renew, Operation::Renew { grant: held.grant, ttl: self.terms.ttl })
             }
@@ -179,25 +184,26 @@ impl Held {
         let key = slot.key.key().clone();
         let grant = Grant { token, owner: slot.owner };
         Self {
-            lock: Lock::new(key, grant, attempt.into(), clock.clone(), deadline),
+            control: LockControl::new(key, grant, attempt.into(), clock.clone(), deadline),
             grant,
             attempt,
             renew_at: renew_at(sent, ttl),
             hold_until: sent + max_hold,
+            is_lost: false,
         }
     }
 
     pub(super) fn renewed(&mut self, sent: Duration, ttl: Duration) {
-        self.lock.renewed(deadline(sent, ttl));
+        self.control.renewed(deadline(sent, ttl));
         self.renew_at = renew_at(sent, ttl);
     }
 
-    /// When the keeper has to look at it next; never, once it is lost.
-    pub(super) fn next(&self, renewing: bool) -> Option<Duration> {
-        if self.lock.loss().is_some() {
+    /// Returns when the lock has to be checked next; never, once it is lost.
+    pub(super) fn next_check(&self, renewing: bool) -> Option<Duration> {
+        if self.is_lost || self.control.cause().is_some() {
             return None;
         }
-        let end = self.lock.deadline().min(self.hold_until);
+        let end = self.control.deadline().min(self.hold_until);
         Some(if renewing { end } else { end.min(self.renew_at) })
     }
 }
@@ -218,34 +224,38 @@ impl Settling {
         })
     }
 
-    /// The error for whoever waits, when the store says that the grant had ended otherwise.
+    /// Returns the error for a grant that, as the store says, had ended otherwise.
     pub(super) fn lost(&self, key: &StoreKey) -> LockLost {
         let cause = LostCause::Superseded;
         LockLost { key: key.key().clone(), token: self.grant.token, cause }
     }
 }
 
-/// A nonce for one acquisition.
+/// Draws the nonce of one acquisition, from the operating system's random numbers.
+///
+/// An acquire with the nonce of a live lock is granted that lock, so no two acquisitions may ever share
+/// one. A generator of this process would not do: its seed may be shared by machines that boot together,
+/// and its state is shared by all copies of a virtual machine's snapshot. So nothing is drawn in advance.
 pub(super) fn draw_owner() -> Owner {
     loop {
-        if let Some(owner) = Owner::new(fastrand::u64(..)) {
+        let nonce = getrandom::u64().expect("the operating system has random numbers");
+        if let Some(owner) = Owner::new(nonce) {
             return owner;
         }
     }
 }
 
-/// The end of a lock for its holder: taken from before the command was sent, less a margin, so that
+/// Returns the end of a lock for its holder: taken from before the command was sent, less a margin, so that
 /// it comes before the store's own.
 pub(super) fn deadline(sent: Duration, ttl: Duration) -> Duration {
     sent + ttl - (ttl / 10).max(Duration::from_millis(50))
 }
 
-/// A third of the time to live, so that two renewals may fail; less some jitter, so that what was
-/// acquired together is not renewed together for ever; and then at the keeper's last stroke before,
-/// so that locks which came one by one are renewed in batches.
+/// Returns when to renew: after a third of the time to live, so that two renewals may fail; less some
+/// jitter, so that what was acquired together is not renewed together for ever; then rounded down to a
+/// multiple of a 24th, so that locks which were acquired one by one are renewed in batches.
 fn renew_at(sent: Duration, ttl: Duration) -> Duration {
-    const STROKES: u32 = 24;
     let due = sent + (ttl / 3).mul_f64(1.0 - 0.1 * fastrand::f64());
-    let since_stroke = due.as_nanos() % (ttl / STROKES).as_nanos();
-    due - Duration::from_nanos(since_stroke as u64)
+    let beyond = due.as_nanos() % (ttl / 24).as_nanos();
+    due - Duration::from_nanos(beyond as u64)
 }

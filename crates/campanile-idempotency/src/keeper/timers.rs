@@ -1,10 +1,10 @@
-//! When the keeper has to look at which lock.
+//! Timers of the slots.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// At most one time for each slot, by the keeper's clock. Locks are mostly settled long before their
-/// time comes, so taking one out must be as cheap as putting it in.
+/// At most one time for each slot, by the keeper's clock. Most locks are settled long before their
+/// timer fires, so removing a timer must be as cheap as setting it.
 #[derive(Debug, Default)]
 pub(super) struct Timers(BTreeSet<(Duration, usize)>);
 
@@ -20,12 +20,12 @@ impl Timers {
         }
     }
 
-    /// The next time.
+    /// Returns the earliest time.
     pub(super) fn next(&self) -> Option<Duration> {
         self.0.first().map(|(at, _)| *at)
     }
 
-    /// A slot whose time has come, whose timer is thereby gone.
+    /// Removes a timer that is due, and returns its slot.
     pub(super) fn pop(&mut self, now: Duration) -> Option<usize> {
         let (at, slot) = *self.0.first()?;
         if at > now {

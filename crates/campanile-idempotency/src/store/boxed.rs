@@ -38,6 +38,10 @@ impl Store for BoxStore {
         self.0.longest_call()
     }
 
+    fn separate(&self) -> Self {
+        self.0.separate()
+    }
+
     fn boxed(self) -> BoxStore {
         self
     }
@@ -55,6 +59,7 @@ trait Erased: Send + Sync {
     fn apply_batch(&self, batch: Vec<Command>) -> BoxFuture<'_, Vec<Result<Answer, StoreError>>>;
     fn max_batch(&self) -> NonZeroUsize;
     fn longest_call(&self) -> Option<Duration>;
+    fn separate(&self) -> BoxStore;
 }
 
 impl<S: Store> Erased for S {
@@ -72,5 +77,9 @@ impl<S: Store> Erased for S {
 
     fn longest_call(&self) -> Option<Duration> {
         Store::longest_call(self)
+    }
+
+    fn separate(&self) -> BoxStore {
+        BoxStore::new(Store::separate(self))
     }
 }

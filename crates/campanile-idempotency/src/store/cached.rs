@@ -28,7 +28,7 @@ const REMEMBERED: Duration = Duration::from_secs(60);
 /// entries for different times may be answered by the longer, for that minute.)
 ///
 /// Worth it where duplicates come soon after another, as from a producer that retries; a rebalance or a
-/// restart brings them to a process that has none of it. Clones are one.
+/// restart brings them to a process that has none of it. Clones share the cache.
 ///
 /// ```
 /// use campanile_core::{BoxError, Outcome};
@@ -44,10 +44,12 @@ const REMEMBERED: Duration = Duration::from_secs(60);
 /// # Ok(())
 /// # }
 /// ```
-pub struct Cached<S>(Arc<Inner<S>>);
-
-struct Inner<S> {
+pub struct Cached<S> {
     store: S,
+    cache: Arc<Inner>,
+}
+
+struct Inner {
     clock: Clock,
     known: Mutex<Cache<Id, Known, Weight>>,
     hits: AtomicU64,
@@ -111,22 +113,22 @@ impl<S> Cached<S> {
         const USUAL: usize = 256;
         let known = Cache::with_weighter(max_bytes / USUAL, max_bytes as u64, Weight);
         let (known, hits, misses) = (Mutex::new(known), AtomicU64::new(0), AtomicU64::new(0));
-        Self(Arc::new(Inner { store, clock, known, hits, misses }))
+        Self { store, cache: Arc::new(Inner { clock, known, hits, misses }) }
     }
 
     /// How many acquires it has answered, each of which would have been a command to the store.
     pub fn hits(&self) -> u64 {
-        self.0.hits.load(Ordering::Relaxed)
+        self.cache.hits.load(Ordering::Relaxed)
     }
 
     /// How many acquires had to be asked of the store.
     pub fn misses(&self) -> u64 {
-        self.0.misses.load(Ordering::Relaxed)
+        self.cache.misses.load(Ordering::Relaxed)
     }
 
     fn lock(&self) -> MutexGuard<'_, Cache<Id, Known, Weight>> {
         // Nothing under it can panic half-way.
-        self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.cache.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The answer, if it is known.
@@ -135,13 +137,13 @@ impl<S> Cached<S> {
             return None;
         };
         let answer = self.remembered(&command.key, fingerprint);
-        let count = if answer.is_some() { &self.0.hits } else { &self.0.misses };
+        let count = if answer.is_some() { &self.cache.hits } else { &self.cache.misses };
         count.fetch_add(1, Ordering::Relaxed);
         answer
     }
 
     fn remembered(&self, key: &StoreKey, fingerprint: Option<Fingerprint>) -> Option<Answer> {
-        let now = self.0.clock.now();
+        let now = self.cache.clock.now();
         let mut known = self.lock();
         let id = id(key);
         let Known::Completed { what, learnt: (stores, ours), until } = known.get(&id)? else {
@@ -167,7 +169,7 @@ impl<S> Cached<S> {
     fn lesson(&self, command: &Command) -> Lesson {
         let id = id(&command.key);
         let kept = command.retention.completed;
-        let sent = self.0.clock.now();
+        let sent = self.cache.clock.now();
         match &command.operation {
             Operation::Acquire { owner, fingerprint, .. } => {
                 Lesson::Acquire { id, owner: *owner, fingerprint: *fingerprint, kept, sent }
@@ -244,9 +246,9 @@ impl<S> Cached<S> {
     }
 }
 
-impl<S> Clone for Cached<S> {
+impl<S: Clone> Clone for Cached<S> {
     fn clone(&self) -> Self {
-        Self(self.0.clone())
+        Self { store: self.store.clone(), cache: self.cache.clone() }
     }
 }
 
@@ -257,7 +259,7 @@ impl<S: fmt::Debug> fmt::Debug for Cached<S> {
             (known.len(), known.weight())
         };
         f.debug_struct("Cached")
-            .field("store", &self.0.store)
+            .field("store", &self.store)
             .field("keys", &keys)
             .field("bytes", &bytes)
             .field("hits", &self.hits())
@@ -299,7 +301,7 @@ impl<S: Store> Store for Cached<S> {
             return Ok(answer);
         }
         let lesson = self.lesson(&command);
-        let answer = self.0.store.apply(command).await;
+        let answer = self.store.apply(command).await;
         self.learn(lesson, &answer);
         answer
     }
@@ -311,7 +313,7 @@ impl<S: Store> Store for Cached<S> {
         let lessons: Vec<Lesson> = asked.iter().map(|command| self.lesson(command)).collect();
         let answers = match asked.is_empty() {
             true => Vec::new(),
-            false => self.0.store.apply_batch(asked).await,
+            false => self.store.apply_batch(asked).await,
         };
         if answers.len() != lessons.len() {
             // Which answer belongs to which command is not known. The caller sees that by the number.
@@ -329,10 +331,15 @@ impl<S: Store> Store for Cached<S> {
     }
 
     fn max_batch(&self) -> NonZeroUsize {
-        self.0.store.max_batch()
+        self.store.max_batch()
     }
 
     fn longest_call(&self) -> Option<Duration> {
-        self.0.store.longest_call()
+        self.store.longest_call()
+    }
+
+    /// The same cache, before a handle of its own.
+    fn separate(&self) -> Self {
+        Self { store: self.store.separate(), cache: self.cache.clone() }
     }
 }

@@ -37,11 +37,15 @@ pub use self::stepped::{EntryStore, Stepped};
 ///
 /// # Cancellation
 /// A future that is dropped leaves the same doubt as an error.
+///
+/// # Clones
+/// They are handles of one store. The lock keeper has two, of which one is
+/// [separate](Self::separate).
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a store",
     note = "use `MemoryStore`, `RedisStore`, or implement `Store` (or `EntryStore`, with `Stepped`)"
 )]
-pub trait Store: Send + Sync + 'static {
+pub trait Store: Clone + Send + Sync + 'static {
     /// Applies one command.
     fn apply(&self, command: Command) -> impl Future<Output = Result<Answer, StoreError>> + Send;
 
@@ -68,6 +72,13 @@ pub trait Store: Send + Sync + 'static {
     /// whose late answers are lost. Default: it is not known.
     fn longest_call(&self) -> Option<Duration> {
         None
+    }
+
+    /// Returns a handle of the same store that shares no connection with this one. The lock keeper
+    /// renews through it, on a thread of its own: a connection belongs to the runtime that made it, and
+    /// the program's may be blocked. Default: a clone, for stores without connections.
+    fn separate(&self) -> Self {
+        self.clone()
     }
 
     /// Opens a key again that was given up: what is produced for it from now on is processed, with all
@@ -118,5 +129,9 @@ impl<S: Store> Store for Arc<S> {
 
     fn longest_call(&self) -> Option<Duration> {
         (**self).longest_call()
+    }
+
+    fn separate(&self) -> Self {
+        Self::new((**self).separate())
     }
 }

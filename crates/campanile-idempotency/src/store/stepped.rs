@@ -10,7 +10,7 @@ use super::{Store, StoreError};
 
 /// A database that can load an entry and swap it if nobody changed it meanwhile. [`Stepped`] makes
 /// a [`Store`] of it.
-pub trait EntryStore: Send + Sync + 'static {
+pub trait EntryStore: Clone + Send + Sync + 'static {
     /// What a swap compares: a revision number, the old bytes, an ETag.
     type Version: Send;
 
@@ -22,6 +22,12 @@ pub trait EntryStore: Send + Sync + 'static {
         &self,
         key: &StoreKey,
     ) -> impl Future<Output = Result<(Option<Entry>, Self::Version, SystemTime), StoreError>> + Send;
+
+    /// Returns a handle that shares no connection with this one, as [`Store::separate`]. Default: a
+    /// clone.
+    fn separate(&self) -> Self {
+        self.clone()
+    }
 
     /// Writes the entry, to be kept for `retention`, if the version is still this one; says whether
     /// it was.
@@ -66,6 +72,10 @@ impl<S: EntryStore> Store for Stepped<S> {
             }
         }
         Err(StoreError::unavailable(format!("no swap succeeded in {ROUNDS} rounds")))
+    }
+
+    fn separate(&self) -> Self {
+        Self(self.0.separate())
     }
 }
 

@@ -83,26 +83,41 @@ async fn of_two_processes_at_the_same_moment_one_runs() {
 async fn what_arrives_while_a_call_is_in_flight_travels_together() {
     let world = World::new();
     let (service, mut stage) = world.staged(world.layer());
-    world.store.next(Fault::HangReply);
-    drop(service.start(request("first")));
-    settle_down().await;
+    for id in ["first", "second"] {
+        world.store.next(Fault::HangReply);
+        drop(service.start(request(id)));
+        settle_down().await;
+    }
     for number in 0..7 {
         drop(service.start(request(&format!("p-{number}"))));
+        settle_down().await;
     }
-    settle_down().await;
-    assert_eq!(world.store.calls().len(), 1, "too few to be worth another call");
+    assert_eq!(world.store.calls().len(), 2, "too few to be worth another call");
     world.store.release();
-    for _ in 0..8 {
+    for _ in 0..9 {
         stage.next_request().await.unwrap();
     }
     let calls: Vec<_> = world.store.calls().iter().map(|call| call.commands.len()).collect();
-    assert_eq!(calls, [1, 7]);
+    assert_eq!(calls, [1, 1, 7]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_that_are_runnable_together_travel_together() {
+    let world = World::new();
+    let service = world.layer().layer(service_fn(async |_: Request<()>| Ok::<_, BoxError>(())));
+    let calls: Vec<_> =
+        (0..7).map(|number| service.start(request(&format!("p-{number}")))).collect();
+    for call in calls {
+        call.await.unwrap().unwrap();
+    }
+    let calls: Vec<_> = world.store.calls().iter().map(|call| call.commands.len()).collect();
+    assert_eq!(calls, [7, 7], "the acquires, and the completions");
 }
 
 /// One that takes more at once splits them among more servers.
 #[tokio::test(start_paused = true)]
 async fn the_more_a_store_takes_at_once_the_more_must_wait_to_be_worth_another_call() {
-    for (most, worth) in [(1, [1, 1, 1]), (64, [8, 16, 32]), (1024, [128, 256, 512])] {
+    for (most, worth) in [(1, [1, 1, 1]), (64, [1, 8, 16]), (1024, [16, 128, 256])] {
         let clock = TestClock::new();
         let memory = MemoryStore::with_clock(clock.store_clock());
         let store = Taking { most, store: FaultyStore::new(memory) };
@@ -407,15 +422,17 @@ async fn an_absurd_token_of_one_key_does_not_spread_to_others() {
 async fn an_acquire_that_was_dropped_before_it_was_sent_is_not_sent() {
     let world = World::new();
     let (service, _stage) = world.staged(world.layer());
-    world.store.next(Fault::HangReply);
-    drop(service.start(request("first")));
-    settle_down().await;
+    for id in ["first", "second"] {
+        world.store.next(Fault::HangReply);
+        drop(service.start(request(id)));
+        settle_down().await;
+    }
     let call = service.start(request("p-1"));
     settle_down().await;
     call.abort();
     settle_down().await;
     world.store.heal();
     settle_down().await;
-    assert_eq!(world.store.count("acquire"), 1);
+    assert_eq!(world.store.count("acquire"), 2);
     assert_eq!(world.entry("p-1"), None);
 }

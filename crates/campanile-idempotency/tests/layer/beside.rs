@@ -32,7 +32,8 @@ async fn what_was_completed_beside_the_keeper_is_not_completed_again_and_tells_t
             assert_eq!(answer.reply, Reply::Completed);
             // Its answer is late, and the lock is to be renewed meanwhile.
             sleep(TTL / 2).await;
-            lock.complete(Completion { reply, at: answer.now });
+            let control = beside.control(&lock).expect("it is held");
+            control.complete(Completion { reply, at: answer.now });
             Ok::<_, BoxError>(receipt)
         }
     }));
@@ -61,10 +62,11 @@ async fn a_lock_that_is_found_to_be_anothers_is_lost_and_says_nothing_about_the_
     let world = World::new();
     // Under the other policy the layer has dropped it by then.
     let layer = world.layer().with_lost(OnLost::Notify);
-    let service = layer.layer(service_fn(async |request: Request<()>| {
+    let beside = layer.clone();
+    let service = layer.layer(service_fn(move |request: Request<()>| {
         let lock = lock(&request);
-        lock.lose(LostCause::Superseded);
-        Err::<(), BoxError>(lock.loss().unwrap().into())
+        beside.control(&lock).expect("it is held").lose(LostCause::Superseded);
+        async move { Err::<(), BoxError>(lock.check().unwrap_err().into()) }
     }));
     let called = service.run("p-1").await;
     let IdempotencyError::LockLost(lost) = refusal(&called) else {

@@ -171,6 +171,7 @@ async fn a_service_that_panics_dies_before_its_lock_is_let_go() {
 
 #[tokio::test]
 async fn the_keepers_thread_ends_with_its_last_handle() {
+    #[derive(Clone)]
     struct Counted(MemoryStore, #[expect(dead_code, reason = "it is counted")] Arc<()>);
     impl Store for Counted {
         async fn apply(&self, command: Command) -> Result<Answer, StoreError> {
@@ -184,7 +185,7 @@ async fn the_keepers_thread_ends_with_its_last_handle() {
     service.run("p-1").await.unwrap();
     drop(keeper);
     service.run("p-2").await.unwrap();
-    assert_eq!(Arc::strong_count(&alive), 2);
+    assert_eq!(Arc::strong_count(&alive), 3, "the keeper's two handles of the store are there");
     drop(service);
     let gone = || (Arc::strong_count(&alive) == 1).then_some(());
     assert!(eventually(SOON, gone).is_some());

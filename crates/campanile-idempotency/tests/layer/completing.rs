@@ -334,6 +334,7 @@ async fn a_completion_is_not_repeated_when_the_store_cannot_read_the_entry() {
 }
 
 /// Grants the lock, and then finds something else in its place: answered, or told as an error.
+#[derive(Clone)]
 struct Unreadable {
     memory: MemoryStore,
     reply: bool,

@@ -180,6 +180,7 @@ async fn an_entry_that_cannot_be_read_never_falls_open() {
 }
 
 /// Holds something else under every key.
+#[derive(Clone)]
 struct Garbage;
 
 impl Store for Garbage {

@@ -12,7 +12,7 @@ use campanile_idempotency::reply::ReplyCipher;
 use campanile_idempotency::{IdempotencyError, ReplyTooLarge, reply};
 use tower::{Layer, service_fn};
 
-use crate::world::{Guarding, TestLayer, World, failed, refusal};
+use crate::world::{Guarding, TestLayer, World, failed, refusal, settle_down};
 
 const RECEIPT: &[u8] = b"receipt";
 
@@ -37,6 +37,7 @@ async fn a_reply_that_is_too_large_fails_the_attempt_for_good_if_that_is_chosen(
         let error = failed.source.downcast_ref::<ReplyTooLarge>().unwrap();
         assert_eq!((error.size, error.most), (7, 6));
         drop(called);
+        settle_down().await;
         let again = receipts(layer.clone()).run(&id).await;
         assert!(matches!(refusal(&again), IdempotencyError::BackingOff { .. }), "{again:?}");
         let text = "the reply has 7 bytes, of which 6 are kept at most: raise `IdempotencyLayer::with_max_reply_bytes`";

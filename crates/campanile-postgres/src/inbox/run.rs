@@ -148,7 +148,10 @@ impl<E, C> Run<E, C> {
         let at = self.conclude(open, &completion, lock, is_first).await?;
         self.inbox.announce(&outgoing);
         if let Operation::Complete { reply, .. } = completion.operation {
-            lock.complete(Completion { reply, at });
+            // Without it the keeper has stopped, and will not complete the entry either.
+            if let Some(control) = self.layer.control(lock) {
+                control.complete(Completion { reply, at });
+            }
         }
         Ok(reply)
     }
@@ -240,11 +243,15 @@ impl<E, C> Run<E, C> {
                         let error = "the commit was not answered, and has not taken place";
                         return Err(Again(error.into()));
                     }
-                    Reply::Lost | Reply::Settled(_) => lock.lose(LostCause::Superseded),
+                    Reply::Lost | Reply::Settled(_) => {
+                        if let Some(control) = self.layer.control(lock) {
+                            control.lose(LostCause::Superseded);
+                        }
+                    }
                     _ => {}
                 }
             }
-            if let Some(lost) = lock.loss() {
+            if let Err(lost) = lock.check() {
                 return Err(Failed(lost.into()));
             }
             sleep(PAUSE).await;

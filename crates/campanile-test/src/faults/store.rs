@@ -175,8 +175,10 @@ impl<S: Store> Store for FaultyStore<S> {
         self.call(batch).await
     }
 
+    /// The default, also around a `MemoryStore`: it stands for a store behind a network.
     fn max_batch(&self) -> NonZeroUsize {
-        self.0.store.max_batch()
+        const MOST: NonZeroUsize = NonZeroUsize::new(64).expect("not zero");
+        self.0.store.max_batch().max(MOST)
     }
 
     fn longest_call(&self) -> Option<Duration> {

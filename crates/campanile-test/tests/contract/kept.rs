@@ -1,8 +1,8 @@
 //! Stores that keep the contract.
 
 use std::collections::HashMap;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use campanile_core::{Entry, StoreKey};
@@ -72,10 +72,11 @@ async fn as_many_random_operations_as_one_likes_answer_as_step_does() {
 
 /// A table with compare-and-set by revision. Every third load is overtaken by somebody else's write
 /// of the same entry, so that its swap fails.
+#[derive(Clone)]
 struct Table {
     clock: TestClock,
-    rows: Mutex<HashMap<StoreKey, Row>>,
-    loads: AtomicUsize,
+    rows: Arc<Mutex<HashMap<StoreKey, Row>>>,
+    loads: Arc<AtomicUsize>,
 }
 
 #[derive(Default)]
@@ -86,7 +87,7 @@ struct Row {
 
 impl Table {
     fn new(clock: TestClock) -> Self {
-        Self { clock, rows: Mutex::default(), loads: AtomicUsize::new(0) }
+        Self { clock, rows: Arc::default(), loads: Arc::default() }
     }
 }
 

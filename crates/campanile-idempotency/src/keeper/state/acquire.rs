@@ -7,55 +7,64 @@ use campanile_core::{Answer, FencingToken, Reply};
 use tokio::sync::oneshot;
 
 use super::bounds::{MOST_IN_DOUBT, overloaded};
-use super::{Task, corrupt};
-use crate::keeper::HeldLock;
+use super::{State, corrupt};
 use crate::keeper::calls::Sent;
-use crate::keeper::ends::Known;
-use crate::keeper::request::{Acquire, Acquisition, Settle, Settlement};
+use crate::keeper::deferred::{Burial, Deferred};
+use crate::keeper::ends::{self, Known};
+use crate::keeper::request::{Acquire, Acquisition, Settlement};
 use crate::keeper::slot::{Held, Phase, Slot};
-use crate::store::{Store, StoreError};
+use crate::store::StoreError;
 
-impl<S: Store> Task<S> {
-    pub(super) fn acquire(&mut self, acquire: Acquire) {
-        if self.stopping {
-            let _ = acquire.reply.send(Acquisition::ShuttingDown);
-            return;
+impl State {
+    pub(in crate::keeper) fn acquire(&mut self, acquire: Acquire) {
+        if self.is_stopped {
+            return self.deferred.push(Deferred::Abandoned(acquire));
+        }
+        if self.is_shutting_down {
+            return self.refuse(acquire, Acquisition::ShuttingDown);
         }
         self.sweep();
         let index = match self.by_key.entry(acquire.key.clone()) {
             Entry::Occupied(place) => *place.get(),
             Entry::Vacant(place) => {
-                let known = self.ends.answer(&acquire.key, acquire.fingerprint, &self.clock);
-                if let Some(known) = known {
-                    let _ = acquire.reply.send(known);
-                    return;
+                if let Some(end) = self.ends.find(&acquire.key) {
+                    let known = ends::answer(&end, acquire.fingerprint, &self.clock);
+                    self.deferred.push(Deferred::End(end));
+                    if let Some(known) = known {
+                        return self.refuse(acquire, known);
+                    }
                 }
                 if self.in_doubt >= MOST_IN_DOUBT {
-                    let _ = acquire.reply.send(Acquisition::Unavailable(overloaded()));
-                    return;
+                    return self.refuse(acquire, Acquisition::Unavailable(overloaded()));
                 }
                 let index = *place.insert(self.slots.insert(Slot::new(acquire)));
-                return self.want(index);
+                return self.queue(index);
             }
         };
         let slot = &mut self.slots[index];
-        // An acquire of ours is in doubt: this one is next, and what it asks for now is the answer to
-        // the cancel.
+        // An acquire of ours is in doubt: this request is next, and waits for the answer to the cancel.
         if let Phase::Cancelling { next, .. } = &mut slot.phase
             && next.as_ref().is_none_or(|next| next.reply.is_closed())
         {
-            *next = Some(acquire);
-            self.timers.set(index, &mut slot.timer, None);
-            self.want(index);
+            let before = next.replace(acquire);
+            self.deferred.extend(before.map(Deferred::Abandoned));
+            self.set_timer(index, None);
+            self.queue(index);
         } else {
             let retry_after = slot.terms.ttl;
             let settled = Some(slot.settled());
-            let _ = acquire.reply.send(Acquisition::Locked { retry_after, settled });
+            self.refuse(acquire, Acquisition::Locked { retry_after, settled });
         }
     }
 
+    pub(super) fn refuse(&mut self, acquire: Acquire, answer: Acquisition) {
+        let Acquire { key, interrupt, reply, .. } = acquire;
+        self.deferred.push(Deferred::Answer(reply, answer));
+        self.deferred.push(Deferred::Request(key, interrupt));
+    }
+
     /// Raises the floor, but not to an absurd token, which would spread to every key.
-    pub(super) fn saw(&mut self, answer: &Answer) {
+    pub(super) fn raise_floor(&mut self, answer: &Answer) {
         const DAY: Duration = Duration::from_secs(24 * 60 * 60);
         if let Reply::Acquired { token, .. } | Reply::Exhausted { token, .. } = answer.reply {
             let sane = (answer.now + DAY).duration_since(std::time::UNIX_EPOCH);
@@ -69,19 +78,19 @@ impl<S: Store> Task<S> {
         let index = sent.slot;
         let slot = &mut self.slots[index];
         let ttl = slot.terms.ttl;
-        let Phase::Acquiring { reply: waiting } = std::mem::replace(&mut slot.phase, Phase::Ended)
+        let Phase::Acquiring { reply: waiting, .. } =
+            std::mem::replace(&mut slot.phase, Phase::Ended)
         else {
             unreachable!("an acquisition waits for its answer");
         };
         let outcome = match answer.map(|answer| answer.reply) {
             Ok(Reply::Acquired { token, attempt }) => {
-                return self.granted(sent, token, attempt, waiting, Acquisition::Held);
+                return self.granted(sent, token, attempt, waiting, None);
             }
             Ok(Reply::Exhausted { token, attempt, burials, last_error }) => {
-                return self.granted(sent, token, attempt, waiting, |lock| {
-                    let (attempts, burials) = (attempt.into(), burials.into());
-                    Acquisition::Exhausted { lock, attempts, burials, last_error }
-                });
+                let (attempts, burials) = (attempt.into(), burials.into());
+                let burial = Some(Burial { attempts, burials, last_error });
+                return self.granted(sent, token, attempt, waiting, burial);
             }
             Ok(Reply::Locked { remaining }) => {
                 let poll = (ttl / 3).mul_f64(0.9 + 0.2 * fastrand::f64());
@@ -102,7 +111,8 @@ impl<S: Store> Task<S> {
             Ok(_) => Acquisition::Unavailable(StoreError::unreadable("not an acquire's answer")),
             Err(error) if !error.was_sent() => Acquisition::Unavailable(error),
             Err(error) => {
-                let _ = waiting.send(Acquisition::Unavailable(error));
+                let unavailable = Acquisition::Unavailable(error);
+                self.deferred.push(Deferred::Answer(waiting, unavailable));
                 // The reply may have been lost only on its way here.
                 return self.cancel(index);
             }
@@ -110,37 +120,32 @@ impl<S: Store> Task<S> {
         if let Some(known) = Known::of(&outcome) {
             slot.ended(known, &self.clock);
         }
-        let _ = waiting.send(outcome);
+        self.deferred.push(Deferred::Answer(waiting, outcome));
         self.end_when_idle(index);
     }
 
-    pub(super) fn granted(
+    fn granted(
         &mut self,
         sent: Sent,
         token: FencingToken,
         attempt: u16,
-        waiting: oneshot::Sender<Acquisition>,
-        outcome: impl FnOnce(HeldLock) -> Acquisition,
+        reply: oneshot::Sender<Acquisition>,
+        burial: Option<Burial>,
     ) {
         let index = sent.slot;
         let slot = &mut self.slots[index];
         let held = Held::new(slot, token, attempt, sent.at, &self.clock);
-        let next = held.next(false);
-        let lock = held.lock.clone();
+        let next = held.next_check(false);
+        let control = held.control.clone();
         slot.phase = Phase::Held(held);
-        match (self.messages.upgrade(), next) {
-            (Some(messages), Some(_)) => {
-                self.timers.set(index, &mut slot.timer, next);
-                // If nobody waits any more, the lock is dropped here and comes back as a release.
-                let _ = waiting.send(outcome(HeldLock::new(lock, index, messages)));
-            }
-            // The answer took longer than the lock lives, or nobody is left to have it.
-            _ => {
-                let late = StoreError::timeout("the lock had expired when its answer came");
-                let _ = waiting.send(Acquisition::Unavailable(late));
-                let settlement = Settlement::Release { ran: false };
-                self.settle(Settle { slot: index, settlement, reply: None });
-            }
+        self.set_timer(index, next);
+        if next.is_some() {
+            // If the receiver is gone, the lock is dropped and comes back as a release.
+            self.deferred.push(Deferred::Grant { reply, control, slot: index, burial });
+        } else {
+            let late = StoreError::timeout("the lock had expired when its answer came");
+            self.deferred.push(Deferred::Answer(reply, Acquisition::Unavailable(late)));
+            self.settle(index, Settlement::Release { ran: false }, None);
         }
     }
 }

@@ -2,14 +2,15 @@
 
 use std::collections::VecDeque;
 
-use super::Task;
-use crate::keeper::slot::{Phase, Way};
-use crate::store::{Store, StoreError};
+use super::State;
+use crate::keeper::calls::QueueName;
+use crate::keeper::slot::CommandState;
+use crate::store::StoreError;
 
 /// How many keys may be in doubt before no new one is acquired: those whose acquire was not answered
 /// and is cancelled, and those whose settlement was not answered and is repeated. They are kept although
-/// their callers leave. So many take some ten megabytes, and a store that is back is done with them in
-/// less than a second.
+/// their callers leave. At the limit they take some ten megabytes, and a store that is available again
+/// has answered them in less than a second.
 pub(super) const MOST_IN_DOUBT: usize = 16 * 1024;
 
 pub(super) fn overloaded() -> StoreError {
@@ -19,29 +20,31 @@ pub(super) fn overloaded() -> StoreError {
     ))
 }
 
-impl<S: Store> Task<S> {
-    /// Lets go of acquires that were not sent and whose callers have left, whenever the slots have
-    /// doubled: while calls hang, more come and leave than are sent.
+impl State {
+    /// Removes the slots of requests that were dropped before their acquire was sent, whenever the slots
+    /// have doubled: while calls hang, more of them come than are sent.
     pub(super) fn sweep(&mut self) {
         const LEAST: usize = 1024;
         if self.slots.len() < self.sweep_at.max(LEAST) {
             return;
         }
-        let mut kept = VecDeque::new();
-        for index in std::mem::take(&mut self.commands.slots) {
-            // A place may be stale, as in a batch.
-            let Some(slot) = self.slots.get_mut(index).filter(|slot| slot.way == Way::Queued)
-            else {
-                continue;
-            };
-            if slot.is_abandoned() {
-                slot.phase = Phase::Ended;
-                self.end_when_idle(index);
-            } else {
-                kept.push_back(index);
+        for queue in [QueueName::Callers, QueueName::Background] {
+            let mut kept = VecDeque::new();
+            for index in std::mem::take(self.queues.of(queue)) {
+                // A place may be stale, as in a batch.
+                let slot = self.slots.get_mut(index);
+                let Some(slot) = slot.filter(|slot| slot.command == CommandState::Queued) else {
+                    continue;
+                };
+                if slot.is_abandoned() {
+                    slot.command = CommandState::Idle;
+                    self.end_when_idle(index);
+                } else {
+                    kept.push_back(index);
+                }
             }
+            *self.queues.of(queue) = kept;
         }
-        self.commands.slots = kept;
         self.sweep_at = self.slots.len() * 2;
     }
 }

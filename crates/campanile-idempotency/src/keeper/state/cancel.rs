@@ -4,20 +4,21 @@ use std::time::Duration;
 
 use campanile_core::Answer;
 
-use super::{Task, is_unreadable, repeat_after};
+use super::{State, is_unreadable, repeat_after};
+use crate::keeper::deferred::Deferred;
 use crate::keeper::request::Acquisition;
 use crate::keeper::slot::Phase;
-use crate::store::{Store, StoreError};
+use crate::store::StoreError;
 
-/// An acquire in doubt is cancelled for at least so long; after that the attempt stays counted.
+/// How long at least a cancel is repeated; after that the attempt stays counted.
 const CANCEL_FOR: Duration = Duration::from_secs(60);
 
-impl<S: Store> Task<S> {
+impl State {
     pub(super) fn cancel(&mut self, index: usize) {
         let until = self.clock.now() + CANCEL_FOR.max(self.slots[index].terms.ttl);
         self.slots[index].phase = Phase::Cancelling { tries: 0, until, next: None };
         self.in_doubt += 1;
-        self.want(index);
+        self.queue(index);
     }
 
     pub(super) fn cancel_answered(&mut self, index: usize, answer: Result<Answer, StoreError>) {
@@ -26,30 +27,38 @@ impl<S: Store> Task<S> {
         let Phase::Cancelling { tries, until, next } = &mut slot.phase else {
             unreachable!("a cancel waits for its answer");
         };
-        let next = next.take().filter(|next| !next.reply.is_closed());
+        let next = next.take();
         match answer {
             Err(error) if !is_unreadable(&error) => {
+                let again = now < *until;
+                *tries += 1;
+                let at = now + repeat_after(*tries);
                 if let Some(next) = next {
-                    let _ = next.reply.send(Acquisition::Unavailable(error));
+                    self.refuse(next, Acquisition::Unavailable(error));
                 }
-                if now < *until {
-                    *tries += 1;
-                    let at = now + repeat_after(*tries);
-                    return self.timers.set(index, &mut slot.timer, Some(at));
+                if again {
+                    self.set_timer(index, Some(at));
+                } else {
+                    self.cancelled(index);
                 }
-                slot.phase = Phase::Ended;
-                self.in_doubt -= 1;
-                self.end_when_idle(index);
             }
-            // Answered; what cannot be read will be said to who asks next, too.
+            // Answered; what cannot be read will be the answer to the next request, too.
             Ok(_) | Err(_) => {
-                slot.phase = Phase::Ended;
-                self.in_doubt -= 1;
-                self.end_when_idle(index);
-                if let Some(next) = next {
-                    self.acquire(next);
+                self.cancelled(index);
+                match next {
+                    Some(next) if next.reply.is_closed() => {
+                        self.deferred.push(Deferred::Abandoned(next));
+                    }
+                    Some(next) => self.acquire(next),
+                    None => {}
                 }
             }
         }
+    }
+
+    fn cancelled(&mut self, index: usize) {
+        self.slots[index].phase = Phase::Ended;
+        self.in_doubt -= 1;
+        self.end_when_idle(index);
     }
 }

@@ -1,66 +1,67 @@
 //! Renewing, and finding out that a lock is lost.
 
-use campanile_core::{Answer, LostCause, Reply, State};
+use campanile_core::{Answer, LostCause, Reply, State as EntryState};
 
-use super::Task;
+use super::State;
 use crate::keeper::calls::Sent;
-use crate::keeper::slot::{Phase, Way};
-use crate::store::{Store, StoreError};
+use crate::keeper::deferred::Deferred;
+use crate::keeper::slot::{CommandState, Phase};
+use crate::store::StoreError;
 
-impl<S: Store> Task<S> {
+impl State {
     pub(super) fn renew_answered(&mut self, sent: Sent, answer: Result<Answer, StoreError>) {
         let index = sent.slot;
         let now = self.clock.now();
         let slot = &mut self.slots[index];
         let ttl = slot.terms.ttl;
         let Phase::Held(held) = &mut slot.phase else {
-            // Settled meanwhile: that command is the one to send now, if there is one.
+            // Settled meanwhile: that command is next, if there is one.
             return match slot.phase {
                 Phase::Ended => self.end_when_idle(index),
-                _ => self.want(index),
+                _ => self.queue(index),
             };
         };
         match answer.map(|answer| answer.reply) {
             Ok(Reply::Renewed) => held.renewed(sent.at, ttl),
-            // By this very grant: its handler's transaction, which is about to say so.
-            Ok(Reply::Settled(State::Completed)) => held.renew_at = held.lock.deadline(),
-            Ok(Reply::Lost | Reply::Settled(_)) => {
-                tracing::warn!(token = held.grant.token.get(), "lock lost to another grant");
-                held.lock.lose(LostCause::Superseded);
-            }
-            // One failed round loses nothing: there is time for some more before the deadline.
+            // By this very grant: together with the effect of its handler, which is about to report it.
+            Ok(Reply::Settled(EntryState::Completed)) => held.renew_at = held.control.deadline(),
+            Ok(Reply::Lost | Reply::Settled(_)) => self.lose(index, LostCause::Superseded),
+            // One failure loses nothing: there is time for some more tries before the deadline.
             Ok(_) => held.renew_at = now + ttl / 24,
             Err(error) => {
-                tracing::debug!(%error, "renewal failed");
                 held.renew_at = now + ttl / 24;
+                self.deferred.push(Deferred::RenewalFailed(error));
             }
         }
-        self.look(index);
+        self.check(index);
     }
 
     /// Renews a held lock if that is due, declares it lost if it is, and sets its next timer.
-    pub(super) fn look(&mut self, index: usize) {
+    pub(super) fn check(&mut self, index: usize) {
         let now = self.clock.now();
-        let slot = &mut self.slots[index];
-        let Phase::Held(held) = &slot.phase else {
+        let Phase::Held(held) = &self.slots[index].phase else {
             return;
         };
-        if let Some(lost) = held.lock.loss() {
-            // One that has ended is about to be settled.
-            if lost.cause != LostCause::Ended {
-                tracing::warn!(token = lost.token.get(), cause = ?lost.cause, "lock lost");
-            }
-        } else if now >= held.hold_until {
-            tracing::warn!(token = held.grant.token.get(), "lock held too long, not renewed");
-            held.lock.lose(LostCause::MaxHold);
-        } else if now >= held.renew_at {
-            self.want(index);
+        if held.is_lost {
+            return;
         }
-        let slot = &mut self.slots[index];
-        let Phase::Held(held) = &slot.phase else {
-            return;
-        };
-        let next = held.next(slot.way != Way::Idle);
-        self.timers.set(index, &mut slot.timer, next);
+        if let Some(cause) = held.control.cause() {
+            self.lose(index, cause);
+        } else if now >= held.hold_until {
+            self.lose(index, LostCause::MaxHold);
+        } else if now >= held.renew_at {
+            self.queue(index);
+        }
+        let slot = &self.slots[index];
+        if let Phase::Held(held) = &slot.phase {
+            self.set_timer(index, held.next_check(slot.command != CommandState::Idle));
+        }
+    }
+
+    fn lose(&mut self, index: usize, cause: LostCause) {
+        if let Phase::Held(held) = &mut self.slots[index].phase {
+            held.is_lost = true;
+            self.deferred.push(Deferred::Lose(held.control.clone(), cause));
+        }
     }
 }

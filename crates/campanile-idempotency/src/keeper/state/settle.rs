@@ -4,17 +4,26 @@ use std::time::SystemTime;
 
 use campanile_core::limits::MAX_ERROR_BYTES;
 use campanile_core::{Answer, Completion, Reply};
+use tokio::sync::oneshot;
 
-use super::{Task, corrupt, is_unreadable, repeat_after};
+use super::{State, corrupt, is_unreadable, repeat_after};
+use crate::keeper::deferred::Deferred;
 use crate::keeper::ends::Known;
-use crate::keeper::request::{NotSettled, Settle, Settlement};
-use crate::keeper::slot::{Phase, Settling, Way};
-use crate::store::{Store, StoreError};
+use crate::keeper::request::{NotSettled, SettleResult, Settlement};
+use crate::keeper::slot::{CommandState, Phase, Settling};
+use crate::store::StoreError;
 
-impl<S: Store> Task<S> {
-    pub(super) fn settle(&mut self, settle: Settle) {
-        let Settle { slot: index, settlement, reply } = settle;
-        let slot = &mut self.slots[index];
+impl State {
+    /// Settles the lock of a slot. The reply is dropped if the keeper has stopped.
+    pub(in crate::keeper) fn settle(
+        &mut self,
+        index: usize,
+        settlement: Settlement,
+        reply: Option<oneshot::Sender<SettleResult>>,
+    ) {
+        let Some(slot) = self.slots.get_mut(index) else {
+            return self.deferred.push(Deferred::Unsettled(settlement, reply));
+        };
         self.timers.set(index, &mut slot.timer, None);
         let Phase::Held(held) = std::mem::replace(&mut slot.phase, Phase::Ended) else {
             unreachable!("a held lock is settled once, and its slot stays until then");
@@ -30,10 +39,10 @@ impl<S: Store> Task<S> {
             _ => {}
         }
         slot.phase = Phase::Settling(Settling { grant, attempt, settlement, reply, tries: 0 });
-        // A renewal that is only queued is overtaken: its place now holds the settlement.
-        if slot.way != Way::Sent {
-            slot.way = Way::Idle;
-            self.want(index);
+        // A renewal that is only queued is dropped: its place in the queue is stale now.
+        if slot.command != CommandState::InFlight {
+            slot.command = CommandState::Idle;
+            self.queue(index);
         }
     }
 
@@ -56,16 +65,16 @@ impl<S: Store> Task<S> {
             Err(error) if is_unreadable(&error) => Err(NotSettled::Unreadable(error)),
             Ok(_) | Err(_) => {
                 // Only an answer decides; the command is the same, so it can be repeated. That
-                // keeps the lock from others as well as a renewal would.
+                // keeps the lock as well as a renewal would.
                 self.in_doubt += usize::from(settling.tries == 0);
                 settling.tries += 1;
                 let at = self.clock.now() + repeat_after(settling.tries).min(slot.terms.ttl / 6);
-                return self.timers.set(index, &mut slot.timer, Some(at));
+                return self.set_timer(index, Some(at));
             }
         };
         self.in_doubt -= usize::from(settling.tries > 0);
         if let Some(reply) = settling.reply.take() {
-            let _ = reply.send(result);
+            self.deferred.push(Deferred::Settled(reply, result));
         }
         slot.phase = Phase::Ended;
         if let Some(end) = end {
@@ -75,11 +84,11 @@ impl<S: Store> Task<S> {
     }
 }
 
-/// What the entry now says to others, as far as that is known here.
+/// Returns what the entry now says to other requests, as far as that is known here.
 fn known(settling: &Settling, at: SystemTime) -> Option<Known> {
     let attempts = settling.attempt.into();
     match &settling.settlement {
-        // A repeat does not tell when it was completed.
+        // The answer to a repeat does not say when it was completed.
         Settlement::Complete { reply } if settling.tries == 0 => {
             Some(Known::Completed { reply: reply.clone(), attempts, completed_at: at })
         }

@@ -70,6 +70,7 @@ fn completions(history: &[Applied]) -> impl Iterator<Item = FencingToken> {
 }
 
 /// The store that all processes share.
+#[derive(Clone)]
 pub(super) struct Recorded {
     pub(super) memory: MemoryStore,
     pub(super) history: History,
@@ -86,9 +87,10 @@ impl Store for Recorded {
 }
 
 /// A keeper's way to its store: one command for a key at a time.
+#[derive(Clone)]
 pub(super) struct OneByOne<S> {
     pub(super) store: S,
-    pub(super) on_the_way: Mutex<HashSet<StoreKey>>,
+    pub(super) on_the_way: Arc<Mutex<HashSet<StoreKey>>>,
 }
 
 impl<S: Store> OneByOne<S> {

@@ -1,8 +1,7 @@
 //! One process: a keeper, its way to the store, and the requests it works on.
 
-use std::collections::HashSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use campanile_core::{BoxError, FencingToken, Outcome, Request};
@@ -54,7 +53,7 @@ impl Process {
             memory: setting.memory.clone(),
             history: setting.history.clone(),
         });
-        let way = OneByOne { store: store.clone(), on_the_way: Mutex::new(HashSet::new()) };
+        let way = OneByOne { store: store.clone(), on_the_way: Arc::default() };
         let (keeper, task) = LockKeeper::unspawned(way, setting.clock.clock());
         let plan = &setting.plan;
         let layer = IdempotencyLayer::new(&keeper, "payments", campanile_core::key::header("id"));

@@ -1,7 +1,7 @@
 //! Mistakes in what one operation does to one entry.
 
 use std::collections::HashMap;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
 use campanile_core::{
@@ -17,9 +17,10 @@ use super::{DIFFERENTIAL, caught};
 type Step = fn(Option<Entry>, &Operation, SystemTime) -> (Option<Entry>, Reply);
 
 /// The memory store, with another `step`.
+#[derive(Clone)]
 struct Broken {
     clock: TestClock,
-    entries: Mutex<HashMap<StoreKey, (Entry, SystemTime)>>,
+    entries: Arc<Mutex<HashMap<StoreKey, (Entry, SystemTime)>>>,
     step: Step,
 }
 
@@ -47,7 +48,7 @@ impl Store for Broken {
 
 async fn step_is_caught(step: Step, promises: &[&str]) {
     let clock = TestClock::new();
-    let store = Broken { clock: clock.clone(), entries: Mutex::default(), step };
+    let store = Broken { clock: clock.clone(), entries: Arc::default(), step };
     caught(&store, &clock, promises).await;
 }
 
@@ -86,7 +87,7 @@ fn with_grant(operation: &Operation, other: Grant) -> Operation {
 #[tokio::test(start_paused = true)]
 async fn a_store_that_does_step_right_is_not_caught() {
     let clock = TestClock::new();
-    let store = Broken { clock: clock.clone(), entries: Mutex::default(), step };
+    let store = Broken { clock: clock.clone(), entries: Arc::default(), step };
     assert_eq!(contract::violations(&store, &clock).await, []);
 }
 

@@ -1,7 +1,7 @@
 //! Mistakes around it.
 
 use std::collections::HashMap;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use campanile_core::{Answer, Command, Entry, Operation, Owner, Reply, StoreKey, step};
@@ -19,6 +19,7 @@ async fn one_that_keeps_entries_for_ever_is_caught() {
 }
 
 /// Ignores the retention.
+#[derive(Clone)]
 struct LongLived(MemoryStore);
 
 impl Store for LongLived {
@@ -34,7 +35,7 @@ impl Store for LongLived {
 #[tokio::test(start_paused = true)]
 async fn one_that_looks_first_and_writes_then_is_caught() {
     let clock = TestClock::new();
-    let store = NotAtomic { clock: clock.clone(), entries: Mutex::default() };
+    let store = NotAtomic { clock: clock.clone(), entries: Arc::default() };
     caught(
         &store,
         &clock,
@@ -47,9 +48,10 @@ async fn one_that_looks_first_and_writes_then_is_caught() {
 }
 
 /// Reads, lets others go first, and writes whatever they have written.
+#[derive(Clone)]
 struct NotAtomic {
     clock: TestClock,
-    entries: Mutex<HashMap<StoreKey, Entry>>,
+    entries: Arc<Mutex<HashMap<StoreKey, Entry>>>,
 }
 
 impl Store for NotAtomic {
@@ -72,6 +74,7 @@ async fn one_that_answers_a_batch_in_another_order_is_caught() {
     caught(&store, &clock, &["a_batch_is_answered_in_its_order", DIFFERENTIAL]).await;
 }
 
+#[derive(Clone)]
 struct Reversed(MemoryStore);
 
 impl Store for Reversed {
@@ -104,6 +107,7 @@ async fn one_that_stops_a_batch_at_the_first_refusal_is_caught() {
 }
 
 /// Applies nothing after the first command that was refused.
+#[derive(Clone)]
 struct Transaction(MemoryStore);
 
 impl Store for Transaction {

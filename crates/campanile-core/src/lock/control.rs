@@ -1,0 +1,99 @@
+//! The keeper's side of a lock.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use super::{Completion, HELD, Inner, Lock, decode, nanos};
+use crate::clock::Clock;
+use crate::wakers::Wakers;
+use crate::{Grant, IdempotencyKey, LockLost, LostCause};
+
+/// Changes the state of a [`Lock`]: renews it, declares it lost, marks its entry as completed.
+///
+/// The lock keeper makes it, and the idempotency layer hands it to a store that completes entries
+/// together with the handler's effect. A request carries the [`Lock`] alone, and no way leads from that
+/// to here.
+#[doc(hidden)]
+#[derive(Clone)]
+pub struct LockControl(Lock);
+
+impl LockControl {
+    /// A lock that was granted until this deadline, by this clock.
+    pub fn new(
+        key: IdempotencyKey,
+        grant: Grant,
+        attempt: u32,
+        clock: Clock,
+        deadline: Duration,
+    ) -> Self {
+        Self(Lock(Arc::new(Inner {
+            key,
+            grant,
+            attempt,
+            clock,
+            deadline: AtomicU64::new(nanos(deadline)),
+            loss: AtomicU8::new(HELD),
+            wakers: Wakers::default(),
+            completion: OnceLock::new(),
+        })))
+    }
+
+    /// The lock, as its handler sees it.
+    pub fn lock(&self) -> &Lock {
+        &self.0
+    }
+
+    /// A renewal was confirmed. The deadline never moves back, and a lost lock stays lost.
+    pub fn renewed(&self, deadline: Duration) {
+        self.inner().deadline.fetch_max(nanos(deadline), Ordering::AcqRel);
+    }
+
+    /// Declares the lock lost and wakes those who wait for that. The first cause counts.
+    pub fn lose(&self, cause: LostCause) {
+        self.0.lose(cause);
+    }
+
+    /// Returns how the lock was lost, as [`Lock::check`] does.
+    pub fn loss(&self) -> Option<LockLost> {
+        self.0.loss()
+    }
+
+    /// Returns why the lock is lost. Unlike [`loss`](Self::loss) it wakes nobody, so it can be called
+    /// while a mutex is held.
+    pub fn cause(&self) -> Option<LostCause> {
+        let expired = || {
+            let now = self.inner().clock.now();
+            (now >= self.deadline()).then_some(LostCause::Expired)
+        };
+        decode(self.inner().loss.load(Ordering::Acquire)).or_else(expired)
+    }
+
+    /// When the lock is lost without a further renewal, by the keeper's clock.
+    pub fn deadline(&self) -> Duration {
+        self.0.deadline()
+    }
+
+    /// The entry was completed by this grant, together with the handler's effect, so the keeper need
+    /// not complete it.
+    pub fn complete(&self, completion: Completion) {
+        // A grant completes its entry once.
+        let _ = self.inner().completion.set(Box::new(completion));
+    }
+
+    /// Returns how the entry was completed, if it was.
+    pub fn completion(&self) -> Option<&Completion> {
+        self.inner().completion.get().map(|completion| &**completion)
+    }
+
+    fn inner(&self) -> &Inner {
+        &self.0.0
+    }
+}
+
+impl fmt::Debug for LockControl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("LockControl").field(&self.0).finish()
+    }
+}
