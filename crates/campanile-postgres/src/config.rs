@@ -138,12 +138,21 @@ impl PgConfig {
 
     /// The connections of a store.
     pub(crate) fn pool(&self) -> Result<Pool, ConnectError> {
+        self.pool_for_entries(self.connections)
+    }
+
+    /// For renewals beside that.
+    pub(crate) fn separate(&self) -> Result<Pool, ConnectError> {
+        self.pool_for_entries(2)
+    }
+
+    fn pool_for_entries(&self, connections: usize) -> Result<Pool, ConnectError> {
         let limit = self.command_timeout.as_millis().max(1);
         // Whose row is held by somebody else must leave time for the others of its batch.
         let wait = (limit / 5).max(1);
         let settings =
             format!("{ISOLATION}; SET statement_timeout = {limit}; SET lock_timeout = {wait}");
-        self.pool_of(self.connections, &settings)
+        self.pool_of(connections, &settings)
     }
 
     /// For who looks or migrates, and for the relay of an outbox.

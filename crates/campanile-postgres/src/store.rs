@@ -25,8 +25,8 @@ const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 ///
 /// # Connections
 /// [`connect`](Self::connect) looks at the server and closes its connection again. Those that the store
-/// works with are made on the runtime that first needs them, usually the lock keeper's own, so that a
-/// runtime of the user's that is blocked does not hold up renewals. One is replaced when it breaks, when
+/// works with are made on the runtime that first needs them. The lock keeper renews over two others, on
+/// a runtime of its own, so that a blocked runtime of the program delays no renewal. One is replaced when it breaks, when
 /// its server has become a replica, and when an answer did not come in time; those that are idle then, too.
 ///
 /// A call waits for one half of its time, and what is being made goes on without it, for the next call. Of
@@ -115,6 +115,14 @@ impl Store for PgStore {
         let mut batch = Batch::new(pool, &commands, Instant::now() + *command_timeout);
         batch.run().await;
         batch.answers(&self.0.late())
+    }
+
+    /// A store in the same database, with two connections of its own. This one deletes what is over.
+    fn separate(&self) -> Self {
+        let Inner { config, command_timeout, .. } = &*self.0;
+        let pool = config.separate().expect("the same settings made a pool before");
+        let (config, command_timeout) = (config.clone(), *command_timeout);
+        Self(Arc::new(Inner { pool, config, command_timeout, sweeper: None }))
     }
 
     /// The command timeout.

@@ -31,8 +31,8 @@ pub(crate) const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 ///
 /// # Connections
 /// [`connect`](Self::connect) looks at the servers and closes its connections again. The one that the
-/// store works with, to each server, is made on the runtime that first needs it, usually the lock
-/// keeper's own, so that a runtime of the user's that is blocked does not hold up renewals. It is
+/// store works with, to each server, is made on the runtime that first needs it. The lock keeper renews
+/// over another, on a runtime of its own, so that a blocked runtime of the program delays no renewal. It is
 /// replaced when it breaks, when the server on it has become a replica, and when an answer did not
 /// come in time; the sentinels are asked for the primary then. While calls are made they are also
 /// asked in the background, each second and when a replica that is waited for is late: the old primary
@@ -68,9 +68,9 @@ pub(crate) struct Inner {
     pub(crate) scripts: Scripts,
     pub(crate) buckets: Buckets,
     pub(crate) waiting: Option<Waiting>,
-    pub(crate) witness: Witness,
+    pub(crate) witness: Arc<Witness>,
     command_timeout: Duration,
-    findings: Box<[Finding]>,
+    findings: Arc<[Finding]>,
 }
 
 impl RedisStore {
@@ -88,9 +88,8 @@ impl RedisStore {
         let config = config.into();
         let topology = config.topology()?;
         let findings = check_when_up(&topology, &config).await?;
-        let lanes = || (0..Lanes::COUNT).map(|_| topology.another()).collect();
-        let waiting = config.wait.map(|wait| Waiting::new(wait, Lanes::new(lanes())));
-        let witness = Witness::new(topology.cluster().is_some(), config.buckets);
+        let waiting = config.wait.map(|wait| Waiting::new(wait, Lanes::to(&topology)));
+        let witness = Arc::new(Witness::new(topology.cluster().is_some(), config.buckets));
         Ok(Self(Arc::new(Inner {
             topology,
             waiting,
@@ -98,7 +97,7 @@ impl RedisStore {
             scripts: Scripts::default(),
             buckets: config.buckets,
             command_timeout: config.command_timeout,
-            findings,
+            findings: findings.into(),
         })))
     }
 
@@ -171,6 +170,22 @@ impl Store for RedisStore {
         let Inner { topology, buckets, .. } = &*self.0;
         let calls = if topology.cluster().is_some() { usize::from(buckets.count()) } else { 1 };
         NonZeroUsize::new(calls * MAX_KEYS).expect("a namespace has a bucket")
+    }
+
+    /// A store on the same servers, with connections of its own.
+    fn separate(&self) -> Self {
+        let Inner { topology, scripts, buckets, waiting, witness, command_timeout, findings } =
+            &*self.0;
+        let topology = topology.another();
+        Self(Arc::new(Inner {
+            waiting: waiting.as_ref().map(|waiting| waiting.over(&topology)),
+            topology,
+            scripts: scripts.clone(),
+            buckets: *buckets,
+            witness: witness.clone(),
+            command_timeout: *command_timeout,
+            findings: findings.clone(),
+        }))
     }
 
     /// The command timeout, and that of [`RedisConfig::with_wait`].

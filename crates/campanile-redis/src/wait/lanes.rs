@@ -25,7 +25,9 @@ impl Lanes {
     /// A lock keeper has this many batches on their way, and some more.
     pub(crate) const COUNT: usize = 8;
 
-    pub(crate) fn new(connections: Vec<Topology>) -> Self {
+    /// Connections to these servers.
+    pub(crate) fn to(topology: &Topology) -> Self {
+        let connections: Vec<_> = (0..Self::COUNT).map(|_| topology.another()).collect();
         Self { permits: Semaphore::new(connections.len()), free: Mutex::new(connections) }
     }
 

@@ -6,6 +6,7 @@
 mod confirm;
 mod lanes;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use campanile_idempotency::StoreError;
 
 pub(crate) use self::confirm::Short;
 pub(crate) use self::lanes::{Lane, Lanes};
+use crate::topology::Topology;
 
 /// What is waited for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,7 +38,7 @@ pub(crate) enum Reach {
 pub(crate) struct Waiting {
     pub(crate) wait: Wait,
     lanes: Lanes,
-    pub(crate) shortfalls: Shortfalls,
+    pub(crate) shortfalls: Arc<Shortfalls>,
 }
 
 /// The completions that were acknowledged although they had not come as far as they must.
@@ -65,7 +67,13 @@ impl Wait {
 
 impl Waiting {
     pub(crate) fn new(wait: Wait, lanes: Lanes) -> Self {
-        Self { wait, lanes, shortfalls: Shortfalls::default() }
+        Self { wait, lanes, shortfalls: Arc::default() }
+    }
+
+    /// The same over connections of its own; shortfalls are counted together.
+    pub(crate) fn over(&self, topology: &Topology) -> Self {
+        let (wait, shortfalls) = (self.wait, self.shortfalls.clone());
+        Self { wait, lanes: Lanes::to(topology), shortfalls }
     }
 
     /// How long one wait may take.
