@@ -39,7 +39,7 @@
 //!   [`policy`] and [`reply`] are its choices, [`IdempotencyError`] what it answers when there is no
 //!   outcome. [`Guard`] is the layer around a plain function.
 //! * [`BatchLayer`] is for handlers that take many requests at a time.
-//! * [`LockKeeper`] is the one task through which all operations go: it coalesces, renews, settles.
+//! * [`LockKeeper`] sends all operations to the store: it batches, renews, and settles until it is answered.
 //! * [`store`]: the trait behind which entries are kept; [`MemoryStore`] is the embedded one.
 
 mod backoff;

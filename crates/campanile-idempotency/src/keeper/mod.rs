@@ -1,19 +1,24 @@
-//! The one task through which all operations on the store go.
+//! The lock keeper: acquires, renews and settles the locks of the layers that share it.
 //!
-//! [`LockKeeper`] acquires, renews and settles the locks of the layers that share it, on a thread of
-//! its own, so that a handler which blocks every thread of its runtime keeps its lock.
+//! [`LockKeeper`] is a handle of a state machine ([`state`]) behind a mutex, which callers change on
+//! their own threads ([`shared`]). No method of it waits or calls the store.
 //!
-//! * **It coalesces.** What arrives while a call is in flight travels together in the next one. There
-//!   is no timer, so an idle system pays no latency.
-//! * **It renews** all held locks in batches, at a third of their time to live.
-//! * **One acquisition per key.** A later delivery of a key that is held here is told so, and, when it
-//!   has waited for that, how it ended, without a command to the store.
-//! * **It settles until it is answered.** A completion whose reply was lost is repeated; only the
-//!   store's answer decides.
-//! * **Nothing grows.** While the store is away, what is kept of requests that have left is bounded; beyond
+//! * **Calls on the caller's runtime.** The first command in the queue spawns a task there, which lets
+//!   run what is runnable and then sends all commands that have come together. A full batch is sent at
+//!   once, without a task if the store answers at once, as one in memory does.
+//! * **A [`background`] thread** does what a blocked or ended runtime must not delay: renewals at a third
+//!   of the time to live, in batches; noticing lost locks; giving up calls that take too long; repeats;
+//!   and what no runtime has sent. It has connections of its own. It sleeps until its earliest timer, and
+//!   a later one does not wake it: no record costs a wake-up.
+//! * **One acquisition per key.** A later request for a key that is held here is answered as locked, and,
+//!   when it has waited, from how the holder has ended, without a command to the store.
+//! * **One command per key at a time.** A settlement is sent after the renewal before it was answered.
+//! * **Settling until it is answered.** A completion whose reply was lost is repeated; only the store's
+//!   answer decides.
+//! * **Bounds.** While the store is unavailable, what is kept of abandoned requests is bounded; beyond
 //!   that no further key is acquired.
-//! * **Nothing is left behind.** A future that is dropped hands its lock over with one synchronous
-//!   send; an acquire whose answer is unknown is cancelled.
+//! * **Cancellation.** A dropped future hands its lock over with one synchronous call; an acquire whose
+//!   answer is unknown is cancelled by its nonce.
 
 mod background;
 mod calls;

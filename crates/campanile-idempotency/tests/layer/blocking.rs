@@ -1,4 +1,4 @@
-//! The keeper on a thread of its own, in real time.
+//! The keeper's background on a thread of its own, in real time.
 
 use std::future::{Future, Ready, pending, ready};
 use std::pin::{Pin, pin};
@@ -11,10 +11,11 @@ use std::time::Duration;
 use campanile_core::{Answer, BoxError, Command, Outcome, Request, State, key};
 use campanile_idempotency::{IdempotencyLayer, LockKeeper, MemoryStore, Store, StoreError};
 use campanile_test::eventually;
+use campanile_test::faults::{Fault, FaultyStore};
 use futures_util::FutureExt;
 use tower::{Layer, Service, ServiceExt, service_fn};
 
-use crate::world::{Guarding, TestLayer, refusal, request, store_key};
+use crate::world::{Guarding, TestLayer, failed, refusal, request, store_key};
 
 /// The shortest there is.
 const TTL: Duration = Duration::from_millis(500);
@@ -189,4 +190,88 @@ async fn the_keepers_thread_ends_with_its_last_handle() {
     drop(service);
     let gone = || (Arc::strong_count(&alive) == 1).then_some(());
     assert!(eventually(SOON, gone).is_some());
+}
+
+fn state(memory: &MemoryStore) -> Option<State> {
+    memory.entry(&store_key("p-1")).map(|entry| entry.state())
+}
+
+/// The runtime has this one thread.
+#[tokio::test]
+async fn settlement_of_a_blocked_runtime_is_completed_by_the_background() {
+    let memory = MemoryStore::new();
+    let store = FaultyStore::new(memory.clone());
+    let keeper = LockKeeper::new(store.clone()).unwrap();
+    let service = layer(&keeper).layer(service_fn(async |_: Request<()>| Ok::<_, BoxError>(())));
+    // It is applied, and its reply could be read later, by a thread that were not blocked.
+    store.next_of("complete", Fault::Slow(TTL / 20));
+    let call = service.start(request("p-1"));
+    while store.count("complete") == 0 {
+        tokio::task::yield_now().await;
+    }
+    let repeated = || (store.count("complete") > 1).then_some(());
+    assert!(eventually(SOON, repeated).is_some(), "the thread was blocked until then");
+    assert_eq!(state(&memory), Some(State::Completed));
+    assert_eq!(call.await.unwrap().unwrap(), Outcome::Processed(()));
+}
+
+#[tokio::test]
+async fn commands_that_a_blocked_runtime_has_not_sent_are_sent_by_the_background() {
+    let memory = MemoryStore::new();
+    let keeper = LockKeeper::new(FaultyStore::new(memory.clone())).unwrap();
+    let service = layer(&keeper)
+        .layer(service_fn(async |_: Request<()>| pending::<Result<(), BoxError>>().await));
+    let mut call = Box::pin(service.oneshot(request("p-1")));
+    tokio::time::timeout(TTL / 5, call.as_mut()).await.unwrap_err();
+    assert_eq!(state(&memory), Some(State::Processing));
+    drop(call);
+    assert!(is_let_go(&memory, SOON), "although this thread is blocked");
+}
+
+#[tokio::test]
+async fn lock_dropped_outside_of_a_runtime_is_settled() {
+    for batches in [false, true] {
+        let memory = MemoryStore::new();
+        let keeper = match batches {
+            true => LockKeeper::new(FaultyStore::new(memory.clone())).unwrap(),
+            false => LockKeeper::new(memory.clone()).unwrap(),
+        };
+        let layer = layer(&keeper).with_max_attempts(1).unwrap();
+        let service =
+            layer.layer(service_fn(async |_: Request<()>| Err::<(), BoxError>("declined".into())));
+        let called = service.run("p-1").await;
+        let lock = failed(&called).take_lock().unwrap();
+        assert_eq!(state(&memory), Some(State::Processing));
+        thread::spawn(move || drop(lock)).join().unwrap();
+        assert!(is_let_go(&memory, SOON));
+    }
+}
+
+#[test]
+fn call_whose_runtime_is_shut_down_is_made_by_the_background() {
+    for operation in ["acquire", "complete"] {
+        let memory = MemoryStore::new();
+        let store = FaultyStore::new(memory.clone());
+        let keeper = LockKeeper::new(store.clone()).unwrap();
+        let layer = layer(&keeper).with_lock_ttl(Duration::from_secs(60)).unwrap();
+        let service = layer.layer(service_fn(async |_: Request<()>| Ok::<_, BoxError>(())));
+        store.next_of(operation, Fault::HangReply);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            drop(service.start(request("p-1")));
+            while store.count(operation) == 0 {
+                tokio::task::yield_now().await;
+            }
+        });
+        drop(runtime);
+        let expected = match operation {
+            // Its caller is gone, so the lock is handed back.
+            "acquire" => State::Retrying,
+            _ => State::Completed,
+        };
+        let settled = || (state(&memory) == Some(expected)).then_some(());
+        assert!(eventually(SOON, settled).is_some(), "{operation}");
+        let repeated = || (store.count(operation) == 2).then_some(());
+        assert!(eventually(SOON, repeated).is_some(), "{operation}, long before its call's limit");
+    }
 }

@@ -221,3 +221,60 @@ fn is_unreadable(error: &StoreError) -> bool {
 fn repeat_after(tries: u32) -> Duration {
     Duration::from_millis(50 << tries.saturating_sub(1).min(5))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::time::SystemTime;
+
+    use campanile_core::{IdempotencyKey, Reply, Retention};
+
+    use super::*;
+    use crate::keeper::request::{Acquire, Settlement, Terms};
+    use crate::keeper::shared::Start;
+    use crate::keeper::slot::draw_owner;
+
+    /// Answers the call that a change begins; returns whether the change has woken the background.
+    fn answer(state: &mut State, reply: Reply) -> bool {
+        let After { start, wake, .. } = state.after();
+        let Some(Start::Call(batch)) = start else {
+            panic!("{start:?}");
+        };
+        assert_eq!(batch.commands.len(), 1);
+        let answer = Answer::new(SystemTime::UNIX_EPOCH, reply);
+        state.answered(batch.id, Ok(vec![Ok(answer)]));
+        wake | state.after().wake
+    }
+
+    #[test]
+    fn background_is_not_woken_for_each_record() {
+        let millis = Arc::new(AtomicU64::new(0));
+        let time = millis.clone();
+        let clock = Clock::from_fn(move || Duration::from_millis(time.load(Ordering::Relaxed)));
+        let mut state = State::new(clock, 1);
+        let terms = Arc::new(Terms {
+            ttl: Duration::from_secs(30),
+            max_attempts: 1,
+            max_hold: Duration::from_secs(600),
+            retention: Retention::default(),
+        });
+        let mut woken = 0;
+        for number in 0..4_000_u64 {
+            millis.store(number, Ordering::Relaxed);
+            let key = IdempotencyKey::new(number.to_string()).unwrap();
+            let key = StoreKey::new("payments".try_into().unwrap(), key);
+            let (reply, _receiver) = oneshot::channel();
+            let (owner, terms) = (draw_owner(), terms.clone());
+            state.acquire(Acquire { key, owner, terms, fingerprint: None, interrupt: None, reply });
+            let acquired =
+                Reply::Acquired { token: FencingToken::new(number + 1).unwrap(), attempt: 1 };
+            woken += u64::from(answer(&mut state, acquired));
+            let slot = state.by_key.values().copied().next().unwrap();
+            state.settle(slot, Settlement::Complete { reply: None }, None);
+            woken += u64::from(answer(&mut state, Reply::Completed));
+        }
+        assert_eq!(woken, 1, "by the first call's limit, which is the earliest timer");
+        assert!(state.slots.is_empty() && state.calls.is_empty());
+    }
+}
