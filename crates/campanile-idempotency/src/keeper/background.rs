@@ -12,7 +12,7 @@ use tokio::time::sleep;
 
 use super::calls::Callable;
 use super::shared::Shared;
-use super::state::Due;
+use super::state::{Due, State};
 
 /// How long the background tries to settle what is left once all handles are gone.
 const CLOSING: Duration = Duration::from_secs(30);
@@ -38,14 +38,14 @@ impl Background {
         loop {
             // What was answered in time is not given up, although this is late itself.
             while let Some(Some((id, answers))) = calls.next().now_or_never() {
-                shared.update(|state| state.answered(id, answers));
+                self.update(|state| state.answered(id, answers));
             }
             let (Due { batches, alarm, is_idle }, start) = shared.change(|state| state.due());
             // Those that were given up end before another command for their keys begins.
             while let Some(Some((id, answers))) = calls.next().now_or_never() {
-                shared.update(|state| state.answered(id, answers));
+                self.update(|state| state.answered(id, answers));
             }
-            shared.begin(start);
+            start.into_iter().for_each(|start| shared.leave_to_background(start));
             for (batch, abort) in batches {
                 let id = batch.id;
                 let call = Abortable::new(store.clone().call(batch), abort);
@@ -69,11 +69,19 @@ impl Background {
             tokio::select! {
                 () = shared.woken() => {}
                 Some((id, answers)) = calls.next() => {
-                    shared.update(|state| state.answered(id, answers));
+                    self.update(|state| state.answered(id, answers));
                 }
                 () = sleep(alarm.saturating_sub(now)) => {}
             }
         }
+    }
+}
+
+impl Background {
+    /// Changes the state. No call of the program's store begins here.
+    fn update(&self, change: impl FnOnce(&mut State)) {
+        let ((), start) = self.shared.change(change);
+        start.into_iter().for_each(|start| self.shared.leave_to_background(start));
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use campanile_core::{Answer, Command};
 use futures_util::FutureExt;
 use futures_util::future::{AbortHandle, BoxFuture};
+use smallvec::{SmallVec, smallvec};
 use tracing::{Instrument, Span};
 
 use super::slot::What;
@@ -54,7 +55,7 @@ pub(super) enum Stage {
     /// Its task will take commands when it is next polled.
     Gathering { since: Duration },
     /// It has its commands.
-    InFlight { sent: Vec<Sent>, abort: Option<AbortHandle> },
+    InFlight { sent: SmallVec<[Sent; 1]>, abort: Option<AbortHandle> },
 }
 
 /// A queue of commands. No call takes from two: a renewal must not wait for another command.
@@ -82,11 +83,11 @@ pub(super) struct Sent {
 pub(super) struct Batch {
     pub(super) id: CallId,
     pub(super) queue: QueueName,
-    pub(super) commands: Vec<Command>,
+    pub(super) commands: SmallVec<[Command; 1]>,
 }
 
 /// The answers to a call, one for each command; or why there are none.
-pub(super) type Answers = Result<Vec<Result<Answer, StoreError>>, &'static str>;
+pub(super) type Answers = Result<SmallVec<[Result<Answer, StoreError>; 1]>, &'static str>;
 
 /// A [`Store`] as the keeper calls it.
 pub(super) trait Callable: Send + Sync {
@@ -104,13 +105,12 @@ impl<S: Store> Callable for S {
             QueueName::Callers | QueueName::Background => Span::none(),
         };
         let call = async move {
-            match (commands.pop(), commands.is_empty()) {
-                (Some(command), true) => vec![self.apply(command).await],
-                (Some(command), false) => {
-                    commands.push(command);
-                    self.apply_batch(commands).await
+            match commands.pop() {
+                Some(command) if count == 1 => smallvec![self.apply(command).await],
+                last => {
+                    commands.extend(last);
+                    self.apply_batch(commands.into_vec()).await.into()
                 }
-                (None, _) => Vec::new(),
             }
         };
         async move {

@@ -8,6 +8,7 @@ use std::task::{Context, Poll, Waker};
 use campanile_core::Clock;
 use futures_util::FutureExt;
 use futures_util::future::{AbortHandle, AbortRegistration, Abortable, BoxFuture, abortable};
+use smallvec::SmallVec;
 use tokio::runtime;
 use tokio::sync::Notify;
 use tokio::task::yield_now;
@@ -28,7 +29,7 @@ pub(super) struct Shared {
 
 /// What a change of the state leaves to be done without the mutex.
 pub(super) struct After {
-    pub(super) deferred: Vec<Deferred>,
+    pub(super) deferred: SmallVec<[Deferred; 2]>,
     pub(super) start: Option<Start>,
     /// The background has to look before its alarm.
     pub(super) wake: bool,
@@ -99,15 +100,10 @@ impl Shared {
     }
 
     /// Begins a call, and what may begin when it was answered at once.
-    pub(super) fn begin(self: &Arc<Self>, mut start: Option<Start>) {
+    fn begin(self: &Arc<Self>, mut start: Option<Start>) {
         while let Some(begins) = start.take() {
             let Ok(runtime) = runtime::Handle::try_current() else {
-                // The background has a runtime.
-                let id = match &begins {
-                    Start::Gather(id) => *id,
-                    Start::Call(batch) => batch.id,
-                };
-                start = self.change(|state| state.call_dropped(id)).1;
+                self.leave_to_background(begins);
                 continue;
             };
             match begins {
@@ -129,6 +125,18 @@ impl Shared {
                     }
                 }
             }
+        }
+    }
+
+    /// Leaves a call, and what could begin after it, to the background, which has a runtime.
+    pub(super) fn leave_to_background(self: &Arc<Self>, start: Start) {
+        let mut next = Some(start);
+        while let Some(start) = next {
+            let id = match &start {
+                Start::Gather(id) => *id,
+                Start::Call(batch) => batch.id,
+            };
+            next = self.change(|state| state.call_dropped(id)).1;
         }
     }
 

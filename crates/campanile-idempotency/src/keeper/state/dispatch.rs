@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::{AbortHandle, AbortRegistration};
+use smallvec::SmallVec;
 
 use super::State;
 use crate::keeper::calls::{Batch, CALL_LIMIT, Call, CallId, QueueName, Sent, Stage, call_limit};
@@ -195,7 +196,8 @@ impl State {
     fn take(&mut self, queue: QueueName, id: CallId, abort: Option<AbortHandle>) -> Option<Batch> {
         let at = self.clock.now();
         let room = self.queues.of(queue).len().min(self.max_batch);
-        let (mut sent, mut commands) = (Vec::with_capacity(room), Vec::with_capacity(room));
+        let mut sent = SmallVec::with_capacity(room);
+        let mut commands = SmallVec::with_capacity(room);
         let mut limit = CALL_LIMIT;
         while sent.len() < self.max_batch
             && let Some(index) = self.queues.of(queue).pop_front()

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use campanile_core::{Answer, Clock, FencingToken, Grant, LockControl, LostCause, StoreKey};
 use slab::Slab;
+use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
 pub(super) use self::dispatch::Due;
@@ -55,7 +56,7 @@ pub(super) struct State {
     alarm: Duration,
     /// The background has to look before that.
     wake: bool,
-    deferred: Vec<Deferred>,
+    deferred: SmallVec<[Deferred; 2]>,
 }
 
 /// Slots whose command waits to be sent. A place may be stale: the slot's command has been sent from an
@@ -97,7 +98,7 @@ impl State {
             is_stopped: false,
             alarm: Duration::MAX,
             wake: false,
-            deferred: Vec::new(),
+            deferred: SmallVec::new(),
         }
     }
 
@@ -171,7 +172,7 @@ impl State {
         }
     }
 
-    fn failed(&mut self, sent: Vec<Sent>, why: &'static str) {
+    fn failed(&mut self, sent: SmallVec<[Sent; 1]>, why: &'static str) {
         for sent in sent {
             self.command_answered(sent, Err(StoreError::timeout(why)));
         }
@@ -243,7 +244,7 @@ mod tests {
         };
         assert_eq!(batch.commands.len(), 1);
         let answer = Answer::new(SystemTime::UNIX_EPOCH, reply);
-        state.answered(batch.id, Ok(vec![Ok(answer)]));
+        state.answered(batch.id, Ok(smallvec::smallvec![Ok(answer)]));
         wake | state.after().wake
     }
 
