@@ -83,8 +83,8 @@
 //!
 //! # Events
 //!
-//! Each attempt has a span `process` with the fields of OpenTelemetry's messaging conventions; keys
-//! and payloads are in none. Rebalances, retries, skipped records, dead letters, failing commits and
+//! Each attempt has a span `record` at level DEBUG, with the fields of OpenTelemetry's messaging
+//! conventions; keys and payloads are in none. Rebalances, retries, skipped records, dead letters, failing commits and
 //! a store that goes down are events, and so is a [partition that stands
 //! still](Consumer::with_stall_warning), with what it waits for; at level ERROR is what waits for
 //! somebody: a dead letter that cannot be published (once for each record, then at WARN), and a pause
@@ -101,15 +101,13 @@
 //!
 //! * [`Consumer`] and [`ConsumerConfig`] say how, [`Serve`] does it, and ends with a [`Summary`] or a
 //!   [`ConsumerError`].
-//! * `intake` is the thread that owns librdkafka's consumer: records in, offsets out.
-//! * `dispatch` is the task between it and the service: lanes, strands, retries, drains. [`Routes`] are several
-//!   services.
+//! * `driver` decides which record is started next and what is committed. It runs on a thread of its own,
+//!   over a source of records, and knows no Kafka client; a simulated source shows what it promises.
+//! * `kafka` is that source over librdkafka's consumer. [`Routes`] are several services.
 //! * `dead_letter` publishes what is given up, and `retry_topics` what waits; both through `publish`,
 //!   which waits for acknowledgements.
 //! * `transaction` commits [`Outputs`] with the offsets; a [`Publisher`] publishes outside of them.
 //! * `retention` compares for how long a topic's records and their entries are kept.
-//! * `vitals` is what a [`Handle`] can see: `status` and `health` are made of it.
-//! * `watermark` is the one place that knows which offset may be committed.
 
 mod backoff;
 mod config;

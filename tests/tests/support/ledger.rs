@@ -66,8 +66,11 @@ impl Open {
 
 impl Drop for Open {
     fn drop(&mut self) {
-        let end =
-            if self.ended { End::Ended(now()) } else { End::Dropped(now(), self.lock.check().err()) };
+        let end = if self.ended {
+            End::Ended(now())
+        } else {
+            End::Dropped(now(), self.lock.check().err())
+        };
         self.ledger.0.lock().unwrap()[self.index].end = end;
     }
 }

@@ -47,7 +47,10 @@ async fn with_payments(config: &'static [(&'static str, &'static str)]) -> Topic
 }
 
 /// Serves with an output for each record, in one transaction of all of them.
-fn serve(topics: &Topics, output: impl Fn(&Record, Output) -> Output + Clone + Send + 'static) -> Serve {
+fn serve(
+    topics: &Topics,
+    output: impl Fn(&Record, Output) -> Output + Clone + Send + 'static,
+) -> Serve {
     let to = topics.invoices.clone();
     let service = tower::service_fn(move |record: Record| {
         let output = output(&record, Output::to(to.clone()));

@@ -1,5 +1,6 @@
 //! The keeper's state behind its mutex, and the calls that its callers' runtimes make.
 
+use std::future::poll_fn;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,7 +12,6 @@ use futures_util::future::{AbortHandle, AbortRegistration, Abortable, BoxFuture,
 use smallvec::SmallVec;
 use tokio::runtime;
 use tokio::sync::Notify;
-use tokio::task::yield_now;
 
 use super::calls::{Answers, Batch, CallId, Callable};
 use super::deferred::Deferred;
@@ -145,7 +145,7 @@ impl Shared {
         loop {
             let (begun, call) = match work {
                 Work::Gather(begun) => {
-                    yield_now().await;
+                    let_ready_tasks_run().await;
                     let (abort, registration) = AbortHandle::new_pair();
                     let (batch, start) = self.change(|state| state.gathered(begun.id, abort));
                     self.begin(start);
@@ -184,6 +184,20 @@ impl Shared {
         begun.end();
         self.change(|state| state.answered(id, answers)).1
     }
+}
+
+/// Lets the tasks run that are ready to. Unlike tokio's `yield_now`, after which a task waits until its
+/// worker parks, this puts the task where other workers find it: a handler that is polled next may block.
+async fn let_ready_tasks_run() {
+    let mut yielded = false;
+    poll_fn(|cx| {
+        if std::mem::replace(&mut yielded, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 /// A call that has begun on a caller's runtime. If that is shut down, its tasks are dropped; then the
