@@ -107,7 +107,7 @@ fn batch(operation: &Operation, count: usize) -> Vec<Command> {
 }
 
 fn head(verb: Verb) -> Head {
-    Head::read(&Scripts::default().get(verb).text)
+    Head::read(Scripts::default().get(verb).text)
 }
 
 #[test]
@@ -192,6 +192,6 @@ fn all_scripts_that_settle_agree_on_what_is_an_entry() {
     };
     let expected = judgement(campanile_lua::COMPLETE);
     for (verb, _) in scripts().into_iter().filter(|(verb, _)| *verb != Verb::Acquire) {
-        assert_eq!(judgement(&Scripts::default().get(verb).text), expected, "{verb:?}");
+        assert_eq!(judgement(Scripts::default().get(verb).text), expected, "{verb:?}");
     }
 }
