@@ -66,7 +66,9 @@ impl Background {
                 }
             }
             let alarm = closing.map_or(alarm, |closing| closing.min(alarm));
+            // Each round begins with what is answered, so none of these starves.
             tokio::select! {
+                biased;
                 () = shared.woken() => {}
                 Some((id, answers)) = calls.next() => {
                     self.update(|state| state.answered(id, answers));

@@ -1,0 +1,149 @@
+//! Partitions that are given up, and the shutdown.
+
+use std::sync::Arc;
+use std::task::Context;
+use std::time::Duration;
+
+use campanile_core::Record;
+
+use super::Scheduler;
+use super::drain::Drain;
+use super::queue::{Queue, QueueId, State};
+use crate::driver::assignment::{Assignment, AssignmentId};
+use crate::driver::budget::Amount;
+use crate::driver::task::Task;
+
+/// Names one drain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::driver) struct DrainId(u64);
+
+impl Scheduler {
+    /// Drains these partitions, which are revoked: what is in flight has this long to end.
+    pub(in crate::driver) fn revoked(
+        &mut self,
+        partitions: &[Arc<Assignment>],
+        timeout: Duration,
+    ) -> DrainId {
+        self.drain(partitions.iter().map(|assignment| assignment.id).collect(), timeout)
+    }
+
+    /// Drains everything: what is in flight has this long to end.
+    pub(in crate::driver) fn stop(&mut self, timeout: Duration) {
+        self.stopping = true;
+        let partitions = self.partitions.keys().copied().collect();
+        self.drain(partitions, timeout);
+    }
+
+    /// Ends all drains now.
+    pub(in crate::driver) fn expire_drains(&mut self) {
+        self.drains.iter_mut().for_each(|(_, drain)| drain.expire());
+    }
+
+    /// Returns whether this drain has ended. During the shutdown another one may have its records.
+    pub(in crate::driver) fn is_drained_of(&self, id: DrainId) -> bool {
+        self.drains.iter().all(|(other, _)| *other != id) && (!self.stopping || self.is_drained())
+    }
+
+    /// Returns whether no drain is under way.
+    pub(in crate::driver) fn is_drained(&self) -> bool {
+        self.drains.is_empty()
+    }
+
+    /// Starts nothing more of these, and drops all that is not in flight.
+    fn drain(&mut self, partitions: Vec<AssignmentId>, timeout: Duration) -> DrainId {
+        let mut any = false;
+        for id in &partitions {
+            // One that was assigned during the shutdown is not there.
+            if let Some(partition) = self.partitions.get_mut(id) {
+                partition.assignment.stop();
+                any |= !std::mem::replace(&mut partition.draining, true);
+            }
+        }
+        if any {
+            self.drop_pending();
+        }
+        let id = DrainId(self.next_drain);
+        self.next_drain += 1;
+        self.drains.push((id, Drain::new(partitions, timeout)));
+        id
+    }
+
+    /// Drops the records of draining partitions that are not in flight.
+    fn drop_pending(&mut self) {
+        let mut ended = Vec::new();
+        let mut left = Amount::default();
+        for (id, queue) in self.queues.iter_mut() {
+            let Some(partition) = self.partitions.get(&queue.assignment).filter(|p| p.draining)
+            else {
+                continue;
+            };
+            let amount = queue.drop_pending();
+            partition.release(amount);
+            left += amount;
+            if queue.records.is_empty() {
+                ended.push(id);
+            }
+        }
+        for partition in self.partitions.values_mut().filter(|partition| partition.draining) {
+            let keyless = std::mem::take(&mut partition.keyless);
+            let mut amount = Amount::default();
+            keyless.records.iter().for_each(|queued| amount += queued.amount());
+            partition.release(amount);
+            left += amount;
+        }
+        ended.into_iter().for_each(|id| drop(self.remove(id)));
+        self.left(left);
+    }
+
+    pub(super) fn poll_drains(&mut self, cx: &mut Context<'_>) -> bool {
+        let mut drains = std::mem::take(&mut self.drains);
+        let before = drains.len();
+        drains.retain_mut(|(_, drain)| {
+            drain.partitions.retain(|id| {
+                let busy = self.partitions.get(id).is_some_and(|partition| partition.in_flight > 0);
+                if !busy {
+                    self.partitions.remove(id);
+                }
+                busy
+            });
+            if !drain.partitions.is_empty() && drain.poll_deadline(cx).is_ready() {
+                let tasks = self.take_back(&drain.partitions);
+                drain.partitions.clear();
+                drain.cancel(tasks);
+            }
+            drain.poll_end(cx).is_pending()
+        });
+        self.drains = drains;
+        self.drains.len() < before
+    }
+
+    /// Removes these partitions. Returns the tasks that are in flight, each with its records.
+    fn take_back(&mut self, partitions: &[AssignmentId]) -> Vec<(Task<()>, Vec<Record>)> {
+        let of_these = |queue: &Queue| partitions.contains(&queue.assignment);
+        let ids = self.queues.iter_mut().filter(|(_, queue)| of_these(queue)).map(|(id, _)| id);
+        let ids: Vec<QueueId> = ids.collect();
+        let mut tasks = Vec::new();
+        for id in ids {
+            let queue = self.remove(id);
+            if let Some(partition) = self.partitions.get(&queue.assignment) {
+                partition.release(queue.amount());
+            }
+            self.left(queue.amount());
+            let running = queue.records.iter().take(queue.running);
+            let records = running.map(|queued| queued.record.clone()).collect();
+            match queue.state {
+                State::Running(task) => {
+                    self.in_flight -= 1;
+                    tasks.push((task, records));
+                }
+                State::NotReady { task, route } => {
+                    self.run_queue.unblock(route);
+                    tasks.push((task, records));
+                }
+                _ => {}
+            }
+        }
+        partitions.iter().for_each(|id| drop(self.partitions.remove(id)));
+        tasks
+    }
+}
