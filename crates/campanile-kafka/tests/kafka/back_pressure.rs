@@ -152,3 +152,35 @@ async fn outputs_that_wait_fill_the_budget_and_no_more_and_then_all_goes_on() {
     let summary = serving.stop().await.unwrap();
     assert_eq!(summary.processed, 500 * PARTITIONS as u64 + 2);
 }
+
+/// Also where each of many partitions has records that are large for the budget.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stalled_partitions_hold_no_more_than_the_budget_and_a_quarter() {
+    const PARTITIONS: i32 = 200;
+    const SIZE: usize = 100 * 1024;
+    const BUDGET: usize = 1 << 20;
+    let kafka = mock("orders", PARTITIONS, 0);
+    for _ in 0..3 {
+        let message =
+            |partition| Message::to("orders").partition(partition).payload(vec![b'x'; SIZE]);
+        kafka.producer().produce_all((0..PARTITIONS).map(message)).unwrap();
+    }
+    let service = service_fn(|_: Record| std::future::pending::<Result<(), BoxError>>());
+    let consumer = consumer(kafka.consumer_config("g"), "orders")
+        .with_budget(20_000, BUDGET)
+        .with_drain_timeout(Duration::ZERO);
+    let serving = serve(consumer, service);
+    let handle = serving.handle();
+    let held = || handle.status().partitions.iter().map(|of| of.held).sum::<u64>() as usize;
+    until("the budget is full", || held() * SIZE >= BUDGET).await;
+    let mut most = 0;
+    // Longer than a full budget takes to be a stall.
+    for _ in 0..60 {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        most = most.max(held());
+    }
+    serving.stop().await.unwrap();
+    // One record may exceed the budget, and one more what is beyond it.
+    let limit = BUDGET * 5 / 4 + 2 * SIZE;
+    assert!(most * SIZE <= limit, "{most} records of {SIZE} bytes are held");
+}

@@ -11,7 +11,7 @@ use tower::service_fn;
 
 use crate::real::{blocking, logging, topic};
 use crate::support::{
-    BOUND, Log, consumer, fill, messages, mock, serve, start, until, until_committed,
+    BOUND, Log, committed, consumer, fill, messages, mock, serve, start, until, until_committed,
 };
 
 /// Sets where a group without members has committed to, as an operator's tools do.
@@ -149,4 +149,44 @@ async fn whatever_refuses_a_commit_it_is_sent_again_and_records_go_on() {
         let summary = serving.stop().await.unwrap();
         assert_eq!((summary.processed, log.len()), (40, 40), "{refusal:?}");
     }
+}
+
+/// librdkafka repeats a commit by itself where the coordinator moves or is slow: it must not land behind the
+/// next one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn repeated_commit_never_takes_a_later_one_back() {
+    let kafka = mock("orders", 1, 0);
+    let config = kafka.consumer_config("g");
+    let log = Log::default();
+    let seen = log.clone();
+    let service = service_fn(move |record: Record| {
+        seen.push(&record);
+        async { Ok::<_, BoxError>(()) }
+    });
+    let serving = serve(consumer(config.clone(), "orders"), service);
+    fill(&kafka, "orders", 1, 1);
+    until_committed(&config, "orders", &[1]).await;
+    for refusal in [
+        Refusal::RD_KAFKA_RESP_ERR_REQUEST_TIMED_OUT,
+        Refusal::RD_KAFKA_RESP_ERR_COORDINATOR_LOAD_IN_PROGRESS,
+        Refusal::RD_KAFKA_RESP_ERR_NOT_COORDINATOR,
+    ] {
+        for pause in [150, 250] {
+            kafka.cluster().request_errors(RDKafkaApiKey::OffsetCommit, &[refusal; 2]);
+            for _ in 0..2 {
+                let next = log.len() + 1;
+                fill(&kafka, "orders", 1, 1);
+                log.reaches(next).await;
+                tokio::time::sleep(Duration::from_millis(pause)).await;
+            }
+            until_committed(&config, "orders", &[log.len() as i64]).await;
+            // Whatever is still on its way.
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            let (asked, all) = (config.clone(), log.len() as i64);
+            let ask = move || committed(&asked, "orders", 1);
+            let is = tokio::task::spawn_blocking(ask).await.unwrap();
+            assert_eq!(is, [Some(all)], "{refusal:?}");
+        }
+    }
+    serving.stop().await.unwrap();
 }
