@@ -15,6 +15,8 @@ const FORCED_OFF: &[&str] = &["enable.auto.commit", "enable.auto.offset.store"];
 const DEFAULTS: &[(&str, &str)] = &[
     // A new group, or one whose offset is gone, skips nothing; what it meets again are duplicates.
     ("auto.offset.reset", "earliest"),
+    // As the Java client does. What is corrupt on its way or on a broker's disk is not processed.
+    ("check.crcs", "true"),
     // Bounds the prefetch of each partition, beside the driver's own budget.
     ("queued.min.messages", "20000"),
     ("queued.max.messages.kbytes", "8192"),
@@ -41,9 +43,13 @@ const MESSAGE_SIZES: &[&str] = &["message.max.bytes", "receive.message.max.bytes
 /// ```
 ///
 /// Defaults that differ from librdkafka's: `partition.assignment.strategy` is `cooperative-sticky`
-/// (except with `group.protocol=consumer`), `auto.offset.reset` is `earliest`, and the queues are
-/// small, because the driver has a budget of its own. `enable.auto.commit` and
+/// (except with `group.protocol=consumer`), `auto.offset.reset` is `earliest`, `check.crcs` is `true`,
+/// and the queues are small, because the driver has a budget of its own. `enable.auto.commit` and
 /// `enable.auto.offset.store` are always `false`.
+///
+/// Records that do not match their checksum, or that librdkafka cannot read, end serving with an error
+/// that names their partition. Nothing behind them is processed or committed. To skip them, set the
+/// group's offset behind them; to process what is there, set `check.crcs` to `false`.
 ///
 /// With an `auto.offset.reset` of `latest`, a group skips what a partition has before the group first
 /// reads from it. Where that is becomes known by the first record that comes, and is committed with that

@@ -73,8 +73,9 @@
 //! * **Rebalances.** What is at work in a partition that is revoked may end, within
 //!   [a time](Consumer::with_drain_timeout), and is committed before the partition is given away. What
 //!   does not end is dropped, with its lock released.
-//! * **Records** come as they are. A header's name that is not UTF-8 has U+FFFD in the place of what is
-//!   not.
+//! * **Records** come as they are, but for names of headers: librdkafka ends a name at its first NUL,
+//!   and what is not UTF-8 becomes U+FFFD. Records that are corrupt, or in a format that librdkafka does
+//!   not know, end serving with an error; see [`ConsumerConfig`].
 //! * **Memory** is bounded by [a budget](Consumer::with_budget).
 //! * **The end** comes with a signal ([`Serve::with_shutdown_signals`]) or by a [`Handle`]: what is at
 //!   work may end, within the same time as at a rebalance, and a second signal does not wait for it.
@@ -84,14 +85,14 @@
 //! # Events
 //!
 //! Each attempt has a span `record` at level DEBUG, with the fields of OpenTelemetry's messaging
-//! conventions; keys and payloads are in none. Rebalances, retries, skipped records, dead letters, failing commits and
-//! a store that goes down are events, and so is a [partition that stands
+//! conventions; keys and payloads are in none. Rebalances, retries, skipped records, dead letters,
+//! failing commits and a store that goes down are events, and so is a [partition that stands
 //! still](Consumer::with_stall_warning), with what it waits for; at level ERROR is what waits for
 //! somebody: a dead letter that cannot be published (once for each record, then at WARN), and a pause
 //! because of a flood. A record is named in `record` by where it stands; a copy in a retry topic has
-//! its `origin` as well, by which it
-//! is followed, and a retry tells `after` which time, and in which `retry_topic`, it comes again. A
-//! dead letter that has no payload is `truncated`. What librdkafka logs has the target `librdkafka`.
+//! its `origin` as well, by which it is followed, and a retry tells `after` which time, and in which
+//! `retry_topic`, it comes again. A dead letter that has no payload is `truncated`. What librdkafka
+//! logs has the target `librdkafka`.
 //!
 //! At the start, what is not set up safely is told at WARN: a topic that [keeps records for longer
 //! than their entries](Consumer::without_retention_check) are kept, and a drain that a revoke would

@@ -11,7 +11,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 
 use super::commit::{self, OffsetCommits};
 use super::context::{Context, Rebalance, SourceWaker};
-use super::native::fetched::{Batch, Fetched, Message, TopicHandle};
+use super::native::fetched::{Batch, FetchError, Fetched, Message, TopicHandle};
 use super::{Settings, message, native, start};
 use crate::driver::{Amount, Assignment, CommitEnd, Event, Received, Source, Usage};
 use crate::error::ConsumerError;
@@ -131,7 +131,11 @@ impl KafkaSource {
                 Ok(message) => {
                     taken.take(last, consumer.context(), &Message::borrowed(&message));
                 }
-                Err(error) => failed(consumer.context(), error, events),
+                Err(error) => {
+                    let reason = consumer.context().take_reason();
+                    let reason = reason.unwrap_or_else(|| error.to_string());
+                    failed(consumer.context(), error, reason, events);
+                }
             }
         }
         any
@@ -177,7 +181,9 @@ impl KafkaSource {
         while let Some(message) = messages.next() {
             match message {
                 Ok(message) => taken.take(last, consumer.context(), &message),
-                Err(error) => failed(consumer.context(), error, events),
+                Err(FetchError { error, reason }) => {
+                    failed(consumer.context(), error, reason, events);
+                }
             }
         }
         count > 0
@@ -362,20 +368,31 @@ fn assignment_of<'a>(
 }
 
 /// Takes in an error that librdkafka reports. Most it deals with itself.
-fn failed(context: &Context, error: KafkaError, events: &mut Vec<Event>) {
-    let reason = context.take_reason();
-    let text = || reason.clone().unwrap_or_else(|| error.to_string());
+fn failed(context: &Context, error: KafkaError, reason: String, events: &mut Vec<Event>) {
     let started = context.state().started;
     match &error {
         KafkaError::PartitionEOF(_) => {}
         KafkaError::MessageConsumptionFatal(_) => {
-            events.push(Event::Failed(ConsumerError::kafka(text(), Some(error))));
+            events.push(Event::Failed(ConsumerError::kafka(reason, Some(error))));
+        }
+        KafkaError::MessageConsumption(code) if is_unreadable(*code) => {
+            let what =
+                format!("{reason}; to skip such records, set the group's offset behind them");
+            events.push(Event::Failed(ConsumerError::kafka(what, Some(error))));
         }
         KafkaError::MessageConsumption(code) if is_hopeless(*code, started) => {
-            events.push(Event::Failed(ConsumerError::kafka(text(), Some(error))));
+            events.push(Event::Failed(ConsumerError::kafka(reason, Some(error))));
         }
-        _ => tracing::warn!(error = text(), "kafka"),
+        _ => tracing::warn!(error = reason, "kafka"),
     }
+}
+
+/// Returns whether there are records that are corrupt, or in a format that librdkafka does not know.
+///
+/// It goes on behind them, or where `auto.offset.reset` says, and what follows would be committed past
+/// them.
+fn is_unreadable(code: Code) -> bool {
+    matches!(code, Code::BadMessage | Code::BadCompression | Code::NotImplemented)
 }
 
 /// Returns whether librdkafka would repeat for ever what cannot succeed.

@@ -1,5 +1,7 @@
 //! Where a consumer begins, and what becomes of commits that fail.
 
+use std::fs;
+use std::os::unix::fs::FileExt as _;
 use std::time::Duration;
 
 use campanile_core::{BoxError, Record, error};
@@ -71,6 +73,56 @@ async fn a_group_without_an_offset_begins_where_the_setting_says() {
     let error = serve(consumer(config, "orders"), logging(&log)).ended().await.unwrap_err();
     assert!(error.to_string().contains("offset"), "{error}");
     assert_eq!(log.len(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_corrupt_batch_ends_serving_and_nothing_is_committed_past_it() {
+    let kafka = topic("corrupt", 1, &[]).await;
+    let spoil = || {
+        for _ in 0..3 {
+            kafka.producer().produce_all(messages("corrupt", 1, 10)).unwrap();
+        }
+        let path = kafka.segment("corrupt", 0);
+        let bytes = fs::read(&path).unwrap();
+        // A batch begins with its first offset, in 8 bytes, and the length of what follows, in 4.
+        let mut at = 0;
+        let last = loop {
+            let (offset, length) = (&bytes[at..at + 8], &bytes[at + 8..at + 12]);
+            let end = at + 12 + u32::from_be_bytes(length.try_into().unwrap()) as usize;
+            if offset == 10_i64.to_be_bytes() {
+                break end - 1;
+            }
+            at = end;
+        };
+        let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+        file.write_all_at(&[bytes[last] ^ 1], last as u64).unwrap();
+    };
+    blocking(spoil).await;
+    for reset in ["earliest", "latest"] {
+        let mut config = kafka.consumer_config(reset);
+        config.set("auto.offset.reset", reset);
+        set_offset(&config, "corrupt", 0).await;
+        let log = Log::default();
+        let error = serve(consumer(config.clone(), "corrupt"), logging(&log)).ended().await;
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains("partition 0 of `corrupt`"), "{error}");
+        assert!(error.contains("CRC32C"), "{error}");
+        // Those before it have come, or not yet.
+        let before = log.of(0);
+        assert_eq!(before, (0..before.len() as i64).collect::<Vec<_>>(), "{reset}");
+        assert!(before.len() <= 10, "{reset}: {before:?}");
+        let at = blocking(move || committed(&config, "corrupt", 1)).await;
+        assert_eq!(at, [Some(before.len() as i64)], "{reset}");
+    }
+
+    // Behind it, as the error says.
+    let config = kafka.consumer_config("behind");
+    set_offset(&config, "corrupt", 20).await;
+    let log = Log::default();
+    let serving = serve(consumer(config.clone(), "corrupt"), logging(&log));
+    until_committed(&config, "corrupt", &[30]).await;
+    serving.stop().await.unwrap();
+    assert_eq!(log.of(0), (20..30).collect::<Vec<_>>());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -94,6 +94,12 @@ impl KafkaServer {
         consumer_config(&self.bootstrap(), group, "3000")
     }
 
+    /// The file in which the server keeps the first records of a partition.
+    pub fn segment(&self, topic: &str, partition: i32) -> PathBuf {
+        let partition = format!("{topic}-{partition}");
+        self.folder.path().join(DATA).join(partition).join("00000000000000000000.log")
+    }
+
     /// Kills the server as a crash would (SIGKILL).
     ///
     /// # Errors
@@ -141,7 +147,7 @@ impl KafkaServer {
         port: u16,
     ) -> Result<Self, ServerError> {
         let folder = tempfile::Builder::new().prefix("campanile-kafka-").tempdir()?;
-        let text = builder.text(port, &folder.path().join("data"))?;
+        let text = builder.text(port, &folder.path().join(DATA))?;
         fs::write(folder.path().join(PROPERTIES), text)?;
         jvm.format(folder.path(), port)?;
         let (process, producer) = run(&jvm, folder.path(), port)?;
@@ -177,6 +183,9 @@ impl Jvm {
         command
     }
 }
+
+/// The folder of topics in the server's folder.
+const DATA: &str = "data";
 
 /// The file of settings in the server's folder.
 const PROPERTIES: &str = "server.properties";

@@ -14,11 +14,11 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use futures_util::task::AtomicWaker;
 use rdkafka::Timestamp;
 use rdkafka::bindings::{
-    rd_kafka_consume_batch_queue, rd_kafka_message_destroy, rd_kafka_message_s,
-    rd_kafka_message_timestamp, rd_kafka_queue_cb_event_enable, rd_kafka_queue_destroy,
-    rd_kafka_queue_forward, rd_kafka_queue_get_partition, rd_kafka_queue_new, rd_kafka_queue_t,
-    rd_kafka_resp_err_t as Code, rd_kafka_t, rd_kafka_timestamp_type_t as Kind,
-    rd_kafka_topic_name, rd_kafka_topic_s,
+    rd_kafka_consume_batch_queue, rd_kafka_message_destroy, rd_kafka_message_errstr,
+    rd_kafka_message_s, rd_kafka_message_timestamp, rd_kafka_queue_cb_event_enable,
+    rd_kafka_queue_destroy, rd_kafka_queue_forward, rd_kafka_queue_get_partition,
+    rd_kafka_queue_new, rd_kafka_queue_t, rd_kafka_resp_err_t as Code, rd_kafka_t,
+    rd_kafka_timestamp_type_t as Kind, rd_kafka_topic_name, rd_kafka_topic_s,
 };
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::KafkaError;
@@ -134,17 +134,21 @@ impl Drain<'_> {
     }
 
     /// The next message; an error if it stands for one.
-    pub(in crate::kafka) fn next(&mut self) -> Option<Result<Message<'_>, KafkaError>> {
+    pub(in crate::kafka) fn next(&mut self) -> Option<Result<Message<'_>, FetchError>> {
         let &message = self.batch.messages.get(self.next)?;
         self.next += 1;
         // SAFETY: what librdkafka has put there is not null, and lives until this is dropped.
         let message = Message(unsafe { NonNull::new_unchecked(message) }, PhantomData);
         Some(match message.get().err {
             Code::RD_KAFKA_RESP_ERR_NO_ERROR => Ok(message),
-            Code::RD_KAFKA_RESP_ERR__PARTITION_EOF => {
-                Err(KafkaError::PartitionEOF(message.get().partition))
-            }
-            code => Err(KafkaError::MessageConsumption(code.into())),
+            Code::RD_KAFKA_RESP_ERR__PARTITION_EOF => Err(FetchError {
+                error: KafkaError::PartitionEOF(message.partition()),
+                reason: message.reason(),
+            }),
+            code => Err(FetchError {
+                error: KafkaError::MessageConsumption(code.into()),
+                reason: message.reason(),
+            }),
         })
     }
 }
@@ -156,6 +160,13 @@ impl Drop for Drain<'_> {
             unsafe { rd_kafka_message_destroy(message) };
         }
     }
+}
+
+/// What librdkafka reports in the place of a message.
+pub(in crate::kafka) struct FetchError {
+    pub(in crate::kafka) error: KafkaError,
+    /// In librdkafka's words, behind the partition that it is about.
+    pub(in crate::kafka) reason: String,
 }
 
 /// A message of librdkafka's.
@@ -182,9 +193,20 @@ impl<'a> Message<'a> {
         TopicHandle(self.get().rkt)
     }
 
+    /// What librdkafka says of the error that this message stands for.
+    fn reason(&self) -> String {
+        // SAFETY: the message has an error, whose text ends with NUL and lives as long as the message.
+        let text = unsafe { CStr::from_ptr(rd_kafka_message_errstr(self.0.as_ptr())) };
+        let text = text.to_string_lossy();
+        match self.get().rkt.is_null() {
+            true => text.into_owned(),
+            false => format!("partition {} of `{}`: {text}", self.partition(), self.topic()),
+        }
+    }
+
     /// The topic's name.
     pub(in crate::kafka) fn topic(&self) -> &'a str {
-        // SAFETY: a message without an error has a topic, whose name ends with NUL and lives as long.
+        // SAFETY: a message that is asked for its topic has one, whose name ends with NUL and lives as long.
         let name = unsafe { CStr::from_ptr(rd_kafka_topic_name(self.get().rkt)) };
         // Kafka's names of topics are ASCII.
         name.to_str().unwrap_or_default()
