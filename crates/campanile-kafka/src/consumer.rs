@@ -8,6 +8,7 @@ use std::time::Duration;
 use campanile_core::{BoxableError, Classify, ConfigError, Disposition, Record};
 use tokio::sync::oneshot;
 use tower_service::Service;
+use tracing::subscriber::NoSubscriber;
 
 use crate::config::{Checked, ConsumerConfig, begins_elsewhere};
 use crate::dead_letter::{DeadLetters, Targets};
@@ -364,10 +365,11 @@ impl Prepared {
         let timer = timer.map_err(|error| no_thread(&error))?;
         let (ended, result) = oneshot::channel();
         let (left, closed) = oneshot::channel();
-        // Events of the driver's thread go where the caller's go; a global subscriber has them anyway.
+        // Events of the driver's thread go where the caller's go. Without a subscriber yet, they go to
+        // the global one that may be set later.
         let subscriber = tracing::dispatcher::get_default(Clone::clone);
         let run = move || {
-            let _subscriber = (!tracing::dispatcher::has_been_set())
+            let _subscriber = (!subscriber.is::<NoSubscriber>())
                 .then(|| tracing::dispatcher::set_default(&subscriber));
             // Dropped last, when the group was left.
             let _left: oneshot::Sender<()> = left;

@@ -88,8 +88,8 @@ fn an_outage_of_the_store_counts_no_attempt_loses_no_record_and_moves_no_partiti
     group::wait_for_end(&KAFKA.consumer_config(TOPIC), TOPIC, PARTITIONS, LONG);
 
     // The driver knew of the outage, and the group did not: nobody joined, left, or joined again.
-    assert_eq!(events.count(&["the store is down"]), 1);
-    assert_eq!(events.count(&["the store answers again"]), 1);
+    assert_eq!(events.count(&["the store is unavailable"]), 1);
+    assert_eq!(events.count(&["the store is available again"]), 1);
     assert_eq!((events.count(&["assigned", TOPIC]), events.count(&["revoked", TOPIC])), (1, 0));
     assert_eq!((members.len(), &members), (1, &self::members(&KAFKA, TOPIC)));
     let summary = serving.stop();

@@ -44,7 +44,7 @@ async fn a_record_can_be_followed_through_its_retry_topics_to_its_dead_letter() 
     let serving = serve(consumer, service);
     until_committed(&config, "orders.later", &[1]).await;
     serving.stop().await.unwrap();
-    let retried = written.lines("WARN", "failed, to be tried again");
+    let retried = written.lines("WARN", "attempt failed; retrying");
     let [first, second] = &retried[..] else { panic!("{}", written.text()) };
     contains(first, &["record=orders/0@0", "busy", "after=10ms", r#"retry_topic="orders.soon""#]);
     assert!(!first.contains("origin"), "{first}");
