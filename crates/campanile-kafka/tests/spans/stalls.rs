@@ -170,7 +170,8 @@ async fn a_copy_that_waits_for_its_time_is_not_told_and_a_thousand_stalls_are_to
     let serving = serve(told_soon(&kafka).with_retry_topics(retries), service);
     // There it waits from then on.
     until_committed(&kafka.consumer_config("g"), "orders", &[1]).await;
-    until("the others", || !written.lines("WARN", "further stalled partitions omitted").is_empty()).await;
+    until("the others", || !written.lines("WARN", "further stalled partitions omitted").is_empty())
+        .await;
     contains(&written.lines("WARN", "further stalled partitions omitted")[0], &["partitions=19"]);
     assert_eq!(written.lines("WARN", STILL).iter().filter(|l| l.contains("record=")).count(), 10);
     let again = || written.lines("WARN", "further stalled partitions omitted").len() >= 2;
