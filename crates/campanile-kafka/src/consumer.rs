@@ -1,28 +1,26 @@
 //! How a consumer is made.
 
-use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use campanile_core::{BoxableError, Classify, ConfigError, Disposition, Record};
-use tokio::sync::oneshot;
+use campanile_core::{BoxableError, Classify, ConfigError, Record};
 use tower_service::Service;
-use tracing::subscriber::NoSubscriber;
 
 use crate::config::{Checked, ConsumerConfig, begins_elsewhere};
 use crate::dead_letter::{DeadLetters, Targets};
-use crate::driver::{self, Amount, Control, Driver, Services, Switch, Usage, Vitals};
+use crate::driver::{self, Amount, Control, Services, Switch, Usage, Vitals};
 use crate::error::ConsumerError;
 use crate::flood::FloodGuard;
 use crate::given_up::{Fate, GivenUp};
-use crate::kafka::{self, KafkaSource};
+use crate::kafka::{self};
 use crate::order::Order;
+use crate::policies::{Classifiers, Policies};
 use crate::retention::Retentions;
 use crate::retry_topics::{Ladder, RetryTopics, Sources};
 use crate::routes::{Router, Routes, ServiceRoute};
 use crate::serve::Serve;
-use crate::summary::Summary;
+use crate::thread::Prepared;
 use crate::transaction::Transactions;
 
 /// How often changed offsets are committed, without transactions: what a crash replays at most, as
@@ -47,24 +45,6 @@ pub struct Consumer {
     checks_retention: bool,
     classifiers: Classifiers,
     pub(crate) transactions: Option<Transactions>,
-}
-
-/// What the scheduler decides by.
-pub(crate) struct Policies {
-    pub(crate) order: Arc<Order>,
-    /// How far ahead of a partition's oldest unfinished record others may be started.
-    pub(crate) far: u64,
-    /// Whether a partition's first offset is committed before anything of it is finished.
-    pub(crate) commits_start: bool,
-    pub(crate) max_in_flight: usize,
-    pub(crate) given_up: Fate,
-    pub(crate) flood_guard: FloodGuard,
-    pub(crate) stall: Duration,
-    pub(crate) retentions: Retentions,
-    pub(crate) targets: Targets,
-    pub(crate) ladder: Option<Arc<Ladder>>,
-    pub(crate) sources: Sources,
-    pub(crate) classifiers: Classifiers,
 }
 
 impl Consumer {
@@ -350,63 +330,6 @@ impl Consumer {
     }
 }
 
-/// A consumer that is about to serve.
-struct Prepared {
-    source: kafka::Settings,
-    policies: Policies,
-    services: Services,
-    driver: driver::Settings,
-}
-
-impl Prepared {
-    /// Starts the driver's thread.
-    fn spawn(self, switch: Switch) -> Result<Serving, ConsumerError> {
-        let timer = tokio::runtime::Builder::new_current_thread().enable_time().build();
-        let timer = timer.map_err(|error| no_thread(&error))?;
-        let (ended, result) = oneshot::channel();
-        let (left, closed) = oneshot::channel();
-        // Events of the driver's thread go where the caller's go. Without a subscriber yet, they go to
-        // the global one that may be set later.
-        let subscriber = tracing::dispatcher::get_default(Clone::clone);
-        let run = move || {
-            let _subscriber = (!subscriber.is::<NoSubscriber>())
-                .then(|| tracing::dispatcher::set_default(&subscriber));
-            // Dropped last, when the group was left.
-            let _left: oneshot::Sender<()> = left;
-            let Self { source, policies, services, driver } = self;
-            let source = match KafkaSource::start(&source) {
-                Ok(source) => source,
-                Err(error) => {
-                    drop((switch, services));
-                    return drop(ended.send(Err(error)));
-                }
-            };
-            let driver =
-                async { Driver::new(source, policies, services, switch, driver).run().await };
-            let (result, source) = timer.block_on(driver);
-            // Nobody waits for it if the future was dropped.
-            let _ = ended.send(result);
-            drop(source);
-        };
-        let thread = std::thread::Builder::new().name("campanile-driver".into()).spawn(run);
-        // Nothing joins it: a broker that does not answer must not hold up the end.
-        thread.map_err(|error| no_thread(&error))?;
-        Ok(Serving { result, closed })
-    }
-}
-
-/// A driver's thread that was started.
-pub(crate) struct Serving {
-    /// How serving has ended.
-    pub(crate) result: oneshot::Receiver<Result<Summary, ConsumerError>>,
-    /// Closed once the group was left.
-    pub(crate) closed: oneshot::Receiver<()>,
-}
-
-fn no_thread(error: &std::io::Error) -> ConsumerError {
-    ConsumerError::kafka(format!("no thread for the driver: {error}"), None)
-}
-
 impl fmt::Debug for Consumer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Consumer")
@@ -414,14 +337,5 @@ impl fmt::Debug for Consumer {
             .field("group", &self.config.group)
             .field("topics", &self.topics)
             .finish_non_exhaustive()
-    }
-}
-
-/// The user's classifiers, in their order.
-pub(crate) struct Classifiers(pub(crate) Vec<Box<dyn Classify>>);
-
-impl Classify for Classifiers {
-    fn classify(&self, error: &(dyn Error + 'static)) -> Option<Disposition> {
-        self.0.iter().find_map(|classifier| classifier.classify(error))
     }
 }

@@ -123,6 +123,7 @@ mod health;
 mod kafka;
 mod log;
 mod order;
+mod policies;
 mod publish;
 mod retention;
 mod retry_topics;
@@ -131,6 +132,7 @@ mod serve;
 mod signals;
 mod status;
 mod summary;
+mod thread;
 mod transaction;
 
 pub use self::config::ConsumerConfig;

@@ -10,12 +10,12 @@ use futures_util::future::{BoxFuture, Either, select};
 use tokio::runtime;
 use tokio::time::timeout;
 
-use crate::consumer::Serving;
 use crate::driver::{CLOSE, Control, Shutdown};
 use crate::error::ConsumerError;
 use crate::handle::Handle;
 use crate::signals::Signals;
 use crate::summary::Summary;
+use crate::thread::Serving;
 
 /// A consumer with its service: await it. Made by
 /// [`Consumer::serve`](crate::Consumer::serve).

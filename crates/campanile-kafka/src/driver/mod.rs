@@ -59,8 +59,8 @@ use self::intake::Intake;
 use self::scheduler::{DrainId, Scheduler};
 #[cfg(test)]
 use self::simulation::{Bug, is_planted};
-use crate::consumer::Policies;
 use crate::error::ConsumerError;
+use crate::policies::Policies;
 use crate::status::Stage;
 use crate::summary::Summary;
 

@@ -1,6 +1,7 @@
 //! librdkafka's consumer, as the [`Source`](crate::driver::Source) of the driver.
 //!
 //! * `source` is the source itself, `context` what librdkafka calls back.
+//! * `taken` has the records of one round, and `failed` what errors in their place mean.
 //! * `start` waits for brokers and topics before the group is joined.
 //! * `message` makes records of messages; `to_record` does so for those who consume by themselves.
 //! * `commit` says what a commit's failure means.
@@ -8,10 +9,12 @@
 
 mod commit;
 mod context;
+mod failed;
 mod message;
 mod native;
 mod source;
 mod start;
+mod taken;
 mod to_record;
 
 use std::sync::Arc;

@@ -7,13 +7,15 @@ use std::time::Duration;
 use campanile_core::Clock;
 use rdkafka::TopicPartitionList;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerGroupMetadata};
-use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
+use rdkafka::error::KafkaError;
 
 use super::commit::{self, OffsetCommits};
 use super::context::{Context, Rebalance, SourceWaker};
-use super::native::fetched::{Batch, FetchError, Fetched, Message, TopicHandle};
-use super::{Settings, message, native, start};
-use crate::driver::{Amount, Assignment, CommitEnd, Event, Received, Source, Usage};
+use super::failed::failed;
+use super::native::fetched::{Batch, FetchError, Fetched, Message};
+use super::taken::{LastPartition, Taken};
+use super::{Settings, native, start};
+use crate::driver::{Amount, Assignment, CommitEnd, Event, Source, Usage};
 use crate::error::ConsumerError;
 use crate::transaction::{Committed, Transactor};
 
@@ -48,12 +50,6 @@ pub(crate) struct KafkaSource {
     unsubscribes: bool,
     closing: Option<Closing>,
     clock: Clock,
-}
-
-/// The partition of the last record.
-struct LastPartition {
-    topic: TopicHandle,
-    assignment: Arc<Assignment>,
 }
 
 /// How offsets are committed.
@@ -323,94 +319,6 @@ impl Drop for KafkaSource {
     fn drop(&mut self) {
         self.consumer.context().close();
         self.fetched.close();
-    }
-}
-
-/// Records that were taken in one round.
-#[derive(Default)]
-struct Taken {
-    records: Vec<Received>,
-    amount: Amount,
-    largest: u64,
-}
-
-impl Taken {
-    fn take(&mut self, last: &mut Option<LastPartition>, context: &Context, message: &Message<'_>) {
-        let Some(assignment) = assignment_of(last, context, message) else {
-            return;
-        };
-        assignment.extent.read(message.offset());
-        let received = message::received(assignment, message);
-        let one = Amount::of(&received.record);
-        assignment.usage.add(one);
-        self.amount += one;
-        self.largest = self.largest.max(one.bytes);
-        self.records.push(received);
-    }
-}
-
-/// Returns the assignment that a message belongs to; `None` if its partition is assigned no more.
-fn assignment_of<'a>(
-    last: &'a mut Option<LastPartition>,
-    context: &Context,
-    message: &Message<'_>,
-) -> Option<&'a Assignment> {
-    let (topic, partition) = (message.topic_handle(), message.partition());
-    let same = |last: &LastPartition| {
-        let LastPartition { topic: of, assignment } = last;
-        *of == topic && assignment.partition == partition && !assignment.is_revoked()
-    };
-    if !last.as_ref().is_some_and(same) {
-        let assignment = context.assignment(message.topic(), partition);
-        *last = assignment.map(|assignment| LastPartition { topic, assignment });
-    }
-    last.as_ref().map(|last| &*last.assignment)
-}
-
-/// Takes in an error that librdkafka reports. Most it deals with itself.
-fn failed(context: &Context, error: KafkaError, reason: String, events: &mut Vec<Event>) {
-    let started = context.state().started;
-    match &error {
-        KafkaError::PartitionEOF(_) => {}
-        KafkaError::MessageConsumptionFatal(_) => {
-            events.push(Event::Failed(ConsumerError::kafka(reason, Some(error))));
-        }
-        KafkaError::MessageConsumption(code) if is_unreadable(*code) => {
-            let what =
-                format!("{reason}; to skip such records, set the group's offset behind them");
-            events.push(Event::Failed(ConsumerError::kafka(what, Some(error))));
-        }
-        KafkaError::MessageConsumption(code) if is_hopeless(*code, started) => {
-            events.push(Event::Failed(ConsumerError::kafka(reason, Some(error))));
-        }
-        _ => tracing::warn!(error = reason, "kafka"),
-    }
-}
-
-/// Returns whether there are records that are corrupt, or in a format that librdkafka does not know.
-///
-/// It goes on behind them, or where `auto.offset.reset` says, and what follows would be committed past
-/// them.
-fn is_unreadable(code: Code) -> bool {
-    matches!(code, Code::BadMessage | Code::BadCompression | Code::NotImplemented)
-}
-
-/// Returns whether librdkafka would repeat for ever what cannot succeed.
-fn is_hopeless(code: Code, started: bool) -> bool {
-    match code {
-        // `auto.offset.reset=error`: the partition is read by nobody from now on.
-        Code::AutoOffsetReset => true,
-        // At the start these are mistakes in the settings. Later they may be repaired where they
-        // were made, while other partitions are processed.
-        Code::TopicAuthorizationFailed
-        | Code::GroupAuthorizationFailed
-        | Code::InvalidGroupId
-        | Code::InvalidSessionTimeout
-        | Code::InconsistentGroupProtocol
-        | Code::UnsupportedAssignor
-        | Code::UnsupportedVersion
-        | Code::UnsupportedFeature => !started,
-        _ => false,
     }
 }
 

@@ -43,10 +43,10 @@ use super::reports::{Report, Reporter, Reports};
 #[cfg(test)]
 use super::simulation::{Bug, is_planted};
 use super::task::Task;
-use crate::consumer::Policies;
 use crate::error::ConsumerError;
 use crate::flood::Flood;
 use crate::given_up::Fate;
+use crate::policies::Policies;
 use crate::routes::Router;
 use crate::summary::Summary;
 

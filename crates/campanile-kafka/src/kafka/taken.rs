@@ -1,0 +1,60 @@
+//! The records that are taken from librdkafka in one round.
+
+use std::sync::Arc;
+
+use super::context::Context;
+use super::message;
+use super::native::fetched::{Message, TopicHandle};
+use crate::driver::{Amount, Assignment, Received};
+
+/// Records that were taken in one round.
+#[derive(Default)]
+pub(super) struct Taken {
+    pub(super) records: Vec<Received>,
+    pub(super) amount: Amount,
+    pub(super) largest: u64,
+}
+
+impl Taken {
+    pub(super) fn take(
+        &mut self,
+        last: &mut Option<LastPartition>,
+        context: &Context,
+        message: &Message<'_>,
+    ) {
+        let Some(assignment) = assignment_of(last, context, message) else {
+            return;
+        };
+        assignment.extent.read(message.offset());
+        let received = message::received(assignment, message);
+        let one = Amount::of(&received.record);
+        assignment.usage.add(one);
+        self.amount += one;
+        self.largest = self.largest.max(one.bytes);
+        self.records.push(received);
+    }
+}
+
+/// Returns the assignment that a message belongs to; `None` if its partition is assigned no more.
+fn assignment_of<'a>(
+    last: &'a mut Option<LastPartition>,
+    context: &Context,
+    message: &Message<'_>,
+) -> Option<&'a Assignment> {
+    let (topic, partition) = (message.topic_handle(), message.partition());
+    let same = |last: &LastPartition| {
+        let LastPartition { topic: of, assignment } = last;
+        *of == topic && assignment.partition == partition && !assignment.is_revoked()
+    };
+    if !last.as_ref().is_some_and(same) {
+        let assignment = context.assignment(message.topic(), partition);
+        *last = assignment.map(|assignment| LastPartition { topic, assignment });
+    }
+    last.as_ref().map(|last| &*last.assignment)
+}
+
+/// The partition of the last record.
+pub(super) struct LastPartition {
+    topic: TopicHandle,
+    assignment: Arc<Assignment>,
+}

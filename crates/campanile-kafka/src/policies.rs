@@ -1,0 +1,41 @@
+//! The user's choices, as the scheduler reads them.
+
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Duration;
+
+use campanile_core::{Classify, Disposition};
+
+use crate::dead_letter::Targets;
+use crate::flood::FloodGuard;
+use crate::given_up::Fate;
+use crate::order::Order;
+use crate::retention::Retentions;
+use crate::retry_topics::{Ladder, Sources};
+
+/// What the scheduler decides by.
+pub(crate) struct Policies {
+    pub(crate) order: Arc<Order>,
+    /// How far ahead of a partition's oldest unfinished record others may be started.
+    pub(crate) far: u64,
+    /// Whether a partition's first offset is committed before anything of it is finished.
+    pub(crate) commits_start: bool,
+    pub(crate) max_in_flight: usize,
+    pub(crate) given_up: Fate,
+    pub(crate) flood_guard: FloodGuard,
+    pub(crate) stall: Duration,
+    pub(crate) retentions: Retentions,
+    pub(crate) targets: Targets,
+    pub(crate) ladder: Option<Arc<Ladder>>,
+    pub(crate) sources: Sources,
+    pub(crate) classifiers: Classifiers,
+}
+
+/// The user's classifiers, in their order.
+pub(crate) struct Classifiers(pub(crate) Vec<Box<dyn Classify>>);
+
+impl Classify for Classifiers {
+    fn classify(&self, error: &(dyn Error + 'static)) -> Option<Disposition> {
+        self.0.iter().find_map(|classifier| classifier.classify(error))
+    }
+}
