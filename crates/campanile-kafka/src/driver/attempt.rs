@@ -10,9 +10,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use campanile_core::{BoxError, Clock, Output, Record};
+use campanile_core::{BoxError, Output, Record};
 use pin_project_lite::pin_project;
 use tokio::runtime::Handle;
+use tokio::time::Instant;
 use tracing::Span;
 
 use super::assignment::{Assignment, AssignmentId};
@@ -81,8 +82,7 @@ impl Run {
 
     async fn work(self) {
         let Self { records, route, assignment, halt, group, reporter } = self;
-        let clock = Clock::boot();
-        let start = clock.now();
+        let start = Instant::now();
         let last = records.len() - 1;
         for (index, record) in records.into_iter().enumerate() {
             let queue = reporter.queue;
@@ -93,9 +93,7 @@ impl Run {
             }
             let readiness = Readiness::new(queue, reporter.reports.clone());
             match attempt(&*route, record, readiness, &group).await {
-                Outcome::Processed { outputs }
-                    if index < last && clock.now().saturating_sub(start) < QUANTUM =>
-                {
+                Outcome::Processed { outputs } if index < last && start.elapsed() < QUANTUM => {
                     reporter.reports.send_lazily(Report::Processed { queue, outputs });
                 }
                 outcome => return reporter.ended(outcome),

@@ -9,10 +9,12 @@ use std::sync::{Arc, Mutex};
 pub(crate) struct Told(Arc<Mutex<Vec<u8>>>);
 
 impl Told {
+    /// Listens to our crates: whether those of others tell anything depends on features that any
+    /// package of the workspace may ask for.
     pub(crate) fn listen(&self) {
         let told = self.clone();
         tracing_subscriber::fmt()
-            .with_max_level(tracing_subscriber::filter::LevelFilter::TRACE)
+            .with_env_filter("campanile=trace")
             .with_writer(move || told.clone())
             .init();
     }
