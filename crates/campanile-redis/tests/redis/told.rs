@@ -14,6 +14,7 @@ impl Told {
     pub(crate) fn listen(&self) {
         let told = self.clone();
         tracing_subscriber::fmt()
+            .with_ansi(false)
             .with_env_filter("campanile=trace")
             .with_writer(move || told.clone())
             .init();
