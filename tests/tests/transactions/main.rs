@@ -11,6 +11,7 @@ mod away;
 mod group;
 mod input;
 mod invoices;
+mod positions;
 mod refused;
 mod storm;
 

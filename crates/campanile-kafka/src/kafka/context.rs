@@ -1,20 +1,25 @@
 //! What librdkafka calls back, on the thread that polls. It only takes down what has happened: the source
 //! acts upon it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use futures_util::task::AtomicWaker;
-use rdkafka::TopicPartitionList;
 use rdkafka::client::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext, RebalanceProtocol};
 use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::types::RDKafkaRespErr;
+use rdkafka::{Offset, TopicPartitionList};
 
 use super::native::fetched::Fetched;
 use crate::driver::{Assignment, AssignmentId, Usage};
 use crate::retry_topics::Rungs;
+use crate::transaction::Position;
+
+/// How long a seek may take. It waits for a thread of librdkafka, and for no broker.
+const SEEK: Duration = Duration::from_millis(100);
 
 /// The context of the consumer's client.
 pub(super) struct Context {
@@ -22,13 +27,17 @@ pub(super) struct Context {
     fetched: Arc<Fetched>,
     rungs: Rungs,
     total: Arc<Usage>,
+    /// Whether partitions are read only once they are [placed](Context::place).
+    places: bool,
 }
 
 /// What has happened since it was taken.
 #[derive(Default)]
 pub(super) struct State {
-    /// The partitions that are assigned and not revoked.
+    /// The partitions that are assigned and not revoked, and whose records are taken.
     topics: HashMap<Arc<str>, HashMap<i32, Arc<Assignment>>>,
+    /// Those that are assigned, and whose position is not known yet.
+    unplaced: Vec<Arc<Assignment>>,
     next: u64,
     /// Whether partitions were ever assigned.
     pub(super) started: bool,
@@ -51,12 +60,34 @@ pub(super) enum Rebalance {
 }
 
 impl Context {
-    pub(super) fn new(fetched: Arc<Fetched>, rungs: Rungs, total: Arc<Usage>) -> Self {
-        Self { state: Mutex::default(), fetched, rungs, total }
+    pub(super) fn new(
+        fetched: Arc<Fetched>,
+        rungs: Rungs,
+        total: Arc<Usage>,
+        places: bool,
+    ) -> Self {
+        Self { state: Mutex::default(), fetched, rungs, total, places }
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Seeks to where these partitions start, and takes their records from now on. Those that cannot be
+    /// placed yet stay in the list.
+    pub(super) fn place(&self, consumer: &BaseConsumer<Self>, positions: &mut Vec<Position>) {
+        // Those that were revoked meanwhile are somebody else's.
+        positions.retain(|(assignment, _)| !assignment.is_revoked());
+        let sought = seek(consumer, positions);
+        let mut state = self.state();
+        positions.retain(|(assignment, _)| {
+            let placed = sought.contains(&(assignment.topic.to_string(), assignment.partition));
+            if placed {
+                state.unplaced.retain(|other| other.id != assignment.id);
+                state.take(assignment.clone());
+            }
+            !placed
+        });
     }
 
     /// Returns the present assignment of a partition.
@@ -84,7 +115,7 @@ impl Context {
         }
     }
 
-    fn assign(&self, consumer: &BaseConsumer<Self>, list: &TopicPartitionList) {
+    fn assign(&self, consumer: &BaseConsumer<Self>, list: &mut TopicPartitionList) {
         let mut state = self.state();
         state.started = true;
         let mut assignments = Vec::new();
@@ -94,8 +125,11 @@ impl Context {
             let id = AssignmentId(state.next);
             state.next += 1;
             let total = self.total.clone();
-            let new = Arc::new(Assignment::new(id, topic.clone(), partition, rung, total));
-            state.topics.entry(topic).or_default().insert(partition, new.clone());
+            let new = Arc::new(Assignment::new(id, topic, partition, rung, total));
+            match self.places {
+                true => state.unplaced.push(new.clone()),
+                false => state.take(new.clone()),
+            }
             // Before the partition is assigned: then nothing of it goes to the consumer's own queue.
             self.fetched.take_in(consumer, &new.topic, partition);
             assignments.push(new);
@@ -106,6 +140,10 @@ impl Context {
         }
         state.rebalances.push(Rebalance::Assigned(assignments));
         drop(state);
+        if self.places {
+            // Where there is least to fetch in vain until they are placed.
+            list.set_all_offsets(Offset::End).expect("the end is an offset to assign");
+        }
         let result = match consumer.rebalance_protocol() {
             RebalanceProtocol::Cooperative => consumer.incremental_assign(list),
             RebalanceProtocol::Eager | RebalanceProtocol::None => consumer.assign(list),
@@ -120,8 +158,7 @@ impl Context {
         let mut state = self.state();
         let mut partitions = Vec::new();
         for (topic, partition) in names(list) {
-            let topic = state.topics.get_mut(&*topic);
-            if let Some(assignment) = topic.and_then(|topic| topic.remove(&partition)) {
+            if let Some(assignment) = state.remove(&topic, partition) {
                 assignment.revoke();
                 partitions.push(assignment);
             }
@@ -134,6 +171,45 @@ impl Context {
             return self.give_up(consumer, list);
         }
         state.rebalances.push(Rebalance::Revoked { partitions, list: list.clone(), lost });
+    }
+}
+
+impl State {
+    fn take(&mut self, assignment: Arc<Assignment>) {
+        let topic = self.topics.entry(assignment.topic.clone()).or_default();
+        topic.insert(assignment.partition, assignment);
+    }
+
+    fn remove(&mut self, topic: &str, partition: i32) -> Option<Arc<Assignment>> {
+        let is_it = |of: &Arc<Assignment>| &*of.topic == topic && of.partition == partition;
+        match self.unplaced.iter().position(is_it) {
+            Some(place) => Some(self.unplaced.swap_remove(place)),
+            None => self.topics.get_mut(topic)?.remove(&partition),
+        }
+    }
+}
+
+/// Returns the partitions whose position was moved.
+fn seek(consumer: &BaseConsumer<Context>, positions: &[Position]) -> HashSet<(String, i32)> {
+    if positions.is_empty() {
+        return HashSet::new();
+    }
+    let mut list = TopicPartitionList::new();
+    for (assignment, offset) in positions {
+        list.add_partition_offset(&assignment.topic, assignment.partition, *offset)
+            .expect("what the brokers say is committed is an offset");
+    }
+    match consumer.seek_partitions(list, SEEK) {
+        // One that librdkafka has not started yet says so.
+        Ok(list) => {
+            let elements = list.elements();
+            let sought = elements.iter().filter(|element| element.error().is_ok());
+            sought.map(|element| (element.topic().to_owned(), element.partition())).collect()
+        }
+        Err(error) => {
+            tracing::debug!(%error, "failed to seek; retrying");
+            HashSet::new()
+        }
     }
 }
 

@@ -17,7 +17,7 @@ use super::taken::{LastPartition, Taken};
 use super::{Settings, native, start};
 use crate::driver::{Amount, Assignment, CommitEnd, Event, Source, Usage};
 use crate::error::ConsumerError;
-use crate::transaction::{Committed, Transactor};
+use crate::transaction::{Committed, Position, Transactor};
 
 /// The most records that are taken from librdkafka at once.
 const BATCH: usize = 512;
@@ -40,6 +40,8 @@ pub(crate) struct KafkaSource {
     /// Where the last record came from: librdkafka hands over long runs of one partition.
     last: Option<LastPartition>,
     commits: Commits,
+    /// Where partitions start that librdkafka has not started yet.
+    positions: Vec<Position>,
     /// The partitions that are revoked and not given up.
     revoked: Option<TopicPartitionList>,
     newer_protocol: bool,
@@ -72,7 +74,8 @@ impl KafkaSource {
         let waker = SourceWaker::default();
         let fetched = Arc::new(Fetched::new(waker.clone()));
         let total = settings.total.clone();
-        let context = Context::new(fetched.clone(), settings.rungs.clone(), total.clone());
+        let places = settings.transactions.is_some();
+        let context = Context::new(fetched.clone(), settings.rungs.clone(), total.clone(), places);
         let mut consumer: BaseConsumer<Context> =
             settings.client.create_with_context(context).map_err(|error| match error {
                 KafkaError::ClientCreation(text) => {
@@ -105,6 +108,7 @@ impl KafkaSource {
             total,
             last: None,
             commits,
+            positions: Vec::new(),
             revoked: None,
             newer_protocol,
             joined: false,
@@ -155,6 +159,12 @@ impl KafkaSource {
             match rebalance {
                 Rebalance::Assigned(assignments) => {
                     self.joined = true;
+                    if let Commits::Transactions(transactor) = &self.commits
+                        && !assignments.is_empty()
+                        && let Err(error) = transactor.fetch_positions(assignments.clone())
+                    {
+                        events.push(Event::Failed(error));
+                    }
                     events.push(Event::Assigned(assignments));
                 }
                 Rebalance::Revoked { partitions, list, lost } => {
@@ -199,6 +209,19 @@ impl KafkaSource {
         }
     }
 
+    /// Takes the records of partitions whose position is known by now.
+    fn place(&mut self, events: &mut Vec<Event>) {
+        if let Commits::Transactions(transactor) = &mut self.commits {
+            while let Some(fetched) = transactor.poll_positions() {
+                match fetched {
+                    Ok(fetched) => self.positions.extend(fetched),
+                    Err(error) => events.push(Event::Failed(error)),
+                }
+            }
+            self.consumer.context().place(&self.consumer, &mut self.positions);
+        }
+    }
+
     fn poll_closing(&mut self, events: &mut Vec<Event>) {
         let now = self.clock.now();
         match self.closing {
@@ -236,6 +259,7 @@ impl Source for KafkaSource {
         let mut any = self.serve_callbacks(&mut taken, events);
         // Before the records: what is assigned is known before its first record.
         self.take_callbacks(events);
+        self.place(events);
         if let Some(room) = room {
             any |= self.take_records(room, &mut taken, events);
         }

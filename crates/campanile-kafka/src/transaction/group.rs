@@ -1,4 +1,4 @@
-//! What the group says is committed.
+//! The committed offsets of the group.
 
 use std::time::Duration;
 
@@ -6,24 +6,38 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::KafkaError;
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
-/// Whether the group has come to all of these offsets: together they were committed, or none was. Waits
-/// at most for `patience`.
-///
-/// It asks as one who is not in the group, and after what is still being committed.
-pub(super) fn has_come_to(
-    offsets: &TopicPartitionList,
-    consumer: &ClientConfig,
-    patience: Duration,
-) -> Result<bool, KafkaError> {
-    let consumer: BaseConsumer = consumer.create()?;
-    let committed = consumer.committed_offsets(offsets.clone(), patience)?;
-    for element in committed.elements() {
-        element.error()?;
+/// A client of the group that is not a member of it.
+pub(super) struct Group(BaseConsumer);
+
+impl Group {
+    pub(super) fn connect(consumer: &ClientConfig) -> Result<Self, KafkaError> {
+        Ok(Self(consumer.create()?))
     }
+
+    /// Returns the committed offset of each of these partitions. Waits `timeout` at most.
+    ///
+    /// # Errors
+    /// Also while a transaction that has offsets of these partitions is open.
+    pub(super) fn committed(
+        &self,
+        partitions: &TopicPartitionList,
+        timeout: Duration,
+    ) -> Result<TopicPartitionList, KafkaError> {
+        let committed = self.0.committed_offsets(partitions.clone(), timeout)?;
+        for element in committed.elements() {
+            element.error()?;
+        }
+        Ok(committed)
+    }
+}
+
+/// Returns whether all of `offsets` are covered by what is committed. Of one transaction all are, or none
+/// is.
+pub(super) fn covers(committed: &TopicPartitionList, offsets: &TopicPartitionList) -> bool {
     let committed = committed.to_topic_map();
-    let has_come = |(place, mark): (_, &Offset)| match (committed.get(place), mark) {
-        (Some(Offset::Offset(committed)), Offset::Offset(mark)) => committed >= mark,
+    let is_covered = |(partition, offset): (_, &Offset)| match (committed.get(partition), offset) {
+        (Some(Offset::Offset(committed)), Offset::Offset(offset)) => committed >= offset,
         _ => false,
     };
-    Ok(offsets.to_topic_map().iter().all(has_come))
+    offsets.to_topic_map().iter().all(is_covered)
 }

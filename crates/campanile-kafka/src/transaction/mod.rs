@@ -9,12 +9,14 @@
 //! * `pending` is what waits in memory, and is counted there.
 //! * `transactor` belongs to the driver's thread: it says when which records are committed. `worker` is
 //!   a thread of its own, with the producer, since all that it does there waits for brokers.
+//! * `positions` fetches where partitions start that are newly assigned, from the `group`.
 
 mod answer;
 mod batch;
 mod group;
 mod output;
 mod pending;
+mod positions;
 mod producer;
 mod reply;
 mod serve;
@@ -27,6 +29,7 @@ pub(crate) use self::answer::Answered;
 pub use self::answer::IntoOutputs;
 pub use self::output::Outputs;
 pub(crate) use self::pending::{Outbox, Pending};
+pub(crate) use self::positions::Position;
 pub use self::reply::OutputsReply;
 pub(crate) use self::settings::Terms;
 pub use self::settings::Transactions;

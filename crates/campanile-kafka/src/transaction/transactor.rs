@@ -11,6 +11,7 @@ use rdkafka::consumer::ConsumerGroupMetadata;
 
 use super::Terms;
 use super::batch::{Batch, Request};
+use super::positions::{Position, Positions};
 use super::worker::{Answer, Worker};
 use crate::backoff::impatient;
 use crate::config::refusal;
@@ -26,7 +27,8 @@ pub(crate) struct Transactor {
     clock: Clock,
     /// How many times in a row nothing was committed.
     failures: u32,
-    /// Says to the worker that its answers are not waited for any more.
+    positions: Positions,
+    /// Says to the threads that their answers are not waited for any more.
     left: Arc<AtomicBool>,
 }
 
@@ -70,7 +72,9 @@ impl Transactor {
         let clock = Clock::boot();
         let start = clock.now();
         let state = State::Idle;
-        let this = Self { requests, answers, state, clock, failures: 0, left: left.clone() };
+        let positions = Positions::new(terms.consumer.clone(), left.clone(), waker.clone());
+        let this =
+            Self { requests, answers, state, clock, failures: 0, positions, left: left.clone() };
         let worker = Worker::new(producer, terms.clone(), left, waker);
         let thread = thread::Builder::new().name("campanile-transactions".into());
         // Nothing joins it: a broker that does not answer must not hold up the end.
@@ -96,6 +100,19 @@ impl Transactor {
                 return Err(ConsumerError::kafka(what, None));
             }
         }
+    }
+
+    /// Starts to fetch where these partitions start, which are newly assigned.
+    pub(crate) fn fetch_positions(
+        &self,
+        partitions: Vec<Arc<Assignment>>,
+    ) -> Result<(), ConsumerError> {
+        self.positions.fetch(partitions)
+    }
+
+    /// Returns where partitions start, if some was fetched.
+    pub(crate) fn poll_positions(&self) -> Option<Result<Vec<Position>, ConsumerError>> {
+        self.positions.poll()
     }
 
     /// Returns what has come of the transaction in flight.

@@ -11,7 +11,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::producer::{Producer, ThreadedProducer};
 
 use super::batch::{Batch, Request};
-use super::group;
+use super::group::{self, Group};
 use super::producer::{Deliveries, Refused};
 use super::settings::Terms;
 use super::trouble::{self, Cure};
@@ -20,10 +20,10 @@ use crate::kafka::SourceWaker;
 use crate::publish;
 
 /// How long one call may wait for the brokers. Then it is made again, unless nobody waits any more.
-const CALL: Duration = Duration::from_secs(2);
+pub(super) const CALL: Duration = Duration::from_secs(2);
 
 /// How soon it is asked again what is committed.
-const PAUSE: Duration = Duration::from_millis(100);
+pub(super) const PAUSE: Duration = Duration::from_millis(100);
 
 /// How it went.
 pub(super) enum Answer {
@@ -175,9 +175,10 @@ impl Worker {
     /// Whether the answer to its commit is all that was lost.
     fn is_committed(&self, batch: &Batch) -> Result<bool, Failure> {
         let offsets = batch.offsets();
+        let group = Group::connect(&self.terms.consumer).map_err(Failure::End)?;
         loop {
-            match group::has_come_to(&offsets, &self.terms.consumer, CALL) {
-                Ok(has_come) => return Ok(has_come),
+            match group.committed(&offsets, CALL) {
+                Ok(committed) => return Ok(group::covers(&committed, &offsets)),
                 Err(_) if self.left.load(Ordering::Acquire) => return Err(Failure::Left),
                 Err(error) if trouble::is_permanent(&error) => return Err(Failure::End(error)),
                 Err(error) => {

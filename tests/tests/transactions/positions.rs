@@ -1,0 +1,118 @@
+//! Where partitions start while a transaction with offsets of theirs is open.
+
+use campanile::prelude::*;
+use campanile::{Handle, Output, Outputs, Transactions};
+use campanile_test::{Message, eventually};
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::producer::{BaseProducer, Producer as _};
+use rdkafka::{ClientConfig, Offset, TopicPartitionList};
+use tokio::sync::watch;
+
+use crate::{KAFKA, LONG, PARTITIONS, Topics, group, invoices};
+
+/// In each partition.
+const RECORDS: i64 = 4;
+
+/// librdkafka alone starts at `auto.offset.reset` here.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rebalance_during_an_open_transaction_resets_no_offset() {
+    let setup = tokio::task::spawn_blocking(|| {
+        let topics = Topics::create();
+        let each = |partition| (0..RECORDS).map(move |id| (partition, id));
+        let records = (0..PARTITIONS).flat_map(each).map(|(partition, id)| {
+            let message = Message::to(&topics.payments).partition(partition);
+            message.key(format!("a-{partition}")).payload(format!("p-{partition}-{id}"))
+        });
+        KAFKA.producer().produce_all(records).unwrap();
+        let former = Former::new(&topics.payments);
+        former.begin(RECORDS - 2);
+        former.producer.commit_transaction(LONG).unwrap();
+        former.begin(RECORDS - 1);
+        (topics, former)
+    });
+    let (topics, former) = setup.await.unwrap();
+
+    let (stop, stopped) = watch::channel(false);
+    let one = serve(&topics, "one", stopped.clone());
+    has_partitions(&one.0, PARTITIONS as usize).await;
+    let other = serve(&topics, "other", stopped);
+    for handle in [&one.0, &other.0] {
+        has_partitions(handle, PARTITIONS as usize / 2).await;
+    }
+    let settings = KAFKA.consumer_config(&topics.payments);
+    let topic = topics.payments.clone();
+    let finished = tokio::task::spawn_blocking(move || {
+        former.producer.commit_transaction(LONG).unwrap();
+        group::wait_for_end(&settings, &topic, PARTITIONS, LONG);
+    });
+    finished.await.unwrap();
+    stop.send(true).unwrap();
+    for (_, serving) in [one, other] {
+        serving.await.unwrap().unwrap();
+    }
+    let read = move || invoices::read(&KAFKA, &topics.invoices, "read_committed");
+    let billed = tokio::task::spawn_blocking(read).await.unwrap();
+    let mut billed: Vec<_> =
+        billed.iter().map(|invoice| (invoice.partition, invoice.offset)).collect();
+    billed.sort_unstable();
+    let last: Vec<_> = (0..PARTITIONS).map(|partition| (partition, RECORDS - 1)).collect();
+    assert_eq!(billed, last);
+}
+
+/// A producer with transactions that commit offsets of the group.
+struct Former {
+    producer: BaseProducer,
+    consumer: BaseConsumer,
+    topic: String,
+}
+
+impl Former {
+    fn new(topic: &str) -> Self {
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", KAFKA.bootstrap()).set("transactional.id", "former");
+        let producer: BaseProducer = config.create().unwrap();
+        producer.init_transactions(LONG).unwrap();
+        let consumer = KAFKA.consumer_config(topic).create().unwrap();
+        Self { producer, consumer, topic: topic.to_owned() }
+    }
+
+    /// Begins a transaction that commits this offset in every partition.
+    fn begin(&self, offset: i64) {
+        let mut offsets = TopicPartitionList::new();
+        for partition in 0..PARTITIONS {
+            offsets.add_partition_offset(&self.topic, partition, Offset::Offset(offset)).unwrap();
+        }
+        let group = self.consumer.group_metadata().unwrap();
+        self.producer.begin_transaction().unwrap();
+        self.producer.send_offsets_to_transaction(&offsets, &group, LONG).unwrap();
+    }
+}
+
+type Serving = tokio::task::JoinHandle<Result<campanile::Summary, campanile::ConsumerError>>;
+
+/// Bills what comes, as an instance of this name.
+fn serve(topics: &Topics, name: &str, mut stopped: watch::Receiver<bool>) -> (Handle, Serving) {
+    let to = topics.invoices.clone();
+    let bill = move |record: Record| {
+        let id = String::from_utf8(record.payload().unwrap().to_vec()).unwrap();
+        let payload = format!("{id} {}@{}", record.partition(), record.offset());
+        let output = Output::to(to.clone()).key(record.key().unwrap().clone()).payload(payload);
+        async move { Ok::<_, BoxError>(Outputs::of(&record).with(output)) }
+    };
+    let config = ConsumerConfig::new(KAFKA.bootstrap(), &topics.payments);
+    let config = config.set("group.protocol", "consumer");
+    let id = format!("{}-{name}", topics.payments);
+    let serve = Consumer::new(config)
+        .unwrap()
+        .subscribe([topics.payments.clone()])
+        .serve_transactional(tower::service_fn(bill), Transactions::new(id))
+        .with_graceful_shutdown(async move { drop(stopped.wait_for(|stopped| *stopped).await) });
+    (serve.handle(), tokio::spawn(serve.into_future()))
+}
+
+async fn has_partitions(handle: &Handle, expected: usize) {
+    let handle = handle.clone();
+    let assigned = move || (handle.status().partitions.len() == expected).then_some(());
+    let waited = tokio::task::spawn_blocking(move || eventually(LONG, assigned));
+    waited.await.unwrap().expect("partitions are assigned");
+}
