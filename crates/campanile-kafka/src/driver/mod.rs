@@ -12,7 +12,8 @@
 //! * `source`: the trait that a Kafka client implements; `assignment`: one partition as long as it is
 //!   assigned.
 //! * `scheduler`: queues, timers, retries, the breaker, drains.
-//! * `attempt`: the task that runs records; `waker` and `reports`: what connects it with the scheduler.
+//! * `run`: the task that runs records, each by an `attempt`; `waker` and `reports`: what connects it
+//!   with the scheduler.
 //! * `intake`, `flow`, `budget`: how much is read, and from where.
 //! * `watermark`, `commits`: what may be committed, and when.
 //! * `control`, `vitals`: what a [`Handle`](crate::Handle) sets and sees.
@@ -27,6 +28,7 @@ mod flow;
 mod hash;
 mod intake;
 mod reports;
+mod run;
 mod scheduler;
 #[cfg(test)]
 mod simulation;

@@ -4,8 +4,8 @@ use campanile_core::Record;
 
 use super::queue::{QueueId, Queued, State};
 use super::{RUN, Scheduler};
-use crate::driver::attempt::Run;
 use crate::driver::reports::Reporter;
+use crate::driver::run::Run;
 
 impl Scheduler {
     /// Starts what is due, as far as there are places in flight.
