@@ -56,7 +56,7 @@ pub use self::outcome::{Duplicate, Outcome, Parked, Unguarded};
 pub use self::output::Output;
 pub use self::record::{Coordinates, Headers, Record, RecordBuilder, Timestamp};
 #[doc(hidden)]
-pub use self::record::{Interrupt, LetGo};
+pub use self::record::{Interrupt, LetGo, Turn};
 pub use self::reply::{Answer, Reply};
 pub use self::request::{IntoParts, Parts, Request};
 pub use self::step::{reply, step};

@@ -60,7 +60,7 @@ where
         // The service that was polled ready goes with the request; a clone, which is not ready,
         // stays for the next.
         let not_ready = self.inner.clone();
-        let mut ready = std::mem::replace(&mut self.inner, not_ready);
+        let ready = std::mem::replace(&mut self.inner, not_ready);
         let shared = self.layer.shared();
         match self.key(&request) {
             Ok(Some((key, fingerprint))) => {
@@ -72,7 +72,7 @@ where
                     ResponseFuture::refuse(shared, IdempotencyError::MissingKey)
                 }
                 OnMissingKey::PassThrough => {
-                    ResponseFuture::unguarded(shared, ready.call(request), Unguarded::MissingKey)
+                    ResponseFuture::unguarded(shared, ready, request, Unguarded::MissingKey)
                 }
             },
             Err(error) => ResponseFuture::refuse(shared, IdempotencyError::InvalidKey(error)),

@@ -83,6 +83,10 @@ impl Consumer {
     }
 
     /// Which records are processed one after the other. Default: [`Order::by_partition`].
+    ///
+    /// A record's handler starts when the one before it is processed. Under an idempotency layer, the
+    /// service is called for it a little earlier: while the store records the outcome of the one
+    /// before, its lock is acquired. Middleware in front of the layer sees that call.
     pub fn with_order(mut self, order: Order) -> Self {
         self.order = order;
         self

@@ -7,6 +7,7 @@ use bytes::Bytes;
 
 use crate::wakers::Wakers;
 
+use super::turn::Progress;
 use super::{Coordinates, Headers, Inner, Record, Timestamp};
 
 /// Builds a [`Record`]: without a payload it is a tombstone.
@@ -79,6 +80,7 @@ impl RecordBuilder {
             payload,
             headers,
             interrupted: AtomicBool::new(false),
+            progress: Progress::default(),
             entry_kept: AtomicU32::new(0),
             interrupts: AtomicUsize::new(0),
             wakers: Wakers::default(),

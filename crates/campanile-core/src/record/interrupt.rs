@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use super::Record;
+use super::{Record, Turn};
 
 /// Shows the layer whether a record's future is dropped by a revoke or a shutdown: the lock is then
 /// released (the attempt is handed back) instead of a failed attempt being counted.
@@ -31,6 +31,16 @@ impl Interrupt {
     /// The record that it is of.
     pub fn record(&self) -> &Record {
         &self.0
+    }
+
+    /// Returns a future of the record's turn, if it was started ahead of it.
+    pub fn turn(&self) -> Option<Turn> {
+        self.0.is_ahead().then(|| Turn::new(self.0.clone()))
+    }
+
+    /// Tells the driver that the handler has succeeded, and that the store is about to record it.
+    pub fn set_recording(&self) {
+        self.0.0.progress.set_recording();
     }
 
     /// Tells the driver for how long the record's entry will be kept.

@@ -4,6 +4,7 @@ mod builder;
 mod coordinates;
 mod headers;
 mod interrupt;
+mod turn;
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,6 +17,8 @@ pub use self::builder::RecordBuilder;
 pub use self::coordinates::Coordinates;
 pub use self::headers::Headers;
 pub use self::interrupt::{Interrupt, LetGo};
+use self::turn::Progress;
+pub use self::turn::Turn;
 
 use crate::wakers::Wakers;
 
@@ -48,6 +51,7 @@ struct Inner {
     payload: Option<Bytes>,
     headers: Headers,
     interrupted: AtomicBool,
+    progress: Progress,
     /// For how long its entry is kept, in seconds; 0 where nobody has said so.
     entry_kept: AtomicU32,
     /// How many [`Interrupt`]s there are.
@@ -113,6 +117,34 @@ impl Record {
     pub fn size(&self) -> usize {
         let part = |bytes: &Option<Bytes>| bytes.as_ref().map_or(0, Bytes::len);
         size_of::<Inner>() + part(&self.0.key) + part(&self.0.payload) + self.0.headers.size()
+    }
+
+    /// How the driver starts an attempt at this record, or starts it ahead of its turn.
+    #[doc(hidden)]
+    pub fn start(&self, ahead: bool) {
+        self.0.interrupted.store(false, Ordering::Release);
+        self.0.progress.start(ahead);
+    }
+
+    /// Whether it was started ahead of its turn, which has not come.
+    #[doc(hidden)]
+    pub fn is_ahead(&self) -> bool {
+        self.0.progress.is_ahead()
+    }
+
+    /// Whether its handler has succeeded, and the store is about to record that.
+    #[doc(hidden)]
+    pub fn is_recording(&self) -> bool {
+        self.0.progress.is_recording()
+    }
+
+    /// How the driver says that its turn has come.
+    #[doc(hidden)]
+    pub fn begin_turn(&self) {
+        if self.is_ahead() {
+            self.0.progress.start(false);
+            self.0.wakers.wake_all();
+        }
     }
 
     /// From now on, a drop of this record's future is an interruption and no failure. The driver

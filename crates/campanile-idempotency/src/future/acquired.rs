@@ -67,9 +67,8 @@ where
             let fail_open = shared.guard.fail_open.as_ref().filter(|_| is_away);
             if fail_open.is_some_and(|when| when(&key, &error)) {
                 tracing::warn!(%error, "processed without a lock");
-                let Pending { mut service, request, .. } = pending;
-                let future = service.call(request);
-                return State::Unguarded { future, why: Unguarded::StoreDown };
+                let Pending { service, request, .. } = pending;
+                return State::unguarded(service, request, Unguarded::StoreDown);
             }
             IdempotencyError::Store(error)
         }

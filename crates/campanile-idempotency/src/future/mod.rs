@@ -22,7 +22,7 @@ use self::acquired::acquired;
 use self::failure::failed;
 pub(crate) use self::replies::encode;
 use self::running::Running;
-use self::state::{State, StateProj, Then};
+use self::state::{Early, State, StateProj, Then};
 use crate::error::{IdempotencyError, Panicked};
 use crate::keeper::{Acquisition, Settled, Settlement, stopped};
 use crate::layer::Shared;
@@ -65,8 +65,19 @@ impl<S: Service<R>, R, C> ResponseFuture<S, R, C> {
         Self { shared, patience: None, state: State::Refused { error: Some(error) } }
     }
 
-    pub(crate) fn unguarded(shared: Shared<C>, future: S::Future, why: Unguarded) -> Self {
-        Self { shared, patience: None, state: State::Unguarded { future, why } }
+    pub(crate) fn unguarded(shared: Shared<C>, service: S, request: R, why: Unguarded) -> Self
+    where
+        R: CarryLock,
+    {
+        let turn = request.interrupt().and_then(|interrupt| interrupt.turn());
+        let state = match turn {
+            Some(turn) => {
+                let then = Some(Early::Unguarded(service, request, why));
+                State::Early { turn, then }
+            }
+            None => State::unguarded(service, request, why),
+        };
+        Self { shared, patience: None, state }
     }
 
     pub(crate) fn acquire(shared: Shared<C>, pending: Pending<S, R>) -> Self
@@ -104,7 +115,28 @@ where
                     let answer = ready!(span.in_scope(|| Pin::new(acquiring).poll(cx)));
                     let pending = pending.take().expect("taken once, with the answer");
                     let answer = answer.unwrap_or_else(|_| gone());
-                    acquired(shared, answer, pending, *this.patience)
+                    let interrupt = pending.request.interrupt();
+                    match interrupt.and_then(|interrupt| interrupt.turn()) {
+                        Some(turn) => {
+                            State::Early { turn, then: Some(Early::Acquired(answer, pending)) }
+                        }
+                        None => acquired(shared, answer, pending, *this.patience),
+                    }
+                }
+                StateProj::Early { turn, then } => {
+                    ready!(Pin::new(turn).poll(cx));
+                    match then.take().expect("taken once, when its turn has come") {
+                        // Perhaps by the record before it, which has ended since.
+                        Early::Acquired(Acquisition::Locked { .. }, pending) => {
+                            acquiring(shared, pending)
+                        }
+                        Early::Acquired(answer, pending) => {
+                            acquired(shared, answer, pending, *this.patience)
+                        }
+                        Early::Unguarded(service, request, why) => {
+                            State::unguarded(service, request, why)
+                        }
+                    }
                 }
                 StateProj::Waiting { wait, pending } => {
                     let waited = ready!(wait.as_mut().poll(cx));
@@ -223,6 +255,7 @@ where
         Err(error) => return failed(shared, running, error),
     };
     let outcome = Outcome::Processed(reply);
+    running.set_recording();
     State::settle(running.finish(), Settlement::Complete { reply: kept }, Then::Answer(outcome))
 }
 

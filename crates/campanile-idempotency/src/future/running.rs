@@ -38,6 +38,13 @@ impl Running {
         self.interrupt.as_ref().map(Interrupt::record)
     }
 
+    /// Tells the driver that the handler has succeeded.
+    pub(super) fn set_recording(&self) {
+        if let Some(interrupt) = &self.interrupt {
+            interrupt.set_recording();
+        }
+    }
+
     /// Whether the lock is lost, and how.
     pub(super) fn loss(&self) -> Option<LockLost> {
         self.held.as_ref().expect("until it has ended").control().loss()

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
-use campanile_core::{Lost, Outcome, Unguarded};
+use campanile_core::{Lost, Outcome, Turn, Unguarded};
 use pin_project_lite::pin_project;
 use tokio::sync::oneshot;
 use tower_service::Service;
@@ -32,6 +32,8 @@ pin_project! {
             pending: Option<Pending<S, R>>,
             span: Span,
         },
+        // The record was started ahead of its turn, and its turn has not come.
+        Early { turn: Turn, then: Option<Early<S, R>> },
         // Somebody else has the lock; the inner service is not kept ready meanwhile. Boxed, so that
         // those who never wait do not pay for it.
         Waiting { wait: Wait, pending: Option<Pending<S, R>> },
@@ -63,6 +65,14 @@ pin_project! {
     }
 }
 
+/// What follows when a record's turn has come.
+pub(super) enum Early<S, R> {
+    /// What the keeper has answered.
+    Acquired(Acquisition, Pending<S, R>),
+    /// The inner service is called without a lock.
+    Unguarded(S, R, Unguarded),
+}
+
 /// What is answered once the store has.
 pub(super) enum Then<T> {
     /// This, if the store agrees.
@@ -74,6 +84,10 @@ pub(super) enum Then<T> {
 impl<S: Service<R>, R> State<S, R> {
     pub(super) fn refused(error: IdempotencyError) -> Self {
         Self::Refused { error: Some(error) }
+    }
+
+    pub(super) fn unguarded(mut service: S, request: R, why: Unguarded) -> Self {
+        Self::Unguarded { future: service.call(request), why }
     }
 
     pub(super) fn answer(outcome: Outcome<S::Response>) -> Self {
@@ -95,6 +109,7 @@ impl<S: Service<R>, R> State<S, R> {
         match self {
             Self::Refused { .. } => "Refused",
             Self::Acquiring { .. } => "Acquiring",
+            Self::Early { .. } => "Early",
             Self::Waiting { .. } => "Waiting",
             Self::Readying { .. } => "Readying",
             Self::Processing { .. } => "Processing",

@@ -24,5 +24,6 @@ mod renewing;
 mod replies;
 mod sharing;
 mod simulation;
+mod turns;
 mod waiting;
 mod world;

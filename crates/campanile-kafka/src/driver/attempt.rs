@@ -1,8 +1,7 @@
 //! One call of the service with one record.
 
-use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::task::{Poll, ready};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use campanile_core::{BoxError, Output, Record};
@@ -43,23 +42,56 @@ pub(crate) enum Outcome {
     Held,
 }
 
-/// Calls the service with a record. Never panics.
-pub(super) async fn attempt(
-    route: &dyn Route,
+/// One call of the service with one record. Dropped before it has ended, the record counts as
+/// interrupted: the layer then releases the lock and counts no failed attempt.
+pub(super) struct Attempt {
     record: Record,
-    readiness: Readiness,
-    group: &str,
-) -> Outcome {
-    let span = span::record(&record, group);
-    let mut future: Option<RouteFuture> = None;
-    // Declared after the future, and so dropped before it.
-    let mut interrupted = Interrupted { record: Some(record.clone()), span: span.clone() };
-    let mut request = Some((record, readiness));
-    let outcome = poll_fn(|cx| {
+    /// Taken by the call.
+    readiness: Option<Readiness>,
+    /// Present while the call is in progress.
+    future: Option<RouteFuture>,
+    /// How it ended, if it has ended ahead of its turn.
+    ended: Option<Outcome>,
+    span: Span,
+}
+
+impl Attempt {
+    /// Makes an attempt, which may be polled `ahead` of its turn.
+    pub(super) fn new(record: Record, readiness: Readiness, group: &str, ahead: bool) -> Self {
+        record.start(ahead);
+        let span = span::record(&record, group);
+        Self { record, readiness: Some(readiness), future: None, ended: None, span }
+    }
+
+    /// Returns whether the handler has succeeded, and all that is left is to record that.
+    pub(super) fn is_recording(&self) -> bool {
+        self.record.is_recording()
+    }
+
+    /// Polls it before its turn. The layer acquires the lock, but the handler waits.
+    pub(super) fn poll_ahead(&mut self, cx: &mut Context<'_>, route: &dyn Route) {
+        if self.ended.is_none()
+            && let Poll::Ready(outcome) = self.poll(cx, route)
+        {
+            self.ended = Some(outcome);
+        }
+    }
+
+    /// Lets the handler run.
+    pub(super) fn begin_turn(&self) {
+        self.record.begin_turn();
+    }
+
+    /// Never panics.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>, route: &dyn Route) -> Poll<Outcome> {
+        let Self { record, readiness, future, ended, span } = self;
+        if let Some(outcome) = ended.take() {
+            return Poll::Ready(outcome);
+        }
         let _entered = span.enter();
         let polled = catch_unwind(AssertUnwindSafe(|| {
-            if let Some((record, readiness)) = request.take() {
-                future = Some(route.call(record, readiness));
+            if let Some(readiness) = readiness.take() {
+                *future = Some(route.call(record.clone(), readiness));
             }
             let future = future.as_mut().expect("it was called just now, or before");
             let answer = ready!(future.as_mut().poll(cx));
@@ -70,36 +102,35 @@ pub(super) async fn attempt(
                 Err(RouteError::Unready(error)) => Outcome::Unready(error),
             })
         }));
-        polled.unwrap_or_else(|panic| Poll::Ready(Outcome::Panicked(panic_text(panic))))
-    })
-    .await;
-    let _entered = span.enter();
-    // Before the end is reported: what the future holds is free when the next record starts.
-    let dropped = catch_unwind(AssertUnwindSafe(|| future = None));
-    interrupted.record = None;
-    let outcome = match dropped {
-        Ok(()) => outcome,
-        Err(panic) => Outcome::Panicked(format!("a drop panicked: {}", panic_text(panic))),
-    };
-    if !matches!(outcome, Outcome::Processed { .. }) {
-        span.record("otel.status_code", "ERROR");
+        let outcome = match polled {
+            Ok(polled) => ready!(polled),
+            Err(panic) => Outcome::Panicked(panic_text(panic)),
+        };
+        // Before the end is reported: what the future holds is free when the next record starts.
+        let future = future.take();
+        let outcome = match catch_unwind(AssertUnwindSafe(|| drop(future))) {
+            Ok(()) => outcome,
+            Err(panic) => Outcome::Panicked(format!("a drop panicked: {}", panic_text(panic))),
+        };
+        if !matches!(outcome, Outcome::Processed { .. }) {
+            span.record("otel.status_code", "ERROR");
+        }
+        Poll::Ready(outcome)
     }
-    outcome
+
+    /// Drops it. Never panics.
+    pub(super) fn cancel(self) {
+        // The panic hook has reported it.
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(self)));
+    }
 }
 
-/// Says, when it is dropped before the attempt has ended, that a revoke, a shutdown or the end of the
-/// runtime has dropped it: the layer then releases the lock and counts no failed attempt.
-struct Interrupted {
-    /// `None` once the attempt has ended.
-    record: Option<Record>,
-    span: Span,
-}
-
-impl Drop for Interrupted {
+impl Drop for Attempt {
     fn drop(&mut self) {
-        if let Some(record) = &self.record {
+        if let Some(future) = self.future.take() {
             let _entered = self.span.enter();
-            record.set_interrupted();
+            self.record.set_interrupted();
+            drop(future);
         }
     }
 }

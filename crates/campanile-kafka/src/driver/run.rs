@@ -2,8 +2,12 @@
 //!
 //! All user code runs here: decoders, key extractors, readiness, handlers. A record that blocks or
 //! panics holds up its own queue only, which has to wait for it anyway.
+//!
+//! While one record's outcome is being recorded, the next one is started *ahead* of its turn: its lock
+//! is acquired with the same trip to the store, and its handler waits until the record before it is
+//! processed. If that is not, the lock is released, and no attempt is counted.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -15,7 +19,7 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use super::assignment::{Assignment, AssignmentId};
-use super::attempt::{Outcome, attempt};
+use super::attempt::{Attempt, Outcome};
 use super::control::Halt;
 use super::reports::{Report, Reporter, Reports};
 use super::task::Task;
@@ -48,22 +52,53 @@ impl Run {
 
     async fn work(self) {
         let Self { records, route, assignment, halt, group, reporter } = self;
-        let start = Instant::now();
-        let last = records.len() - 1;
-        for (index, record) in records.into_iter().enumerate() {
-            let queue = reporter.queue;
-            // A suspended scheduler has started this run for its first record, as a probe of the store.
-            let halted = halt.is_paused() || (index > 0 && halt.is_suspended());
-            if halted || assignment.is_stopped() {
-                return reporter.reports.send(Report::Stopped { queue });
-            }
-            let readiness = Readiness::new(queue, reporter.reports.clone());
-            match attempt(&*route, record, readiness, &group).await {
-                Outcome::Processed { outputs } if index < last && start.elapsed() < QUANTUM => {
-                    reporter.reports.send_lazily(Report::Processed { queue, outputs });
+        let Reporter { queue, reports } = &reporter;
+        let since = Instant::now();
+        let is_over = || since.elapsed() >= QUANTUM;
+        let is_stopped = || halt.is_paused() || assignment.is_stopped();
+        // A suspended scheduler has started this run for its first record, as a probe of the store.
+        let is_halted = || is_stopped() || halt.is_suspended();
+        let mut records = records.into_iter();
+        let mut next_attempt = |ahead| {
+            let readiness = Readiness::new(*queue, reports.clone());
+            Some(Attempt::new(records.next()?, readiness, &group, ahead))
+        };
+        if is_stopped() {
+            return reports.send(Report::Stopped { queue: *queue });
+        }
+        let mut current = next_attempt(false).expect("a run has at least one record");
+        loop {
+            let mut ahead: Option<Attempt> = None;
+            let outcome = poll_fn(|cx| {
+                if let Poll::Ready(outcome) = current.poll(cx, &*route) {
+                    return Poll::Ready(outcome);
                 }
-                outcome => return reporter.ended(outcome),
+                if ahead.is_none() && current.is_recording() && !is_over() && !is_halted() {
+                    ahead = next_attempt(true);
+                }
+                if let Some(ahead) = &mut ahead {
+                    ahead.poll_ahead(cx, &*route);
+                }
+                Poll::Pending
+            })
+            .await;
+            let Outcome::Processed { outputs } = outcome else {
+                if let Some(ahead) = ahead {
+                    ahead.cancel();
+                }
+                return reporter.ended(outcome);
+            };
+            let next = ahead.or_else(|| if is_over() { None } else { next_attempt(false) });
+            let Some(next) = next else {
+                return reporter.ended(Outcome::Processed { outputs });
+            };
+            reports.send_lazily(Report::Processed { queue: *queue, outputs });
+            if is_halted() {
+                next.cancel();
+                return reports.send(Report::Stopped { queue: *queue });
             }
+            next.begin_turn();
+            current = next;
         }
     }
 }
@@ -98,4 +133,144 @@ pub(super) fn spawn_keying(
         let keys = records.iter().map(|record| order.extract(record)).collect();
         reports.send(Report::Keyed { assignment, keys });
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use campanile_core::BoxError;
+    use futures_util::FutureExt;
+    use futures_util::future::poll_fn;
+    use tokio::sync::oneshot;
+    use tokio::task::yield_now;
+
+    use super::*;
+    use crate::driver::{QueueId, Switch, Usage, Vitals};
+    use crate::routes::{RouteError, RouteFuture};
+
+    /// A route that stands for an idempotency layer: each call is recorded until it is told how it ended.
+    #[derive(Default)]
+    struct Layered(Mutex<Vec<Call>>);
+
+    struct Call {
+        record: Record,
+        end: Option<oneshot::Sender<Result<(), BoxError>>>,
+    }
+
+    impl Route for Layered {
+        fn call(&self, record: Record, _: Readiness) -> RouteFuture {
+            let (end, ended) = oneshot::channel();
+            let interrupt = record.interrupt();
+            self.0.lock().unwrap().push(Call { record, end: Some(end) });
+            Box::pin(async move {
+                if let Some(turn) = interrupt.turn() {
+                    turn.await;
+                }
+                interrupt.set_recording();
+                let ended = ended.await.expect("the test ends it");
+                ended.map(|()| Ok(Vec::new())).map_err(RouteError::Failed)
+            })
+        }
+    }
+
+    impl Layered {
+        fn calls(&self) -> usize {
+            self.0.lock().unwrap().len()
+        }
+
+        fn record(&self, call: usize) -> Record {
+            self.0.lock().unwrap()[call].record.clone()
+        }
+
+        fn end(&self, call: usize, result: Result<(), BoxError>) {
+            let end = self.0.lock().unwrap()[call].end.take().unwrap();
+            end.send(result).unwrap();
+        }
+    }
+
+    struct World {
+        route: Arc<Layered>,
+        assignment: Arc<Assignment>,
+        reports: Arc<Reports>,
+        _task: Task<()>,
+    }
+
+    /// A run of two records.
+    async fn run() -> World {
+        let total: Arc<Usage> = Arc::default();
+        let assignment = Assignment::new(AssignmentId(0), "t".into(), 0, None, total);
+        let (route, assignment) = (Arc::new(Layered::default()), Arc::new(assignment));
+        let reports = Arc::new(Reports::default());
+        let record = |offset| Record::builder("t", 0, offset).build();
+        let run = Run {
+            records: vec![record(0), record(1)],
+            route: route.clone(),
+            assignment: assignment.clone(),
+            halt: Switch::new(Vitals::new(Duration::MAX)).halt(),
+            group: "g".into(),
+            reporter: Reporter { queue: QueueId::default(), reports: reports.clone() },
+        };
+        let task = run.spawn(&Handle::current());
+        let world = World { route, assignment, reports, _task: task };
+        world.settle().await;
+        world
+    }
+
+    impl World {
+        async fn settle(&self) {
+            for _ in 0..8 {
+                yield_now().await;
+            }
+        }
+
+        fn reported(&self) -> Vec<Report> {
+            let mut reported = Vec::new();
+            poll_fn(|cx| {
+                self.reports.take(cx, &mut reported);
+                Poll::Ready(())
+            })
+            .now_or_never();
+            reported
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn next_record_is_started_ahead_while_the_first_is_being_recorded() {
+        let world = run().await;
+        assert_eq!(world.route.calls(), 2);
+        assert!(world.route.record(0).is_recording());
+        assert!(world.route.record(1).is_ahead());
+        world.route.end(0, Ok(()));
+        world.settle().await;
+        assert!(world.route.record(1).is_recording());
+        assert!(matches!(world.reported()[..], [Report::Processed { .. }]));
+        world.route.end(1, Ok(()));
+        world.settle().await;
+        let ended = world.reported();
+        assert!(matches!(ended[..], [Report::Ended { outcome: Outcome::Processed { .. }, .. }]));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn next_record_is_dropped_if_the_first_is_not_recorded() {
+        let world = run().await;
+        world.route.end(0, Err("the lock is lost".into()));
+        world.settle().await;
+        let next = world.route.record(1);
+        assert!(next.is_ahead() && next.interrupt().is_set());
+        let ended = world.reported();
+        assert!(matches!(ended[..], [Report::Ended { outcome: Outcome::Failed(_), .. }]));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn next_record_is_dropped_if_its_partition_is_stopped_in_the_meantime() {
+        let world = run().await;
+        world.assignment.stop();
+        world.route.end(0, Ok(()));
+        world.settle().await;
+        let next = world.route.record(1);
+        assert!(next.is_ahead() && next.interrupt().is_set());
+        let ended = world.reported();
+        assert!(matches!(ended[..], [Report::Processed { .. }, Report::Stopped { .. }]));
+    }
 }

@@ -67,7 +67,7 @@ where
         let mut service = self.service.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let (answer, serves) = (self.answer, self.serves.clone());
         Box::pin(async move {
-            if let Err(source) = readiness.of(&mut service).await {
+            if let Err(source) = readiness.of(&mut service, &record).await {
                 return Err(RouteError::Unready(match serves {
                     Some(serves) => Unready { serves, source }.into(),
                     None => source,
@@ -95,7 +95,9 @@ impl Readiness {
     }
 
     /// Waits until the service is ready.
-    async fn of<S>(self, service: &mut S) -> Result<(), BoxError>
+    ///
+    /// A record that is ahead of its turn holds nothing up.
+    async fn of<S>(self, service: &mut S, record: &Record) -> Result<(), BoxError>
     where
         S: Service<Record, Error: BoxableError>,
     {
@@ -110,7 +112,7 @@ impl Readiness {
                 }
             };
             match polled {
-                Poll::Pending if !waits => {
+                Poll::Pending if !waits && !record.is_ahead() => {
                     waits = true;
                     reports.send(Report::NotReady { queue });
                 }

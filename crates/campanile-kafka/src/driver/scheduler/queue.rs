@@ -19,6 +19,7 @@ use crate::retry_topics::Rung;
 
 /// Names a queue as long as it has records. A late report of one that has ended finds nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(Default))]
 pub(crate) struct QueueId {
     index: usize,
     generation: u64,

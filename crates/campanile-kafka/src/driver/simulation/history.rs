@@ -17,6 +17,8 @@ pub(super) struct History {
     /// What was delivered of each queue since its partition was assigned, and the place of what was
     /// started last. After a reset, an offset comes again.
     delivered: BTreeMap<(i32, String), (Vec<i64>, usize)>,
+    /// The record of each queue whose handler was started last, until the service has answered `Ok`.
+    unanswered: BTreeMap<(i32, String), i64>,
     /// Records that are processed.
     processed: BTreeSet<Place>,
     /// The partitions that this consumer may process.
@@ -38,6 +40,7 @@ impl History {
             start: Instant::now(),
             running: BTreeMap::new(),
             delivered: BTreeMap::new(),
+            unanswered: BTreeMap::new(),
             processed: BTreeSet::new(),
             owned: BTreeSet::new(),
             by_partition,
@@ -69,6 +72,7 @@ impl History {
         self.happens("assigned", partition);
         self.owned.insert(partition);
         self.delivered.retain(|(of, _), _| *of != partition);
+        self.unanswered.retain(|(of, _), _| *of != partition);
     }
 
     /// The partition's position was moved backwards.
@@ -114,6 +118,9 @@ impl History {
         let before = delivered[*last];
         *last += next.unwrap_or_default();
         self.check(next.is_some(), || format!("{place:?} is started after {before}"));
+        let unanswered = self.unanswered.insert((partition, order.clone()), offset);
+        let in_turn = unanswered.is_none_or(|unanswered| unanswered == offset);
+        self.check(in_turn, || format!("{place:?} is started before {unanswered:?} is answered"));
         self.running.insert(place, order);
         let running = self.running.len();
         let within = running <= self.most_in_flight;
@@ -125,6 +132,11 @@ impl History {
         if !holds && self.violation.is_none() {
             self.violation = Some(violation());
         }
+    }
+
+    /// The service has answered `Ok`.
+    pub(super) fn answered(&mut self, (partition, offset): Place) {
+        self.unanswered.retain(|(of, _), unanswered| (*of, *unanswered) != (partition, offset));
     }
 
     /// A handler has ended, or was dropped.

@@ -5,13 +5,14 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use campanile_core::{BoxError, Clock, DecodeLayer, Request, key};
+use campanile_core::{BoxError, Clock, DecodeLayer, Record, Request, key};
 use campanile_idempotency::{Backoff, IdempotencyLayer, LockKeeper, MemoryStore};
 use campanile_test::faults::{Fault, FaultyStore};
+use futures_util::TryFutureExt;
 use futures_util::future::{Either, select};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep, timeout};
-use tower::ServiceBuilder;
+use tower::{ServiceBuilder, ServiceExt, service_fn};
 
 use super::cluster::Cluster;
 use super::history::{History, Place};
@@ -53,6 +54,7 @@ async fn run(seed: u64) -> History {
     let epoch = SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000);
     let memory = MemoryStore::with_clock(move || epoch + start.elapsed());
     let store = FaultyStore::new(memory);
+    answer_late(&cluster, &store);
     let clock = Clock::from_fn(move || start.elapsed());
     let chaos = async {
         let mut rebalances = std::pin::pin!(cluster.rebalance());
@@ -100,7 +102,15 @@ async fn outages(cluster: &Cluster, store: &FaultyStore<MemoryStore>) -> Infalli
         store.always(Fault::Refuse);
         sleep(Duration::from_millis(down)).await;
         store.heal();
+        answer_late(cluster, store);
     }
+}
+
+/// Has the store answer some calls after a while only.
+fn answer_late(cluster: &Cluster, store: &FaultyStore<MemoryStore>) {
+    let seed = cluster.state().random.u64(..);
+    let late = |millis| Fault::Slow(Duration::from_millis(millis));
+    store.at_random(seed, [(0.4, late(1)), (0.1, late(30))]);
 }
 
 /// Serves until a shutdown at a random time.
@@ -111,11 +121,15 @@ async fn serve(cluster: &Cluster, keeper: LockKeeper, by_partition: bool) {
     let handled = cluster.clone();
     let service = ServiceBuilder::new().layer(DecodeLayer::raw()).layer(layer).service_fn(
         move |request: Request| {
-            let place = (request.record().partition(), request.record().offset());
             let key = request.record().key().map(|key| String::from_utf8_lossy(key).into_owned());
-            handle(handled.clone(), place, key.unwrap_or_default())
+            handle(handled.clone(), place(request.record()), key.unwrap_or_default())
         },
     );
+    let answered = cluster.clone();
+    let service = service_fn(move |record: Record| {
+        let (service, cluster, place) = (service.clone(), answered.clone(), place(&record));
+        service.oneshot(record).inspect_ok(move |_| cluster.state().history.answered(place))
+    });
     let switch = Switch::new(Vitals::new(Duration::MAX));
     let control = switch.control().clone();
     let total: Arc<Usage> = Arc::default();
@@ -152,6 +166,10 @@ async fn serve(cluster: &Cluster, keeper: LockKeeper, by_partition: bool) {
         }
         Either::Right(((), _)) => unreachable!("it never ends"),
     }
+}
+
+fn place(record: &Record) -> Place {
+    (record.partition(), record.offset())
 }
 
 fn policies(by_partition: bool) -> Policies {
