@@ -17,11 +17,11 @@ const DEFAULTS: &[(&str, &str)] = &[
     ("auto.offset.reset", "earliest"),
     // As the Java client does. What is corrupt on its way or on a broker's disk is not processed.
     ("check.crcs", "true"),
-    // Bounds the prefetch of each partition, beside the driver's own budget.
-    ("queued.min.messages", "20000"),
-    ("queued.max.messages.kbytes", "8192"),
+    // For each of the queues that partitions share. The driver has a budget beside.
+    ("queued.min.messages", "300"),
+    ("queued.max.messages.kbytes", "128"),
     // Shorter runs of one partition.
-    ("max.partition.fetch.bytes", "262144"),
+    ("max.partition.fetch.bytes", "65536"),
     // After a full queue, look again soon; the default is a second.
     ("fetch.queue.backoff.ms", "5"),
     ("fetch.wait.max.ms", "10"),

@@ -109,12 +109,13 @@ impl Consumer {
     /// Default: 20 000 records and 32 MiB, because more brings no throughput.
     ///
     /// # The process's memory
-    /// What it takes beyond what it has when it is idle is at most this budget and a quarter, the
-    /// queue into which librdkafka prefetches (`queued.max.messages.kbytes`, by default 8 MiB here),
-    /// two responses on their way (`fetch.max.bytes`, 2 MiB each), and some 12 MiB of the allocator's
-    /// and of the work itself: 64 MiB by default, however many partitions there are and however large
-    /// the backlog is. All partitions share the budget and the queue; one more costs some kilobytes of
-    /// its own.
+    /// What it takes beyond what it has when it is idle is at most this budget and a quarter, two
+    /// responses on their way (`fetch.max.bytes`, 2 MiB each), some 12 MiB of the allocator's and of the
+    /// work itself, and the 16 queues into which librdkafka prefetches, which partitions share: each has
+    /// `queued.max.messages.kbytes`, by default 128 KiB here, or one record or uncompressed batch of a
+    /// producer's if that is larger. With records and batches of up to 512 KiB that is 64 MiB by default,
+    /// with those of 1 MiB 72 MiB, however many partitions there are and however large the backlog is. One
+    /// more partition costs some kilobytes of its own.
     ///
     /// In [transactions](Self::serve_transactional), what records give out counts until it is committed.
     /// Where that alone fills the budget, a partition's oldest unfinished record is dispatched and none

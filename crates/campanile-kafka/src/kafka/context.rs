@@ -14,6 +14,7 @@ use rdkafka::types::RDKafkaRespErr;
 use rdkafka::{Offset, TopicPartitionList};
 
 use super::native::fetched::Fetched;
+use super::queues::Queues;
 use crate::driver::{Assignment, AssignmentId, Usage};
 use crate::retry_topics::Rungs;
 use crate::transaction::Position;
@@ -38,6 +39,8 @@ pub(super) struct State {
     topics: HashMap<Arc<str>, HashMap<i32, Arc<Assignment>>>,
     /// Those that are assigned, and whose position is not known yet.
     unplaced: Vec<Arc<Assignment>>,
+    /// Also of those that are not placed.
+    pub(super) queues: Queues,
     next: u64,
     /// Whether partitions were ever assigned.
     pub(super) started: bool,
@@ -131,7 +134,8 @@ impl Context {
                 false => state.take(new.clone()),
             }
             // Before the partition is assigned: then nothing of it goes to the consumer's own queue.
-            self.fetched.take_in(consumer, &new.topic, partition);
+            let queue = state.queues.add(new.clone());
+            self.fetched.take_in(consumer, &new.topic, partition, queue);
             assignments.push(new);
         }
         // A cooperative rebalance that adds nothing is one, too.
@@ -160,6 +164,7 @@ impl Context {
         for (topic, partition) in names(list) {
             if let Some(assignment) = state.remove(&topic, partition) {
                 assignment.revoke();
+                state.queues.remove(assignment.id);
                 partitions.push(assignment);
             }
         }

@@ -1,6 +1,7 @@
 //! librdkafka's consumer, as the [`Source`](crate::driver::Source) of the driver.
 //!
 //! * `source` is the source itself, `context` what librdkafka calls back.
+//! * `queues` says which partitions share one of librdkafka's queues.
 //! * `taken` has the records of one round, and `failed` what errors in their place mean.
 //! * `start` waits for brokers and topics before the group is joined.
 //! * `message` makes records of messages; `to_record` does so for those who consume by themselves.
@@ -12,6 +13,7 @@ mod context;
 mod failed;
 mod message;
 mod native;
+mod queues;
 mod source;
 mod start;
 mod taken;

@@ -22,6 +22,9 @@ use crate::transaction::{Committed, Position, Transactor};
 /// The most records that are taken from librdkafka at once.
 const BATCH: usize = 512;
 
+/// The most records that are taken of one queue at once, while others have some, too.
+const LEAST: usize = 32;
+
 /// The size of a record that is assumed as long as none was seen.
 const USUAL: u64 = 16 * 1024;
 
@@ -34,6 +37,8 @@ pub(crate) struct KafkaSource {
     fetched: Arc<Fetched>,
     waker: SourceWaker,
     batch: Batch,
+    /// The order in which queues are read.
+    order: Vec<usize>,
     /// The largest record of the last batch.
     largest: u64,
     total: Arc<Usage>,
@@ -104,6 +109,7 @@ impl KafkaSource {
             fetched,
             waker,
             batch: Batch::default(),
+            order: Vec::new(),
             largest: USUAL,
             total,
             last: None,
@@ -178,21 +184,26 @@ impl KafkaSource {
 
     /// Takes records up to `room`. Returns whether there may be more.
     fn take_records(&mut self, room: Amount, taken: &mut Taken, events: &mut Vec<Event>) -> bool {
-        let Self { consumer, fetched, batch, last, .. } = self;
+        let Self { consumer, fetched, batch, order, last, .. } = self;
         let fit = usize::try_from(room.bytes / self.largest.max(1)).unwrap_or(BATCH);
         let most = usize::try_from(room.records).unwrap_or(BATCH).min(fit).clamp(1, BATCH);
-        let mut messages = fetched.take(batch, most);
-        let count = messages.len();
-        taken.records.reserve(count);
-        while let Some(message) = messages.next() {
-            match message {
-                Ok(message) => taken.take(last, consumer.context(), &message),
-                Err(FetchError { error, reason }) => {
-                    failed(consumer.context(), error, reason, events);
+        consumer.context().state().queues.order(order);
+        let each = (most / order.len().max(1)).max(LEAST);
+        let mut left = most;
+        for &queue in &*order {
+            let mut messages = fetched.take(queue, batch, each.min(left));
+            left -= messages.len();
+            taken.records.reserve(messages.len());
+            while let Some(message) = messages.next() {
+                match message {
+                    Ok(message) => taken.take(last, consumer.context(), &message),
+                    Err(FetchError { error, reason }) => {
+                        failed(consumer.context(), error, reason, events);
+                    }
                 }
             }
         }
-        count > 0
+        left < most
     }
 
     fn poll_transactions(&mut self, events: &mut Vec<Event>) {

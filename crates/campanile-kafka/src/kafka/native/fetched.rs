@@ -1,4 +1,4 @@
-//! A queue of our own for what is fetched, and its messages.
+//! Queues of our own for what is fetched, and their messages.
 //!
 //! rdkafka's consumer takes each message off the consumer's queue as an event, with an allocation and
 //! some readings of the clock. Here they come in batches. The consumer's queue is left with events, so
@@ -26,9 +26,13 @@ use rdkafka::message::BorrowedMessage;
 
 use super::walk_of;
 
-/// The queue. Closed, or before it is opened, it does nothing.
+/// How many queues there are. By partition, as many partitions at least have records at the same time;
+/// each costs memory for what is prefetched, and for one batch of a producer's at least.
+pub(in crate::kafka) const QUEUES: usize = 16;
+
+/// The queues. Closed, or before they are opened, they do nothing.
 pub(in crate::kafka) struct Fetched {
-    queue: AtomicPtr<rd_kafka_queue_t>,
+    queues: [AtomicPtr<rd_kafka_queue_t>; QUEUES],
     /// Woken when there is something; kept until the queue is destroyed.
     waker: Arc<AtomicWaker>,
 }
@@ -36,29 +40,32 @@ pub(in crate::kafka) struct Fetched {
 impl Fetched {
     /// Wakes this when something comes.
     pub(in crate::kafka) fn new(waker: Arc<AtomicWaker>) -> Self {
-        Self { queue: AtomicPtr::new(ptr::null_mut()), waker }
+        Self { queues: Default::default(), waker }
     }
 
-    /// Opens it. It must be closed before the consumer is dropped.
+    /// Opens them. They must be closed before the consumer is dropped.
     pub(in crate::kafka) fn open<C: ConsumerContext>(&self, consumer: &BaseConsumer<C>) {
-        // SAFETY: the consumer is borrowed, so its handle is alive. The queue is ours to destroy.
-        let queue = unsafe { rd_kafka_queue_new(consumer.client().native_ptr()) };
-        let waker = Arc::as_ptr(&self.waker).cast_mut().cast();
-        // SAFETY: the queue is alive. The waker lives as long as this, and `close` takes the callback
-        // away before.
-        unsafe { rd_kafka_queue_cb_event_enable(queue, Some(wake), waker) };
-        self.queue.store(queue, Ordering::Release);
+        for opened in &self.queues {
+            // SAFETY: the consumer is borrowed, so its handle is alive. The queue is ours to destroy.
+            let queue = unsafe { rd_kafka_queue_new(consumer.client().native_ptr()) };
+            let waker = Arc::as_ptr(&self.waker).cast_mut().cast();
+            // SAFETY: the queue is alive. The waker lives as long as this, and `close` takes the
+            // callback away before.
+            unsafe { rd_kafka_queue_cb_event_enable(queue, Some(wake), waker) };
+            opened.store(queue, Ordering::Release);
+        }
     }
 
-    /// What is fetched of this partition comes here. To be told before it is assigned: then nothing
+    /// What is fetched of this partition comes by the queue with this index. To be told before it is assigned: then nothing
     /// of it goes elsewhere.
     pub(in crate::kafka) fn take_in<C: ConsumerContext>(
         &self,
         consumer: &BaseConsumer<C>,
         topic: &str,
         partition: i32,
+        index: usize,
     ) {
-        let to = self.queue.load(Ordering::Acquire);
+        let to = self.queues[index].load(Ordering::Acquire);
         let Ok(topic) = CString::new(topic) else {
             return;
         };
@@ -79,9 +86,14 @@ impl Fetched {
         }
     }
 
-    /// Takes so many messages that are there, in the order of each partition.
-    pub(in crate::kafka) fn take<'a>(&'a self, batch: &'a mut Batch, most: usize) -> Drain<'a> {
-        let queue = self.queue.load(Ordering::Acquire);
+    /// Takes up to `most` messages off the queue with this index, in the order of each partition.
+    pub(in crate::kafka) fn take<'a>(
+        &'a self,
+        index: usize,
+        batch: &'a mut Batch,
+        most: usize,
+    ) -> Drain<'a> {
+        let queue = self.queues[index].load(Ordering::Acquire);
         batch.messages.resize(most, ptr::null_mut());
         let count = if queue.is_null() || most == 0 {
             0
@@ -95,15 +107,17 @@ impl Fetched {
         Drain { batch, next: 0 }
     }
 
-    /// Destroys it, with what is still in it.
+    /// Destroys them, with what is still in them.
     pub(in crate::kafka) fn close(&self) {
-        let queue = self.queue.swap(ptr::null_mut(), Ordering::AcqRel);
-        if !queue.is_null() {
-            // SAFETY: it is alive, and nobody finds it any more. Without its callback it does not
-            // refer to the waker any more.
-            unsafe {
-                rd_kafka_queue_cb_event_enable(queue, None, ptr::null_mut());
-                rd_kafka_queue_destroy(queue);
+        for closed in &self.queues {
+            let queue = closed.swap(ptr::null_mut(), Ordering::AcqRel);
+            if !queue.is_null() {
+                // SAFETY: it is alive, and nobody finds it any more. Without its callback it does not
+                // refer to the waker any more.
+                unsafe {
+                    rd_kafka_queue_cb_event_enable(queue, None, ptr::null_mut());
+                    rd_kafka_queue_destroy(queue);
+                }
             }
         }
     }

@@ -1,0 +1,81 @@
+//! Which partitions share a queue of librdkafka's.
+//!
+//! librdkafka bounds what it prefetches by queue. In one queue for all partitions, a few of them fill the
+//! budget while the others have nothing to do; with a queue for each, memory would grow with their
+//! number. So there is a fixed number of queues, and the one whose partitions have least in memory is read
+//! first.
+
+use std::sync::Arc;
+
+use super::native::fetched::QUEUES;
+use crate::driver::{Assignment, AssignmentId};
+
+/// The partitions of each queue.
+#[derive(Default)]
+pub(super) struct Queues([Vec<Arc<Assignment>>; QUEUES]);
+
+impl Queues {
+    /// Adds a partition to the queue that has the fewest, and returns that queue's index.
+    pub(super) fn add(&mut self, assignment: Arc<Assignment>) -> usize {
+        let queues = self.0.iter_mut().enumerate();
+        let (index, queue) = queues.min_by_key(|(_, queue)| queue.len()).expect("there is a queue");
+        queue.push(assignment);
+        index
+    }
+
+    /// Removes a partition.
+    pub(super) fn remove(&mut self, id: AssignmentId) {
+        self.0.iter_mut().for_each(|queue| queue.retain(|assignment| assignment.id != id));
+    }
+
+    /// Sets `order` to the indices of the queues that have partitions, the one to read first in front.
+    pub(super) fn order(&self, order: &mut Vec<usize>) {
+        let held = |index: &usize| {
+            let records = |assignment: &Arc<Assignment>| assignment.usage.total().records;
+            self.0[*index].iter().map(records).sum::<u64>()
+        };
+        order.clear();
+        order.extend((0..QUEUES).filter(|index| !self.0[*index].is_empty()));
+        order.sort_by_cached_key(held);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::Amount;
+
+    fn assignment(number: i32) -> Arc<Assignment> {
+        let id = AssignmentId(number as u64);
+        Arc::new(Assignment::new(id, "t".into(), number, None, Arc::default()))
+    }
+
+    fn order(queues: &Queues) -> Vec<usize> {
+        let mut order = Vec::new();
+        queues.order(&mut order);
+        order
+    }
+
+    #[test]
+    fn partitions_have_queues_of_their_own_as_long_as_there_are_enough() {
+        let mut queues = Queues::default();
+        let mut indices: Vec<_> = (0..QUEUES as i32).map(|n| queues.add(assignment(n))).collect();
+        indices.sort_unstable();
+        assert_eq!(indices, (0..QUEUES).collect::<Vec<_>>());
+        queues.remove(AssignmentId(7));
+        let free = queues.add(assignment(100));
+        assert_ne!(queues.add(assignment(101)), free);
+    }
+
+    #[test]
+    fn queue_with_least_in_memory_is_read_first() {
+        let mut queues = Queues::default();
+        assert_eq!(order(&queues), [0; 0]);
+        let partitions: Vec<_> = (0..3).map(assignment).collect();
+        let indices: Vec<_> = partitions.iter().map(|p| queues.add(p.clone())).collect();
+        for (partition, records) in partitions.iter().zip([5, 1, 3]) {
+            partition.usage.add(Amount { records, bytes: 0 });
+        }
+        assert_eq!(order(&queues), [indices[1], indices[2], indices[0]]);
+    }
+}
