@@ -1,7 +1,7 @@
 //! User code that blocks its thread: it holds up its own queue only, as long as the runtime has another
 //! thread.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
@@ -17,6 +17,7 @@ use rdkafka::ClientConfig;
 use tokio::sync::Semaphore;
 use tower::{ServiceBuilder, service_fn};
 
+use crate::real::{blocking, logging};
 use crate::support::{Log, committed, consumer, fill, mock, serve, until, until_committed, within};
 
 /// Blocks threads until it is released, or dropped: a test that fails must not wait for its own handlers.
@@ -212,18 +213,13 @@ async fn order_extractor_that_blocks_holds_up_its_partition_only() {
     let kafka = mock("orders", 2, 0);
     let config = kafka.consumer_config("g");
     let (log, (block, blocks)) = (Log::default(), Block::new());
-    let seen = log.clone();
-    let service = service_fn(move |record: Record| {
-        seen.push(&record);
-        async { Ok::<_, BoxError>(()) }
-    });
     let order = Order::by(move |record: &Record| {
         if record.partition() == 0 && record.offset() == 0 {
             blocks.wait();
         }
         Some(format!("{}", record.offset() % 3))
     });
-    let serving = serve(consumer(config.clone(), "orders").with_order(order), service);
+    let serving = serve(consumer(config.clone(), "orders").with_order(order), logging(&log));
     produce(&kafka, 0, 1);
     block.until(1).await;
     produce(&kafka, 0, 10);
@@ -274,8 +270,7 @@ async fn blocked_handlers_on_all_threads_hold_up_no_shutdown() {
     let summary = within("the end", serving.ended()).await.unwrap();
     assert_eq!((summary.processed, summary.left), (3, 2));
     let asked = config.clone();
-    let offsets =
-        tokio::task::spawn_blocking(move || committed(&asked, "orders", 3)).await.unwrap();
+    let offsets = blocking(move || committed(&asked, "orders", 3)).await;
     assert_eq!(offsets, [Some(1); 3]);
     assert_eq!(log.len(), 3);
 }
@@ -316,12 +311,12 @@ async fn records_keep_their_order_where_some_wait_panic_or_fail() {
     const RECORDS: i64 = 2000;
     let kafka = mock("orders", 2, RECORDS as usize);
     let config = kafka.consumer_config("g");
-    let (log, tries) = (Log::default(), Arc::new(Mutex::new(HashMap::new())));
+    let (log, tries) = (Log::default(), Arc::new(Mutex::new(HashSet::new())));
     let seen = log.clone();
     let service = service_fn(move |record: Record| {
         let (seen, tries) = (seen.clone(), tries.clone());
         async move {
-            let first = tries.lock().unwrap().insert(record.coordinates().clone(), ()).is_none();
+            let first = tries.lock().unwrap().insert(record.coordinates().clone());
             match record.offset() % 1000 {
                 300 => tokio::time::sleep(Duration::from_millis(1)).await,
                 600 if first => panic!("the first time"),

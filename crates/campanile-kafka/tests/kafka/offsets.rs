@@ -210,12 +210,7 @@ async fn repeated_commit_never_takes_a_later_one_back() {
     let kafka = mock("orders", 1, 0);
     let config = kafka.consumer_config("g");
     let log = Log::default();
-    let seen = log.clone();
-    let service = service_fn(move |record: Record| {
-        seen.push(&record);
-        async { Ok::<_, BoxError>(()) }
-    });
-    let serving = serve(consumer(config.clone(), "orders"), service);
+    let serving = serve(consumer(config.clone(), "orders"), logging(&log));
     fill(&kafka, "orders", 1, 1);
     until_committed(&config, "orders", &[1]).await;
     for refusal in [

@@ -14,6 +14,7 @@ use tower::{Service, ServiceBuilder, service_fn};
 
 use super::{DEAD, kafka, letters, once, produce, short, unknown};
 use crate::given_up::{FAILS, GOOD};
+use crate::real::logging;
 use crate::support::{
     Log, committed, consumer, fill, mock, serve, start, until, until_committed, within,
 };
@@ -274,12 +275,7 @@ async fn a_consumer_that_is_paused_before_it_serves_begins_with_nothing_until_it
     let kafka = mock("orders", 1, 3);
     let config = kafka.consumer_config("g");
     let log = Log::default();
-    let seen = log.clone();
-    let service = service_fn(move |record: Record| {
-        seen.push(&record);
-        async { Ok::<_, BoxError>(()) }
-    });
-    let serve = consumer(config.clone(), "orders").serve(service);
+    let serve = consumer(config.clone(), "orders").serve(logging(&log));
     let handle = serve.handle();
     handle.pause();
     let serving = start(serve);
