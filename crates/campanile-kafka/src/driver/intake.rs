@@ -18,6 +18,8 @@ pub(super) struct Intake {
     partitions: Vec<Fed>,
     /// How many partitions are paused.
     paused: usize,
+    /// How many are a retry topic's.
+    retries: usize,
 }
 
 /// A partition that is assigned.
@@ -28,14 +30,15 @@ struct Fed {
 
 impl Intake {
     pub(super) fn new(budget: Amount, total: Arc<Usage>) -> Self {
-        let (partitions, paused) = (Vec::new(), 0);
-        Self { budget, total, flow: Flow::Open, start: Instant::now(), partitions, paused }
+        let (flow, start, partitions) = (Flow::Open, Instant::now(), Vec::new());
+        Self { budget, total, flow, start, partitions, paused: 0, retries: 0 }
     }
 
     pub(super) fn assign(&mut self, assignments: &[Arc<Assignment>]) {
         let fed =
             |assignment: &Arc<Assignment>| Fed { assignment: assignment.clone(), paused: false };
         self.partitions.extend(assignments.iter().map(fed));
+        self.count_retries();
     }
 
     /// Removes partitions. Returns those of them that are paused.
@@ -45,7 +48,13 @@ impl Intake {
         let paused = revoked.filter(|fed| fed.paused).map(|fed| fed.assignment);
         let paused: Vec<_> = paused.collect();
         self.paused -= paused.len();
+        self.count_retries();
         paused
+    }
+
+    fn count_retries(&mut self) {
+        let is_retries = |fed: &&Fed| fed.assignment.rung.is_some();
+        self.retries = self.partitions.iter().filter(is_retries).count();
     }
 
     pub(super) fn level(&self) -> f64 {
@@ -77,16 +86,15 @@ impl Intake {
 
     /// Pauses and resumes partitions, as the flow asks for; all are paused to `stop`.
     pub(super) fn pause_and_resume(&mut self, source: &mut impl Source, stop: bool) {
-        let retries = self.partitions.iter().filter(|fed| fed.assignment.rung.is_some()).count();
         // Below this level there is none to pause, and without paused ones none to resume.
-        if !stop && self.paused == 0 && self.level() <= flow::calm(retries > 0) {
+        if !stop && self.paused == 0 && self.level() <= flow::calm(self.retries > 0) {
             return;
         }
         let count = self.partitions.len();
         let (mut pause, mut resume) = (Vec::new(), Vec::new());
         for fed in &mut self.partitions {
             let level = fed.assignment.usage.total().level(self.budget);
-            let most = flow::most(fed.assignment.rung.as_ref().map(|_| retries));
+            let most = flow::most(fed.assignment.rung.as_ref().map(|_| self.retries));
             if !fed.paused && (stop || self.flow.pauses(level, most, count)) {
                 fed.paused = true;
                 pause.push(fed.assignment.clone());

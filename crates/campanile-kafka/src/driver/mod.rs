@@ -107,7 +107,8 @@ pub(crate) struct Driver<S> {
     intake: Intake,
     commits: Commits,
     reports: Arc<Reports>,
-    services: tokio::runtime::Handle,
+    /// The program's runtime.
+    runtime: tokio::runtime::Handle,
     settings: Settings,
     phase: Phase,
     /// The partitions that are assigned, those that are being given up included.
@@ -159,7 +160,7 @@ impl<S: Source> Driver<S> {
             intake: Intake::new(settings.budget, settings.total.clone()),
             commits: Commits::new(settings.commit_interval),
             reports,
-            services: runtime,
+            runtime,
             settings,
             phase: Phase::Serving,
             assigned: Vec::new(),
@@ -385,7 +386,7 @@ impl<S: Source> Driver<S> {
             self.scheduler.tick();
             if self.scheduler.vitals().ping() {
                 let vitals = self.scheduler.switch().vitals().clone();
-                self.services.spawn(async move { vitals.pong() });
+                self.runtime.spawn(async move { vitals.pong() });
             }
         }
         true

@@ -12,8 +12,8 @@ use crate::error::ConsumerError;
 use crate::order::{Keying, OrderKey, PARTITION};
 
 impl Scheduler {
-    /// Queues records, which were counted as used. Returns how much of them is dropped, since their
-    /// partition is not consumed any more.
+    /// Queues records, which were counted as used. Those of partitions that are not consumed any more are
+    /// dropped.
     ///
     /// # Errors
     /// If this consumer must not process one of them.
