@@ -43,6 +43,11 @@ impl Interrupt {
         self.0.0.progress.set_recording();
     }
 
+    /// Tells the driver that the record is a duplicate.
+    pub fn set_duplicate(&self) {
+        self.0.0.progress.set_duplicate();
+    }
+
     /// Tells the driver for how long the record's entry will be kept.
     pub fn set_entry_kept(&self, time: Duration) {
         let seconds = u32::try_from(time.as_secs()).unwrap_or(u32::MAX);

@@ -138,6 +138,12 @@ impl Record {
         self.0.progress.is_recording()
     }
 
+    /// Whether it was answered as a duplicate, which needs no handler.
+    #[doc(hidden)]
+    pub fn is_duplicate(&self) -> bool {
+        self.0.progress.is_duplicate()
+    }
+
     /// How the driver says that its turn has come.
     #[doc(hidden)]
     pub fn begin_turn(&self) {

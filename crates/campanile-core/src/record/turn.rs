@@ -19,6 +19,7 @@ pub(super) struct Progress(AtomicU8);
 const IN_TURN: u8 = 0;
 const AHEAD: u8 = 1;
 const RECORDING: u8 = 2;
+const DUPLICATE: u8 = 3;
 
 impl Progress {
     pub(super) fn start(&self, ahead: bool) {
@@ -31,6 +32,14 @@ impl Progress {
 
     pub(super) fn is_recording(&self) -> bool {
         self.0.load(Ordering::Acquire) == RECORDING
+    }
+
+    pub(super) fn set_duplicate(&self) {
+        self.0.store(DUPLICATE, Ordering::Release);
+    }
+
+    pub(super) fn is_duplicate(&self) -> bool {
+        self.0.load(Ordering::Acquire) == DUPLICATE
     }
 
     pub(super) fn is_ahead(&self) -> bool {

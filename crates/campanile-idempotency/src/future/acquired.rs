@@ -40,6 +40,9 @@ where
             return exhausted(shared, lock, attempts, burials, last_error);
         }
         Acquisition::Duplicate { reply, attempts, completed_at } => {
+            if let Some(interrupt) = pending.request.interrupt() {
+                interrupt.set_duplicate();
+            }
             let reply = reply.and_then(|bytes| decode(shared, &key, bytes));
             return State::answer(Outcome::Duplicate(Duplicate::new(
                 reply,

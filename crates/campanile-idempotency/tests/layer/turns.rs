@@ -95,6 +95,7 @@ async fn record_ahead_with_the_key_of_the_one_before_it_is_a_duplicate() {
     assert!(is_pending(&second).await);
     record.begin_turn();
     assert!(answered(second).await.is_duplicate());
+    assert!(record.is_duplicate());
 }
 
 #[tokio::test(start_paused = true)]

@@ -68,6 +68,11 @@ impl Attempt {
         self.record.is_recording()
     }
 
+    /// Returns whether the record was a duplicate.
+    pub(super) fn is_duplicate(&self) -> bool {
+        self.record.is_duplicate()
+    }
+
     /// Polls it before its turn. The layer acquires the lock, but the handler waits.
     pub(super) fn poll_ahead(&mut self, cx: &mut Context<'_>, route: &dyn Route) {
         if self.ended.is_none()

@@ -5,8 +5,10 @@
 //!
 //! While one record's outcome is being recorded, the next one is started *ahead* of its turn: its lock
 //! is acquired with the same trip to the store, and its handler waits until the record before it is
-//! processed. If that is not, the lock is released, and no attempt is counted.
+//! processed. If that is not, the lock is released, and no attempt is counted. Behind duplicates several
+//! are started ahead, since these are mostly duplicates as well.
 
+use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -30,6 +32,10 @@ use crate::routes::{Readiness, Route};
 /// A run ends after the record at which it has taken this long, so that queues which wait for a place
 /// in flight get their turn.
 const QUANTUM: Duration = Duration::from_millis(10);
+
+/// How many records are started ahead where those before them were duplicates: as likely are these, and
+/// their answers come with one trip to the store.
+const REPLAYED: usize = 16;
 
 /// The next records of a queue, and what they need.
 pub(super) struct Run {
@@ -67,34 +73,39 @@ impl Run {
             return reports.send(Report::Stopped { queue: *queue });
         }
         let mut current = next_attempt(false).expect("a run has at least one record");
+        let mut ahead = VecDeque::new();
+        // Grows while records are duplicates.
+        let mut replayed = 0;
         loop {
-            let mut ahead: Option<Attempt> = None;
             let outcome = poll_fn(|cx| {
                 if let Poll::Ready(outcome) = current.poll(cx, &*route) {
                     return Poll::Ready(outcome);
                 }
-                if ahead.is_none() && current.is_recording() && !is_over() && !is_halted() {
-                    ahead = next_attempt(true);
+                let most = replayed.max(usize::from(current.is_recording()));
+                if ahead.len() < most && !is_over() && !is_halted() {
+                    ahead.extend((ahead.len()..most).map_while(|_| next_attempt(true)));
                 }
-                if let Some(ahead) = &mut ahead {
-                    ahead.poll_ahead(cx, &*route);
-                }
+                ahead.iter_mut().for_each(|next: &mut Attempt| next.poll_ahead(cx, &*route));
                 Poll::Pending
             })
             .await;
             let Outcome::Processed { outputs } = outcome else {
-                if let Some(ahead) = ahead {
-                    ahead.cancel();
-                }
+                ahead.into_iter().for_each(Attempt::cancel);
                 return reporter.ended(outcome);
             };
-            let next = ahead.or_else(|| if is_over() { None } else { next_attempt(false) });
+            replayed = if current.is_duplicate() { (2 * replayed).clamp(1, REPLAYED) } else { 0 };
+            let next =
+                ahead.pop_front().or_else(|| if is_over() { None } else { next_attempt(false) });
             let Some(next) = next else {
                 return reporter.ended(Outcome::Processed { outputs });
             };
             reports.send_lazily(Report::Processed { queue: *queue, outputs });
+            if is_over() {
+                ahead.drain(..).for_each(Attempt::cancel);
+            }
             if is_halted() {
                 next.cancel();
+                ahead.into_iter().for_each(Attempt::cancel);
                 return reports.send(Report::Stopped { queue: *queue });
             }
             next.begin_turn();
@@ -151,7 +162,11 @@ mod tests {
 
     /// A route that stands for an idempotency layer: each call is recorded until it is told how it ended.
     #[derive(Default)]
-    struct Layered(Mutex<Vec<Call>>);
+    struct Layered {
+        calls: Mutex<Vec<Call>>,
+        /// Records below this offset are duplicates.
+        duplicates: i64,
+    }
 
     struct Call {
         record: Record,
@@ -162,10 +177,16 @@ mod tests {
         fn call(&self, record: Record, _: Readiness) -> RouteFuture {
             let (end, ended) = oneshot::channel();
             let interrupt = record.interrupt();
-            self.0.lock().unwrap().push(Call { record, end: Some(end) });
+            let is_duplicate = record.offset() < self.duplicates;
+            self.calls.lock().unwrap().push(Call { record, end: Some(end) });
             Box::pin(async move {
                 if let Some(turn) = interrupt.turn() {
                     turn.await;
+                }
+                if is_duplicate {
+                    yield_now().await;
+                    interrupt.set_duplicate();
+                    return Ok(Ok(Vec::new()));
                 }
                 interrupt.set_recording();
                 let ended = ended.await.expect("the test ends it");
@@ -176,15 +197,15 @@ mod tests {
 
     impl Layered {
         fn calls(&self) -> usize {
-            self.0.lock().unwrap().len()
+            self.calls.lock().unwrap().len()
         }
 
         fn record(&self, call: usize) -> Record {
-            self.0.lock().unwrap()[call].record.clone()
+            self.calls.lock().unwrap()[call].record.clone()
         }
 
         fn end(&self, call: usize, result: Result<(), BoxError>) {
-            let end = self.0.lock().unwrap()[call].end.take().unwrap();
+            let end = self.calls.lock().unwrap()[call].end.take().unwrap();
             end.send(result).unwrap();
         }
     }
@@ -196,15 +217,21 @@ mod tests {
         _task: Task<()>,
     }
 
-    /// A run of two records.
+    /// A run of two records, which are no duplicates.
     async fn run() -> World {
+        run_of(2, 0).await
+    }
+
+    /// A run of so many records, of which the first are duplicates.
+    async fn run_of(records: i64, duplicates: i64) -> World {
         let total: Arc<Usage> = Arc::default();
         let assignment = Assignment::new(AssignmentId(0), "t".into(), 0, None, total);
-        let (route, assignment) = (Arc::new(Layered::default()), Arc::new(assignment));
+        let (route, assignment) =
+            (Arc::new(Layered { duplicates, ..Layered::default() }), Arc::new(assignment));
         let reports = Arc::new(Reports::default());
         let record = |offset| Record::builder("t", 0, offset).build();
         let run = Run {
-            records: vec![record(0), record(1)],
+            records: (0..records).map(record).collect(),
             route: route.clone(),
             assignment: assignment.clone(),
             halt: Switch::new(Vitals::new(Duration::MAX)).halt(),
@@ -272,5 +299,24 @@ mod tests {
         assert!(next.is_ahead() && next.interrupt().is_set());
         let ended = world.reported();
         assert!(matches!(ended[..], [Report::Processed { .. }, Report::Stopped { .. }]));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn duplicates_have_the_records_behind_them_started_together() {
+        let world = run_of(64, 40).await;
+        for _ in 0..10 {
+            world.settle().await;
+        }
+        // The first that is none, and those that were started with the last duplicates.
+        let calls = world.route.calls();
+        assert!(calls > 41 && calls <= 41 + REPLAYED, "{calls}");
+        assert!(world.route.record(40).is_recording());
+        assert!((41..calls).all(|call| world.route.record(call).is_ahead()));
+        assert_eq!(world.reported().len(), 40);
+        world.route.end(40, Err("refused".into()));
+        world.settle().await;
+        assert!((41..calls).all(|call| world.route.record(call).interrupt().is_set()));
+        let ended = world.reported();
+        assert!(matches!(ended[..], [Report::Ended { outcome: Outcome::Failed(_), .. }]));
     }
 }
