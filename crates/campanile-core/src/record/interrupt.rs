@@ -25,7 +25,7 @@ impl Interrupt {
 
     /// Whether it is.
     pub fn is_set(&self) -> bool {
-        self.0.0.interrupted.load(Ordering::Acquire)
+        self.0.is_interrupted()
     }
 
     /// The record that it is of.

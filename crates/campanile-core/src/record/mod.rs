@@ -138,6 +138,18 @@ impl Record {
         self.0.progress.is_recording()
     }
 
+    /// Whether a layer has answered it with an error, after which it may be called again.
+    #[doc(hidden)]
+    pub fn has_failed(&self) -> bool {
+        self.0.progress.has_failed()
+    }
+
+    /// How the layer says so.
+    #[doc(hidden)]
+    pub fn set_failed(&self) {
+        self.0.progress.set_failed();
+    }
+
     /// Whether it was answered as a duplicate, which needs no handler.
     #[doc(hidden)]
     pub fn is_duplicate(&self) -> bool {
@@ -158,6 +170,11 @@ impl Record {
     #[doc(hidden)]
     pub fn set_interrupted(&self) {
         self.0.interrupted.store(true, Ordering::Release);
+        self.0.wakers.wake_all();
+    }
+
+    fn is_interrupted(&self) -> bool {
+        self.0.interrupted.load(Ordering::Acquire)
     }
 
     /// How the layer sees that.

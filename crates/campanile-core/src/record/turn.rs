@@ -20,6 +20,7 @@ const IN_TURN: u8 = 0;
 const AHEAD: u8 = 1;
 const RECORDING: u8 = 2;
 const DUPLICATE: u8 = 3;
+const FAILED: u8 = 4;
 
 impl Progress {
     pub(super) fn start(&self, ahead: bool) {
@@ -38,6 +39,14 @@ impl Progress {
         self.0.store(DUPLICATE, Ordering::Release);
     }
 
+    pub(super) fn set_failed(&self) {
+        self.0.store(FAILED, Ordering::Release);
+    }
+
+    pub(super) fn has_failed(&self) -> bool {
+        self.0.load(Ordering::Acquire) == FAILED
+    }
+
     pub(super) fn is_duplicate(&self) -> bool {
         self.0.load(Ordering::Acquire) == DUPLICATE
     }
@@ -47,7 +56,7 @@ impl Progress {
     }
 }
 
-/// Resolves when it is a record's turn. Not part of the public contract.
+/// Resolves when it is a record's turn, or its attempt is dropped. Not part of the public contract.
 #[doc(hidden)]
 pub struct Turn {
     record: Record,
@@ -58,6 +67,11 @@ impl Turn {
     pub(super) fn new(record: Record) -> Self {
         Self { record, slot: None }
     }
+
+    /// Whether its attempt was dropped before its turn.
+    pub fn is_cancelled(&self) -> bool {
+        self.record.is_interrupted()
+    }
 }
 
 impl Future for Turn {
@@ -67,7 +81,8 @@ impl Future for Turn {
         let this = self.get_mut();
         // First the waker, then the look: what happens in between finds the waker.
         this.record.0.wakers.register(&mut this.slot, cx.waker());
-        if this.record.is_ahead() { Poll::Pending } else { Poll::Ready(()) }
+        let waits = this.record.is_ahead() && !this.is_cancelled();
+        if waits { Poll::Pending } else { Poll::Ready(()) }
     }
 }
 
@@ -103,6 +118,18 @@ mod tests {
         assert!(turn.is_woken());
         assert_ready!(turn.poll());
         assert!(record.interrupt().turn().is_none());
+    }
+
+    #[test]
+    fn record_that_is_dropped_ahead_of_its_turn_waits_no_longer() {
+        let record = Record::builder("t", 0, 0).build();
+        record.start(true);
+        let turn = record.interrupt().turn().expect("it is ahead");
+        let mut turn = task::spawn(turn);
+        assert_pending!(turn.poll());
+        record.set_interrupted();
+        assert!(turn.is_woken() && turn.is_cancelled());
+        assert_ready!(turn.poll());
     }
 
     #[test]

@@ -13,7 +13,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use campanile_core::{
-    BoxError, BoxableError, CarryLock, Fingerprint, Outcome, StoreKey, Unguarded,
+    BoxError, BoxableError, CarryLock, Fingerprint, Outcome, Record, StoreKey, Unguarded,
 };
 use pin_project_lite::pin_project;
 use tower_service::Service;
@@ -29,6 +29,7 @@ use crate::layer::Shared;
 use crate::policy::{OnLocked, OnLost};
 use crate::reply::ReplyCodec;
 use crate::service::CloneableService;
+use crate::store::StoreErrorKind;
 
 pin_project! {
     /// The response of an [`IdempotencyService`](crate::IdempotencyService).
@@ -45,6 +46,8 @@ pin_project! {
         shared: Shared<C>,
         // How long `OnLocked::Wait` may still wait.
         patience: Option<Duration>,
+        // To tell the driver of a failure.
+        record: Option<Record>,
         #[pin]
         state: State<S, R>,
     }
@@ -62,22 +65,26 @@ pub(crate) struct Pending<S, R> {
 
 impl<S: Service<R>, R, C> ResponseFuture<S, R, C> {
     pub(crate) fn refuse(shared: Shared<C>, error: IdempotencyError) -> Self {
-        Self { shared, patience: None, state: State::Refused { error: Some(error) } }
+        Self { shared, patience: None, record: None, state: State::Refused { error: Some(error) } }
     }
 
     pub(crate) fn unguarded(shared: Shared<C>, service: S, request: R, why: Unguarded) -> Self
     where
         R: CarryLock,
+        S: Clone,
     {
-        let turn = request.interrupt().and_then(|interrupt| interrupt.turn());
+        let interrupt = request.interrupt();
+        let record = interrupt.as_ref().map(|interrupt| interrupt.record().clone());
+        let turn = interrupt.and_then(|interrupt| interrupt.turn());
         let state = match turn {
             Some(turn) => {
-                let then = Some(Early::Unguarded(service, request, why));
-                State::Early { turn, then }
+                // Without the permit that a ready service may have.
+                let then = Early::Unguarded(service.clone(), request, why);
+                State::Early { turn, then: Some(then) }
             }
             None => State::unguarded(service, request, why),
         };
-        Self { shared, patience: None, state }
+        Self { shared, patience: None, record, state }
     }
 
     pub(crate) fn acquire(shared: Shared<C>, pending: Pending<S, R>) -> Self
@@ -88,8 +95,9 @@ impl<S: Service<R>, R, C> ResponseFuture<S, R, C> {
             OnLocked::Error => None,
             OnLocked::Wait { at_most } => Some(at_most),
         };
+        let record = pending.request.interrupt().map(|interrupt| interrupt.record().clone());
         let state = acquiring(&shared, pending);
-        Self { shared, patience, state }
+        Self { shared, patience, record, state }
     }
 }
 
@@ -102,7 +110,26 @@ where
 {
     type Output = Result<Outcome<S::Response>, BoxError>;
 
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let answer = ready!(self.as_mut().poll_outcome(cx));
+        if let (Err(_), Some(record)) = (&answer, self.project().record) {
+            record.set_failed();
+        }
+        Poll::Ready(answer)
+    }
+}
+
+impl<S, R, C> ResponseFuture<S, R, C>
+where
+    R: CarryLock,
+    S: Service<R> + CloneableService,
+    S::Error: BoxableError,
+    C: ReplyCodec<S::Response>,
+{
+    fn poll_outcome(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Outcome<S::Response>, BoxError>> {
         let mut this = self.project();
         let shared = &*this.shared;
         loop {
@@ -117,17 +144,21 @@ where
                     let answer = answer.unwrap_or_else(|_| gone());
                     let interrupt = pending.request.interrupt();
                     match interrupt.and_then(|interrupt| interrupt.turn()) {
-                        Some(turn) => {
-                            State::Early { turn, then: Some(Early::Acquired(answer, pending)) }
-                        }
+                        Some(turn) => State::early(turn, answer, pending),
                         None => acquired(shared, answer, pending, *this.patience),
                     }
                 }
                 StateProj::Early { turn, then } => {
-                    ready!(Pin::new(turn).poll(cx));
-                    match then.take().expect("taken once, when its turn has come") {
-                        // Perhaps by the record before it, which has ended since.
-                        Early::Acquired(Acquisition::Locked { .. }, pending) => {
+                    ready!(Pin::new(&mut *turn).poll(cx));
+                    if turn.is_cancelled() {
+                        return Poll::Ready(Err(IdempotencyError::ShuttingDown.into()));
+                    }
+                    let early = then.as_mut().expect("taken once, when its turn has come");
+                    if let Err(error) = ready!(early.service().poll_ready(cx)) {
+                        return Poll::Ready(Err(error.into()));
+                    }
+                    match then.take().expect("it was there just now") {
+                        Early::Acquired(answer, pending) if is_stale(&answer) => {
                             acquiring(shared, pending)
                         }
                         Early::Acquired(answer, pending) => {
@@ -200,6 +231,17 @@ where
             // Drops what the old state held, the inner future before its lock.
             this.state.set(next);
         }
+    }
+}
+
+/// Whether an answer may be another one by the time that its record's turn has come: the record before it
+/// may have had the key, the store may be back, the lock may be lost.
+fn is_stale(answer: &Acquisition) -> bool {
+    match answer {
+        Acquisition::Held(lock) => lock.control().loss().is_some(),
+        Acquisition::Unavailable(error) => error.kind() != StoreErrorKind::Unreadable,
+        Acquisition::Locked { .. } | Acquisition::BackingOff { .. } => true,
+        _ => false,
     }
 }
 

@@ -73,6 +73,15 @@ pub(super) enum Early<S, R> {
     Unguarded(S, R, Unguarded),
 }
 
+impl<S, R> Early<S, R> {
+    pub(super) fn service(&mut self) -> &mut S {
+        match self {
+            Self::Acquired(_, pending) => &mut pending.service,
+            Self::Unguarded(service, ..) => service,
+        }
+    }
+}
+
 /// What is answered once the store has.
 pub(super) enum Then<T> {
     /// This, if the store agrees.
@@ -84,6 +93,18 @@ pub(super) enum Then<T> {
 impl<S: Service<R>, R> State<S, R> {
     pub(super) fn refused(error: IdempotencyError) -> Self {
         Self::Refused { error: Some(error) }
+    }
+
+    /// Waits for the turn without the permit that a ready service may have: the record before it may need
+    /// that.
+    pub(super) fn early(turn: Turn, answer: Acquisition, pending: Pending<S, R>) -> Self
+    where
+        S: Clone,
+    {
+        let Pending { service, request, key, fingerprint, _waited } = pending;
+        let pending = Pending { service: service.clone(), request, key, fingerprint, _waited };
+        drop(service);
+        Self::Early { turn, then: Some(Early::Acquired(answer, pending)) }
     }
 
     pub(super) fn unguarded(mut service: S, request: R, why: Unguarded) -> Self {

@@ -1,9 +1,11 @@
 //! Records that are started ahead of their turn.
 
-use campanile_core::{Outcome, Record, Request, State};
+use campanile_core::{BoxError, Outcome, Record, Request, State};
 use campanile_idempotency::policy::OnMissingKey;
 use campanile_test::faults::Fault;
 use tokio::task::JoinHandle;
+use tower::limit::ConcurrencyLimitLayer;
+use tower::{Layer, service_fn};
 
 use crate::world::{Called, Guarding, World, is_pending, request, settle_down};
 
@@ -125,4 +127,45 @@ async fn record_ahead_that_fails_open_waits_for_its_turn_as_well() {
     record.begin_turn();
     handles(&mut stage).await;
     assert!(matches!(answered(call).await, Outcome::Unguarded("done", _)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn record_ahead_whose_acquire_failed_acquires_again_when_its_turn_comes() {
+    let world = World::new();
+    let (service, mut stage) = world.staged(world.layer());
+    world.store.next_of("acquire", Fault::Refuse);
+    let (request, record) = ahead("p-1");
+    let call = service.start(request);
+    assert!(is_pending(&call).await);
+    record.begin_turn();
+    handles(&mut stage).await;
+    assert_eq!(answered(call).await, Outcome::Processed("done"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn record_ahead_of_its_turn_keeps_no_permit() {
+    let world = World::new();
+    let limited = ConcurrencyLimitLayer::new(1)
+        .layer(service_fn(async |_: Request<()>| Ok::<_, BoxError>("done")));
+    let service = world.layer().layer(limited);
+    let (request, record) = ahead("p-1");
+    let call = service.start(request);
+    assert!(is_pending(&call).await);
+    assert_eq!(service.run("p-2").await.unwrap(), Outcome::Processed("done"));
+    record.begin_turn();
+    assert_eq!(answered(call).await, Outcome::Processed("done"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn failure_is_told_to_the_driver() {
+    let world = World::new();
+    let (service, mut stage) = world.staged(world.layer());
+    let request = request("p-1");
+    let record = request.record().clone();
+    let call = service.start(request);
+    let (_, respond) = stage.next_request().await.unwrap();
+    assert!(!record.has_failed());
+    respond.send_error(std::io::Error::other("refused"));
+    call.await.unwrap().unwrap_err();
+    assert!(record.has_failed());
 }

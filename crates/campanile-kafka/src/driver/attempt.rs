@@ -73,6 +73,11 @@ impl Attempt {
         self.record.is_duplicate()
     }
 
+    /// Returns whether a layer has answered with an error, after which middleware may call it again.
+    pub(super) fn has_failed(&self) -> bool {
+        self.record.has_failed()
+    }
+
     /// Polls it before its turn. The layer acquires the lock, but the handler waits.
     pub(super) fn poll_ahead(&mut self, cx: &mut Context<'_>, route: &dyn Route) {
         if self.ended.is_none()
@@ -123,19 +128,20 @@ impl Attempt {
         Poll::Ready(outcome)
     }
 
-    /// Drops it. Never panics.
-    pub(super) fn cancel(self) {
-        // The panic hook has reported it.
-        let _ = catch_unwind(AssertUnwindSafe(|| drop(self)));
+    /// Returns its record.
+    pub(super) fn record(&self) -> &Record {
+        &self.record
     }
 }
 
+/// Never panics.
 impl Drop for Attempt {
     fn drop(&mut self) {
         if let Some(future) = self.future.take() {
             let _entered = self.span.enter();
             self.record.set_interrupted();
-            drop(future);
+            // Two attempts may be dropped by one panic. The panic hook reports this one.
+            let _ = catch_unwind(AssertUnwindSafe(|| drop(future)));
         }
     }
 }

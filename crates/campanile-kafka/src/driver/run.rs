@@ -16,9 +16,10 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use campanile_core::Record;
+use futures_util::future::join_all;
 use pin_project_lite::pin_project;
 use tokio::runtime::Handle;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::assignment::{Assignment, AssignmentId};
 use super::attempt::{Attempt, Outcome};
@@ -32,6 +33,9 @@ use crate::routes::{Readiness, Route};
 /// A run ends after the record at which it has taken this long, so that queues which wait for a place
 /// in flight get their turn.
 const QUANTUM: Duration = Duration::from_millis(10);
+
+/// How long the release of locks may take.
+const RELEASE: Duration = Duration::from_secs(1);
 
 /// How many records are started ahead where those before them were duplicates: as likely are these, and
 /// their answers come with one trip to the store.
@@ -64,53 +68,83 @@ impl Run {
         let is_stopped = || halt.is_paused() || assignment.is_stopped();
         // A suspended scheduler has started this run for its first record, as a probe of the store.
         let is_halted = || is_stopped() || halt.is_suspended();
-        let mut records = records.into_iter();
-        let mut next_attempt = |ahead| {
+        let attempt = |record, ahead| {
             let readiness = Readiness::new(*queue, reports.clone());
-            Some(Attempt::new(records.next()?, readiness, &group, ahead))
+            Attempt::new(record, readiness, &group, ahead)
         };
-        if is_stopped() {
-            return reports.send(Report::Stopped { queue: *queue });
-        }
-        let mut current = next_attempt(false).expect("a run has at least one record");
+        let mut rest = VecDeque::from(records);
+        let mut current = match rest.pop_front() {
+            Some(first) if !is_stopped() => attempt(first, false),
+            _ => return reports.send(Report::Stopped { queue: *queue }),
+        };
         let mut ahead = VecDeque::new();
-        // Grows while records are duplicates.
+        // How many records are started ahead, since those before them were duplicates.
         let mut replayed = 0;
         loop {
             let outcome = poll_fn(|cx| {
                 if let Poll::Ready(outcome) = current.poll(cx, &*route) {
                     return Poll::Ready(outcome);
                 }
-                let most = replayed.max(usize::from(current.is_recording()));
-                if ahead.len() < most && !is_over() && !is_halted() {
-                    ahead.extend((ahead.len()..most).map_while(|_| next_attempt(true)));
+                if current.has_failed() {
+                    // It may be called again, and need a permit that those ahead of their turn have.
+                    replayed = 0;
+                    take_back(&mut ahead, &mut rest);
                 }
-                ahead.iter_mut().for_each(|next: &mut Attempt| next.poll_ahead(cx, &*route));
+                let most = replayed.max(usize::from(current.is_recording()));
+                while ahead.len() < most && !is_over() && !is_halted() {
+                    let Some(record) = rest.pop_front() else {
+                        break;
+                    };
+                    ahead.push_back(attempt(record, true));
+                }
+                ahead.iter_mut().for_each(|next| next.poll_ahead(cx, &*route));
                 Poll::Pending
             })
             .await;
             let Outcome::Processed { outputs } = outcome else {
-                ahead.into_iter().for_each(Attempt::cancel);
+                take_back(&mut ahead, &mut rest);
+                let_go(rest.iter(), &assignment).await;
                 return reporter.ended(outcome);
             };
             replayed = if current.is_duplicate() { (2 * replayed).clamp(1, REPLAYED) } else { 0 };
-            let next =
-                ahead.pop_front().or_else(|| if is_over() { None } else { next_attempt(false) });
+            let next = match ahead.pop_front() {
+                None if !is_over() => rest.pop_front().map(|record| attempt(record, false)),
+                next => next,
+            };
             let Some(next) = next else {
                 return reporter.ended(Outcome::Processed { outputs });
             };
             reports.send_lazily(Report::Processed { queue: *queue, outputs });
-            if is_over() {
-                ahead.drain(..).for_each(Attempt::cancel);
-            }
             if is_halted() {
-                next.cancel();
-                ahead.into_iter().for_each(Attempt::cancel);
+                ahead.push_front(next);
+                take_back(&mut ahead, &mut rest);
+                let_go(rest.iter(), &assignment).await;
                 return reports.send(Report::Stopped { queue: *queue });
+            }
+            if is_over() {
+                // Only the next one is run, which has its lock.
+                take_back(&mut ahead, &mut rest);
             }
             next.begin_turn();
             current = next;
         }
+    }
+}
+
+/// Drops attempts whose turn has not come.
+fn take_back(ahead: &mut VecDeque<Attempt>, rest: &mut VecDeque<Record>) {
+    while let Some(attempt) = ahead.pop_back() {
+        rest.push_front(attempt.record().clone());
+    }
+}
+
+/// Waits until the locks of records that were dropped ahead of their turn are released, if their
+/// partition is being given up: then its next owner finds them free.
+async fn let_go(records: impl Iterator<Item = &Record>, assignment: &Assignment) {
+    if assignment.is_stopped() {
+        let all = join_all(records.map(Record::let_go));
+        // A store that is unavailable holds nobody up for longer; the locks expire by themselves.
+        let _ = timeout(RELEASE, all).await;
     }
 }
 
@@ -153,7 +187,7 @@ mod tests {
     use campanile_core::BoxError;
     use futures_util::FutureExt;
     use futures_util::future::poll_fn;
-    use tokio::sync::oneshot;
+    use tokio::sync::mpsc;
     use tokio::task::yield_now;
 
     use super::*;
@@ -170,15 +204,21 @@ mod tests {
 
     struct Call {
         record: Record,
-        end: Option<oneshot::Sender<Result<(), BoxError>>>,
+        steps: mpsc::UnboundedSender<Step>,
+    }
+
+    enum Step {
+        /// The layer answers with an error, and something in front of it is about to call it again.
+        Fails,
+        Ends(Result<(), BoxError>),
     }
 
     impl Route for Layered {
         fn call(&self, record: Record, _: Readiness) -> RouteFuture {
-            let (end, ended) = oneshot::channel();
+            let (steps, mut next) = mpsc::unbounded_channel();
             let interrupt = record.interrupt();
             let is_duplicate = record.offset() < self.duplicates;
-            self.calls.lock().unwrap().push(Call { record, end: Some(end) });
+            self.calls.lock().unwrap().push(Call { record, steps });
             Box::pin(async move {
                 if let Some(turn) = interrupt.turn() {
                     turn.await;
@@ -189,8 +229,14 @@ mod tests {
                     return Ok(Ok(Vec::new()));
                 }
                 interrupt.set_recording();
-                let ended = ended.await.expect("the test ends it");
-                ended.map(|()| Ok(Vec::new())).map_err(RouteError::Failed)
+                loop {
+                    match next.recv().await.expect("the test ends it") {
+                        Step::Fails => interrupt.record().set_failed(),
+                        Step::Ends(ended) => {
+                            return ended.map(|()| Ok(Vec::new())).map_err(RouteError::Failed);
+                        }
+                    }
+                }
             })
         }
     }
@@ -204,9 +250,12 @@ mod tests {
             self.calls.lock().unwrap()[call].record.clone()
         }
 
+        fn step(&self, call: usize, step: Step) {
+            assert!(self.calls.lock().unwrap()[call].steps.send(step).is_ok());
+        }
+
         fn end(&self, call: usize, result: Result<(), BoxError>) {
-            let end = self.calls.lock().unwrap()[call].end.take().unwrap();
-            end.send(result).unwrap();
+            self.step(call, Step::Ends(result));
         }
     }
 
@@ -318,5 +367,20 @@ mod tests {
         assert!((41..calls).all(|call| world.route.record(call).interrupt().is_set()));
         let ended = world.reported();
         assert!(matches!(ended[..], [Report::Ended { outcome: Outcome::Failed(_), .. }]));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn records_that_are_taken_back_are_started_again_in_their_order() {
+        let world = run_of(4, 0).await;
+        assert_eq!(world.route.calls(), 2);
+        // As where a retry calls the layer again.
+        world.route.step(0, Step::Fails);
+        world.settle().await;
+        assert!(world.route.record(1).interrupt().is_set());
+        world.route.end(0, Ok(()));
+        world.settle().await;
+        let offsets: Vec<_> = (0..4).map(|call| world.route.record(call).offset()).collect();
+        assert_eq!(offsets, [0, 1, 1, 2]);
+        assert!(world.route.record(2).is_recording() && world.route.record(3).is_ahead());
     }
 }

@@ -145,8 +145,12 @@ impl Context {
         state.rebalances.push(Rebalance::Assigned(assignments));
         drop(state);
         if self.places {
-            // Where there is least to fetch in vain until they are placed.
-            list.set_all_offsets(Offset::End).expect("the end is an offset to assign");
+            // A lookup of an offset that is in flight when they are placed would be repeated, and undo the
+            // seek. So they have an offset that needs none, from which nothing is fetched.
+            if let Err(error) = consumer.pause(list) {
+                tracing::warn!(%error, "failed to pause partitions until their offset is known");
+            }
+            list.set_all_offsets(Offset::Offset(0)).expect("0 is an offset");
         }
         let result = match consumer.rebalance_protocol() {
             RebalanceProtocol::Cooperative => consumer.incremental_assign(list),
@@ -203,6 +207,10 @@ fn seek(consumer: &BaseConsumer<Context>, positions: &[Position]) -> HashSet<(St
     for (assignment, offset) in positions {
         list.add_partition_offset(&assignment.topic, assignment.partition, *offset)
             .expect("what the brokers say is committed is an offset");
+    }
+    // First, for a seek to where nothing is committed begins a lookup.
+    if let Err(error) = consumer.resume(&list) {
+        tracing::warn!(%error, "failed to resume partitions whose offset is known");
     }
     match consumer.seek_partitions(list, SEEK) {
         // One that librdkafka has not started yet says so.

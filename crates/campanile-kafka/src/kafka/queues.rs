@@ -30,9 +30,16 @@ impl Queues {
 
     /// Sets `order` to the indices of the queues that have partitions, the one to read first in front.
     pub(super) fn order(&self, order: &mut Vec<usize>) {
+        let records = |assignment: &Arc<Assignment>| assignment.usage.total().records;
+        let (mut held, mut count) = (0, 0);
+        for assignment in self.0.iter().flatten() {
+            held += records(assignment);
+            count += 1;
+        }
+        // One that stands still must not hold up those that share its queue.
+        let most = held / u64::max(count, 1) + 1;
         let held = |index: &usize| {
-            let records = |assignment: &Arc<Assignment>| assignment.usage.total().records;
-            self.0[*index].iter().map(records).sum::<u64>()
+            self.0[*index].iter().map(|assignment| records(assignment).min(most)).sum::<u64>()
         };
         order.clear();
         order.extend((0..QUEUES).filter(|index| !self.0[*index].is_empty()));
@@ -77,5 +84,18 @@ mod tests {
             partition.usage.add(Amount { records, bytes: 0 });
         }
         assert_eq!(order(&queues), [indices[1], indices[2], indices[0]]);
+    }
+
+    #[test]
+    fn partition_that_stands_still_does_not_hold_up_those_that_share_its_queue() {
+        let mut queues = Queues::default();
+        let partitions: Vec<_> = (0..4 * QUEUES as i32).map(assignment).collect();
+        let indices: Vec<_> = partitions.iter().map(|p| queues.add(p.clone())).collect();
+        for (partition, index) in partitions.iter().zip(&indices) {
+            let records = if *index == 3 { 0 } else { 100 };
+            partition.usage.add(Amount { records, bytes: 0 });
+        }
+        partitions[3].usage.add(Amount { records: 10_000, bytes: 0 });
+        assert_eq!(order(&queues)[0], 3);
     }
 }

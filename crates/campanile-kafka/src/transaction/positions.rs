@@ -72,6 +72,11 @@ impl Positions {
     }
 }
 
+/// Whether all of these were revoked.
+fn is_over(partitions: &[Arc<Assignment>]) -> bool {
+    partitions.iter().all(|assignment| assignment.is_revoked())
+}
+
 /// `None` if nobody waits any more.
 fn fetch(
     partitions: Vec<Arc<Assignment>>,
@@ -86,7 +91,7 @@ fn fetch(
     let committed = loop {
         match group.committed(&list, CALL) {
             Ok(committed) => break committed,
-            Err(_) if left.load(Ordering::Acquire) => return Ok(None),
+            Err(_) if left.load(Ordering::Acquire) || is_over(&partitions) => return Ok(None),
             Err(error) if trouble::is_permanent(&error) => return Err(error),
             Err(error) => {
                 tracing::debug!(%error, "failed to fetch committed offsets; retrying");
