@@ -289,8 +289,9 @@ impl<S: Source> Driver<S> {
         }
         if matches!(self.phase, Phase::Serving) {
             self.phase = Phase::Draining;
-            self.scheduler.vitals().enter(Stage::Draining);
+            // Whoever sees the stage finds that nothing more is begun.
             self.scheduler.stop(self.settings.drain_timeout);
+            self.scheduler.vitals().enter(Stage::Draining);
         }
     }
 

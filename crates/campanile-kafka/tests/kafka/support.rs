@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
 
 use campanile_core::{BoxError, Coordinates, Record};
-use campanile_kafka::{Consumer, ConsumerError, Handle, Serve, Summary};
+use campanile_kafka::{Consumer, ConsumerError, Handle, Serve, Stage, Summary};
 use campanile_test::{Message, MockKafka};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
@@ -97,7 +97,9 @@ impl Serving {
     /// Begins a graceful shutdown, and waits until the driver knows.
     pub(crate) async fn begin_to_stop(&mut self) {
         self.stop.take().unwrap().send(()).expect("it serves");
-        until("the driver stops", || self.stopping.load(Ordering::SeqCst)).await;
+        let begun =
+            || self.stopping.load(Ordering::SeqCst) && self.handle.status().stage != Stage::Serving;
+        until("the driver stops", begun).await;
     }
 
     /// Stops it gracefully.
