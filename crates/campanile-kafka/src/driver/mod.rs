@@ -76,6 +76,10 @@ const HURRY: f64 = 0.5;
 /// again, and is answered as duplicates.
 const LAST_COMMIT: Duration = Duration::from_secs(4);
 
+/// How long the release of locks may take whose futures were dropped: then the next owner finds them
+/// free. A store that is unavailable holds nobody up for longer; the locks expire by themselves.
+const RELEASE: Duration = Duration::from_secs(1);
+
 /// How long the consumer may take to leave its group. Brokers that cannot be reached hold up the end for no
 /// longer.
 pub(crate) const CLOSE: Duration = Duration::from_secs(5);

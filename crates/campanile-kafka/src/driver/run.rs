@@ -21,6 +21,7 @@ use pin_project_lite::pin_project;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout};
 
+use super::RELEASE;
 use super::assignment::{Assignment, AssignmentId};
 use super::attempt::{Attempt, Outcome};
 use super::control::Halt;
@@ -33,9 +34,6 @@ use crate::routes::{Readiness, Route};
 /// A run ends after the record at which it has taken this long, so that queues which wait for a place
 /// in flight get their turn.
 const QUANTUM: Duration = Duration::from_millis(10);
-
-/// How long the release of locks may take.
-const RELEASE: Duration = Duration::from_secs(1);
 
 /// How many records are started ahead where those before them were duplicates: as likely are these, and
 /// their answers come with one trip to the store.
@@ -143,7 +141,6 @@ fn take_back(ahead: &mut VecDeque<Attempt>, rest: &mut VecDeque<Record>) {
 async fn let_go(records: impl Iterator<Item = &Record>, assignment: &Assignment) {
     if assignment.is_stopped() {
         let all = join_all(records.map(Record::let_go));
-        // A store that is unavailable holds nobody up for longer; the locks expire by themselves.
         let _ = timeout(RELEASE, all).await;
     }
 }

@@ -8,12 +8,9 @@ use campanile_core::Record;
 use futures_util::future::{BoxFuture, join_all};
 use tokio::time::{Instant, Sleep};
 
+use crate::driver::RELEASE;
 use crate::driver::assignment::AssignmentId;
 use crate::driver::task::Task;
-
-/// How long the release of locks may take whose futures were dropped: then the next owner finds them
-/// free. A store that is unavailable holds nobody up for longer; the locks expire by themselves.
-const RELEASE: Duration = Duration::from_secs(1);
 
 /// Partitions of which nothing more is started.
 pub(super) struct Drain {
