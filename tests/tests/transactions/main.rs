@@ -46,6 +46,7 @@ const PARTITIONS: i32 = 8;
 const LONG: Duration = Duration::from_secs(120);
 
 /// The topics of one test.
+#[derive(Clone)]
 struct Topics {
     payments: String,
     invoices: String,

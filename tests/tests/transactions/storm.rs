@@ -1,6 +1,8 @@
 //! Processes that are killed, stand still and fence each other while they work a topic off.
 
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -41,18 +43,11 @@ fn storm(
     let seed = setting("CAMPANILE_STORM_SEED", fastrand::u64(..));
     println!("{name}: seed {seed}");
     let mut rng = fastrand::Rng::with_seed(seed);
-    let (topics, keys) = (Topics::create(), records - records / 20);
-    let mut payments: Vec<usize> = (0..keys).collect();
-    payments.extend((keys..records).map(|_| rng.usize(..keys)));
-    rng.shuffle(&mut payments);
-    // Half of the repeats are of another account, and so mostly in another partition.
-    let payment = |(n, &id): (usize, &usize)| topics.payment((id + n % 2) % ACCOUNTS, id);
-    let messages: Vec<_> = payments.iter().enumerate().map(payment).collect();
-    let filling = thread::spawn(move || {
-        for chunk in messages.chunks(RATE / 10) {
-            KAFKA.producer().produce_all(chunk.iter().cloned()).unwrap();
-            thread::sleep(Duration::from_millis(100));
-        }
+    let topics = Topics::create();
+    let ended = Arc::new(AtomicBool::new(false));
+    let filling = thread::spawn({
+        let (topics, ended, rng) = (topics.clone(), ended.clone(), rng.fork());
+        move || fill(&topics, records, &ended, rng)
     });
 
     let url = redis.as_ref().map_or_else(|| "none".to_owned(), RedisServer::url);
@@ -87,7 +82,8 @@ fn storm(
             }
         }
     }
-    filling.join().unwrap();
+    ended.store(true, Ordering::Relaxed);
+    let (records, keys) = filling.join().unwrap();
     let settings = KAFKA.consumer_config(&scene.topics.payments);
     group::wait_for_end(&settings, &scene.topics.payments, PARTITIONS, LONG);
     for mut member in members {
@@ -108,6 +104,31 @@ fn storm(
     );
     let shown: Vec<_> = violations.iter().take(10).collect();
     assert!(shown.is_empty(), "the first of {}: {shown:#?}", violations.len());
+}
+
+/// Produces at least `least` records, and until it is `ended`: a process learns that it is fenced only
+/// when it commits something. Returns how many records there are, and how many keys.
+fn fill(
+    topics: &Topics,
+    least: usize,
+    ended: &AtomicBool,
+    mut rng: fastrand::Rng,
+) -> (usize, usize) {
+    let (mut records, mut keys) = (0, 0);
+    while records < least || !ended.load(Ordering::Relaxed) {
+        let chunk: Vec<_> = (0..RATE / 10)
+            .map(|_| {
+                let id = if keys > 0 && rng.u8(..20) == 0 { rng.usize(..keys) } else { keys };
+                keys = keys.max(id + 1);
+                // A repeat may be of another account, and so in another partition.
+                topics.payment((id + rng.usize(..2)) % ACCOUNTS, id)
+            })
+            .collect();
+        records += chunk.len();
+        KAFKA.producer().produce_all(chunk).unwrap();
+        thread::sleep(Duration::from_millis(100));
+    }
+    (records, keys)
 }
 
 struct Scene {
