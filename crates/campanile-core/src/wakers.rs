@@ -1,22 +1,22 @@
-//! Who is to be woken; our own, so that the crate needs no runtime.
+//! Wakes several tasks when shared state changes. Written here so that the crate needs no runtime.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::task::Waker;
+use std::task::{Context, Poll, Waker};
 
-/// Wakers in numbered places; a place is taken again after it was given back.
+/// The wakers of the tasks that wait, each in a numbered slot. Slots are reused.
 #[derive(Default)]
 pub(crate) struct Wakers(Mutex<Vec<Place>>);
 
 enum Place {
     Free,
-    /// Taken, and woken already.
+    /// Taken; its task has been woken.
     Woken,
     Waiting(Waker),
 }
 
 impl Wakers {
-    /// Puts the waker into its place, finding one at the first time.
-    pub(crate) fn register(&self, slot: &mut Option<usize>, waker: &Waker) {
+    /// Stores the waker in its slot. The first call assigns the slot.
+    fn register(&self, slot: &mut Option<usize>, waker: &Waker) {
         let mut places = self.lock();
         let index = *slot.get_or_insert_with(|| {
             places.iter().position(|p| matches!(p, Place::Free)).unwrap_or_else(|| {
@@ -30,12 +30,13 @@ impl Wakers {
         }
     }
 
-    pub(crate) fn remove(&self, slot: usize) {
+    fn remove(&self, slot: usize) {
         let place = std::mem::replace(&mut self.lock()[slot], Place::Free);
-        // A waker's drop is foreign code: it runs after the mutex was let go.
+        // Dropping a waker runs foreign code, so it happens after the mutex is released.
         drop(place);
     }
 
+    /// Wakes all tasks that wait.
     pub(crate) fn wake_all(&self) {
         let woken: Vec<Waker> = self
             .lock()
@@ -48,12 +49,60 @@ impl Wakers {
                 Place::Free | Place::Woken => None,
             })
             .collect();
-        // Foreign code again: outside the mutex.
+        // Waking runs foreign code, too.
         woken.into_iter().for_each(Waker::wake);
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Place>> {
-        // No code that can panic runs under it, but a waker's `clone`; the list is whole then, too.
+        // Only a waker's `clone` can panic under the mutex, and that leaves the list intact.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Shared state that tasks can wait on.
+pub(crate) trait Watch {
+    /// Returns the wakers that are woken when the state changes.
+    fn wakers(&self) -> &Wakers;
+}
+
+/// One task's interest in shared state. Dropping it gives the slot back.
+pub(crate) struct Watcher<T: Watch> {
+    watched: T,
+    slot: Option<usize>,
+}
+
+impl<T: Watch> Watcher<T> {
+    pub(crate) fn new(watched: T) -> Self {
+        Self { watched, slot: None }
+    }
+
+    pub(crate) fn get(&self) -> &T {
+        &self.watched
+    }
+
+    /// Waits until `check` returns a value. It is called again after each change.
+    pub(crate) fn poll<R>(
+        &mut self,
+        cx: &Context<'_>,
+        check: impl FnOnce(&T) -> Option<R>,
+    ) -> Poll<R> {
+        // The waker is registered before the check, so that a change in between wakes the task.
+        self.watched.wakers().register(&mut self.slot, cx.waker());
+        check(&self.watched).map_or(Poll::Pending, Poll::Ready)
+    }
+}
+
+impl<T: Watch + Clone> Clone for Watcher<T> {
+    /// Returns a watcher of the same state, with a slot of its own.
+    fn clone(&self) -> Self {
+        Self::new(self.watched.clone())
+    }
+}
+
+impl<T: Watch> Drop for Watcher<T> {
+    fn drop(&mut self) {
+        if let Some(slot) = self.slot {
+            self.watched.wakers().remove(slot);
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! Waiting for the loss of a lock.
+//! A future that resolves when a lock is lost.
 
 use std::fmt;
 use std::future::Future;
@@ -7,20 +7,24 @@ use std::task::{Context, Poll};
 
 use super::Lock;
 use crate::LockLost;
+use crate::wakers::{Wakers, Watch, Watcher};
 
-/// Resolves when the lock is lost; pending for ever if it never is. Made by [`Lock::lost`].
+/// Resolves when the lock is lost; stays pending if it never is. Returned by [`Lock::lost`].
 ///
 /// # Cancellation
-/// It may be dropped at any time; a clone waits for itself.
-pub struct Lost {
-    lock: Lock,
-    /// The place of this one's waker.
-    slot: Option<usize>,
-}
+/// Dropping it has no effect on the lock or on its clones.
+#[derive(Clone)]
+pub struct Lost(Watcher<Lock>);
 
 impl Lost {
     pub(super) fn new(lock: Lock) -> Self {
-        Self { lock, slot: None }
+        Self(Watcher::new(lock))
+    }
+}
+
+impl Watch for Lock {
+    fn wakers(&self) -> &Wakers {
+        &self.0.wakers
     }
 }
 
@@ -28,32 +32,12 @@ impl Future for Lost {
     type Output = LockLost;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<LockLost> {
-        let this = self.get_mut();
-        // First the waker, then the look: a loss in between finds the waker.
-        this.lock.0.wakers.register(&mut this.slot, cx.waker());
-        match this.lock.loss() {
-            Some(loss) => Poll::Ready(loss),
-            None => Poll::Pending,
-        }
-    }
-}
-
-impl Clone for Lost {
-    fn clone(&self) -> Self {
-        Self::new(self.lock.clone())
-    }
-}
-
-impl Drop for Lost {
-    fn drop(&mut self) {
-        if let Some(slot) = self.slot {
-            self.lock.0.wakers.remove(slot);
-        }
+        self.get_mut().0.poll(cx, Lock::loss)
     }
 }
 
 impl fmt::Debug for Lost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Lost").field(&self.lock).finish()
+        f.debug_tuple("Lost").field(self.0.get()).finish()
     }
 }

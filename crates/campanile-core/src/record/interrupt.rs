@@ -1,4 +1,4 @@
-//! Between the driver, which drops a record's future, and the layer, which then lets its lock go.
+//! How the layer learns that the driver drops a record's future, and the driver that its lock is released.
 
 use std::fmt;
 use std::future::Future;
@@ -8,12 +8,13 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use super::{Record, Turn};
+use crate::wakers::{Wakers, Watch, Watcher};
 
-/// Shows the layer whether a record's future is dropped by a revoke or a shutdown: the lock is then
-/// released (the attempt is handed back) instead of a failed attempt being counted.
+/// Shows the layer whether a record's future is dropped by a revoke or a shutdown. The lock is then
+/// released and the attempt is not counted.
 ///
-/// Whoever still has to tell the store something about the record keeps a clone, so that the driver
-/// can wait for that: see [`LetGo`]. Not part of the public contract.
+/// The layer and the keeper hold a clone for as long as they have a command to send for the record, so that
+/// the driver can wait for it: see [`LetGo`]. Not part of the public contract.
 #[doc(hidden)]
 pub struct Interrupt(Record);
 
@@ -23,35 +24,41 @@ impl Interrupt {
         Self(record)
     }
 
-    /// Whether it is.
+    /// Returns whether the record's future is being dropped by the driver.
     pub fn is_set(&self) -> bool {
         self.0.is_interrupted()
     }
 
-    /// The record that it is of.
+    /// Returns the record.
     pub fn record(&self) -> &Record {
         &self.0
     }
 
-    /// Returns a future of the record's turn, if it was started ahead of it.
+    /// Returns a future of the record's turn, if the record was started ahead of it.
     pub fn turn(&self) -> Option<Turn> {
         self.0.is_ahead().then(|| Turn::new(self.0.clone()))
     }
 
-    /// Tells the driver that the handler has succeeded, and that the store is about to record it.
+    /// Signals the driver that the handler has succeeded and that the outcome is being recorded.
     pub fn set_recording(&self) {
         self.0.0.progress.set_recording();
     }
 
-    /// Tells the driver that the record is a duplicate.
+    /// Signals the driver that the record is a duplicate.
     pub fn set_duplicate(&self) {
         self.0.0.progress.set_duplicate();
     }
 
-    /// Tells the driver for how long the record's entry will be kept.
+    /// Sets the retention of the record's entry, rounded down to seconds.
     pub fn set_entry_kept(&self, time: Duration) {
         let seconds = u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
         self.0.0.entry_kept.store(seconds, Ordering::Relaxed);
+    }
+}
+
+impl Watch for Record {
+    fn wakers(&self) -> &Wakers {
+        &self.0.wakers
     }
 }
 
@@ -75,17 +82,14 @@ impl fmt::Debug for Interrupt {
     }
 }
 
-/// Resolves when nothing is left to tell the store about a record: after its future was dropped,
-/// that is when the release of its lock was answered.
+/// Resolves when no [`Interrupt`] of the record is left: after its future was dropped, that is when the
+/// store has answered the release of its lock. Not part of the public contract.
 #[doc(hidden)]
-pub struct LetGo {
-    record: Record,
-    slot: Option<usize>,
-}
+pub struct LetGo(Watcher<Record>);
 
 impl LetGo {
     pub(super) fn new(record: Record) -> Self {
-        Self { record, slot: None }
+        Self(Watcher::new(record))
     }
 }
 
@@ -93,28 +97,14 @@ impl Future for LetGo {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let this = self.get_mut();
-        // First the waker, then the look: what happens in between finds the waker.
-        this.record.0.wakers.register(&mut this.slot, cx.waker());
-        if this.record.0.interrupts.load(Ordering::Acquire) == 0 {
-            Poll::Ready(())
-        } else {
-            Poll::Pending
-        }
-    }
-}
-
-impl Drop for LetGo {
-    fn drop(&mut self) {
-        if let Some(slot) = self.slot {
-            self.record.0.wakers.remove(slot);
-        }
+        let is_settled = |record: &Record| record.0.interrupts.load(Ordering::Acquire) == 0;
+        self.get_mut().0.poll(cx, |record| is_settled(record).then_some(()))
     }
 }
 
 impl fmt::Debug for LetGo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("LetGo").field(&self.record).finish()
+        f.debug_tuple("LetGo").field(self.0.get()).finish()
     }
 }
 

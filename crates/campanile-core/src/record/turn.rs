@@ -1,8 +1,8 @@
-//! Between the driver, which starts a record ahead of its turn, and the layer, which waits for it.
+//! The turn of a record that the driver has started ahead of it.
 //!
-//! While the outcome of one record is being recorded, its handler has ended: the driver already starts the
-//! next record of the same queue, and the layer acquires that one's lock with the same trip to the store.
-//! Its handler waits until its turn has come, which is when the first record is processed.
+//! While the store records the outcome of one record, the driver already starts the next record of the same
+//! queue, and the layer acquires that record's lock in the same round trip. The handler waits for the record's
+//! turn, which begins once the record before it is processed.
 
 use std::fmt;
 use std::future::Future;
@@ -11,8 +11,9 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::task::{Context, Poll};
 
 use super::Record;
+use crate::wakers::Watcher;
 
-/// How far the work on a record is.
+/// How far processing of a record has come.
 #[derive(Default)]
 pub(super) struct Progress(AtomicU8);
 
@@ -56,21 +57,18 @@ impl Progress {
     }
 }
 
-/// Resolves when it is a record's turn, or its attempt is dropped. Not part of the public contract.
+/// Resolves when the record's turn begins, or when its attempt is dropped. Not part of the public contract.
 #[doc(hidden)]
-pub struct Turn {
-    record: Record,
-    slot: Option<usize>,
-}
+pub struct Turn(Watcher<Record>);
 
 impl Turn {
     pub(super) fn new(record: Record) -> Self {
-        Self { record, slot: None }
+        Self(Watcher::new(record))
     }
 
-    /// Whether its attempt was dropped before its turn.
+    /// Returns whether the attempt was dropped before the record's turn.
     pub fn is_cancelled(&self) -> bool {
-        self.record.is_interrupted()
+        self.0.get().is_interrupted()
     }
 }
 
@@ -78,25 +76,14 @@ impl Future for Turn {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let this = self.get_mut();
-        // First the waker, then the look: what happens in between finds the waker.
-        this.record.0.wakers.register(&mut this.slot, cx.waker());
-        let waits = this.record.is_ahead() && !this.is_cancelled();
-        if waits { Poll::Pending } else { Poll::Ready(()) }
-    }
-}
-
-impl Drop for Turn {
-    fn drop(&mut self) {
-        if let Some(slot) = self.slot {
-            self.record.0.wakers.remove(slot);
-        }
+        let is_over = |record: &Record| !record.is_ahead() || record.is_interrupted();
+        self.get_mut().0.poll(cx, |record| is_over(record).then_some(()))
     }
 }
 
 impl fmt::Debug for Turn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Turn").field(&self.record).finish()
+        f.debug_tuple("Turn").field(self.0.get()).finish()
     }
 }
 
