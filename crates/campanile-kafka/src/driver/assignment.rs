@@ -1,19 +1,17 @@
-//! One assignment of one partition: what the source, the scheduler and status share of it.
+//! One assignment of one partition: the state that source, scheduler and status share.
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::budget::Usage;
 use super::extent::Extent;
+use super::offset::AtomicOffset;
 use crate::retry_topics::Rung;
 use crate::transaction::{Outbox, Pending};
 
-/// No offset.
-const NONE: i64 = -1;
-
-/// The epoch of an assignment. A partition that is revoked and assigned again gets another one, so
-/// that a late completion of the old one finds nothing to complete.
+/// Identifies an assignment. A partition that is revoked and assigned again gets another ID, so that late
+/// reports about the old assignment are ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct AssignmentId(pub(crate) u64);
 
@@ -24,15 +22,15 @@ pub(crate) struct Assignment {
     pub(crate) partition: i32,
     /// The retry topic, if the partition belongs to one.
     pub(crate) rung: Option<Rung>,
-    /// What is in memory of this partition.
+    /// The memory that the partition's records and outputs take.
     pub(crate) usage: Arc<Usage>,
-    /// What is in memory of all partitions.
+    /// The memory that those of all partitions take.
     pub(crate) total: Arc<Usage>,
     pub(crate) extent: Extent,
     /// Outputs that wait for a transaction.
     pub(crate) outbox: Outbox,
-    watermark: AtomicI64,
-    committed: AtomicI64,
+    watermark: AtomicOffset,
+    committed: AtomicOffset,
     revoked: AtomicBool,
     stopped: AtomicBool,
 }
@@ -54,20 +52,20 @@ impl Assignment {
             total,
             extent: Extent::new(),
             outbox: Outbox::default(),
-            watermark: AtomicI64::new(NONE),
-            committed: AtomicI64::new(NONE),
+            watermark: AtomicOffset::none(),
+            committed: AtomicOffset::none(),
             revoked: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
         }
     }
 
-    /// Returns the offset to commit: everything below it is finished, or was never to be read. `None`
-    /// while there is nothing to commit.
+    /// Returns the offset to commit: all records below it are finished. `None` while there is nothing to
+    /// commit.
     pub(crate) fn watermark(&self) -> Option<i64> {
-        some(&self.watermark)
+        self.watermark.load()
     }
 
-    /// Moves the watermark past the records that have produced these outputs.
+    /// Moves the watermark past the records that produced these outputs.
     pub(crate) fn advance(&self, watermark: i64, pending: impl ExactSizeIterator<Item = Pending>) {
         if pending.len() == 0 {
             self.set_watermark(watermark);
@@ -77,30 +75,30 @@ impl Assignment {
     }
 
     fn set_watermark(&self, offset: i64) {
-        self.watermark.store(offset, Ordering::Release);
+        self.watermark.store(Some(offset));
     }
 
-    /// Resets the watermark: the partition's position has moved, and nothing is finished there.
+    /// Clears the watermark, since the partition's position was reset.
     pub(crate) fn clear_watermark(&self) {
-        self.watermark.store(NONE, Ordering::Release);
+        self.watermark.store(None);
     }
 
-    /// Returns the offset that the brokers have acknowledged last.
+    /// Returns the committed offset that the brokers acknowledged last.
     pub(crate) fn committed(&self) -> Option<i64> {
-        some(&self.committed)
+        self.committed.load()
     }
 
-    /// Records what the brokers have acknowledged.
+    /// Sets the committed offset that the brokers acknowledged.
     pub(crate) fn set_committed(&self, offset: i64) {
-        self.committed.store(offset, Ordering::Release);
+        self.committed.store(Some(offset));
     }
 
-    /// Returns the watermark, if it is not committed.
+    /// Returns the watermark unless it is committed.
     pub(crate) fn uncommitted(&self) -> Option<i64> {
         self.watermark().filter(|watermark| Some(*watermark) != self.committed())
     }
 
-    /// Returns whether the partition was revoked since.
+    /// Returns whether the partition was revoked.
     pub(crate) fn is_revoked(&self) -> bool {
         self.revoked.load(Ordering::Acquire)
     }
@@ -110,20 +108,15 @@ impl Assignment {
         self.revoked.store(true, Ordering::Release);
     }
 
-    /// Returns whether no further record of it may be started.
+    /// Returns whether no further record of the partition may be started.
     pub(crate) fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::Acquire)
     }
 
-    /// Starts no further record of it.
+    /// Stops starting records of the partition.
     pub(crate) fn stop(&self) {
         self.stopped.store(true, Ordering::Release);
     }
-}
-
-fn some(offset: &AtomicI64) -> Option<i64> {
-    let offset = offset.load(Ordering::Acquire);
-    (offset != NONE).then_some(offset)
 }
 
 impl fmt::Display for Assignment {

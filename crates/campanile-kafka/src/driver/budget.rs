@@ -1,11 +1,12 @@
-//! The budget of records and bytes, and how much of it is used.
+//! The budget of records and bytes, and its usage.
 
+use std::iter::Sum;
 use std::ops::{AddAssign, SubAssign};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use campanile_core::Record;
 
-/// A number of records and of their bytes.
+/// A number of records and their size in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Amount {
     pub(crate) records: u64,
@@ -13,29 +14,28 @@ pub(crate) struct Amount {
 }
 
 impl Amount {
-    /// The amount of one record.
     pub(crate) fn of(record: &Record) -> Self {
         Self { records: 1, bytes: record.size() as u64 }
     }
 
-    /// Returns how full a budget this amount makes; 1 is full.
+    /// Returns the fraction of a budget that this amount takes; 1 is full.
     pub(crate) fn level(self, budget: Self) -> f64 {
         let part = |held: u64, of: u64| held as f64 / of as f64;
         part(self.records, budget.records).max(part(self.bytes, budget.bytes))
     }
 
-    /// Returns this part of the amount, and at least one of each.
+    /// Returns this fraction of the amount: at least one record and one byte.
     pub(crate) fn part(self, part: f64) -> Self {
         let of = |whole: u64| ((whole as f64 * part) as u64).max(1);
         Self { records: of(self.records), bytes: of(self.bytes) }
     }
 
-    /// Returns the smaller of both, for records and bytes each.
+    /// Returns the minimum of both amounts, for records and bytes separately.
     pub(crate) fn at_most(self, other: Self) -> Self {
         Self { records: self.records.min(other.records), bytes: self.bytes.min(other.bytes) }
     }
 
-    /// Returns what is left of a budget; `None` if records or bytes are used up.
+    /// Subtracts the amount from a budget. Returns `None` if records or bytes are used up.
     pub(crate) fn left_of(self, budget: Self) -> Option<Self> {
         let records = budget.records.checked_sub(self.records)?;
         let bytes = budget.bytes.checked_sub(self.bytes)?;
@@ -50,6 +50,15 @@ impl AddAssign for Amount {
     }
 }
 
+impl Sum for Amount {
+    fn sum<I: Iterator<Item = Self>>(amounts: I) -> Self {
+        amounts.fold(Self::default(), |mut sum, amount| {
+            sum += amount;
+            sum
+        })
+    }
+}
+
 impl SubAssign for Amount {
     fn sub_assign(&mut self, other: Self) {
         self.records -= other.records;
@@ -57,10 +66,10 @@ impl SubAssign for Amount {
     }
 }
 
-/// What is in memory, of one partition or of all.
+/// The records and outputs in memory, of one partition or of all partitions.
 ///
-/// Records are counted by the driver alone; outputs also by the thread that commits them. Status is
-/// read by any thread.
+/// Records are counted by the driver only; outputs also by the thread that commits them. Any thread
+/// may read the usage for the status.
 #[derive(Default)]
 pub(crate) struct Usage {
     records: Counter,
@@ -68,12 +77,12 @@ pub(crate) struct Usage {
 }
 
 impl Usage {
-    /// Counts records that were received.
+    /// Counts received records.
     pub(crate) fn add(&self, amount: Amount) {
         self.records.add(amount);
     }
 
-    /// Counts records that are finished or dropped.
+    /// Releases records that are finished or dropped.
     pub(crate) fn remove(&self, amount: Amount) {
         self.records.remove(amount);
     }
@@ -83,17 +92,17 @@ impl Usage {
         self.outputs.add(amount);
     }
 
-    /// Counts outputs that are committed or dropped.
+    /// Releases outputs that are committed or dropped.
     pub(crate) fn remove_outputs(&self, amount: Amount) {
         self.outputs.remove(amount);
     }
 
-    /// Returns the outputs of finished records that are not committed.
+    /// Returns the uncommitted outputs of finished records.
     pub(crate) fn outputs(&self) -> Amount {
         self.outputs.get()
     }
 
-    /// Returns the records that are not finished, and the outputs that are not committed.
+    /// Returns the sum of unfinished records and uncommitted outputs.
     pub(crate) fn total(&self) -> Amount {
         let mut total = self.records.get();
         total += self.outputs.get();

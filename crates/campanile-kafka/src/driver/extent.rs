@@ -1,50 +1,43 @@
-//! How far a partition was read, and how far it goes.
+//! The range of offsets that was read from a partition, and the partition's end.
 
-use std::sync::atomic::{AtomicI64, Ordering};
+use super::offset::AtomicOffset;
 
-/// No offset.
-const NONE: i64 = -1;
-
-/// Of one assignment. Written by the consumer's thread alone.
+/// The range of one assignment. Only the consumer's thread writes it.
 pub(crate) struct Extent {
-    /// The first offset that was read.
-    first: AtomicI64,
-    /// The last one.
-    last: AtomicI64,
-    /// The offset behind the partition's last record, as it was heard last.
-    end: AtomicI64,
+    /// The first offset that was read since the last reset of the position.
+    first: AtomicOffset,
+    /// The last offset that was read.
+    last: AtomicOffset,
+    /// The offset after the partition's last record, as the brokers reported it last.
+    end: AtomicOffset,
 }
 
 impl Extent {
     pub(crate) fn new() -> Self {
-        Self { first: AtomicI64::new(NONE), last: AtomicI64::new(NONE), end: AtomicI64::new(NONE) }
+        Self { first: AtomicOffset::none(), last: AtomicOffset::none(), end: AtomicOffset::none() }
     }
 
-    /// A record was read.
+    /// Takes in the offset of a record that was read.
     pub(crate) fn read(&self, offset: i64) {
-        // One that comes again means that the position was reset.
-        if offset <= self.last.load(Ordering::Relaxed) || self.first() == NONE {
-            self.first.store(offset, Ordering::Relaxed);
+        // An offset that is read again means that the position was reset.
+        if self.last.load().is_none_or(|last| offset <= last) {
+            self.first.store(Some(offset));
         }
-        self.last.store(offset, Ordering::Relaxed);
+        self.last.store(Some(offset));
     }
 
-    /// The brokers have told how far it goes.
-    pub(crate) fn reaches(&self, end: i64) {
-        self.end.store(end, Ordering::Relaxed);
+    /// Sets the partition's end.
+    pub(crate) fn set_end(&self, end: i64) {
+        self.end.store(Some(end));
     }
 
-    /// The offsets from this mark to the end; without a mark, from the first that was read. `None` if
-    /// neither is known.
-    pub(crate) fn lag(&self, mark: Option<i64>) -> Option<u64> {
-        let start = mark.or_else(|| Some(self.first()).filter(|first| *first != NONE))?;
-        // What was read is there, whatever was heard.
-        let end = self.end.load(Ordering::Relaxed).max(self.last.load(Ordering::Relaxed) + 1);
+    /// Returns the number of offsets from the watermark to the partition's end. Without a watermark they
+    /// are counted from the first offset that was read. `None` if neither is known.
+    pub(crate) fn lag(&self, watermark: Option<i64>) -> Option<u64> {
+        let start = watermark.or_else(|| self.first.load())?;
+        // The brokers' report may be older than the last read.
+        let end = self.end.load().max(self.last.load().map(|last| last + 1))?;
         Some(u64::try_from(end - start).unwrap_or_default())
-    }
-
-    fn first(&self) -> i64 {
-        self.first.load(Ordering::Relaxed)
     }
 }
 
@@ -53,11 +46,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_lag_is_from_the_mark_to_the_end_and_unknown_before_the_first_record() {
+    fn lag_is_unknown_before_the_first_read() {
         let extent = Extent::new();
         assert_eq!(extent.lag(None), None);
-        extent.reaches(100);
-        assert_eq!(extent.lag(None), None, "nobody has said where it starts");
+        extent.set_end(100);
+        assert_eq!(extent.lag(None), None, "the start is not known");
         extent.read(40);
         assert_eq!((extent.lag(None), extent.lag(Some(41))), (Some(60), Some(59)));
         extent.read(70);
@@ -66,18 +59,18 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_counts_also_where_the_end_that_was_heard_is_older() {
+    fn lag_counts_reads_beyond_an_outdated_end() {
         let extent = Extent::new();
         extent.read(7);
         assert_eq!(extent.lag(None), Some(1));
-        extent.reaches(5);
+        extent.set_end(5);
         assert_eq!((extent.lag(None), extent.lag(Some(8))), (Some(1), Some(0)));
     }
 
     #[test]
-    fn after_a_reset_it_starts_where_reading_does() {
+    fn lag_after_a_reset_counts_from_the_new_position() {
         let extent = Extent::new();
-        extent.reaches(100);
+        extent.set_end(100);
         extent.read(90);
         extent.read(10);
         assert_eq!(extent.lag(None), Some(90));

@@ -27,6 +27,7 @@ mod extent;
 mod flow;
 mod hash;
 mod intake;
+mod offset;
 mod reports;
 mod run;
 mod scheduler;

@@ -327,7 +327,7 @@ impl Source for KafkaSource {
         for assignment in partitions {
             let end = native::end(&self.consumer, &assignment.topic, assignment.partition);
             if let Some(end) = end {
-                assignment.extent.reaches(end);
+                assignment.extent.set_end(end);
             }
         }
         // In the newer protocol a member that gets no partitions is told nothing.

@@ -1,4 +1,4 @@
-//! Partitions that are given up, and the shutdown.
+//! Draining on a revoke and on shutdown.
 
 use std::sync::Arc;
 use std::task::Context;
@@ -8,17 +8,17 @@ use campanile_core::Record;
 
 use super::Scheduler;
 use super::drain::Drain;
-use super::queue::{Queue, QueueId, State};
+use super::queue::{Queue, QueueId, Queued, State};
 use crate::driver::assignment::{Assignment, AssignmentId};
 use crate::driver::budget::Amount;
 use crate::driver::task::Task;
 
-/// Names one drain.
+/// Identifies a drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::driver) struct DrainId(u64);
 
 impl Scheduler {
-    /// Drains these partitions, which are revoked: what is in flight has this long to end.
+    /// Drains revoked partitions. Records in flight may finish within `timeout`.
     pub(in crate::driver) fn revoked(
         &mut self,
         partitions: &[Arc<Assignment>],
@@ -27,33 +27,34 @@ impl Scheduler {
         self.drain(partitions.iter().map(|assignment| assignment.id).collect(), timeout)
     }
 
-    /// Drains everything: what is in flight has this long to end.
+    /// Drains all partitions for the shutdown. Records in flight may finish within `timeout`.
     pub(in crate::driver) fn stop(&mut self, timeout: Duration) {
         self.stopping = true;
         let partitions = self.partitions.keys().copied().collect();
         self.drain(partitions, timeout);
     }
 
-    /// Ends all drains now.
+    /// Moves the deadline of every drain to now.
     pub(in crate::driver) fn expire_drains(&mut self) {
         self.drains.iter_mut().for_each(|(_, drain)| drain.expire());
     }
 
-    /// Returns whether this drain has ended. During the shutdown another one may have its records.
+    /// Returns whether this drain has ended. During the shutdown its records may belong to another
+    /// drain, so all drains must have ended then.
     pub(in crate::driver) fn is_drained_of(&self, id: DrainId) -> bool {
         self.drains.iter().all(|(other, _)| *other != id) && (!self.stopping || self.is_drained())
     }
 
-    /// Returns whether no drain is under way.
+    /// Returns whether no drain is in progress.
     pub(in crate::driver) fn is_drained(&self) -> bool {
         self.drains.is_empty()
     }
 
-    /// Starts nothing more of these, and drops all that is not in flight.
+    /// Stops starting records of these partitions, and drops their records that are not in flight.
     fn drain(&mut self, partitions: Vec<AssignmentId>, timeout: Duration) -> DrainId {
         let mut any = false;
         for id in &partitions {
-            // One that was assigned during the shutdown is not there.
+            // A partition that was assigned during the shutdown was never added.
             if let Some(partition) = self.partitions.get_mut(id) {
                 partition.assignment.stop();
                 any |= !std::mem::replace(&mut partition.draining, true);
@@ -86,8 +87,7 @@ impl Scheduler {
         }
         for partition in self.partitions.values_mut().filter(|partition| partition.draining) {
             let keyless = std::mem::take(&mut partition.keyless);
-            let mut amount = Amount::default();
-            keyless.records.iter().for_each(|queued| amount += queued.amount());
+            let amount = keyless.records.iter().map(Queued::amount).sum();
             partition.release(amount);
             left += amount;
         }
@@ -95,6 +95,7 @@ impl Scheduler {
         self.left(left);
     }
 
+    /// Polls the drains; returns whether any has ended.
     pub(super) fn poll_drains(&mut self, cx: &mut Context<'_>) -> bool {
         let mut drains = std::mem::take(&mut self.drains);
         let before = drains.len();
@@ -117,7 +118,7 @@ impl Scheduler {
         self.drains.len() < before
     }
 
-    /// Removes these partitions. Returns the tasks that are in flight, each with its records.
+    /// Removes these partitions. Returns their tasks in flight, each with its records.
     fn take_back(&mut self, partitions: &[AssignmentId]) -> Vec<(Task<()>, Vec<Record>)> {
         let of_these = |queue: &Queue| partitions.contains(&queue.assignment);
         let ids = self.queues.iter_mut().filter(|(_, queue)| of_these(queue)).map(|(id, _)| id);

@@ -1,4 +1,4 @@
-//! Queues: records that are processed one after the other.
+//! Queues of records that are processed one after the other.
 
 use std::collections::VecDeque;
 use std::time::{Duration, SystemTime};
@@ -17,7 +17,7 @@ use crate::driver::watermark::Delivery;
 use crate::order::OrderKey;
 use crate::retry_topics::Rung;
 
-/// Names a queue as long as it has records. A late report of one that has ended finds nothing.
+/// Identifies a queue while it has records. A late report about a removed queue finds no queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Default))]
 pub(crate) struct QueueId {
@@ -36,17 +36,17 @@ impl QueueId {
     }
 }
 
-/// Records of one partition in their order; there is always one.
+/// Records of one partition, in order. A queue is never empty.
 pub(crate) struct Queue {
     generation: u64,
     pub(super) assignment: AssignmentId,
-    /// What the records have in common. `None`: nothing, so no other record joins the queue.
+    /// The key that the records share. With `None`, no other record can join the queue.
     pub(super) key: Option<OrderKey>,
     pub(super) records: VecDeque<Queued>,
-    /// How many of the first records the running task has, of which it has not reported.
+    /// The number of records at the front that the running task has and has not reported.
     pub(super) running: usize,
     pub(super) state: State,
-    /// What is known of the first record's attempts.
+    /// The state of the attempts at the first record.
     pub(super) head: Head,
 }
 
@@ -54,40 +54,43 @@ pub(crate) struct Queue {
 pub(super) struct Queued {
     pub(super) delivery: Delivery,
     pub(super) record: Record,
-    /// The time before which it is not due, if it comes from a retry topic, and when it was received.
+    /// For a record of a retry topic: the time at which it is due, and when it was received.
     pub(super) due: Option<(SystemTime, Instant)>,
 }
 
-/// What is known of the attempts of a queue's first record.
+/// The state of the attempts at a queue's first record.
 #[derive(Default)]
 pub(super) struct Head {
-    /// How often the driver's own backoff was applied.
+    /// The number of times the driver's own backoff was applied.
     pub(super) backoffs: u32,
-    /// Whether it was logged that its dead letter is not published.
+    /// Whether the failure to publish the dead letter was logged.
     pub(super) logged: bool,
-    /// The holder that it waited for last. Kept until the next attempt has ended: as long as somebody
-    /// keeps it, the key is answered from how the holder ended.
+    /// The lock holder that the record waited for last. It is kept until the next attempt has
+    /// ended: while a clone exists, the lock keeper answers requests for the key from the holder's
+    /// outcome.
     pub(super) waited_for: Option<Settled>,
-    /// What its attempts have met. Boxed, since most meet nothing.
+    /// Why the attempts did not finish the record. Boxed, since most records finish at the first
+    /// attempt.
     pub(super) trouble: Option<Box<Trouble>>,
-    /// How often the store did not answer, since it was last found to be available.
+    /// The number of times the store did not answer, since it was last found to be available.
     pub(super) unanswered: u32,
 }
 
+/// The state of a queue.
 pub(super) enum State {
-    /// In the run queue.
+    /// The queue is in the run queue.
     Due,
-    /// Too far ahead of its partition's oldest unfinished record.
+    /// The first record is too far ahead of its partition's oldest unfinished record.
     Ahead,
-    /// Its partition has as many records in flight as it may.
+    /// The partition has reached its in-flight limit.
     Crowded,
-    /// In flight: a task runs its first records, or gives the first one up.
+    /// In flight: a task runs the first records, or gives up the first one.
     Running(Task<()>),
-    /// In flight, but not counted, since its record waits until the service of this route is ready.
+    /// In flight, but not counted: the record waits until the service of this route is ready.
     NotReady { task: Task<()>, route: usize },
-    /// The work on its first record has ended, and what follows is being decided.
+    /// The work on the first record has ended, and the next step is being decided.
     Ended,
-    /// Waits for this timer.
+    /// The queue waits for this timer.
     Waiting(TimerId),
 }
 
@@ -96,44 +99,41 @@ impl Queue {
         self.records.front().expect("a queue has at least one record")
     }
 
-    /// Removes the first record, which is finished or dropped. Returns whether there is another.
+    /// Removes the first record, which was finished or dropped. Returns whether the queue has
+    /// another record.
     pub(super) fn pop(&mut self) -> bool {
         self.records.pop_front();
         self.head = Head::default();
         !self.records.is_empty()
     }
 
-    /// Records that the first record was not finished because of this error, and what it waits for.
+    /// Notes the error that kept the first record from finishing, and what the next attempt waits
+    /// for.
     pub(super) fn meets(&mut self, error: String, waits_for: &'static str) {
         let before = self.head.trouble.as_ref().map_or(0, |trouble| trouble.times);
         let times = before.saturating_add(1);
         self.head.trouble = Some(Box::new(Trouble { times, error, waits_for }));
     }
 
-    /// Returns whether its first record is in flight.
+    /// Returns whether the first record is in flight.
     pub(super) fn is_running(&self) -> bool {
         matches!(self.state, State::Running(_) | State::NotReady { .. })
     }
 
-    /// Drops the records that no task has; the first one is kept if a task has it. Returns how much
-    /// that was.
+    /// Drops the records that no task has, and returns their amount. If a task is running, the
+    /// first record is kept in any case.
     pub(super) fn drop_pending(&mut self) -> Amount {
         let kept = if self.is_running() { self.running.max(1) } else { 0 };
-        let mut amount = Amount::default();
-        self.records.drain(kept..).for_each(|queued| amount += queued.amount());
-        amount
+        self.records.drain(kept..).map(|queued| queued.amount()).sum()
     }
 
-    /// Returns the amount of all its records.
     pub(super) fn amount(&self) -> Amount {
-        let mut amount = Amount::default();
-        self.records.iter().for_each(|queued| amount += queued.amount());
-        amount
+        self.records.iter().map(Queued::amount).sum()
     }
 }
 
 impl Queued {
-    /// Returns how long it has to wait, if it comes from a retry topic whose delay is not over.
+    /// Returns the remaining delay of a record from a retry topic, if the delay is not over.
     pub(super) fn early(&self, rung: Option<&Rung>) -> Option<Duration> {
         let (due, received) = self.due?;
         rung?.left(due, received)
@@ -144,7 +144,7 @@ impl Queued {
     }
 }
 
-/// All queues that have records.
+/// All queues.
 #[derive(Default)]
 pub(super) struct Queues {
     slab: Slab<Queue>,
@@ -152,7 +152,7 @@ pub(super) struct Queues {
 }
 
 impl Queues {
-    /// Adds a queue with this record, which is due.
+    /// Adds a due queue with this record.
     pub(super) fn insert(
         &mut self,
         assignment: AssignmentId,
