@@ -6,10 +6,10 @@ use http::Extensions;
 
 use crate::{Interrupt, Lock, Request};
 
-/// A request into which the idempotency layer can put the lock.
+/// A request that can hold the lock that the idempotency layer acquires for it.
 ///
-/// [`Request`], [`http::Request`] and [`Guarded`] are such. Implement it for a request type of your
-/// own; wrap a foreign one in [`Guarded`] by tower's `map_request`.
+/// Implemented by [`Request`], [`http::Request`] and [`Guarded`]. Implement it for your own request
+/// types; wrap foreign types in [`Guarded`] with tower's `map_request`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has no room for a lock",
     note = "for a `Record`: put a `DecodeLayer` outside the `IdempotencyLayer`",
@@ -17,13 +17,14 @@ use crate::{Interrupt, Lock, Request};
             `.map_request(Guarded::new)` outside the layer"
 )]
 pub trait CarryLock {
-    /// Puts the lock in, before the inner service is called.
+    /// Stores the lock in the request. Called before the inner service.
     fn set_lock(&mut self, lock: Lock);
 
-    /// The lock that was put in.
+    /// Returns the lock, if one was set.
     fn lock(&self) -> Option<&Lock>;
 
-    /// How the one who drives the request says that a drop is an interruption, not a failure.
+    /// Returns the handle through which the driver marks a drop as an interruption and not a
+    /// failure.
     #[doc(hidden)]
     fn interrupt(&self) -> Option<Interrupt> {
         None
@@ -54,13 +55,13 @@ impl<B> CarryLock for http::Request<B> {
     }
 }
 
-/// A request of any type, with room for a lock, and for what else layers hand on.
+/// A wrapper that adds a lock and extensions to a request of any type.
 ///
 /// ```
 /// use campanile_core::Guarded;
 ///
 /// let job = Guarded::new(String::from("job-1"));
-/// assert_eq!(job.len(), 5); // it derefs to what it wraps
+/// assert_eq!(job.len(), 5); // derefs to the inner request
 /// assert_eq!(job.into_inner(), "job-1");
 /// ```
 #[derive(Clone, Debug)]
@@ -71,22 +72,24 @@ pub struct Guarded<T> {
 }
 
 impl<T> Guarded<T> {
-    /// Wraps it.
+    /// Wraps a request.
     pub fn new(inner: T) -> Self {
         Self { inner, lock: None, extensions: Extensions::new() }
     }
 
-    /// What was wrapped.
+    /// Returns the wrapped request.
     pub fn into_inner(self) -> T {
         self.inner
     }
 
-    /// What layers outside handed on. No method, for what it derefs to may have one of this name.
+    /// Returns the extensions set by outer layers.
+    ///
+    /// This is an associated function because the inner type may have a method of the same name.
     pub fn extensions(this: &Self) -> &Extensions {
         &this.extensions
     }
 
-    /// What layers outside handed on, to add to it.
+    /// Returns a mutable reference to the extensions set by outer layers.
     pub fn extensions_mut(this: &mut Self) -> &mut Extensions {
         &mut this.extensions
     }

@@ -1,4 +1,4 @@
-//! From a handler's error to what is to happen.
+//! Mapping a handler's error to the [`Disposition`] of its record.
 
 use std::error::Error;
 use std::fmt;
@@ -6,14 +6,14 @@ use std::marker::PhantomData;
 
 use crate::{Disposition, error};
 
-/// Decides what a handler's error means. `None` leaves it to the next one and in the end to the
-/// defaults.
+/// Decides what a handler's error means. Returning `None` defers to the next classifier, and
+/// finally to the defaults.
 ///
-/// Closures over the error, [`on`] over an error type of your own, and pairs of classifiers are
-/// such. Only the handler's errors are shown to it; locks, back-off and a store that is down never
-/// are.
+/// Implemented by closures over the error, by [`on`] for your own error types, and by pairs of
+/// classifiers. Classifiers only see the handler's errors; locked keys, backoff and an unavailable
+/// store are never passed to them.
 pub trait Classify: Send + Sync + 'static {
-    /// What this error means; `None`: no opinion.
+    /// Returns the disposition for this error, or `None` for no opinion.
     fn classify(&self, error: &(dyn Error + 'static)) -> Option<Disposition>;
 }
 
@@ -32,7 +32,7 @@ impl<A: Classify, B: Classify> Classify for (A, B) {
     }
 }
 
-/// Classifies errors of type `E`, found through any wrapping.
+/// Classifies errors of type `E`, found anywhere in the source chain.
 ///
 /// ```
 /// use campanile_core::{BoxError, Disposition, classify::{self, Classify}};
@@ -59,7 +59,7 @@ where
     On { classify, error: PhantomData }
 }
 
-/// See [`on`].
+/// A classifier for one error type. Created by [`on`].
 pub struct On<E, F> {
     classify: F,
     error: PhantomData<fn(&E)>,

@@ -1,14 +1,14 @@
-//! The one clock of the clients: it goes on while the machine is suspended.
+//! The monotonic clock of the clients, which keeps running while the machine is suspended.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A monotonic clock, read as the time since some origin.
+/// A monotonic clock, read as the time since an arbitrary origin.
 ///
-/// A lock's deadline is taken from it. On Linux it is `CLOCK_BOOTTIME`, for `CLOCK_MONOTONIC`, and
-/// so `std::time::Instant`, stands still while the machine is suspended, but the store's does not.
-/// Tests with paused time bring their own by [`Clock::from_fn`].
+/// Lock deadlines are measured with it. On Linux it is `CLOCK_BOOTTIME`: `CLOCK_MONOTONIC`, and
+/// therefore `std::time::Instant`, stops while the machine is suspended, but the store's clock does
+/// not. Tests with paused time provide their own clock with [`Clock::from_fn`].
 #[derive(Clone)]
 pub struct Clock(Source);
 
@@ -19,17 +19,17 @@ enum Source {
 }
 
 impl Clock {
-    /// The machine's.
+    /// Returns the machine's clock.
     pub const fn boot() -> Self {
         Self(Source::Boot)
     }
 
-    /// A clock of one's own; it must never go backwards.
+    /// Creates a clock from a function. The clock must never go backwards.
     pub fn from_fn(now: impl Fn() -> Duration + Send + Sync + 'static) -> Self {
         Self(Source::Own(Arc::new(now)))
     }
 
-    /// The time since the origin.
+    /// Returns the time since the origin.
     pub fn now(&self) -> Duration {
         match &self.0 {
             Source::Boot => boot_time(),
@@ -50,7 +50,7 @@ impl fmt::Debug for Clock {
 #[cfg(target_os = "linux")]
 fn boot_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-    // Neither is negative by the contract of the clock.
+    // The clock guarantees that neither value is negative.
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
 }
 
@@ -60,7 +60,7 @@ fn boot_time() -> Duration {
     use std::time::Instant;
 
     static ORIGIN: OnceLock<Instant> = OnceLock::new();
-    #[expect(clippy::disallowed_methods, reason = "the best there is elsewhere")]
+    #[expect(clippy::disallowed_methods, reason = "the best clock available on other platforms")]
     let now = Instant::now();
     now.duration_since(*ORIGIN.get_or_init(|| now))
 }

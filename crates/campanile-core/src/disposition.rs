@@ -1,23 +1,25 @@
-//! What is to happen to a record whose handler failed.
+//! What happens to a record after its handler failed.
 
 use std::time::Duration;
 
-/// What a handler's error means for its record.
+/// The meaning of a handler's error for its record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Disposition {
-    /// The attempt has failed; the next comes after this time, or after the back-off's.
+    /// The attempt failed; the next one runs after `after`, or after the backoff.
     Retry {
-        /// Instead of the back-off's; at most a day.
+        /// Replaces the backoff; at most one day.
         after: Option<Duration>,
     },
-    /// It says nothing about the record: the attempt is handed back, a bounded number of times.
+    /// The error says nothing about the record. The attempt is not counted, up to a limited number
+    /// of times.
     Release,
-    /// No further attempt would mend it: to the dead letters, or what stands for them.
+    /// No further attempt can succeed: the record goes to the dead-letter topic, or to the
+    /// configured alternative.
     DeadLetter,
-    /// Given up on purpose, without a dead letter.
+    /// The record is deliberately given up, without a dead letter.
     Skip,
-    /// The consumer stops, with this record uncommitted. It says nothing about the record: the attempt
-    /// is handed back, a bounded number of times.
+    /// The consumer stops and leaves this record uncommitted. The error says nothing about the
+    /// record; the attempt is not counted, up to a limited number of times.
     Stop,
 }

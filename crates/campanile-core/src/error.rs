@@ -1,4 +1,4 @@
-//! Errors of all crates, and how to find one's own again behind a [`BoxError`].
+//! The error types of all crates, and functions to find an error behind a [`BoxError`].
 
 use std::any::Any;
 use std::borrow::Cow;
@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use crate::{FencingToken, IdempotencyKey};
 
-/// The error type of every service here, as in tower's own middleware.
+/// The error type of every service in these crates, as in tower's own middleware.
 pub type BoxError = Box<dyn Error + Send + Sync>;
 
-/// Finds an error of type `E` by walking [`source()`](Error::source) from `error` on.
+/// Finds an error of type `E` in the source chain of `error`, starting with `error` itself.
 ///
 /// ```
 /// use campanile_core::error;
@@ -26,33 +26,38 @@ pub fn find<'a, E: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<
     sources(error).find_map(|error| error.downcast_ref())
 }
 
-/// The error and its sources, outermost first; at most 256, for an error may be among its own. One
-/// whose [`source()`](Error::source) panics is the last.
+/// Returns an iterator over the error and its sources, outermost first.
+///
+/// It yields at most 256 errors, because an error may be among its own sources. It ends at an error
+/// with a panicking [`source()`](Error::source).
 pub fn sources<'a>(
     error: &'a (dyn Error + 'static),
 ) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
     const MOST: usize = 256;
-    // Who asks is often a task that serves many records, and the error is one record's.
+    // The caller is often a task that serves many records, and a panic concerns only one of them.
     let source = |error: &'a (dyn Error + 'static)| {
         catch_unwind(AssertUnwindSafe(|| error.source())).unwrap_or(None)
     };
     std::iter::successors(Some(error), move |&error| source(error)).take(MOST)
 }
 
-/// What a panic said, if that was a text. For the crates that catch them: what it carries may panic
-/// when it is dropped, and does so in here.
+/// Returns the message of a panic, if the payload is a string.
+///
+/// For the crates that catch panics. Dropping the payload may panic again; this function contains
+/// that panic.
 #[doc(hidden)]
 pub fn panic_text(panic: Box<dyn Any + Send>) -> Option<String> {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
     if let Err(another) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
-        // That one may do the same, and so on.
+        // Dropping the second payload could panic as well, and so on.
         std::mem::forget(another);
     }
     text
 }
 
-/// Whatever becomes a [`BoxError`]: implemented for all that does, and there for its message.
+/// A type that converts into [`BoxError`]. Implemented for all such types; it exists for its
+/// diagnostic message.
 #[diagnostic::on_unimplemented(
     message = "the service's error `{Self}` does not convert into `BoxError`",
     note = "implement `std::error::Error + Send + Sync + 'static` for it, or use `BoxError`"
@@ -62,14 +67,15 @@ pub trait BoxableError: Into<BoxError> {}
 #[diagnostic::do_not_recommend]
 impl<E: Into<BoxError>> BoxableError for E {}
 
-/// A setting that contradicts, or is out of its range; the text says which, and what would do.
+/// A setting that is out of range or contradicts another one. The message names the setting and the
+/// accepted values.
 ///
-/// `Debug` prints the text, since that is what a `main` that returns it shows.
+/// `Debug` prints the message, because that is what a `main` that returns this error shows.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ConfigError(Cow<'static, str>);
 
 impl ConfigError {
-    /// An error with this text: lower case, naming the setting and the range.
+    /// Creates an error with this message: lower case, with the name of the setting and its range.
     pub fn new(message: impl Into<Cow<'static, str>>) -> Self {
         Self(message.into())
     }
@@ -89,39 +95,39 @@ impl fmt::Display for ConfigError {
 
 impl Error for ConfigError {}
 
-/// For constructors whose argument may already be what they want.
+/// For constructors that also accept a value of the target type.
 impl From<std::convert::Infallible> for ConfigError {
     fn from(never: std::convert::Infallible) -> Self {
         match never {}
     }
 }
 
-/// The lock is not ours any more.
+/// The lock is no longer held.
 ///
-/// Whatever the handler still does, it does without a lock; its result is kept only if the store
-/// says that nobody else was granted the key meanwhile.
+/// The handler now runs without a lock. Its result is kept only if the store reports that no other
+/// owner was granted the key in the meantime.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LockLost {
-    /// Whose lock it was.
+    /// The key of the lock.
     pub key: IdempotencyKey,
-    /// The grant's token.
+    /// The fencing token of the grant.
     pub token: FencingToken,
-    /// How it was lost.
+    /// The reason for the loss.
     pub cause: LostCause,
 }
 
-/// How a lock was lost.
+/// The reason why a lock was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LostCause {
-    /// The store says that the entry belongs to another grant, or is gone.
+    /// The store reports that the entry belongs to another grant, or is gone.
     Superseded,
     /// No renewal was confirmed before the local deadline.
     Expired,
-    /// The handler ran longer than the ceiling for one lock.
+    /// The handler ran longer than the maximum hold time of a lock.
     MaxHold,
-    /// The attempt that it was granted for has ended: completed, failed, or dropped as by a time-out.
-    /// Work that it has left running is without a lock from then on.
+    /// The attempt for which the lock was granted has ended: it completed, failed, or was dropped,
+    /// for example by a timeout. Work that the attempt left running has no lock from then on.
     Ended,
 }
 
@@ -131,7 +137,7 @@ impl fmt::Display for LockLost {
             LostCause::Superseded => "the entry belongs to another grant or is gone",
             LostCause::Expired => "no renewal was confirmed before its deadline",
             LostCause::MaxHold => "the handler held it longer than `max_hold`",
-            LostCause::Ended => "the attempt that it was granted for has ended",
+            LostCause::Ended => "the attempt for which it was granted has ended",
         };
         write!(f, "lock lost (token {}): {cause}", self.token)
     }
@@ -160,31 +166,31 @@ macro_rules! marker {
 }
 
 marker!(
-    /// Marks an error that no further attempt would mend; see [`permanent`].
+    /// Marks an error that no further attempt can fix; see [`permanent`].
     Permanent, "permanent error"
 );
 marker!(
-    /// Marks an error after which the record is given up on purpose; see [`skip`].
+    /// Marks an error after which the record is deliberately given up; see [`skip`].
     Skip, "skipped by the handler"
 );
 marker!(
-    /// Marks an error after which the consumer should stop; see [`stop`].
+    /// Marks an error after which the consumer stops; see [`stop`].
     Stop, "stopped by the handler"
 );
 
 marker!(
-    /// From inside the layer, by who did not call the handler: the attempt is handed back.
+    /// Returned by inner layers that did not call the handler: the attempt is not counted.
     #[doc(hidden)]
-    NotRun, "the handler has not run"
+    NotRun, "the handler did not run"
 );
 marker!(
-    /// From inside the layer, by who has undone what the handler did, for reasons of its own: the attempt is
-    /// handed back.
+    /// Returned by inner layers that rolled back the handler's effect for reasons of their own: the
+    /// attempt is not counted.
     #[doc(hidden)]
-    Undone, "what the handler did was undone"
+    Undone, "the handler's effect was rolled back"
 );
 
-/// Marks an error with the time after which the next attempt is worth it; see [`retry_after`].
+/// Marks an error with the delay after which a retry is worthwhile; see [`retry_after`].
 #[derive(Debug)]
 pub struct RetryAfter {
     source: BoxError,
@@ -192,7 +198,7 @@ pub struct RetryAfter {
 }
 
 impl RetryAfter {
-    /// How long to wait before the next attempt.
+    /// Returns how long to wait before the next attempt.
     pub fn after(&self) -> Duration {
         self.after
     }
@@ -210,35 +216,40 @@ impl Error for RetryAfter {
     }
 }
 
-/// No further attempt would mend this: the record goes to the dead letters, or what stands for them.
+/// Marks an error as permanent: no further attempt can succeed. The record goes to the dead-letter
+/// topic, or to the configured alternative.
 pub fn permanent(error: impl Into<BoxError>) -> Permanent {
     Permanent(error.into())
 }
 
-/// The handler was not called, and the attempt is handed back. For layers inside.
+/// Marks an error of an inner layer that did not call the handler. The attempt is not counted.
 #[doc(hidden)]
 pub fn not_run(error: impl Into<BoxError>) -> NotRun {
     NotRun(error.into())
 }
 
-/// What the handler did was undone, and the attempt is handed back. For layers inside.
+/// Marks an error of an inner layer that rolled back the handler's effect. The attempt is not
+/// counted.
 #[doc(hidden)]
 pub fn undone(error: impl Into<BoxError>) -> Undone {
     Undone(error.into())
 }
 
-/// The next attempt comes after this time, instead of the back-off's.
+/// Marks an error with the delay before the next attempt, which replaces the backoff.
 pub fn retry_after(error: impl Into<BoxError>, after: Duration) -> RetryAfter {
     RetryAfter { source: error.into(), after }
 }
 
-/// The record is given up without a dead letter: its entry becomes FAILED, its offset is committed.
+/// Marks an error after which the record is given up without a dead letter: its entry becomes
+/// FAILED and its offset is committed.
 pub fn skip(error: impl Into<BoxError>) -> Skip {
     Skip(error.into())
 }
 
-/// The consumer stops, with this record uncommitted; the attempt is handed back, at most 8 times for a
-/// key. For what no other record would survive either, as a database that is gone.
+/// Marks an error after which the consumer stops and leaves this record uncommitted. Up to 8 times
+/// per key, the attempt is not counted.
+///
+/// For failures that every other record would hit as well, such as a database that is unavailable.
 pub fn stop(error: impl Into<BoxError>) -> Stop {
     Stop(error.into())
 }

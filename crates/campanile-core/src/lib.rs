@@ -1,16 +1,18 @@
-//! Records, keys, locks and the entry's state machine of Campanile: no runtime, no I/O, no clock
-//! that decides.
+//! Records, keys, locks and the entry's state machine of Campanile, without a runtime, I/O, or a
+//! clock that takes part in decisions.
 //!
 //! # Layout
 //!
-//! * [`Record`] comes from Kafka; [`Request`] carries it, its body and its [`Lock`] through a tower
-//!   stack; [`DecodeLayer`] makes the one of the other.
-//! * [`key`]: how a request's [`IdempotencyKey`] is found.
-//! * [`step`]: the protocol's state machine as one pure function over an [`Entry`] and an
-//!   [`Operation`]; every store is held against it.
-//! * [`Outcome`] is what the idempotency layer answers; [`classify`] says what an error means.
-//! * [`Output`] is a message that a handler gives out.
-//! * [`error`]: errors of all crates, and how to find one's own again.
+//! * [`Record`] is a record from Kafka. [`Request`] carries it, its body and its [`Lock`] through a
+//!   tower stack; [`DecodeLayer`] turns a record into a request.
+//! * [`key`] contains the extractors that find a request's [`IdempotencyKey`].
+//! * [`step`] is the state machine of the protocol, a pure function over an [`Entry`] and an
+//!   [`Operation`]. Every store is tested against it.
+//! * [`Outcome`] is the response of the idempotency layer; [`classify`] decides what an error
+//!   means.
+//! * [`Output`] is a message produced by a handler.
+//! * [`error`] contains the error types of all crates, and functions to find an error in a source
+//!   chain.
 
 pub mod classify;
 pub mod clock;

@@ -1,24 +1,26 @@
-//! Constants of the protocol: the same for every client and every store.
+//! Constants of the protocol, identical for every client and every store.
 //!
-//! A client with smaller limits than another would shorten the other's live lock, so none of these
-//! is an option.
+//! None of them is configurable: a client with smaller limits than another would shorten the other
+//! client's live locks.
 
 use std::time::Duration;
 
-/// The longest time to live of a lock. An `at` further away is clamped to it: a clock went back.
+/// The maximum TTL of a lock. An `at` that is further away is clamped to it; only a clock that went
+/// backwards leaves one.
 pub const MAX_LOCK_TTL: Duration = Duration::from_secs(60 * 60);
 
-/// The shortest time to live of a lock: below it the margin for a renewal is lost in jitter.
+/// The minimum TTL of a lock. Below it, jitter exceeds the margin for a renewal.
 pub const MIN_LOCK_TTL: Duration = Duration::from_millis(500);
 
-/// The longest back-off of an entry that is retrying.
+/// The maximum backoff of an entry in state RETRYING.
 pub const MAX_BACKOFF: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// The most attempts that an entry counts.
+/// The maximum number of attempts that an entry counts.
 pub const MAX_ATTEMPTS: u16 = u16::MAX;
 
-/// How often the attempt of a handler that had begun is handed back; after that poison must end.
+/// How many times the attempt of a handler that had started is not counted. Every later
+/// interruption counts, so that a poison record runs out of attempts.
 pub const MAX_INTERRUPTS: u8 = 8;
 
-/// The most bytes that are kept of an error's text.
+/// The maximum size of a stored error text, in bytes.
 pub const MAX_ERROR_BYTES: usize = 512;

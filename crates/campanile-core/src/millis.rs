@@ -1,8 +1,9 @@
-//! Times as Kafka counts them: milliseconds since 1970.
+//! Times as Kafka represents them: milliseconds since 1970.
 
 use std::time::{Duration, SystemTime};
 
-/// The time of so many; `None` if the platform cannot tell it. A producer can send any.
+/// Converts milliseconds to a time. Returns `None` if the platform cannot represent the time, since
+/// a producer can send any value.
 pub fn time(millis: i64) -> Option<SystemTime> {
     let distance = Duration::from_millis(millis.unsigned_abs());
     if millis < 0 {
@@ -12,7 +13,7 @@ pub fn time(millis: i64) -> Option<SystemTime> {
     }
 }
 
-/// How many a time is. One that is beyond what Kafka can count is the last that it can.
+/// Converts a time to milliseconds. Saturates at the range of Kafka's timestamps.
 pub fn of(time: SystemTime) -> i64 {
     let number = |distance: Duration| i64::try_from(distance.as_millis()).unwrap_or(i64::MAX);
     match time.duration_since(SystemTime::UNIX_EPOCH) {
@@ -30,7 +31,7 @@ mod tests {
         for millis in [0, 1, -1, 1500, -1500, 1_700_000_000_000] {
             assert_eq!(of(time(millis).unwrap()), millis);
         }
-        // It depends on the platform whether these can be told; neither panics.
+        // Whether these values are representable depends on the platform; neither panics.
         for millis in [i64::MAX, i64::MIN] {
             time(millis).map(of);
         }

@@ -1,4 +1,4 @@
-//! Whose keys these are.
+//! The namespace of idempotency keys.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,9 +7,10 @@ use crate::error::ConfigError;
 
 /// The first part of every key in a store: `[a-z0-9._-]`, 1 to 64 characters.
 ///
-/// It is mandatory, because those who share a store would otherwise swallow each other's events: in one
-/// namespace equal keys are one event, whatever their topics and types. So take one for each kind of
-/// event in each consumer group.
+/// A namespace is mandatory, because applications that share a store would otherwise suppress each
+/// other's events: within a namespace, equal keys are one event, whatever their topics and types.
+/// Use one namespace for each kind of event in each consumer group.
+///
 /// Up to 9 characters keep the Redis key in the smaller allocation.
 ///
 /// ```
@@ -21,10 +22,10 @@ use crate::error::ConfigError;
 pub struct Namespace(Arc<str>);
 
 impl Namespace {
-    /// The longest namespace, in characters.
+    /// The maximum length of a namespace, in characters.
     pub const MAX_LEN: usize = 64;
 
-    /// The namespace as text.
+    /// Returns the namespace as a string slice.
     pub fn as_str(&self) -> &str {
         &self.0
     }

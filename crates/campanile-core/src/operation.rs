@@ -1,4 +1,4 @@
-//! What can be asked of an entry.
+//! Operations on an entry.
 
 use std::time::Duration;
 
@@ -8,82 +8,89 @@ use crate::{FencingToken, Fingerprint, Grant, Owner, State, StoreKey};
 
 /// One operation on the entry of a key, as in the table of the protocol.
 ///
-/// It carries durations and never a point in time: only the store's clock decides.
+/// An operation carries durations and never a point in time, because only the store's clock
+/// decides.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Operation {
-    /// Take the lock, and count an attempt.
+    /// Acquires the lock and counts an attempt.
     Acquire {
         /// The nonce of this acquisition.
         owner: Owner,
-        /// How long the lock lives without a renewal; limited to [`limits::MAX_LOCK_TTL`](crate::limits::MAX_LOCK_TTL).
+        /// How long the lock lives without a renewal. Limited to
+        /// [`limits::MAX_LOCK_TTL`](crate::limits::MAX_LOCK_TTL).
         ttl: Duration,
-        /// With as many attempts counted, the grant is a burial lock. Zero: unlimited.
+        /// The number of counted attempts from which the grant is a burial lock. Zero means
+        /// unlimited.
         max_attempts: u16,
-        /// Which payload the key is used for; `None`: not compared.
+        /// The fingerprint of the payload. `None` disables the comparison.
         fingerprint: Option<Fingerprint>,
         /// The largest token that this client has seen from any key.
         floor: FencingToken,
     },
-    /// Keep the lock for another `ttl` from now.
+    /// Extends the lock to `ttl` from now.
     Renew {
-        /// The grant to keep.
+        /// The grant to renew.
         grant: Grant,
-        /// From the store's now.
+        /// The new TTL, from the store's current time.
         ttl: Duration,
     },
-    /// Record the success, with the reply to replay.
+    /// Records the success, with the reply for later duplicates.
     Complete {
-        /// The grant that is settled.
+        /// The grant to settle.
         grant: Grant,
-        /// The grant's attempt, for an entry that is gone and is adopted.
+        /// The attempt of the grant. Written if the entry is gone and has to be recreated.
         attempt: u16,
-        /// The grant's fingerprint, for the same.
+        /// The fingerprint of the grant. Written if the entry is gone and has to be recreated.
         fingerprint: Option<Fingerprint>,
-        /// What later duplicates are answered with.
+        /// The reply to later duplicates.
         reply: Option<Bytes>,
     },
-    /// Record a failed attempt.
+    /// Records a failed attempt.
     Fail {
-        /// The grant that is settled.
+        /// The grant to settle.
         grant: Grant,
-        /// No acquire is granted before this has passed; limited to [`limits::MAX_BACKOFF`](crate::limits::MAX_BACKOFF).
+        /// The delay before the next acquire is granted. Limited to
+        /// [`limits::MAX_BACKOFF`](crate::limits::MAX_BACKOFF).
         delay: Duration,
-        /// Whether the entry is doomed: the next grant is a burial lock, whatever the attempts.
+        /// Whether the entry is doomed: the next grant is a burial lock, however many attempts are
+        /// left.
         last: bool,
-        /// The error's text; empty keeps the one before.
+        /// The error text. An empty text keeps the previous error.
         error: Box<str>,
     },
-    /// Give the lock up and hand the attempt back.
+    /// Releases the lock and decrements the attempt counter.
     Release {
-        /// The grant that is given up.
+        /// The grant to release.
         grant: Grant,
-        /// Whether the handler had begun; then the attempt is handed back a bounded number of times.
+        /// Whether the handler had started. If so, the counter is decremented only a limited number
+        /// of times.
         ran: bool,
     },
-    /// Undo an acquire whose answer is unknown: a release by the nonce alone.
+    /// Undoes an acquire with an unknown result: a release that is identified by the nonce alone.
     Cancel {
         /// The nonce of the acquisition.
         owner: Owner,
     },
-    /// Make the entry FAILED for good.
+    /// Moves the entry to FAILED.
     Reject {
-        /// The grant that is settled.
+        /// The grant to settle.
         grant: Grant,
-        /// Why; empty keeps the last error.
+        /// The reason. An empty text keeps the last error.
         reason: Box<str>,
     },
-    /// Open a FAILED entry again, by an operator.
+    /// Reopens a FAILED entry, on behalf of an operator.
     Redrive {
-        /// The token that the entry has; another means that somebody was faster.
+        /// The current token of the entry. The operation has no effect if the entry has a different
+        /// token, because another operation came first.
         token: FencingToken,
-        /// Also reopen what is COMPLETED, or doomed or exhausted.
+        /// Also reopens an entry that is COMPLETED, doomed or exhausted.
         force: bool,
     },
 }
 
 impl Operation {
-    /// The operation's word, as in logs, spans and metrics.
+    /// Returns the name of the operation, as used in logs, spans and metrics.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Acquire { .. } => "acquire",
@@ -98,19 +105,20 @@ impl Operation {
     }
 }
 
-/// How long an entry outlives its last change, by state. Every command carries it.
+/// How long an entry is kept after its last change, by state. Every command carries it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
-    /// PROCESSING and RETRYING. What is lost with it: the attempts and the last error.
+    /// For PROCESSING and RETRYING. When such an entry expires, its attempts and last error are
+    /// lost.
     pub attempts: Duration,
-    /// COMPLETED. What is lost with it: a later delivery runs the handler again.
+    /// For COMPLETED. When such an entry expires, a later delivery runs the handler again.
     pub completed: Duration,
-    /// FAILED. What is lost with it: poison gets its attempts again.
+    /// For FAILED. When such an entry expires, a poison record gets all its attempts again.
     pub failed: Duration,
 }
 
 impl Retention {
-    /// The one that applies to an entry in this state.
+    /// Returns the retention of an entry in this state.
     pub const fn of(&self, state: State) -> Duration {
         match state {
             State::Processing | State::Retrying => self.attempts,
@@ -121,8 +129,8 @@ impl Retention {
 }
 
 impl Default for Retention {
-    /// 7 d, 7 d and 30 d: a topic keeps its records for 7 d by Kafka's default, and whoever looks
-    /// after dead letters should find the entry for some weeks.
+    /// 7 d, 7 d and 30 d: Kafka keeps the records of a topic for 7 d by default, and an operator
+    /// should find the entry of a dead letter for some weeks.
     fn default() -> Self {
         const DAY: u64 = 24 * 60 * 60;
         Self {
@@ -133,13 +141,13 @@ impl Default for Retention {
     }
 }
 
-/// An operation, the entry it is for, and how long to keep that.
+/// An operation, the key of its entry, and the retention of the result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Command {
-    /// Whose entry.
+    /// The key of the entry.
     pub key: StoreKey,
-    /// What to do.
+    /// The operation to apply.
     pub operation: Operation,
-    /// How long the entry is kept after it.
+    /// How long the entry is kept after the operation.
     pub retention: Retention,
 }

@@ -1,12 +1,12 @@
-//! What the idempotency layer answers.
+//! The responses of the idempotency layer.
 
 use std::time::SystemTime;
 
-/// What became of a request under its idempotency lock. Each variant is a success: the offset can
+/// The outcome of a request under its idempotency lock. Every variant is a success: the offset can
 /// be committed.
 ///
 /// A duplicate is a response and not an error; otherwise retries, traces and metrics around the
-/// layer would take it for a failure.
+/// layer would treat it as a failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Outcome<T> {
@@ -14,14 +14,14 @@ pub enum Outcome<T> {
     Processed(T),
     /// The key is COMPLETED; the inner service did not run.
     Duplicate(Duplicate<T>),
-    /// The key is FAILED for good; the inner service did not run.
+    /// The key is FAILED; the inner service did not run.
     Parked(Parked),
-    /// The inner service ran without a lock, because a policy let it.
+    /// The inner service ran without a lock, because a policy allowed it.
     Unguarded(T, Unguarded),
 }
 
 impl<T> Outcome<T> {
-    /// The inner service's answer: of this run or, replayed, of the first.
+    /// Returns the reply of the inner service: of this run, or the stored reply of the first run.
     pub fn into_reply(self) -> Option<T> {
         match self {
             Self::Processed(reply) | Self::Unguarded(reply, _) => Some(reply),
@@ -30,54 +30,54 @@ impl<T> Outcome<T> {
         }
     }
 
-    /// Whether the key was COMPLETED before.
+    /// Returns `true` if the key was already COMPLETED.
     pub fn is_duplicate(&self) -> bool {
         matches!(self, Self::Duplicate(_))
     }
 }
 
-/// What an entry tells about the first run.
+/// What the entry records about the first run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Duplicate<T> {
-    /// What it answered, if that was kept.
+    /// The reply of the first run, if it was kept.
     pub reply: Option<T>,
-    /// How many attempts it took.
+    /// The number of attempts until the key was completed.
     pub attempts: u32,
-    /// When it was completed, by the store's clock.
+    /// When the key was completed, by the store's clock.
     pub completed_at: SystemTime,
 }
 
 impl<T> Duplicate<T> {
-    /// For the layer, and for tests of those who look at outcomes.
+    /// Creates a `Duplicate`. For the layer, and for tests of code that inspects outcomes.
     pub fn new(reply: Option<T>, attempts: u32, completed_at: SystemTime) -> Self {
         Self { reply, attempts, completed_at }
     }
 }
 
-/// What an entry tells about a key that is FAILED.
+/// What the entry records about a FAILED key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Parked {
-    /// How many attempts there were.
+    /// The number of attempts.
     pub attempts: u32,
-    /// Why it was given up, or the last error.
+    /// The reason for giving up, or the last error.
     pub error: Option<Box<str>>,
 }
 
 impl Parked {
-    /// For the layer, and for tests of those who look at outcomes.
+    /// Creates a `Parked`. For the layer, and for tests of code that inspects outcomes.
     pub fn new(attempts: u32, error: Option<Box<str>>) -> Self {
         Self { attempts, error }
     }
 }
 
-/// Why there was no lock.
+/// The reason why a request was processed without a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Unguarded {
-    /// The request has no key, and the policy for that is to pass it through.
+    /// The request has no key, and the policy passes such requests through.
     MissingKey,
-    /// The store was unavailable, and the user's predicate let it through.
+    /// The store was unavailable, and the user's predicate let the request through.
     StoreDown,
 }

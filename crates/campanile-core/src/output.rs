@@ -1,4 +1,4 @@
-//! What a record's processing gives out.
+//! Messages that a handler produces.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,9 +7,9 @@ use bytes::Bytes;
 
 use crate::Timestamp;
 
-/// A message to be produced. Its partition follows from its key, as Kafka's own clients choose it.
+/// A message to produce. Its partition is derived from its key, as Kafka's own clients do.
 ///
-/// `Debug` prints the topic only.
+/// `Debug` prints only the topic.
 ///
 /// ```
 /// use campanile_core::Output;
@@ -20,56 +20,57 @@ use crate::Timestamp;
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Output {
-    /// Where it goes.
+    /// The topic.
     pub topic: Arc<str>,
-    /// What its partition follows from. `None`: any partition.
+    /// The key, from which the partition is derived. `None` means any partition.
     pub key: Option<Bytes>,
-    /// What it says. `None`: a tombstone.
+    /// The payload. `None` is a tombstone.
     pub payload: Option<Bytes>,
-    /// Its time. `None`: when it is produced.
+    /// The timestamp. `None` means the time at which the message is produced.
     pub timestamp: Option<Timestamp>,
-    /// In their order; a name may come more than once, and a value may be null.
+    /// The headers, in order. A name may occur more than once, and a value may be null.
     pub headers: Vec<(String, Option<Bytes>)>,
 }
 
 impl Output {
-    /// One for this topic, without key and payload.
+    /// Creates a message for this topic, without a key and payload.
     pub fn to(topic: impl Into<Arc<str>>) -> Self {
         let topic = topic.into();
         Self { topic, key: None, payload: None, timestamp: None, headers: Vec::new() }
     }
 
-    /// Sets the key. Default: none, and any partition.
+    /// Sets the key. Default: none, so the message goes to any partition.
     pub fn key(mut self, key: impl Into<Bytes>) -> Self {
         self.key = Some(key.into());
         self
     }
 
-    /// Sets the payload. Default: none, a tombstone.
+    /// Sets the payload. Default: none, which is a tombstone.
     pub fn payload(mut self, payload: impl Into<Bytes>) -> Self {
         self.payload = Some(payload.into());
         self
     }
 
-    /// Adds a header, behind those that are there.
+    /// Appends a header.
     pub fn header(mut self, name: impl Into<String>, value: impl Into<Bytes>) -> Self {
         self.headers.push((name.into(), Some(value.into())));
         self
     }
 
-    /// Adds a header whose value is null.
+    /// Appends a header with a null value.
     pub fn null_header(mut self, name: impl Into<String>) -> Self {
         self.headers.push((name.into(), None));
         self
     }
 
-    /// Sets the time, in whole milliseconds. Default: when it is produced.
+    /// Sets the timestamp, in whole milliseconds. Default: the time at which the message is
+    /// produced.
     pub fn timestamp(mut self, timestamp: Timestamp) -> Self {
         self.timestamp = Some(timestamp);
         self
     }
 
-    /// About how many bytes it keeps in memory.
+    /// Returns the approximate memory usage, in bytes.
     #[doc(hidden)]
     pub fn size(&self) -> usize {
         let part = |bytes: &Option<Bytes>| bytes.as_ref().map_or(0, Bytes::len);

@@ -1,4 +1,4 @@
-//! What an operation on an entry answers.
+//! The replies to operations on an entry.
 
 use std::time::{Duration, SystemTime};
 
@@ -7,90 +7,91 @@ use bytes::Bytes;
 use crate::entry::Micros;
 use crate::{FencingToken, State};
 
-/// The reply to an operation, with the time by which it was decided.
+/// The reply to an operation, with the time at which it was decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// The store's clock, in whole microseconds.
     pub now: SystemTime,
-    /// What came of it.
+    /// The result of the operation.
     pub reply: Reply,
 }
 
 impl Answer {
-    /// The reply that was decided by `now`, which is truncated as [`step`](crate::step()) does.
+    /// Creates the answer decided at `now`, which is truncated as in [`step`](crate::step()).
     pub fn new(now: SystemTime, reply: Reply) -> Self {
         Self { now: Micros::from(now).to_system_time(), reply }
     }
 }
 
-/// What came of an operation, as in the table of the protocol.
+/// The result of an operation, as in the table of the protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reply {
-    /// The lock is the caller's.
+    /// The lock is granted to the caller.
     Acquired {
-        /// The grant's fencing token.
+        /// The fencing token of the grant.
         token: FencingToken,
-        /// Which attempt this is; the first is 1.
+        /// The number of this attempt, starting at 1.
         attempt: u16,
     },
-    /// No attempt is left: a lock to publish the dead letter under, not to run the handler.
+    /// No attempt is left. The caller holds a burial lock, under which it publishes the dead
+    /// letter; the handler must not run.
     Exhausted {
-        /// The grant's fencing token.
+        /// The fencing token of the grant.
         token: FencingToken,
-        /// How many attempts there were.
+        /// The number of attempts.
         attempt: u16,
-        /// How many burial locks were granted, this one included.
+        /// The number of burial locks granted so far, including this one.
         burials: u8,
-        /// The last error that an attempt left.
+        /// The last error recorded by an attempt.
         last_error: Option<Box<str>>,
     },
     /// Another owner holds the lock.
     Locked {
-        /// Until it expires, if nobody renews it.
+        /// The time until the lock expires without a renewal.
         remaining: Duration,
     },
-    /// The last attempt failed, and the next is not due.
+    /// The last attempt failed, and the next one is not due yet.
     BackingOff {
-        /// Until it is.
+        /// The time until the next attempt is due.
         remaining: Duration,
-        /// How many attempts there were.
+        /// The number of attempts.
         attempt: u16,
     },
     /// The key is COMPLETED.
     Duplicate {
-        /// What the first run answered, if it was kept.
+        /// The reply of the first run, if it was kept.
         reply: Option<Bytes>,
-        /// How many attempts it took.
+        /// The number of attempts until the key was completed.
         attempt: u16,
-        /// When it was completed.
+        /// When the key was completed.
         completed_at: SystemTime,
     },
-    /// The key is FAILED for good.
+    /// The key is FAILED.
     Parked {
-        /// How many attempts there were.
+        /// The number of attempts.
         attempt: u16,
-        /// Why it was given up.
+        /// The reason for giving up.
         reason: Option<Box<str>>,
     },
     /// The key was used for another payload.
     Mismatch,
-    /// The lock lives on.
+    /// The lock is renewed.
     Renewed,
     /// The entry is COMPLETED by this grant.
     Completed,
     /// The failed attempt is recorded.
     Retrying,
-    /// The lock is free, the attempt handed back.
+    /// The lock is released, and the attempt is not counted.
     Released,
     /// The entry is FAILED by this grant.
     Rejected,
     /// The entry can be acquired again.
     Reopened,
-    /// Nothing was changed: this grant had ended already, and this is how.
+    /// No change: this grant had already ended with the entry in this state.
     Settled(State),
-    /// Nothing was changed: the entry is gone or belongs to another grant.
+    /// No change: the entry is gone or belongs to another grant.
     Lost,
-    /// Nothing was changed: what is stored there cannot be read.
+    /// No change: the stored value cannot be read.
     Corrupt,
 }

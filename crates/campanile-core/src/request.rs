@@ -1,11 +1,11 @@
-//! What goes through the tower stack.
+//! The request type of the tower stack.
 
 use bytes::Bytes;
 use http::Extensions;
 
 use crate::{Lock, Record};
 
-/// A record on its way: with its body, its lock once it has one, and extensions.
+/// A record with its decoded body, its lock once acquired, and extensions.
 ///
 /// ```
 /// use campanile_core::{Record, Request};
@@ -20,76 +20,77 @@ pub struct Request<B = Option<Bytes>> {
     body: B,
 }
 
-/// All of a [`Request`] but its body.
+/// All parts of a [`Request`] except its body.
 #[derive(Clone, Debug)]
 pub struct Parts {
-    /// What came from Kafka.
+    /// The Kafka record.
     pub record: Record,
-    /// The lock under which it is processed.
+    /// The lock under which the request is processed.
     pub lock: Option<Lock>,
-    /// What layers hand on.
+    /// Extensions set by layers.
     pub extensions: Extensions,
 }
 
 impl<B> Request<B> {
-    /// A request without a lock.
+    /// Creates a request without a lock.
     pub fn new(record: Record, body: B) -> Self {
         Self { parts: Parts { record, lock: None, extensions: Extensions::new() }, body }
     }
 
-    /// What came from Kafka.
+    /// Returns the Kafka record.
     pub fn record(&self) -> &Record {
         &self.parts.record
     }
 
-    /// The body.
+    /// Returns a reference to the body.
     pub fn body(&self) -> &B {
         &self.body
     }
 
-    /// The body, to change it.
+    /// Returns a mutable reference to the body.
     pub fn body_mut(&mut self) -> &mut B {
         &mut self.body
     }
 
-    /// The body alone.
+    /// Returns the body and discards the rest.
     pub fn into_body(self) -> B {
         self.body
     }
 
-    /// The lock under which this is processed: token, attempt, and whether it is still ours.
+    /// Returns the lock under which the request is processed, with its token, its attempt, and
+    /// whether it is still held.
     ///
-    /// `None` outside the idempotency layer, and where a policy let the record through unguarded.
+    /// `None` outside the idempotency layer, and if a policy let the record through without a lock.
     pub fn lock(&self) -> Option<&Lock> {
         self.parts.lock.as_ref()
     }
 
-    /// Puts the lock in; the idempotency layer does that.
+    /// Sets the lock. Called by the idempotency layer.
     pub fn set_lock(&mut self, lock: Lock) {
         self.parts.lock = Some(lock);
     }
 
-    /// What layers outside handed on.
+    /// Returns the extensions set by outer layers.
     pub fn extensions(&self) -> &Extensions {
         &self.parts.extensions
     }
 
-    /// What layers outside handed on, to add to it.
+    /// Returns a mutable reference to the extensions set by outer layers.
     pub fn extensions_mut(&mut self) -> &mut Extensions {
         &mut self.parts.extensions
     }
 
-    /// The same with another body.
+    /// Maps the body and keeps everything else.
     pub fn map<C>(self, f: impl FnOnce(B) -> C) -> Request<C> {
         Request { parts: self.parts, body: f(self.body) }
     }
 
-    /// Takes it apart.
+    /// Splits the request into its parts and its body.
     pub fn into_parts(self) -> (Parts, B) {
         (self.parts, self.body)
     }
 
-    /// Puts it together.
+    /// Creates a request from its parts and a body.
     pub fn from_parts(parts: Parts, body: B) -> Self {
         Self { parts, body }
     }
@@ -102,13 +103,13 @@ impl From<Record> for Request<Option<Bytes>> {
     }
 }
 
-/// A [`Record`] or a [`Request`] of any body: what [`DecodeLayer`](crate::DecodeLayer) takes in.
+/// A [`Record`], or a [`Request`] with any body: the input of [`DecodeLayer`](crate::DecodeLayer).
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is neither a `Record` nor a `Request`",
     note = "`DecodeLayer` decodes the record of a `Record` or of a `Request<B>`"
 )]
 pub trait IntoParts: sealed::Sealed {
-    /// The request without its body.
+    /// Returns the request without its body.
     fn into_request_parts(self) -> Parts;
 }
 

@@ -1,11 +1,11 @@
-//! A key as a store sees it.
+//! A key in the form in which stores use it.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
 
 use crate::{IdempotencyKey, Namespace};
 
-/// Namespace and key, with the hash under which stores keep the entry.
+/// A namespace and a key, with the hash under which stores keep the entry.
 #[derive(Clone, PartialEq, Eq)]
 pub struct StoreKey {
     digest: [u8; 16],
@@ -14,27 +14,28 @@ pub struct StoreKey {
 }
 
 impl StoreKey {
-    /// The key within the namespace; computes the hash.
+    /// Creates a store key and computes its hash.
     pub fn new(namespace: Namespace, key: IdempotencyKey) -> Self {
         let mut digest = [0; 16];
         digest.copy_from_slice(&blake3::hash(key.as_bytes()).as_bytes()[..16]);
         Self { digest, namespace, key }
     }
 
-    /// Whose key it is.
+    /// Returns the namespace of the key.
     pub fn namespace(&self) -> &Namespace {
         &self.namespace
     }
 
-    /// The user's key.
+    /// Returns the idempotency key.
     pub fn key(&self) -> &IdempotencyKey {
         &self.key
     }
 
-    /// The first 16 bytes of BLAKE3 over the user's key (not over the namespace): of a fixed length,
-    /// whatever the key, and nothing in it that a log or a command could stumble over.
+    /// Returns the first 16 bytes of BLAKE3 over the idempotency key, without the namespace.
     ///
-    /// Among 2^40 keys of one namespace, the chance that any two share it is below 2^-48.
+    /// The digest has a fixed length, whatever the key, and contains nothing that needs escaping in
+    /// a log or a command. Among 2^40 keys of one namespace, the probability that any two share a
+    /// digest is below 2^-48.
     pub fn digest(&self) -> &[u8; 16] {
         &self.digest
     }
@@ -42,7 +43,8 @@ impl StoreKey {
 
 impl Hash for StoreKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        // It stands for the key, and few namespaces have a key in common; equality still compares all.
+        // The digest represents the key, and few namespaces share a key. Equality compares all
+        // fields.
         state.write(&self.digest);
     }
 }

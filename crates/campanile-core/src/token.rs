@@ -1,32 +1,32 @@
-//! The numbers that tell one grant of a lock from another.
+//! The numbers that distinguish the grants of a lock.
 
 use std::fmt;
 use std::num::NonZeroU64;
 
-/// The fencing token of a grant: rises with each grant of the same key.
+/// The fencing token of a grant, which increases with each grant of the same key.
 ///
-/// Give it to whatever the handler writes to, and let that refuse a smaller one **in what belongs to
-/// this key alone**: a row for each payment, not for each account. Tokens of different keys say
-/// nothing about each other, and can be equal. It is the receiver that closes the window which no
-/// lock can close.
+/// Pass the token to the system that the handler writes to, and let that system reject smaller
+/// tokens **in data that belongs to this key alone**: in a row per payment, not in a row per
+/// account. Tokens of different keys are unrelated and can be equal. Only the receiver can close
+/// the window that every lock leaves open.
 ///
-/// A token is below 2^53, so that every client and script reads it exactly, as a double too.
+/// A token is below 2^53, so that every client and script represents it exactly, even as a double.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FencingToken(u64);
 
 impl FencingToken {
-    /// The first number that is no token.
+    /// The first value that is not a token.
     pub(crate) const LIMIT: u64 = 1 << 53;
 
-    /// The smallest token; as a floor it means "none seen yet".
+    /// The smallest token. As a floor it means "none seen yet".
     pub const ZERO: Self = Self(0);
 
-    /// The token of this value, or `None` from 2^53 on.
+    /// Creates a token, or returns `None` if the value is 2^53 or greater.
     pub const fn new(value: u64) -> Option<Self> {
         if value < Self::LIMIT { Some(Self(value)) } else { None }
     }
 
-    /// The number itself.
+    /// Returns the token as an integer.
     pub const fn get(self) -> u64 {
         self.0
     }
@@ -44,15 +44,15 @@ impl fmt::Display for FencingToken {
     }
 }
 
-/// The nonce of one acquisition: 64 random bits, drawn by the client and used again when it repeats
-/// the command.
+/// The nonce of one acquisition: 64 random bits, drawn by the client and reused when it repeats the
+/// command.
 ///
-/// Zero is no nonce; an entry that was reopened by an operator belongs to nobody and has none.
+/// Zero is not a nonce. An entry that was reopened by an operator has no owner and no nonce.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Owner(NonZeroU64);
 
 impl Owner {
-    /// The nonce of these bits, or `None` for zero.
+    /// Creates a nonce, or returns `None` for zero.
     pub const fn new(bits: u64) -> Option<Self> {
         match NonZeroU64::new(bits) {
             Some(bits) => Some(Self(bits)),
@@ -60,19 +60,19 @@ impl Owner {
         }
     }
 
-    /// The bits.
+    /// Returns the bits of the nonce.
     pub const fn get(self) -> u64 {
         self.0.get()
     }
 }
 
-/// What a command names to prove that the lock is its own: token *and* nonce.
+/// The token *and* nonce by which a command proves that it holds the lock.
 ///
-/// Both, because after a failover to a slower clock two grants can carry one token.
+/// Both are needed, because two grants can have the same token after a failover to a slower clock.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Grant {
-    /// The fencing token that the store gave.
+    /// The fencing token assigned by the store.
     pub token: FencingToken,
-    /// The nonce that the client drew.
+    /// The nonce drawn by the client.
     pub owner: Owner,
 }

@@ -1,15 +1,15 @@
-//! Wakes several tasks when shared state changes. Written here so that the crate needs no runtime.
+//! Wakes tasks when shared state changes, without depending on a runtime.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-/// The wakers of the tasks that wait, each in a numbered slot. Slots are reused.
+/// The wakers of waiting tasks, each in a numbered slot. Slots are reused.
 #[derive(Default)]
 pub(crate) struct Wakers(Mutex<Vec<Place>>);
 
 enum Place {
     Free,
-    /// Taken; its task has been woken.
+    /// Occupied, but its task has been woken.
     Woken,
     Waiting(Waker),
 }
@@ -32,11 +32,11 @@ impl Wakers {
 
     fn remove(&self, slot: usize) {
         let place = std::mem::replace(&mut self.lock()[slot], Place::Free);
-        // Dropping a waker runs foreign code, so it happens after the mutex is released.
+        // Dropping a waker may run arbitrary code, so this happens after the mutex is released.
         drop(place);
     }
 
-    /// Wakes all tasks that wait.
+    /// Wakes all waiting tasks.
     pub(crate) fn wake_all(&self) {
         let woken: Vec<Waker> = self
             .lock()
@@ -49,7 +49,7 @@ impl Wakers {
                 Place::Free | Place::Woken => None,
             })
             .collect();
-        // Waking runs foreign code, too.
+        // Waking may run arbitrary code, so this happens after the mutex is released.
         woken.into_iter().for_each(Waker::wake);
     }
 
@@ -65,7 +65,7 @@ pub(crate) trait Watch {
     fn wakers(&self) -> &Wakers;
 }
 
-/// One task's interest in shared state. Dropping it gives the slot back.
+/// A task's registration with shared state. Dropping it frees the slot.
 pub(crate) struct Watcher<T: Watch> {
     watched: T,
     slot: Option<usize>,
@@ -80,13 +80,14 @@ impl<T: Watch> Watcher<T> {
         &self.watched
     }
 
-    /// Waits until `check` returns a value. It is called again after each change.
+    /// Returns the value of `check`, or `Pending` if there is none. The task is then woken by the next
+    /// change.
     pub(crate) fn poll<R>(
         &mut self,
         cx: &Context<'_>,
         check: impl FnOnce(&T) -> Option<R>,
     ) -> Poll<R> {
-        // The waker is registered before the check, so that a change in between wakes the task.
+        // Register the waker before the check, so that no change is missed.
         self.watched.wakers().register(&mut self.slot, cx.waker());
         check(&self.watched).map_or(Poll::Pending, Poll::Ready)
     }

@@ -1,4 +1,4 @@
-//! The decoders that come along.
+//! The provided decoders.
 
 use std::error::Error;
 use std::fmt;
@@ -10,11 +10,11 @@ use super::Decode;
 use super::error::NullPayload;
 use crate::{BoxError, Record};
 
-/// JSON by serde. A null payload is an error.
+/// A decoder for JSON, with serde. A null payload is an error.
 pub struct Json<T>(JsonFn<T>);
 
-// A pointer to the function, so that `Json<T>` needs no bound of its own on `T`, and a body
-// without `Deserialize` is one error message and not two.
+// A function pointer, so that `Json<T>` needs no bound on `T` and a body without `Deserialize`
+// causes one compiler error and not two.
 type JsonFn<T> = fn(&[u8]) -> Result<T, serde_json::Error>;
 
 impl<T: DeserializeOwned> Json<T> {
@@ -46,10 +46,11 @@ impl<T> fmt::Debug for Json<T> {
     }
 }
 
-/// A payload that is not JSON, or not of the body's shape: what kind of fault, and where.
+/// A payload that is not valid JSON, or does not match the body's type. Contains the kind and
+/// position of the error.
 ///
-/// serde's own text can show parts of the payload (`invalid type: string "…"`), so it is not taken
-/// over, but for the name of a field that is missing, which comes from the body's type.
+/// serde's own messages can contain parts of the payload (`invalid type: string "…"`), so they are
+/// not used. The only exception is the name of a missing field, which comes from the body's type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotJson {
     what: String,
@@ -66,21 +67,21 @@ impl NotJson {
             .and_then(|rest| rest.split_once('`'))
             .map(|(field, _)| format!("missing field `{field}`"));
         let what = match error.classify() {
-            Category::Syntax => "a syntax error".to_owned(),
-            Category::Eof => "an unexpected end".to_owned(),
+            Category::Syntax => "syntax error".to_owned(),
+            Category::Eof => "unexpected end of input".to_owned(),
             Category::Data | Category::Io => {
-                missing.unwrap_or_else(|| "a value of the wrong type or shape".to_owned())
+                missing.unwrap_or_else(|| "value of the wrong type or shape".to_owned())
             }
         };
         Self { what, line: error.line(), column: error.column() }
     }
 
-    /// The line, from 1.
+    /// Returns the line of the error, starting at 1.
     pub fn line(&self) -> usize {
         self.line
     }
 
-    /// The column, from 1.
+    /// Returns the column of the error, starting at 1.
     pub fn column(&self) -> usize {
         self.column
     }
@@ -90,7 +91,7 @@ impl fmt::Display for NotJson {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "not the expected JSON: {} at line {} column {}",
+            "failed to deserialize JSON: {} at line {} column {}",
             self.what, self.line, self.column
         )
     }
@@ -98,7 +99,7 @@ impl fmt::Display for NotJson {
 
 impl Error for NotJson {}
 
-/// The payload's bytes. A null payload is an error.
+/// A decoder that returns the bytes of the payload. A null payload is an error.
 #[derive(Clone, Copy, Debug)]
 pub struct RawBytes;
 
@@ -110,7 +111,7 @@ impl Decode for RawBytes {
     }
 }
 
-/// The payload as it is. Cannot fail.
+/// A decoder that returns the payload unchanged. Never fails.
 #[derive(Clone, Copy, Debug)]
 pub struct Raw;
 
@@ -122,7 +123,7 @@ impl Decode for Raw {
     }
 }
 
-/// `None` for a null payload, `Some` of the decoded body otherwise.
+/// A decoder that decodes a null payload to `None`, and any other payload to `Some`.
 #[derive(Clone, Copy, Debug)]
 pub struct Tombstones<D>(pub(super) D);
 

@@ -1,11 +1,12 @@
-//! What does not decode.
+//! Errors of the decode layers.
 
 use std::error::Error;
 use std::fmt;
 
 use crate::{BoxError, Coordinates, Record};
 
-/// A record's payload does not make a body. Says which record and why, and never shows the payload.
+/// A record's payload could not be decoded. Names the record and the reason, and never contains the
+/// payload.
 #[derive(Debug)]
 pub struct DecodeError {
     coordinates: Coordinates,
@@ -19,12 +20,13 @@ impl DecodeError {
         Self { coordinates, is_null, source }
     }
 
-    /// Which record.
+    /// Returns the coordinates of the record.
     pub fn coordinates(&self) -> &Coordinates {
         &self.coordinates
     }
 
-    /// Whether the payload is null, a tombstone. `or_tombstone()` makes such a body `None`.
+    /// Returns whether the payload is null, i.e. a tombstone. `or_tombstone()` decodes such a
+    /// payload to `None`.
     pub fn is_null_payload(&self) -> bool {
         self.is_null
     }
@@ -48,7 +50,7 @@ pub(super) struct NullPayload;
 
 impl fmt::Display for NullPayload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the payload is null (a tombstone); `or_tombstone()` lets it through as `None`")
+        f.write_str("the payload is null (a tombstone); `or_tombstone()` decodes it to `None`")
     }
 }
 

@@ -1,4 +1,4 @@
-//! The response future.
+//! The response future of [`DecodeService`](super::DecodeService).
 
 use std::future::Future;
 use std::pin::Pin;
@@ -22,9 +22,9 @@ pin_project! {
     #[project = StateProj]
     #[derive(Debug)]
     enum State<F> {
-        // The body was decoded; the inner service works.
+        // The body was decoded; the inner service is running.
         Inner { #[pin] future: F },
-        // It was not; the error until it is handed out.
+        // Decoding failed; contains the error until it is returned.
         Refused { error: Option<DecodeError> },
     }
 }
@@ -50,7 +50,7 @@ where
         match self.project().state.project() {
             StateProj::Inner { future } => Poll::Ready(ready!(future.poll(cx)).map_err(Into::into)),
             StateProj::Refused { error } => {
-                Poll::Ready(Err(error.take().expect("polled after it was ready").into()))
+                Poll::Ready(Err(error.take().expect("polled after completion").into()))
             }
         }
     }

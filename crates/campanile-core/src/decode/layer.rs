@@ -1,4 +1,4 @@
-//! The layer.
+//! [`DecodeLayer`] and its constructors.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -11,7 +11,7 @@ use crate::{BoxError, Record};
 
 /// Turns a [`Record`] (or a [`Request`](crate::Request)) into a request with a decoded body.
 ///
-/// The input is inferred from the place in the stack.
+/// The input type is inferred from the position in the stack.
 ///
 /// ```
 /// use campanile_core::{BoxError, DecodeLayer, Record, Request};
@@ -23,7 +23,7 @@ use crate::{BoxError, Record};
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), BoxError> {
 /// let mut service = ServiceBuilder::new()
-///     // `{"cents":100}` becomes a `Payment`; what does not decode ends here
+///     // `{"cents":100}` becomes a `Payment`; invalid records fail here
 ///     .layer(DecodeLayer::json())
 ///     .service_fn(async |r: Request<Payment>| Ok::<_, BoxError>(r.body().cents));
 ///
@@ -38,23 +38,23 @@ pub struct DecodeLayer<D, In = Record> {
 }
 
 impl<In> DecodeLayer<(), In> {
-    /// JSON by serde; a null payload is an error.
+    /// Decodes JSON with serde. A null payload is an error.
     pub fn json<T: DeserializeOwned>() -> DecodeLayer<Json<T>, In> {
         DecodeLayer::new(Json::new())
     }
 
-    /// The payload's bytes; a null payload is an error.
+    /// Uses the bytes of the payload as the body. A null payload is an error.
     pub fn bytes() -> DecodeLayer<RawBytes, In> {
         DecodeLayer::new(RawBytes)
     }
 
-    /// The payload as it is, with `None` for null; cannot fail. For a stack whose decoder stands
+    /// Uses the payload as the body, with `None` for null. Never fails. For stacks with a decoder
     /// inside the idempotency layer.
     pub fn raw() -> DecodeLayer<Raw, In> {
         DecodeLayer::new(Raw)
     }
 
-    /// A closure over the record.
+    /// Decodes with a closure over the record.
     pub fn with<F, T, E>(decoder: F) -> DecodeLayer<F, In>
     where
         F: Fn(&Record) -> Result<T, E>,
@@ -63,7 +63,8 @@ impl<In> DecodeLayer<(), In> {
         DecodeLayer::new(decoder)
     }
 
-    /// A closure over the record that may wait, for its schema say; see [`AsyncDecodeLayer`].
+    /// Decodes with an asynchronous closure over the record, which may wait for a schema, for
+    /// example. See [`AsyncDecodeLayer`].
     pub fn with_async<F, Fut, T, E>(decoder: F) -> AsyncDecodeLayer<F, In>
     where
         F: Fn(Record) -> Fut,
@@ -75,12 +76,12 @@ impl<In> DecodeLayer<(), In> {
 }
 
 impl<D: Decode, In> DecodeLayer<D, In> {
-    /// A decoder of one's own.
+    /// Decodes with a custom decoder.
     pub fn new(decoder: D) -> Self {
         Self { decoder, input: PhantomData }
     }
 
-    /// The body becomes an `Option`, `None` for a null payload.
+    /// Turns the body into an `Option` that is `None` for a null payload.
     pub fn or_tombstone(self) -> DecodeLayer<Tombstones<D>, In> {
         DecodeLayer::new(Tombstones(self.decoder))
     }

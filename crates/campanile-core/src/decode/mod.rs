@@ -1,8 +1,8 @@
-//! From a record's payload to a request's body.
+//! Middleware that decodes a record's payload into a request's body.
 //!
-//! [`DecodeLayer`] stands outside the idempotency layer by default: what does not decode never
-//! takes a lock, and the key can come from the body. [`AsyncDecodeLayer`] is the same for a decoder
-//! that has to wait.
+//! By default, [`DecodeLayer`] goes outside the idempotency layer: records that cannot be decoded
+//! never acquire a lock, and the key can come from the body. [`AsyncDecodeLayer`] does the same
+//! with an asynchronous decoder.
 
 mod asynchronous;
 mod decoders;
@@ -20,16 +20,16 @@ pub use self::future::ResponseFuture;
 pub use self::layer::DecodeLayer;
 pub use self::service::DecodeService;
 
-/// Makes a body of a record. Closures `Fn(&Record) -> Result<T, E>` are decoders.
+/// Decodes the body of a record. Implemented by closures `Fn(&Record) -> Result<T, E>`.
 pub trait Decode {
-    /// What it makes.
+    /// The type of the decoded body.
     type Body;
 
-    /// The body of this record.
+    /// Decodes the body of this record.
     ///
     /// # Errors
-    /// When the record has none; it becomes the source of a [`DecodeError`]. Its text should not
-    /// show the payload. No further attempt would mend it, unless it is marked by
+    /// If the record has no valid body. The error becomes the source of a [`DecodeError`]; its
+    /// message should not contain the payload. It is treated as permanent, unless it is marked with
     /// [`retry_after`](crate::error::retry_after).
     fn decode(&self, record: &Record) -> Result<Self::Body, BoxError>;
 }

@@ -1,4 +1,4 @@
-//! The service.
+//! The service that decodes a record before it calls the inner service.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -10,10 +10,11 @@ use tower_service::Service;
 use super::{Decode, DecodeError, ResponseFuture};
 use crate::{BoxError, BoxableError, IntoParts, Request};
 
-/// The source of the error of a decoder's panic.
+/// The error source that replaces the panic of a decoder.
 pub(super) const PANICKED: &str = "the decoder panicked";
 
-/// Decodes, then calls the inner service. Made by [`DecodeLayer`](super::DecodeLayer).
+/// Decodes the record, then calls the inner service. Created by
+/// [`DecodeLayer`](super::DecodeLayer).
 pub struct DecodeService<S, D, In> {
     inner: S,
     decoder: D,
@@ -26,8 +27,8 @@ impl<S, D, In> DecodeService<S, D, In> {
     }
 }
 
-// `In` is a parameter of the type and not of this impl alone: a service that takes records *and*
-// requests would leave `svc.ready()` ambiguous.
+// `In` is a parameter of the type and not only of this impl: a service that accepts both records
+// and requests would make `svc.ready()` ambiguous.
 impl<S, D, In> Service<In> for DecodeService<S, D, In>
 where
     In: IntoParts,
@@ -45,7 +46,7 @@ where
 
     fn call(&mut self, input: In) -> Self::Future {
         let parts = input.into_request_parts();
-        // A decoder that panics on one record must not be tried with it for ever.
+        // Turn a panic into an error, or the same record would make the decoder panic forever.
         let decoded = catch_unwind(AssertUnwindSafe(|| self.decoder.decode(&parts.record)));
         match decoded.unwrap_or_else(|_| Err(PANICKED.into())) {
             Ok(body) => ResponseFuture::inner(self.inner.call(Request::from_parts(parts, body))),

@@ -1,4 +1,4 @@
-//! An entry as bytes: a header of 44, big-endian, and the tail.
+//! The binary form of an entry: a big-endian header of 44 bytes, then the tail.
 //!
 //! ```text
 //! 0 version 0xC1 · 1 state (bits 0–2) | burial 8 | doomed 16 | released 32 · 2–3 attempt
@@ -6,8 +6,9 @@
 //! 8–15 token · 16–23 owner · 24–31 fingerprint · 32–35 created (s) · 36–43 at (µs) · 44… tail
 //! ```
 //!
-//! 44 bytes are what Redis embeds in one allocation. Scripts read and splice the same bytes, so
-//! both sides refuse the same values and no others: whatever passes here comes back as it was.
+//! 44 bytes are what Redis embeds in one allocation. Scripts read and splice the same bytes. Both
+//! sides therefore reject exactly the same values, and every value accepted here is written back
+//! unchanged.
 
 use std::error::Error;
 use std::fmt;
@@ -27,7 +28,7 @@ const RELEASED: u8 = 32;
 const UNKNOWN_FLAGS: u8 = 64 | 128;
 
 impl Entry {
-    /// The entry as a store keeps it.
+    /// Encodes the entry as stores keep it.
     pub fn to_bytes(&self) -> Bytes {
         let flag = |is_set, bit| if is_set { bit } else { 0 };
         let mut bytes = BytesMut::with_capacity(HEADER + self.tail.bytes.len());
@@ -52,13 +53,13 @@ impl Entry {
         bytes.freeze()
     }
 
-    /// The entry that is stored as these bytes; [`to_bytes`](Self::to_bytes) gives the same again.
+    /// Decodes an entry. [`to_bytes`](Self::to_bytes) returns the same bytes again.
     ///
     /// # Errors
     ///
-    /// [`Unreadable`] for what no version of Campanile that this one knows has written. A store
-    /// answers it with [`Corrupt`](crate::Reply::Corrupt) and leaves it as it is: it is never
-    /// "absent".
+    /// Returns [`Unreadable`] for bytes that no known version of Campanile has written. A store
+    /// replies [`Corrupt`](crate::Reply::Corrupt) and leaves the value unchanged; it never treats
+    /// the entry as absent.
     pub fn from_bytes(mut bytes: &[u8]) -> Result<Self, Unreadable> {
         if bytes.len() < HEADER {
             return Err(Unreadable::Short { length: bytes.len() });
@@ -117,22 +118,22 @@ impl State {
     }
 }
 
-/// Why a stored value is no entry. Nothing of what an entry would carry is told.
+/// The reason why a stored value is not an entry. It contains none of the entry's contents.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Unreadable {
-    /// It is too short for a header.
+    /// The value is shorter than a header.
     Short {
-        /// How many bytes it has.
+        /// The length of the value, in bytes.
         length: usize,
     },
-    /// It begins with another version's byte, or is something else altogether.
+    /// The first byte is that of another version, or the value is not an entry at all.
     Version(u8),
-    /// Its state is none that this version knows.
+    /// The state is unknown to this version.
     State(u8),
-    /// It has flags that this version does not know.
+    /// Some flags are unknown to this version.
     Flags(u8),
-    /// Its token is 2^53 or more.
+    /// The token is 2^53 or greater.
     Token,
 }
 
@@ -140,14 +141,14 @@ impl fmt::Display for Unreadable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Short { length } => {
-                write!(f, "unreadable entry: {length} bytes are too few, a header has {HEADER}")
+                write!(f, "unreadable entry: {length} bytes, shorter than the header of {HEADER}")
             }
             Self::Version(byte) => {
-                write!(f, "unreadable entry: it begins with {byte:#04x}, not {VERSION:#04x}")
+                write!(f, "unreadable entry: first byte is {byte:#04x}, expected {VERSION:#04x}")
             }
             Self::State(bits) => write!(f, "unreadable entry: unknown state {bits}"),
             Self::Flags(bits) => write!(f, "unreadable entry: unknown flags {bits:#04x}"),
-            Self::Token => write!(f, "unreadable entry: its token is not below 2^53"),
+            Self::Token => write!(f, "unreadable entry: the token is 2^53 or greater"),
         }
     }
 }

@@ -2,22 +2,25 @@
 
 use std::time::{Duration, SystemTime};
 
-/// Microseconds since 1970, for Redis has no finer clock. Nothing here overflows or panics: what is
-/// before 1970 is 1970, and what is too far away is as far as possible.
+/// Microseconds since 1970, which is the resolution of Redis's clock.
+///
+/// No operation overflows or panics: times before 1970 become 1970, and times that are too far in
+/// the future saturate.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Micros(pub(crate) u64);
 
 impl Micros {
     const PER_SECOND: u64 = 1_000_000;
 
-    /// About the year 20 238. Every platform's clock goes further, some not as far as `u64`.
+    /// About the year 20 238. The clock of every platform can represent it; some cannot represent
+    /// all of `u64`.
     const LATEST_SHOWN: u64 = 1 << 59;
 
     pub(crate) const fn from_seconds(seconds: u32) -> Self {
         Self(seconds as u64 * Self::PER_SECOND)
     }
 
-    /// As an entry's `created` has it; its four bytes last until 2106.
+    /// Returns whole seconds, as stored in an entry's `created`. Its four bytes last until 2106.
     pub(crate) const fn whole_seconds(self) -> u32 {
         let seconds = self.0 / Self::PER_SECOND;
         if seconds > u32::MAX as u64 { u32::MAX } else { seconds as u32 }
@@ -27,7 +30,7 @@ impl Micros {
         Self(self.0.saturating_add(whole(duration)))
     }
 
-    /// How long until `later`; zero if that has passed.
+    /// Returns the time until `later`, or zero if it has passed.
     pub(crate) fn until(self, later: Self) -> Duration {
         Duration::from_micros(later.0.saturating_sub(self.0))
     }

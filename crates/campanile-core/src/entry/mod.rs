@@ -1,4 +1,4 @@
-//! What a store keeps for a key.
+//! The entry that a store keeps for a key.
 
 mod bytes;
 mod micros;
@@ -15,23 +15,23 @@ pub use self::bytes::Unreadable;
 pub(crate) use self::micros::Micros;
 pub(crate) use self::tail::Tail;
 
-/// The state of an entry. Absent is no state: there is no entry then.
+/// The state of an entry. Absence is not a state: there is no entry then.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum State {
     /// A grant holds, or held, the lock.
     Processing,
-    /// The last attempt failed or was given up; the next may come at `retry_at`.
+    /// The last attempt failed or was released; the next one may start at `retry_at`.
     Retrying,
-    /// Done; later duplicates are answered from the entry.
+    /// Done. Later duplicates are answered from the entry.
     Completed,
-    /// Given up for good.
+    /// Given up. No further attempt is made.
     Failed,
 }
 
-/// What a store keeps for a key: changed by [`step`](crate::step()) alone, and stored as the bytes
-/// that [`to_bytes`](Self::to_bytes) gives.
+/// The entry that a store keeps for a key. Only [`step`](crate::step()) changes it, and it is
+/// stored as the bytes that [`to_bytes`](Self::to_bytes) returns.
 ///
-/// `Debug` shows neither the reply nor the error, only how long they are: both come from the user.
+/// `Debug` prints only the lengths of the reply and the error, because both come from the user.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Entry {
     pub(crate) state: State,
@@ -41,7 +41,7 @@ pub struct Entry {
     pub(crate) attempt: u16,
     pub(crate) interrupts: u8,
     pub(crate) burials: u8,
-    /// Means nothing yet; carried along, so that a later version may use it.
+    /// Unused. Carried along so that a later version may use it.
     pub(crate) spare: u8,
     pub(crate) token: FencingToken,
     pub(crate) owner: Option<Owner>,
@@ -53,7 +53,8 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// The entry that a first grant or an adopted completion begins with: nothing is counted yet.
+    /// Creates the entry for a first grant or for a completion without an entry. All counters are
+    /// zero.
     pub(crate) const fn new(state: State, now: Micros) -> Self {
         Self {
             state,
@@ -73,93 +74,96 @@ impl Entry {
         }
     }
 
-    /// Where the key stands.
+    /// Returns the state of the key.
     pub const fn state(&self) -> State {
         self.state
     }
 
-    /// How many attempts are counted; stops at [`MAX_ATTEMPTS`](crate::limits::MAX_ATTEMPTS).
+    /// Returns the number of counted attempts. Saturates at
+    /// [`MAX_ATTEMPTS`](crate::limits::MAX_ATTEMPTS).
     pub const fn attempt(&self) -> u16 {
         self.attempt
     }
 
-    /// How many attempts were handed back although the handler had begun.
+    /// Returns the number of attempts that were not counted although the handler had started.
     pub const fn interrupts(&self) -> u8 {
         self.interrupts
     }
 
-    /// How many burial locks were granted; stops at 255.
+    /// Returns the number of burial locks granted. Saturates at 255.
     pub const fn burials(&self) -> u8 {
         self.burials
     }
 
-    /// Whether the lock is one to publish the dead letter under, not to run the handler.
+    /// Returns whether the lock is a burial lock, under which the dead letter is published and the
+    /// handler must not run.
     pub const fn is_burial(&self) -> bool {
         self.burial
     }
 
-    /// Whether the next grant is a burial lock, whatever the attempts.
+    /// Returns whether the next grant is a burial lock, however many attempts are left.
     pub const fn is_doomed(&self) -> bool {
         self.doomed
     }
 
-    /// Whether the last grant was given up, not failed.
+    /// Returns whether the last grant was released, and not failed.
     pub const fn is_released(&self) -> bool {
         self.released
     }
 
-    /// The fencing token of the last grant.
+    /// Returns the fencing token of the last grant.
     pub const fn token(&self) -> FencingToken {
         self.token
     }
 
-    /// The nonce of the last grant; `None` once an operator reopened the entry.
+    /// Returns the nonce of the last grant, or `None` after an operator reopened the entry.
     pub const fn owner(&self) -> Option<Owner> {
         self.owner
     }
 
-    /// Which payload the key was used for, if that is compared.
+    /// Returns the fingerprint of the payload for which the key was used, if payloads are compared.
     pub const fn fingerprint(&self) -> Option<Fingerprint> {
         self.fingerprint
     }
 
-    /// When the entry came to be, in whole seconds.
+    /// Returns when the entry was created, in whole seconds.
     pub fn created(&self) -> SystemTime {
         Micros::from_seconds(self.created).to_system_time()
     }
 
-    /// When the lock ends (PROCESSING), the next attempt is due (RETRYING), or the key was settled
-    /// (COMPLETED, FAILED). A stored time past the year 20 000 is shown as that.
+    /// Returns when the lock expires (PROCESSING), when the next attempt is due (RETRYING), or when
+    /// the key was settled (COMPLETED, FAILED). Stored times after the year 20 000 saturate.
     pub fn at(&self) -> SystemTime {
         self.at.to_system_time()
     }
 
-    /// The reply that later duplicates are answered with, if one was kept.
+    /// Returns the reply to later duplicates, if one was kept.
     pub fn reply(&self) -> Option<&Bytes> {
         self.tail.reply()
     }
 
-    /// The text of the last error, if one was kept; what is not UTF-8 in it is replaced.
+    /// Returns the text of the last error, if one was kept. Invalid UTF-8 is replaced.
     pub fn error(&self) -> Option<Cow<'_, str>> {
         self.tail.error()
     }
 
-    /// As much of an error's text as an entry keeps: at most
-    /// [`MAX_ERROR_BYTES`](crate::limits::MAX_ERROR_BYTES), and no half character.
+    /// Returns the prefix of an error text that an entry keeps: at most
+    /// [`MAX_ERROR_BYTES`](crate::limits::MAX_ERROR_BYTES), cut at a character boundary.
     ///
-    /// [`step`](crate::step()) cuts with it; a store that does not run `step` does so before it sends.
+    /// [`step`](crate::step()) truncates with this function. A store that does not run `step` calls
+    /// it before it sends the text.
     pub fn kept_error(text: &str) -> &str {
         tail::kept_error(text)
     }
 
-    /// Whether this grant is the last that the entry saw. An expired lock that nobody took still
-    /// belongs to its grant.
+    /// Returns whether this grant is the last one of the entry. An expired lock that no other owner
+    /// has taken still belongs to its grant.
     pub(crate) fn is_of(&self, grant: Grant) -> bool {
         self.token == grant.token && self.owner == Some(grant.owner)
     }
 
-    /// Enters a state, as of now or later. What belonged to the one before ends with it: the burial
-    /// lock and the release; what the entry is doomed to stays.
+    /// Enters a state with this `at`. Clears the burial and release flags, which belong to the
+    /// previous state, and keeps `doomed`.
     pub(crate) fn enter(&mut self, state: State, at: Micros) {
         self.state = state;
         self.at = at;

@@ -1,4 +1,4 @@
-//! What follows an entry's header.
+//! The variable part of an entry, after the header.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -7,10 +7,10 @@ use ::bytes::Bytes;
 
 use crate::limits::MAX_ERROR_BYTES;
 
-/// The reply to replay, or the last error, as bytes with their kind.
+/// The reply to duplicates, or the last error, as bytes with a kind.
 ///
-/// A kind that this version does not know is carried along like any other, for the scripts of a
-/// store move a tail without looking into it; it reads as neither.
+/// A tail of unknown kind is carried along unchanged, because the scripts of a store move a tail
+/// without inspecting it. It is neither a reply nor an error.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Tail {
     pub(crate) kind: u8,
@@ -23,7 +23,7 @@ impl Tail {
 
     pub(crate) const NONE: Self = Self { kind: 0, bytes: Bytes::new() };
 
-    /// An empty reply is a reply; no reply is none.
+    /// Creates the tail for a reply. An empty reply is a reply; `None` is no tail.
     pub(crate) fn of_reply(reply: Option<&Bytes>) -> Self {
         match reply {
             Some(reply) => Self { kind: Self::REPLY, bytes: reply.clone() },
@@ -31,7 +31,7 @@ impl Tail {
         }
     }
 
-    /// An empty text says nothing, so the error before it stays.
+    /// Stores an error text. An empty text keeps the previous error.
     pub(crate) fn note_error(&mut self, text: &str) {
         if !text.is_empty() {
             *self = Self {
@@ -41,7 +41,8 @@ impl Tail {
         }
     }
 
-    /// For an entry that is reopened: its next duplicate must not find the reply of the run before.
+    /// Drops a reply and keeps an error. For an entry that is reopened: its next duplicate must not
+    /// get the reply of the previous run.
     pub(crate) fn keep_error_only(&mut self) {
         if self.kind != Self::ERROR {
             *self = Self::NONE;

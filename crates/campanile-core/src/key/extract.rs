@@ -1,23 +1,23 @@
-//! The trait, and the combinators over it.
+//! The extractor trait and its combinators.
 
 use bytes::{BufMut, BytesMut};
 
 use crate::{BoxError, Fingerprint, FingerprintHasher, IdempotencyKey, IntoKey};
 
-/// Finds the idempotency key of a request. Closures `Fn(&R) -> impl IntoKey` are extractors.
+/// Extracts the idempotency key of a request. Implemented by closures `Fn(&R) -> impl IntoKey`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not find the idempotency key of a `{R}`",
     note = "an extractor reads the request that reaches the idempotency layer: a key from the body \
             needs a `DecodeLayer` outside of it, for the same body type"
 )]
 pub trait KeyExtractor<R> {
-    /// The key; `None` if the request has none.
+    /// Returns the key, or `None` if the request has none.
     ///
     /// # Errors
-    /// When there is something that is no key. The record takes no lock and counts no attempt.
+    /// If the request contains an invalid key. The record acquires no lock and counts no attempt.
     fn extract(&self, request: &R) -> Result<Option<IdempotencyKey>, BoxError>;
 
-    /// The fingerprint of the payload; `None`, the default, compares nothing.
+    /// Returns the fingerprint of the payload. The default, `None`, disables the comparison.
     fn fingerprint(&self, request: &R) -> Option<Fingerprint> {
         let _ = request;
         None
@@ -35,26 +35,29 @@ where
     }
 }
 
-/// An extractor with combinators. Made by the functions of [`key`](crate::key).
+/// An extractor with combinators. Created by the functions of [`key`](crate::key).
 ///
-/// They are inherent methods, because as trait methods they would leave the request's type open.
+/// The combinators are inherent methods, because as trait methods they would leave the request type
+/// ambiguous.
 #[derive(Clone, Copy, Debug)]
 pub struct Key<E>(pub(super) E);
 
 impl<E> Key<E> {
-    /// This one's key or, if it is missing, the other's.
+    /// Falls back to another extractor if the key is missing.
     pub fn or<F>(self, other: F) -> Key<Or<E, F>> {
         Key(Or(self.0, other))
     }
 
-    /// Both keys as one; missing if either is. Each part is preceded by its length, so that no two
-    /// pairs make one key.
+    /// Combines both keys into one, which is missing if either is. Each part is preceded by its
+    /// length, so that no two pairs produce the same key.
     pub fn and<F>(self, other: F) -> Key<And<E, F>> {
         Key(And(self.0, other))
     }
 
-    /// Also takes a fingerprint of what `parts` feeds to the hasher: the same key with other parts
-    /// is then a mismatch. Leave out what differs between honest deliveries (timestamps).
+    /// Adds a fingerprint of everything that `parts` feeds to the hasher: the same key with
+    /// different parts is then a mismatch.
+    ///
+    /// Leave out fields that differ between legitimate deliveries, such as timestamps.
     pub fn fingerprint_by<R, F>(self, parts: F) -> Key<Fingerprinted<E, F>>
     where
         F: Fn(&R, &mut FingerprintHasher),
@@ -73,7 +76,7 @@ impl<R, E: KeyExtractor<R>> KeyExtractor<R> for Key<E> {
     }
 }
 
-/// See [`Key::or`].
+/// The extractor returned by [`Key::or`].
 #[derive(Clone, Copy, Debug)]
 pub struct Or<E, F>(E, F);
 
@@ -85,7 +88,7 @@ impl<R, E: KeyExtractor<R>, F: KeyExtractor<R>> KeyExtractor<R> for Or<E, F> {
         }
     }
 
-    /// That of the one whose key it is.
+    /// Returns the fingerprint of the extractor that finds the key.
     fn fingerprint(&self, request: &R) -> Option<Fingerprint> {
         let (one, other) = (self.0.fingerprint(request), self.1.fingerprint(request));
         if one == other {
@@ -98,7 +101,7 @@ impl<R, E: KeyExtractor<R>, F: KeyExtractor<R>> KeyExtractor<R> for Or<E, F> {
     }
 }
 
-/// See [`Key::and`].
+/// The extractor returned by [`Key::and`].
 #[derive(Clone, Copy, Debug)]
 pub struct And<E, F>(E, F);
 
@@ -109,14 +112,15 @@ impl<R, E: KeyExtractor<R>, F: KeyExtractor<R>> KeyExtractor<R> for And<E, F> {
         };
         let mut both = BytesMut::with_capacity(8 + one.as_bytes().len() + other.as_bytes().len());
         for part in [one.as_bytes(), other.as_bytes()] {
-            let length = u32::try_from(part.len()).map_err(|_| "a key's part of 4 GiB or more")?;
+            let length =
+                u32::try_from(part.len()).map_err(|_| "a part of the key is 4 GiB or larger")?;
             both.put_u32(length);
             both.put_slice(part);
         }
         Ok(IdempotencyKey::new(both.freeze()))
     }
 
-    /// Of both, if both have one.
+    /// Combines both fingerprints, if both extractors have one.
     fn fingerprint(&self, request: &R) -> Option<Fingerprint> {
         match (self.0.fingerprint(request), self.1.fingerprint(request)) {
             (Some(one), Some(other)) => {
@@ -130,7 +134,7 @@ impl<R, E: KeyExtractor<R>, F: KeyExtractor<R>> KeyExtractor<R> for And<E, F> {
     }
 }
 
-/// See [`Key::fingerprint_by`].
+/// The extractor returned by [`Key::fingerprint_by`].
 #[derive(Clone, Copy, Debug)]
 pub struct Fingerprinted<E, F> {
     key: E,

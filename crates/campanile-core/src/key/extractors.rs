@@ -1,4 +1,4 @@
-//! Where keys are found.
+//! The provided key extractors.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -6,13 +6,13 @@ use std::fmt;
 use super::extract::Key;
 use crate::{BoxError, IdempotencyKey, IntoKey, KeyExtractor, Record, Request};
 
-/// The value of the *last* header of this name, as Kafka's own clients read it. Missing if there is
-/// none, or it is null or empty.
+/// Uses the value of the *last* header with this name, as Kafka's own clients do. The key is
+/// missing if there is no such header, or if its value is null or empty.
 pub fn header(name: impl Into<Box<str>>) -> Key<Header> {
     Key(Header(name.into()))
 }
 
-/// See [`header`].
+/// The extractor returned by [`header`].
 #[derive(Clone, Debug)]
 pub struct Header(Box<str>);
 
@@ -22,7 +22,7 @@ impl Header {
     }
 }
 
-/// A field of the body, borrowed: `key::field(|p: &Payment| &p.id)`.
+/// Uses a borrowed field of the body: `key::field(|p: &Payment| &p.id)`.
 pub fn field<B, F, T>(field: F) -> Key<Field<F>>
 where
     F: Fn(&B) -> &T,
@@ -31,7 +31,7 @@ where
     Key(Field(field))
 }
 
-/// See [`field`].
+/// The extractor returned by [`field`].
 #[derive(Clone, Copy)]
 pub struct Field<F>(F);
 
@@ -51,7 +51,8 @@ where
     }
 }
 
-/// What a closure makes of the body; it must be owned. For a borrowed field there is [`field()`].
+/// Uses the result of a closure over the body. The result must be owned; for a borrowed field, use
+/// [`field()`].
 pub fn body<B, F, K>(key: F) -> Key<Body<F>>
 where
     F: Fn(&B) -> K,
@@ -60,7 +61,7 @@ where
     Key(Body(key))
 }
 
-/// See [`body`].
+/// The extractor returned by [`body`].
 #[derive(Clone, Copy)]
 pub struct Body<F>(F);
 
@@ -80,7 +81,8 @@ where
     }
 }
 
-/// What a closure makes of the whole request, with combinators.
+/// Uses the result of a closure over the whole request. Unlike a bare closure, the returned
+/// extractor has combinators.
 pub fn from_fn<R, F, K>(key: F) -> Key<F>
 where
     F: Fn(&R) -> K,
@@ -89,31 +91,33 @@ where
     Key(key)
 }
 
-/// Topic, partition and offset: `topic/partition@offset`, of the record's
+/// Uses the topic, partition and offset, as `topic/partition@offset`, of the record's
 /// [origin](Record::origin), so that a copy in a retry topic keeps its key.
 ///
-/// It tells one *record* from another, not one event from another: a producer's retry of its own
-/// making gets another offset and is processed again. And it does not tell a topic from its
-/// successor of the same name: when a topic is deleted and created anew, its first records look
-/// like the old ones until their entries' retention is over. Use another namespace then.
+/// These keys distinguish *records*, not events: if a producer sends an event twice, the second
+/// record has another offset and is processed again.
+///
+/// They do not distinguish a topic from a later topic with the same name. After a topic is deleted
+/// and recreated, its first records have the keys of the old ones until the retention of the old
+/// entries ends. Use another namespace in that case.
 pub fn coordinates() -> Key<AtCoordinates> {
     Key(AtCoordinates)
 }
 
-/// See [`coordinates`].
+/// The extractor returned by [`coordinates`].
 #[derive(Clone, Copy, Debug)]
 pub struct AtCoordinates;
 
-/// The Kafka record's key. **Only the first record of each key counts: every later one is answered
-/// as a duplicate**, also when it is another event of the same aggregate.
+/// Uses the key of the Kafka record. **Only the first record of each key counts: every later one is
+/// answered as a duplicate**, even if it is a different event of the same aggregate.
 ///
-/// Kafka's record key is what orders and compacts records: an account, a customer. It identifies an
-/// event only in topics that have one record for each key.
+/// Kafka's record key orders and compacts records: it is an account or a customer. It identifies an
+/// event only in topics with one record per key.
 pub fn record_key_only_first_record_counts() -> Key<RecordKey> {
     Key(RecordKey(()))
 }
 
-/// See [`record_key_only_first_record_counts`].
+/// The extractor returned by [`record_key_only_first_record_counts`].
 #[derive(Clone, Copy, Debug)]
 pub struct RecordKey(());
 

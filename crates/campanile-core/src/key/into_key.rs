@@ -1,22 +1,22 @@
-//! What a closure may return as a key.
+//! Conversion of a closure's return value into a key.
 
 use bytes::Bytes;
 
 use crate::{BoxError, IdempotencyKey};
 
-/// Becomes an idempotency key: strings and bytes as they are, integers in decimal.
+/// Converts into an idempotency key: strings and bytes are used unchanged, integers in decimal.
 ///
-/// Empty is missing, and so is `None`. `Err` is an invalid key.
+/// Empty values and `None` are missing keys. `Err` is an invalid key.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be an idempotency key",
     note = "return a `String`, `Bytes`, `Vec<u8>`, an integer, or an `Option` or `Result` of one; \
             for a borrowed field use `key::field`"
 )]
 pub trait IntoKey {
-    /// The key; `None` if it is missing.
+    /// Returns the key, or `None` if it is missing.
     ///
     /// # Errors
-    /// When there is something that is no key.
+    /// If the value is not a valid key.
     fn into_key(self) -> Result<Option<IdempotencyKey>, BoxError>;
 }
 

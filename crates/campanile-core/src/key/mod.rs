@@ -1,7 +1,7 @@
-//! The idempotency key: what it is, and how to find it in a request.
+//! The idempotency key, and extractors that find it in a request.
 //!
-//! Two deliveries are one event exactly if their keys are equal, so take what the *producer* gave
-//! the event: an identifier in a header or in the body.
+//! Two deliveries are the same event if and only if their keys are equal. Use what the *producer*
+//! assigned to the event: an identifier in a header or in the body.
 //!
 //! ```
 //! use campanile_core::{KeyExtractor, Record, Request, key};
@@ -32,21 +32,21 @@ pub use self::extractors::{
 };
 pub use self::into_key::IntoKey;
 
-/// The identity of an event: any bytes but none.
+/// The identity of an event: any non-empty sequence of bytes.
 ///
-/// Two deliveries with equal keys are one event. The bytes are never logged by Campanile;
-/// [`Display`](fmt::Display) escapes them, for the user's own messages.
+/// Two deliveries with equal keys are the same event. Campanile never logs the bytes;
+/// [`Display`](fmt::Display) escapes them, for the application's own messages.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct IdempotencyKey(Bytes);
 
 impl IdempotencyKey {
-    /// The key of these bytes, or `None` if there are none: an empty key is a missing one.
+    /// Creates a key, or returns `None` if there are no bytes: an empty key is a missing key.
     pub fn new(bytes: impl Into<Bytes>) -> Option<Self> {
         let bytes = bytes.into();
         (!bytes.is_empty()).then_some(Self(bytes))
     }
 
-    /// The bytes.
+    /// Returns the bytes of the key.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
@@ -65,7 +65,8 @@ impl fmt::Display for IdempotencyKey {
 }
 
 impl fmt::Debug for IdempotencyKey {
-    /// The length only: keys tend to be personal, and `Debug` ends in logs.
+    /// Prints only the length, because keys often contain personal data and `Debug` output ends up
+    /// in logs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "IdempotencyKey({} bytes)", self.0.len())
     }

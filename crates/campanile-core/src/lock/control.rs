@@ -1,4 +1,4 @@
-//! The keeper's side of a lock.
+//! The lock keeper's handle to a lock.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -10,17 +10,17 @@ use crate::clock::Clock;
 use crate::wakers::Wakers;
 use crate::{Grant, IdempotencyKey, LockLost, LostCause};
 
-/// Changes the state of a [`Lock`]: renews it, declares it lost, marks its entry as completed.
+/// Changes the state of a [`Lock`]: renews it, declares it lost, or marks its entry as completed.
 ///
-/// The lock keeper makes it, and the idempotency layer hands it to a store that completes entries
-/// together with the handler's effect. A request carries the [`Lock`] alone, and no way leads from that
-/// to here.
+/// Created by the lock keeper. The idempotency layer passes it to a store that completes entries
+/// together with the handler's effect. A request carries only the [`Lock`], from which a
+/// `LockControl` cannot be obtained.
 #[doc(hidden)]
 #[derive(Clone)]
 pub struct LockControl(Lock);
 
 impl LockControl {
-    /// A lock that was granted until this deadline, by this clock.
+    /// Creates a lock that is granted until this deadline, by this clock.
     pub fn new(
         key: IdempotencyKey,
         grant: Grant,
@@ -40,17 +40,18 @@ impl LockControl {
         })))
     }
 
-    /// The lock, as its handler sees it.
+    /// Returns the lock as the handler sees it.
     pub fn lock(&self) -> &Lock {
         &self.0
     }
 
-    /// A renewal was confirmed. The deadline never moves back, and a lost lock stays lost.
+    /// Moves the deadline after a confirmed renewal. The deadline never moves back, and a lost lock
+    /// stays lost.
     pub fn renewed(&self, deadline: Duration) {
         self.inner().deadline.fetch_max(nanos(deadline), Ordering::AcqRel);
     }
 
-    /// Declares the lock lost and wakes those who wait for that. The first cause counts.
+    /// Declares the lock lost and wakes its waiters. Only the first cause is kept.
     pub fn lose(&self, cause: LostCause) {
         self.0.lose(cause);
     }
@@ -60,8 +61,8 @@ impl LockControl {
         self.0.loss()
     }
 
-    /// Returns why the lock is lost. Unlike [`loss`](Self::loss) it wakes nobody, so it can be called
-    /// while a mutex is held.
+    /// Returns why the lock is lost. Unlike [`loss`](Self::loss), this method wakes no task, so it
+    /// can be called while a mutex is held.
     pub fn cause(&self) -> Option<LostCause> {
         let expired = || {
             let now = self.inner().clock.now();
@@ -70,13 +71,13 @@ impl LockControl {
         decode(self.inner().loss.load(Ordering::Acquire)).or_else(expired)
     }
 
-    /// When the lock is lost without a further renewal, by the keeper's clock.
+    /// Returns when the lock is lost without a further renewal, by the keeper's clock.
     pub fn deadline(&self) -> Duration {
         self.0.deadline()
     }
 
-    /// The entry was completed by this grant, together with the handler's effect, so the keeper need
-    /// not complete it.
+    /// Records that this grant completed the entry together with the handler's effect, so that the
+    /// keeper does not complete it again.
     pub fn complete(&self, completion: Completion) {
         // A grant completes its entry once.
         let _ = self.inner().completion.set(Box::new(completion));

@@ -9,10 +9,11 @@ use super::Lock;
 use crate::LockLost;
 use crate::wakers::{Wakers, Watch, Watcher};
 
-/// Resolves when the lock is lost; stays pending if it never is. Returned by [`Lock::lost`].
+/// A future that resolves when the lock is lost, and stays pending if it never is. Returned by
+/// [`Lock::lost`].
 ///
 /// # Cancellation
-/// Dropping it has no effect on the lock or on its clones.
+/// Dropping the future has no effect on the lock, or on clones of the future.
 #[derive(Clone)]
 pub struct Lost(Watcher<Lock>);
 

@@ -1,4 +1,4 @@
-//! The handle of a held lock.
+//! The handle to a held lock.
 
 mod control;
 mod lost;
@@ -19,9 +19,9 @@ pub use self::lost::Lost;
 
 /// The lock under which a request is processed, as its handler sees it. Cheap to clone.
 ///
-/// A lock is no mutual exclusion in an asynchronous network: a pause between [`check`](Self::check)
-/// and the effect can outlast it. What closes that gap is a receiver that compares the
-/// [`token`](Self::token), or that deduplicates by the [`key`](Self::key).
+/// A lock does not guarantee mutual exclusion in an asynchronous network: a pause between
+/// [`check`](Self::check) and the effect can outlast it. Only a receiver that compares the
+/// [`token`](Self::token), or that deduplicates by the [`key`](Self::key), closes that gap.
 #[derive(Clone)]
 pub struct Lock(Arc<Inner>);
 
@@ -30,45 +30,46 @@ struct Inner {
     grant: Grant,
     attempt: u32,
     clock: Clock,
-    /// Nanoseconds of `clock`.
+    /// In nanoseconds of `clock`.
     deadline: AtomicU64,
-    /// Zero while it is held, else the code of a [`LostCause`].
+    /// Zero while the lock is held, else the code of a [`LostCause`].
     loss: AtomicU8,
     wakers: Wakers,
-    /// Boxed, because there is mostly none.
+    /// Boxed, because it is rarely set.
     completion: OnceLock<Box<Completion>>,
 }
 
-/// How an entry was completed together with the handler's effect, and not by the keeper.
+/// How an entry was completed together with the handler's effect, without the keeper.
 #[doc(hidden)]
 #[derive(Clone, Debug)]
 pub struct Completion {
-    /// What later duplicates are answered with.
+    /// The reply to later duplicates.
     pub reply: Option<Bytes>,
-    /// By the store's clock.
+    /// When the entry was completed, by the store's clock.
     pub at: SystemTime,
 }
 
 impl Lock {
-    /// Whose lock it is.
+    /// Returns the key of the lock.
     pub fn key(&self) -> &IdempotencyKey {
         &self.0.key
     }
 
-    /// The fencing token: rises with each grant of this key.
+    /// Returns the fencing token, which increases with each grant of this key.
     pub fn token(&self) -> FencingToken {
         self.0.grant.token
     }
 
-    /// Which attempt this is; the first is 1.
+    /// Returns the number of this attempt, starting at 1.
     pub fn attempt(&self) -> u32 {
         self.0.attempt
     }
 
-    /// How long the lock still holds if no further renewal is confirmed; zero once it is lost.
+    /// Returns how long the lock holds without a further confirmed renewal, or zero once it is
+    /// lost.
     ///
-    /// It is taken from the instant *before* the last confirmed command was sent, less a margin, so
-    /// that it ends before the store's own.
+    /// The deadline is computed from the instant *before* the last confirmed command was sent,
+    /// minus a margin, so that the lock expires here before it expires in the store.
     pub fn remaining(&self) -> Duration {
         match self.loss() {
             Some(_) => Duration::ZERO,
@@ -76,27 +77,31 @@ impl Lock {
         }
     }
 
-    /// Whether the lock is still ours: for the line before a side effect.
+    /// Checks that the lock is still held. Call this right before a side effect.
     ///
     /// # Errors
-    /// [`LockLost`], for ever after; also once the attempt has ended that it was granted for.
+    /// Returns [`LockLost`] once the lock is lost, also after the end of the attempt for which it
+    /// was granted. A lost lock never becomes valid again.
     pub fn check(&self) -> Result<(), LockLost> {
         self.loss().map_or(Ok(()), Err)
     }
 
-    /// Resolves when the lock is lost: for `select!` in a long handler.
+    /// Returns a future that resolves when the lock is lost, for `select!` in a long-running
+    /// handler.
     pub fn lost(&self) -> Lost {
         Lost::new(self.clone())
     }
 
-    /// What the entry is compared with: for commands on it that do not come from the keeper.
+    /// Returns the grant with which the entry is compared, for commands from outside the keeper.
     #[doc(hidden)]
     pub fn grant(&self) -> Grant {
         self.0.grant
     }
 
-    /// Returns how the lock was lost, and wakes those who wait for that. Looks at the deadline itself,
-    /// so that it holds although nothing has noticed the end yet.
+    /// Returns how the lock was lost, and wakes the waiters if it has just expired.
+    ///
+    /// Compares the deadline with the clock itself, because the keeper may not have noticed the
+    /// expiration yet.
     fn loss(&self) -> Option<LockLost> {
         if self.0.loss.load(Ordering::Acquire) == HELD && self.0.clock.now() >= self.deadline() {
             self.lose(LostCause::Expired);
@@ -178,7 +183,7 @@ mod tests {
         assert_eq!(lock.remaining(), Duration::from_secs(10));
         clock.store(10, Ordering::Relaxed);
         assert_eq!(lock.check().unwrap_err().cause, LostCause::Expired);
-        // A confirmation that comes too late does not bring it back.
+        // A late confirmation does not restore the lock.
         control.renewed(Duration::from_secs(20));
         assert!(lock.check().is_err());
         assert_eq!(lock.remaining(), Duration::ZERO);

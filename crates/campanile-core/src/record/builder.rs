@@ -1,4 +1,4 @@
-//! How a record is made, by a driver or in a test.
+//! The builder of records, for drivers and tests.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
@@ -10,7 +10,7 @@ use crate::wakers::Wakers;
 use super::turn::Progress;
 use super::{Coordinates, Headers, Inner, Record, Timestamp};
 
-/// Builds a [`Record`]: without a payload it is a tombstone.
+/// Builds a [`Record`]. Without a payload, the record is a tombstone.
 #[derive(Debug)]
 pub struct RecordBuilder {
     coordinates: Coordinates,
@@ -33,43 +33,43 @@ impl RecordBuilder {
         }
     }
 
-    /// Where the record stood first, if this is a copy of it; see [`Record::origin`].
+    /// Sets the coordinates of the original record, if this one is a copy; see [`Record::origin`].
     pub fn origin(mut self, origin: Coordinates) -> Self {
         self.origin = Some(origin);
         self
     }
 
-    /// Kafka's record key.
+    /// Sets Kafka's record key.
     pub fn key(mut self, key: impl Into<Bytes>) -> Self {
         self.key = Some(key.into());
         self
     }
 
-    /// The payload; without one the record is a tombstone.
+    /// Sets the payload. Without one, the record is a tombstone.
     pub fn payload(mut self, payload: impl Into<Bytes>) -> Self {
         self.payload = Some(payload.into());
         self
     }
 
-    /// When it was made or appended.
+    /// Sets the time at which the record was created or appended.
     pub fn timestamp(mut self, timestamp: Timestamp) -> Self {
         self.timestamp = Some(timestamp);
         self
     }
 
-    /// Adds a header after those there are.
+    /// Appends a header.
     pub fn header(mut self, name: impl Into<Box<str>>, value: impl Into<Bytes>) -> Self {
         self.headers.push(name.into(), Some(value.into()));
         self
     }
 
-    /// Adds a header whose value is null.
+    /// Appends a header with a null value.
     pub fn null_header(mut self, name: impl Into<Box<str>>) -> Self {
         self.headers.push(name.into(), None);
         self
     }
 
-    /// The record.
+    /// Builds the record.
     pub fn build(self) -> Record {
         let Self { coordinates, origin, timestamp, key, payload, headers } = self;
         Record(Arc::new(Inner {

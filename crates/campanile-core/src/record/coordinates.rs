@@ -1,4 +1,4 @@
-//! Where a record stands.
+//! The position of a record in Kafka.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,9 +6,9 @@ use std::sync::Arc;
 /// Topic, partition and offset. Displays as `topic/partition@offset`.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Coordinates {
-    /// The topic's name.
+    /// The name of the topic.
     pub topic: Arc<str>,
-    /// The partition's number.
+    /// The number of the partition.
     pub partition: i32,
     /// The offset in the partition.
     pub offset: i64,

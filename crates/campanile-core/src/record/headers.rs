@@ -1,28 +1,28 @@
-//! A record's headers.
+//! The headers of a record.
 
 use std::fmt;
 
 use bytes::Bytes;
 
-/// Headers in their order; names may repeat and values may be null.
+/// An ordered list of headers. Names may repeat, and values may be null.
 ///
-/// `Debug` prints the names and the values' lengths.
+/// `Debug` prints the names and the lengths of the values.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Headers(Vec<(Box<str>, Option<Bytes>)>);
 
 impl Headers {
-    /// All, in the record's order.
+    /// Returns an iterator over all headers, in the record's order.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = (&str, Option<&Bytes>)> {
         self.0.iter().map(|(name, value)| (&**name, value.as_ref()))
     }
 
-    /// The last of this name, as Kafka's own clients read it: `None` if there is none, `Some(None)`
-    /// if its value is null.
+    /// Returns the value of the last header with this name, as Kafka's own clients do: `None` if
+    /// there is no such header, `Some(None)` if its value is null.
     pub fn last(&self, name: &str) -> Option<Option<&Bytes>> {
         self.iter().rfind(|(n, _)| *n == name).map(|(_, value)| value)
     }
 
-    /// All of this name, in the record's order.
+    /// Returns an iterator over the values of all headers with this name, in the record's order.
     pub fn all<'a>(
         &'a self,
         name: &'a str,
@@ -30,12 +30,12 @@ impl Headers {
         self.iter().filter(move |(n, _)| *n == name).map(|(_, value)| value)
     }
 
-    /// How many.
+    /// Returns the number of headers.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Returns `true` if there are no headers.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

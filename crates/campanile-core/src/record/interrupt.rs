@@ -1,4 +1,5 @@
-//! How the layer learns that the driver drops a record's future, and the driver that its lock is released.
+//! Signals between the driver, which drops a record's future, and the layer, which then releases the
+//! record's lock.
 
 use std::fmt;
 use std::future::Future;
@@ -10,11 +11,11 @@ use std::time::Duration;
 use super::{Record, Turn};
 use crate::wakers::{Wakers, Watch, Watcher};
 
-/// Shows the layer whether a record's future is dropped by a revoke or a shutdown. The lock is then
-/// released and the attempt is not counted.
+/// Shows the layer whether a record's future is dropped because of a revoke or a shutdown. The lock is
+/// then released and the attempt is not counted.
 ///
-/// The layer and the keeper hold a clone for as long as they have a command to send for the record, so that
-/// the driver can wait for it: see [`LetGo`]. Not part of the public contract.
+/// The layer and the keeper hold a clone until the store has answered their last command for the record,
+/// so that the driver can wait for the answer: see [`LetGo`]. Not part of the public contract.
 #[doc(hidden)]
 pub struct Interrupt(Record);
 
@@ -39,17 +40,17 @@ impl Interrupt {
         self.0.is_ahead().then(|| Turn::new(self.0.clone()))
     }
 
-    /// Signals the driver that the handler has succeeded and that the outcome is being recorded.
+    /// Notifies the driver that the handler has succeeded and that the outcome is being recorded.
     pub fn set_recording(&self) {
         self.0.0.progress.set_recording();
     }
 
-    /// Signals the driver that the record is a duplicate.
+    /// Notifies the driver that the record is a duplicate.
     pub fn set_duplicate(&self) {
         self.0.0.progress.set_duplicate();
     }
 
-    /// Sets the retention of the record's entry, rounded down to seconds.
+    /// Sets how long the record's entry is kept, rounded down to seconds.
     pub fn set_entry_kept(&self, time: Duration) {
         let seconds = u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
         self.0.0.entry_kept.store(seconds, Ordering::Relaxed);
@@ -82,8 +83,8 @@ impl fmt::Debug for Interrupt {
     }
 }
 
-/// Resolves when no [`Interrupt`] of the record is left: after its future was dropped, that is when the
-/// store has answered the release of its lock. Not part of the public contract.
+/// Resolves when no [`Interrupt`] of the record is left. After the record's future was dropped, this is
+/// when the store has answered the release of its lock. Not part of the public contract.
 #[doc(hidden)]
 pub struct LetGo(Watcher<Record>);
 

@@ -1,4 +1,4 @@
-//! What came from Kafka.
+//! Records from Kafka.
 
 mod builder;
 mod coordinates;
@@ -22,12 +22,13 @@ pub use self::turn::Turn;
 
 use crate::wakers::Wakers;
 
-/// One record of Kafka: owned, immutable, and cheap to clone (one reference count).
+/// A Kafka record: owned, immutable, and cheap to clone (one reference count).
 ///
-/// Of one that the driver has received, key, payload and header values share an allocation: who keeps
-/// one of them for long keeps the memory of all; `Bytes::copy_from_slice` lets go of the rest.
+/// The key, payload and header values of a record from the driver share one allocation, which is
+/// freed only when all of them are dropped. To keep one of them for a long time, copy it
+/// with `Bytes::copy_from_slice`.
 ///
-/// `Debug` prints the coordinates only.
+/// `Debug` prints only the coordinates.
 ///
 /// ```
 /// use campanile_core::Record;
@@ -44,7 +45,7 @@ pub struct Record(Arc<Inner>);
 
 struct Inner {
     coordinates: Coordinates,
-    /// `None` for one that is no copy.
+    /// `None` unless this record is a copy.
     origin: Option<Coordinates>,
     timestamp: Option<Timestamp>,
     key: Option<Bytes>,
@@ -52,111 +53,116 @@ struct Inner {
     headers: Headers,
     interrupted: AtomicBool,
     progress: Progress,
-    /// For how long its entry is kept, in seconds; 0 where nobody has said so.
+    /// How long the entry is kept, in seconds; 0 if no layer has set it.
     entry_kept: AtomicU32,
-    /// How many [`Interrupt`]s there are.
+    /// The number of [`Interrupt`]s.
     interrupts: AtomicUsize,
     wakers: Wakers,
 }
 
 impl Record {
-    /// Starts a record at these coordinates.
+    /// Creates a builder for a record at these coordinates.
     pub fn builder(topic: impl Into<Arc<str>>, partition: i32, offset: i64) -> RecordBuilder {
         RecordBuilder::new(Coordinates { topic: topic.into(), partition, offset })
     }
 
-    /// Topic, partition and offset.
+    /// Returns the topic, partition and offset.
     pub fn coordinates(&self) -> &Coordinates {
         &self.0.coordinates
     }
 
-    /// Where the record stood first: the same as [`coordinates`](Self::coordinates), but for a copy
-    /// that the driver has read from one of its own retry topics. It says which record it is; the
-    /// coordinates say where this copy stands.
+    /// Returns the coordinates of the original record.
+    ///
+    /// These are the same as [`coordinates`](Self::coordinates), except for a copy that the driver
+    /// has read from one of its own retry topics. The origin identifies the record; the coordinates
+    /// locate this copy.
     pub fn origin(&self) -> &Coordinates {
         self.0.origin.as_ref().unwrap_or(&self.0.coordinates)
     }
 
-    /// The topic's name.
+    /// Returns the name of the topic.
     pub fn topic(&self) -> &str {
         &self.0.coordinates.topic
     }
 
-    /// The partition's number.
+    /// Returns the number of the partition.
     pub fn partition(&self) -> i32 {
         self.0.coordinates.partition
     }
 
-    /// The offset in the partition.
+    /// Returns the offset in the partition.
     pub fn offset(&self) -> i64 {
         self.0.coordinates.offset
     }
 
-    /// When it was made or appended, if the broker says so.
+    /// Returns when the record was created or appended, if the broker provides it.
     pub fn timestamp(&self) -> Option<Timestamp> {
         self.0.timestamp
     }
 
-    /// The record's key: what Kafka partitions and compacts by. Seldom an idempotency key; see
-    /// [`key`](crate::key).
+    /// Returns the record's key, which Kafka uses for partitioning and compaction. It is rarely an
+    /// idempotency key; see [`key`](crate::key).
     pub fn key(&self) -> Option<&Bytes> {
         self.0.key.as_ref()
     }
 
-    /// The payload. `None` is a tombstone, `Some` of no bytes is not.
+    /// Returns the payload, or `None` for a tombstone. A record with an empty payload is not a
+    /// tombstone.
     pub fn payload(&self) -> Option<&Bytes> {
         self.0.payload.as_ref()
     }
 
-    /// The headers.
+    /// Returns the headers.
     pub fn headers(&self) -> &Headers {
         &self.0.headers
     }
 
-    /// About how many bytes it keeps in memory, for budgets: payload, key, headers, and itself.
+    /// Returns the approximate memory usage in bytes, for budgets: payload, key, headers, and the
+    /// record itself.
     pub fn size(&self) -> usize {
         let part = |bytes: &Option<Bytes>| bytes.as_ref().map_or(0, Bytes::len);
         size_of::<Inner>() + part(&self.0.key) + part(&self.0.payload) + self.0.headers.size()
     }
 
-    /// How the driver starts an attempt at this record, or starts it ahead of its turn.
+    /// Starts an attempt at this record, possibly ahead of its turn. Called by the driver.
     #[doc(hidden)]
     pub fn start(&self, ahead: bool) {
         self.0.interrupted.store(false, Ordering::Release);
         self.0.progress.start(ahead);
     }
 
-    /// Whether it was started ahead of its turn, which has not come.
+    /// Returns whether the record was started ahead of its turn and still waits for it.
     #[doc(hidden)]
     pub fn is_ahead(&self) -> bool {
         self.0.progress.is_ahead()
     }
 
-    /// Whether its handler has succeeded, and the store is about to record that.
+    /// Returns whether the handler has succeeded and the store is about to record the completion.
     #[doc(hidden)]
     pub fn is_recording(&self) -> bool {
         self.0.progress.is_recording()
     }
 
-    /// Whether a layer has answered it with an error, after which it may be called again.
+    /// Returns whether a layer has returned an error, after which the record may be processed
+    /// again.
     #[doc(hidden)]
     pub fn has_failed(&self) -> bool {
         self.0.progress.has_failed()
     }
 
-    /// How the layer says so.
+    /// Marks the record as failed. Called by the layer.
     #[doc(hidden)]
     pub fn set_failed(&self) {
         self.0.progress.set_failed();
     }
 
-    /// Whether it was answered as a duplicate, which needs no handler.
+    /// Returns whether the record was answered as a duplicate, without running the handler.
     #[doc(hidden)]
     pub fn is_duplicate(&self) -> bool {
         self.0.progress.is_duplicate()
     }
 
-    /// How the driver says that its turn has come.
+    /// Begins the record's turn. Called by the driver.
     #[doc(hidden)]
     pub fn begin_turn(&self) {
         if self.is_ahead() {
@@ -165,8 +171,8 @@ impl Record {
         }
     }
 
-    /// From now on, a drop of this record's future is an interruption and no failure. The driver
-    /// says so before a revoke or a shutdown lets go of it.
+    /// Marks any later drop of this record's future as an interruption and not a failure. The
+    /// driver calls this before it drops the future on a revoke or shutdown.
     #[doc(hidden)]
     pub fn set_interrupted(&self) {
         self.0.interrupted.store(true, Ordering::Release);
@@ -177,20 +183,21 @@ impl Record {
         self.0.interrupted.load(Ordering::Acquire)
     }
 
-    /// How the layer sees that.
+    /// Returns the handle through which the layer observes interruptions.
     #[doc(hidden)]
     pub fn interrupt(&self) -> Interrupt {
         Interrupt::new(self.clone())
     }
 
-    /// For how long the entry of its key is kept once it is COMPLETED, if a layer has said so.
+    /// Returns how long the key's entry is kept once it is COMPLETED, if a layer has set it.
     #[doc(hidden)]
     pub fn entry_kept(&self) -> Option<Duration> {
         let seconds = self.0.entry_kept.load(Ordering::Relaxed);
         (seconds > 0).then(|| Duration::from_secs(seconds.into()))
     }
 
-    /// How the driver waits, after it has dropped the record's future, until the lock is let go.
+    /// Returns a future that resolves when the record's lock is released. The driver awaits it
+    /// after it has dropped the record's future.
     #[doc(hidden)]
     pub fn let_go(&self) -> LetGo {
         LetGo::new(self.clone())
@@ -203,12 +210,12 @@ impl fmt::Debug for Record {
     }
 }
 
-/// A record's time, with who set it.
+/// The timestamp of a record, with its source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Timestamp {
-    /// The producer.
+    /// Set by the producer.
     CreateTime(SystemTime),
-    /// The broker, when it appended the record.
+    /// Set by the broker, when it appended the record.
     LogAppendTime(SystemTime),
 }
 

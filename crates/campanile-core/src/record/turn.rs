@@ -1,8 +1,8 @@
-//! The turn of a record that the driver has started ahead of it.
+//! Turns: when the handler of a record that was started ahead may run.
 //!
-//! While the store records the outcome of one record, the driver already starts the next record of the same
-//! queue, and the layer acquires that record's lock in the same round trip. The handler waits for the record's
-//! turn, which begins once the record before it is processed.
+//! While the store records the outcome of one record, the driver already starts the next record of the
+//! same queue, and the layer acquires the next record's lock in the same round trip. Its handler waits
+//! for the record's turn, which begins once the previous record is processed.
 
 use std::fmt;
 use std::future::Future;
@@ -13,7 +13,7 @@ use std::task::{Context, Poll};
 use super::Record;
 use crate::wakers::Watcher;
 
-/// How far processing of a record has come.
+/// The progress of an attempt at a record.
 #[derive(Default)]
 pub(super) struct Progress(AtomicU8);
 
@@ -57,7 +57,8 @@ impl Progress {
     }
 }
 
-/// Resolves when the record's turn begins, or when its attempt is dropped. Not part of the public contract.
+/// Resolves when the record's turn begins, or when its attempt is dropped. Not part of the public
+/// contract.
 #[doc(hidden)]
 pub struct Turn(Watcher<Record>);
 
@@ -98,7 +99,7 @@ mod tests {
         let record = Record::builder("t", 0, 0).build();
         assert!(record.interrupt().turn().is_none());
         record.start(true);
-        let turn = record.interrupt().turn().expect("it is ahead");
+        let turn = record.interrupt().turn().expect("the record is ahead");
         let mut turn = task::spawn(turn);
         assert_pending!(turn.poll());
         record.begin_turn();
@@ -111,7 +112,7 @@ mod tests {
     fn record_that_is_dropped_ahead_of_its_turn_waits_no_longer() {
         let record = Record::builder("t", 0, 0).build();
         record.start(true);
-        let turn = record.interrupt().turn().expect("it is ahead");
+        let turn = record.interrupt().turn().expect("the record is ahead");
         let mut turn = task::spawn(turn);
         assert_pending!(turn.poll());
         record.set_interrupted();

@@ -1,4 +1,4 @@
-//! acquire: take the lock, and count an attempt.
+//! acquire: take the lock and count an attempt.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use crate::entry::{Entry, Micros, State};
 use crate::limits::{MAX_ATTEMPTS, MAX_BACKOFF, MAX_LOCK_TTL};
 use crate::{FencingToken, Fingerprint, Owner, Reply};
 
-/// The command's fields.
+/// The fields of the command.
 pub(super) struct Acquire {
     pub(super) owner: Owner,
     pub(super) ttl: Duration,
@@ -38,17 +38,18 @@ impl Acquire {
             }
             return;
         }
-        // Only after a clock went back is `at` further away than anybody could have asked for.
+        // Only after a clock went backwards can `at` be further away than any command allows.
         entry.at = entry.at.min(now.plus(longest));
         if entry.at <= now {
             self.grant(entry, now);
         }
     }
 
-    /// What `apply` did or refused shows in the entry: it is this owner's if it was granted.
+    /// Derives the reply from the entry: it belongs to this owner if and only if `apply` granted
+    /// it.
     pub(super) fn reply(&self, after: Option<&Entry>, now: Micros) -> Reply {
         let Some(entry) = after else {
-            return Reply::Corrupt; // no entry, no grant: no token is left
+            return Reply::Corrupt; // the grant failed: no token is left
         };
         if self.mismatches(entry) {
             return Reply::Mismatch;
@@ -65,7 +66,7 @@ impl Acquire {
             State::Retrying if now < entry.at => {
                 Reply::BackingOff { remaining: now.until(entry.at), attempt }
             }
-            // It was due and was not granted: no token is left.
+            // The attempt was due but was not granted: no token is left.
             State::Processing | State::Retrying => Reply::Corrupt,
             State::Completed => Reply::Duplicate {
                 reply: entry.reply().cloned(),
@@ -76,7 +77,8 @@ impl Acquire {
         }
     }
 
-    /// Whether the key was tried with another payload. One that never was may still change its own.
+    /// Returns whether the key was tried with a different payload. A key that was never tried may
+    /// change its payload.
     fn mismatches(&self, entry: &Entry) -> bool {
         let never_tried =
             entry.state == State::Retrying && entry.attempt == 0 && entry.interrupts == 0;
@@ -84,9 +86,11 @@ impl Acquire {
         differ && !never_tried
     }
 
-    /// Gives the lock to this owner, unless no token is left; then the entry stays as it was.
+    /// Grants the lock to this owner. If no token is left, returns `false` and leaves the entry
+    /// unchanged.
     ///
-    /// The tail stays in any case, so that a repeated Exhausted tells the last error again.
+    /// The tail is kept, so that a repeated command that is answered with Exhausted returns the
+    /// last error again.
     fn grant(&self, entry: &mut Entry, now: Micros) -> bool {
         let Some(token) = self.next_token(entry.token, now) else {
             return false;
@@ -106,8 +110,8 @@ impl Acquire {
         true
     }
 
-    /// `previous + 1` covers an entry that exists, the clock one that is gone, and the floor keeps a
-    /// client from being granted less than it has itself seen.
+    /// Returns a token above the previous one of an existing entry, above that of an entry that is
+    /// gone (by the clock), and above every token that the client has seen (by the floor).
     fn next_token(&self, previous: FencingToken, now: Micros) -> Option<FencingToken> {
         FencingToken::new((previous.get() + 1).max(now.0).max(self.floor.get() + 1))
     }

@@ -1,10 +1,10 @@
-//! cancel: undo an acquire whose answer is unknown.
+//! cancel: undo an acquire with an unknown result.
 
 use super::release::let_go;
 use crate::entry::{Entry, Micros, State};
 use crate::{Owner, Reply};
 
-/// Whoever cancels never saw a token, so the handler did not run.
+/// A client that cancels has never seen a token, so the handler did not run.
 pub(super) fn apply(entry: &mut Option<Entry>, owner: Owner, now: Micros) {
     if let Some(entry) = entry.as_mut().filter(|entry| entry.owner == Some(owner))
         && entry.state == State::Processing

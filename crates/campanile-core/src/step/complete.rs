@@ -6,7 +6,7 @@ use super::{held, seen_by};
 use crate::entry::{Entry, Micros, State, Tail};
 use crate::{Fingerprint, Grant, Reply};
 
-/// The command's fields.
+/// The fields of the command.
 pub(super) struct Complete<'a> {
     pub(super) grant: Grant,
     pub(super) attempt: u16,
@@ -33,8 +33,9 @@ impl Complete<'_> {
         }
     }
 
-    /// The entry was lost (to a failover, or to its time to live) while the handler ran. Nobody else
-    /// was granted the key since, as far as the store knows, so the result is saved.
+    /// Creates the entry again after it was lost, to a failover or to its retention, while the
+    /// handler ran. As far as the store knows, no other owner was granted the key since, so the
+    /// result is kept.
     fn adopted(&self, now: Micros) -> Entry {
         Entry {
             attempt: self.attempt,

@@ -24,7 +24,8 @@ pub(super) fn apply(
     }
 }
 
-/// RETRYING by a release is not what this grant's `fail` would have made of it, and is told.
+/// If the entry is RETRYING because of a release, this grant's `fail` was not applied; the reply is
+/// then Settled.
 pub(super) fn reply(after: Option<&Entry>, grant: Grant) -> Reply {
     match seen_by(after, grant) {
         None => Reply::Lost,

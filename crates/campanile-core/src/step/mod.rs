@@ -1,9 +1,9 @@
-//! The protocol's state machine: what every operation does in every state.
+//! The state machine of the protocol: the effect of every operation in every state.
 //!
-//! One file for each operation, with two halves: `apply` changes the entry, `reply` reads from the
-//! entry *as it stands afterwards* what came of it. That the second half needs nothing else is what
-//! makes a repeated command give the same answer, and what lets a store run the first half elsewhere
-//! (in a script) and derive the answer here.
+//! Each operation has a file with two halves: `apply` changes the entry, and `reply` derives the
+//! reply from the entry *as it stands afterwards*. Because the second half needs nothing else, a
+//! repeated command gets the same reply, and a store can run the first half elsewhere (in a script)
+//! and derive the reply here.
 
 mod acquire;
 mod cancel;
@@ -21,21 +21,22 @@ use self::complete::Complete;
 use crate::entry::{Entry, Micros, State};
 use crate::{Grant, Operation, Reply};
 
-/// Runs one operation on the entry of a key (`None`: there is none), by a store's clock.
+/// Applies one operation to the entry of a key (`None` if there is none), by a store's clock.
 ///
-/// Pure: no I/O, no clock, no chance. A store calls it under whatever makes read and write one step
-/// for that key, and writes the entry back if it changed. It never deletes one and never panics.
+/// This function is pure: it performs no I/O, reads no clock and uses no randomness. A store calls
+/// it under whatever makes the read and the write atomic for that key, and writes the entry back if
+/// it changed. The function never deletes an entry and never panics.
 ///
-/// `now` is truncated to whole microseconds and taken as 1970 if it is before that; `ttl` and `delay`
+/// `now` is truncated to whole microseconds, and times before 1970 become 1970. `ttl` and `delay`
 /// are limited to [`MAX_LOCK_TTL`](crate::limits::MAX_LOCK_TTL) and
-/// [`MAX_BACKOFF`](crate::limits::MAX_BACKOFF), and an error's text to
-/// [`MAX_ERROR_BYTES`](crate::limits::MAX_ERROR_BYTES). Counters stop at their ends.
+/// [`MAX_BACKOFF`](crate::limits::MAX_BACKOFF), and error texts to
+/// [`MAX_ERROR_BYTES`](crate::limits::MAX_ERROR_BYTES). Counters saturate.
 ///
-/// # The table
+/// # Transitions
 ///
-/// P, R, C and F are the states, `at` is the end of the lock (P), the time of the next attempt (R) or
-/// of the end (C, F). *Mine*: the entry's token **and** owner are the command's. A lock has expired
-/// when `now ≥ at`.
+/// P, R, C and F are the states. `at` is the expiration of the lock (P), the time of the next
+/// attempt (R), or the time of settlement (C, F). *Mine* means that both the token **and** the
+/// owner of the entry are those of the command. A lock has expired when `now ≥ at`.
 ///
 /// | operation | absent | P | R | C | F |
 /// |---|---|---|---|---|---|
@@ -43,21 +44,22 @@ use crate::{Grant, Operation, Reply};
 /// | renew | Lost | mine: `at` rises to now + ttl → Renewed | mine: Settled | mine: Settled | mine: Settled |
 /// | complete | → C → Completed | mine: → C → Completed | mine: Settled | mine: Completed | mine: Settled |
 /// | fail | Lost | mine: → R, due after the delay → Retrying | mine: Retrying (Settled if released) | mine: Settled | mine: Settled |
-/// | release | Lost | mine: → R, due at once, attempt handed back → Released | mine: Released (Settled if failed) | mine: Settled | mine: Settled |
-/// | cancel | Released | same owner: as a release of what never ran | same owner: Released | same owner: Settled | same owner: Settled |
+/// | release | Lost | mine: → R, due immediately, attempt − 1 → Released | mine: Released (Settled if failed) | mine: Settled | mine: Settled |
+/// | cancel | Released | same owner: as a release with `ran = false` | same owner: Released | same owner: Settled | same owner: Settled |
 /// | reject | Lost | mine: → F → Rejected | mine: Settled | mine: Settled | mine: Rejected |
-/// | redrive | Lost | Settled | reopened already: Reopened; forced: as F; else Settled | forced: as F; else Settled | → R, nothing counted, nobody's → Reopened |
+/// | redrive | Lost | Settled | already reopened: Reopened; forced: as F; else Settled | forced: as F; else Settled | → R, counters and owner cleared → Reopened |
 ///
-/// What is not mine (for redrive: has another token) answers Lost. Lost, Settled, Mismatch and
-/// Corrupt change nothing; "mine" does not ask whether the lock has expired.
+/// If the entry is not mine (for redrive: has a different token), the reply is Lost. Lost, Settled,
+/// Mismatch and Corrupt change nothing. An entry can be mine although the lock has expired.
 ///
-/// * **Grant**: P, with a token above the entry's, the command's floor and the clock's microseconds.
-///   It counts an attempt → Acquired; if the entry is doomed or has no attempt left it counts a burial
-///   instead → Exhausted. If no token below 2^53 is left → Corrupt.
-/// * **Mismatch**, before all else: acquire with another fingerprint than the entry's, in every state,
-///   but not in R if the key was never tried.
-/// * **Clamp**: an `at` further away than the longest lock (P) or back-off (R) is pulled in by an
-///   acquire of another owner; only a clock that went back leaves one.
+/// * **Grant**: moves the entry to P, with a token above the entry's, the command's floor and the
+///   clock's microseconds. It counts an attempt → Acquired; if the entry is doomed or has no
+///   attempt left, it counts a burial instead → Exhausted. If no token below 2^53 is left →
+///   Corrupt.
+/// * **Mismatch** takes precedence: an acquire with a different fingerprint than the entry's, in
+///   every state, except in R if the key was never tried.
+/// * **Clamp**: an `at` that is further away than the longest lock (P) or backoff (R) is moved
+///   closer by an acquire of another owner. Only a clock that went backwards leaves such an `at`.
 pub fn step(
     mut entry: Option<Entry>,
     operation: &Operation,
@@ -68,10 +70,11 @@ pub fn step(
     (entry, reply)
 }
 
-/// What [`step`] answered, from the entry as it stood after the operation, and the same `now`.
+/// Returns the reply that [`step`] gave, from the entry as it stood after the operation and the
+/// same `now`.
 ///
-/// For a store that changes entries by other means than `step`. It holds because an operation that
-/// is repeated at the same instant changes nothing and answers the same.
+/// For stores that change entries without `step`. The replies are equal because an operation that
+/// is repeated at the same instant changes nothing and gets the same reply.
 pub fn reply(after: Option<&Entry>, operation: &Operation, now: SystemTime) -> Reply {
     let now = Micros::from(now);
     match *operation {
@@ -109,12 +112,12 @@ fn apply(entry: &mut Option<Entry>, operation: &Operation, now: Micros) {
     }
 }
 
-/// The entry, if this grant is its last; every other grant has lost.
+/// Returns the entry if this grant is its last one. Every other grant is lost.
 fn seen_by(entry: Option<&Entry>, grant: Grant) -> Option<&Entry> {
     entry.filter(|entry| entry.is_of(grant))
 }
 
-/// The entry to change, if this grant is its last and has not ended.
+/// Returns the entry for modification if this grant is its last one and has not ended.
 fn held(entry: &mut Option<Entry>, grant: Grant) -> Option<&mut Entry> {
     entry.as_mut().filter(|entry| entry.is_of(grant) && entry.state == State::Processing)
 }

@@ -1,11 +1,12 @@
-//! redrive: open a FAILED entry again, by an operator.
+//! redrive: reopen a FAILED entry, on behalf of an operator.
 
 use crate::entry::{Entry, Micros, State};
 use crate::{FencingToken, Reply};
 
-/// With `force` also what is COMPLETED, and what is RETRYING: whether that is exhausted is not for
-/// the entry to say (the attempts it may have are each acquire's), so the operator's word counts.
-/// A lock is never taken away.
+/// Reopens a FAILED entry; with `force`, also a COMPLETED or RETRYING one.
+///
+/// The entry does not know whether it is exhausted, because each acquire carries its own maximum
+/// number of attempts. The operator therefore decides. A held lock is never taken away.
 pub(super) fn apply(entry: &mut Option<Entry>, token: FencingToken, force: bool, now: Micros) {
     let Some(entry) = entry.as_mut().filter(|entry| entry.token == token) else {
         return;
@@ -29,7 +30,7 @@ pub(super) fn reply(after: Option<&Entry>, token: FencingToken) -> Reply {
     }
 }
 
-/// The token stays: the next grant's must exceed it.
+/// Keeps the token, because the token of the next grant must exceed it.
 fn reopen(entry: &mut Entry, now: Micros) {
     entry.enter(State::Retrying, now);
     entry.doomed = false;
@@ -41,7 +42,7 @@ fn reopen(entry: &mut Entry, now: Micros) {
     entry.tail.keep_error_only();
 }
 
-/// No grant leaves an entry without an owner.
+/// A grant always leaves an owner in the entry.
 fn is_reopened(entry: &Entry) -> bool {
     entry.state == State::Retrying && entry.attempt == 0 && entry.owner.is_none()
 }

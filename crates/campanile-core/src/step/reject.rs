@@ -1,4 +1,4 @@
-//! reject: make the entry FAILED for good.
+//! reject: move the entry to FAILED.
 
 use super::{held, seen_by};
 use crate::entry::{Entry, Micros, State};

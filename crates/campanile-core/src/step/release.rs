@@ -1,4 +1,4 @@
-//! release: give the lock up and hand the attempt back.
+//! release: free the lock and decrement the attempt counter.
 
 use super::{held, seen_by};
 use crate::entry::{Entry, Micros, State};
@@ -11,7 +11,8 @@ pub(super) fn apply(entry: &mut Option<Entry>, grant: Grant, ran: bool, now: Mic
     }
 }
 
-/// RETRYING by a failure is not what this grant's `release` would have made of it, and is told.
+/// If the entry is RETRYING because of a failure, this grant's `release` was not applied; the reply
+/// is then Settled.
 pub(super) fn reply(after: Option<&Entry>, grant: Grant) -> Reply {
     match seen_by(after, grant) {
         None => Reply::Lost,
@@ -20,10 +21,12 @@ pub(super) fn reply(after: Option<&Entry>, grant: Grant) -> Reply {
     }
 }
 
-/// Frees the lock; all else is kept, so that a repeat finds whose it was.
+/// Frees the lock. The remaining fields are kept, so that a repeated command recognizes its own
+/// grant.
 ///
-/// Once the handler has begun, the attempt is handed back a bounded number of times: what brings
-/// the process down at every run must come to its end. A burial lock has counted none.
+/// If the handler had started, the attempt counter is decremented only a limited number of times: a
+/// record that crashes the process on every run must run out of attempts. A burial lock counted no
+/// attempt.
 pub(super) fn let_go(entry: &mut Entry, ran: bool, now: Micros) {
     hand_burial_back(entry);
     let interrupted = ran && entry.interrupts < MAX_INTERRUPTS;
@@ -39,7 +42,8 @@ pub(super) fn let_go(entry: &mut Entry, ran: bool, now: Micros) {
     entry.released = true;
 }
 
-/// A burial that is let go was not interrupted: what counts are those that brought the process down.
+/// Decrements the burial counter. `burials` counts only burial locks that were never settled,
+/// because their process crashed.
 pub(super) fn hand_burial_back(entry: &mut Entry) {
     if entry.burial {
         entry.burials = entry.burials.saturating_sub(1);

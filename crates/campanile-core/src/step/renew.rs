@@ -1,4 +1,4 @@
-//! renew: keep the lock.
+//! renew: extend the lock.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use crate::entry::{Entry, Micros, State};
 use crate::limits::MAX_LOCK_TTL;
 use crate::{Grant, Reply};
 
-/// Never shortens the lock: a late copy of an earlier renewal must not.
+/// Never shortens the lock, because a copy of an earlier renewal may arrive late.
 pub(super) fn apply(entry: &mut Option<Entry>, grant: Grant, ttl: Duration, now: Micros) {
     if let Some(entry) = held(entry, grant) {
         entry.at = entry.at.max(now.plus(ttl.min(MAX_LOCK_TTL)));

@@ -106,7 +106,7 @@ fn what_is_unreadable_says_why() {
 fn an_unreadable_value_is_never_shown() {
     let secret = b"secret: 4111 1111 1111 1111 and so on, and so on, and on";
     let unreadable = Entry::from_bytes(secret).expect_err("another version");
-    assert_eq!(unreadable.to_string(), "unreadable entry: it begins with 0x73, not 0xc1");
+    assert_eq!(unreadable.to_string(), "unreadable entry: first byte is 0x73, expected 0xc1");
     let draft = Draft::new(State::Completed, NOW).with_reply(b"4111 1111");
     let shown = format!("{:?}", draft.entry());
     assert!(!shown.contains("4111") && shown.contains("reply, 9 bytes"), "{shown}");

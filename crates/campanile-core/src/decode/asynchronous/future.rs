@@ -1,4 +1,4 @@
-//! The response future: the decoding first, then the inner service.
+//! The response future, which decodes first and then runs the inner service.
 
 use std::fmt;
 use std::future::Future;
@@ -14,11 +14,12 @@ use crate::decode::service::PANICKED;
 use crate::{BoxError, BoxableError, Parts, Record, Request};
 
 pin_project! {
-    /// The response of an [`AsyncDecodeService`](super::AsyncDecodeService).
+    /// The response future of [`AsyncDecodeService`](super::AsyncDecodeService).
     ///
     /// # Cancellation
-    /// Dropped while it decodes, the decoder's future is dropped and the inner service's readiness
-    /// given back; nothing else has happened. After that it is the inner service's.
+    /// If it is dropped while decoding, the decoder's future is dropped and the inner service's
+    /// readiness is returned; there are no other effects. After that, dropping it drops the inner
+    /// service's future.
     pub struct DecodingFuture<F, S, B>
     where
         S: Service<Request<B>>,
@@ -34,18 +35,18 @@ pin_project! {
     where
         S: Service<Request<B>>,
     {
-        // The decoder works; the inner service is ready.
+        // The decoder is running; the inner service is ready.
         Decoding {
             #[pin]
             decoding: F,
             pending: Option<(S, Parts)>,
         },
-        // The body was decoded; the inner service works.
+        // The body was decoded; the inner service is running.
         Inner {
             #[pin]
             future: S::Future,
         },
-        // It was not; the error until it is handed out.
+        // Decoding failed; contains the error until it is returned.
         Refused {
             error: Option<DecodeError>,
         },
@@ -82,13 +83,15 @@ where
         loop {
             let next = match state.as_mut().project() {
                 StateProj::Decoding { decoding, pending } => {
-                    // A decoder that panics on one record must not be tried with it for ever.
+                    // Turn a panic into an error, or the same record would make the decoder panic
+                    // forever.
                     let polled = catch_unwind(AssertUnwindSafe(|| decoding.poll(cx)));
                     let decoded = match polled {
                         Ok(polled) => ready!(polled).map_err(Into::into),
                         Err(_) => Err(PANICKED.into()),
                     };
-                    let (mut ready, parts) = pending.take().expect("taken once, at its end");
+                    let (mut ready, parts) =
+                        pending.take().expect("taken only once, after decoding");
                     match decoded {
                         Ok(body) => {
                             State::Inner { future: ready.call(Request::from_parts(parts, body)) }
@@ -100,7 +103,7 @@ where
                     return Poll::Ready(ready!(future.poll(cx)).map_err(Into::into));
                 }
                 StateProj::Refused { error } => {
-                    let error = error.take().expect("polled after it was ready");
+                    let error = error.take().expect("polled after completion");
                     return Poll::Ready(Err(error.into()));
                 }
             };

@@ -1,4 +1,4 @@
-//! The layer.
+//! [`AsyncDecodeLayer`].
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -8,10 +8,10 @@ use tower_layer::Layer;
 use super::{AsyncDecode, AsyncDecodeService};
 use crate::Record;
 
-/// As [`DecodeLayer`](crate::DecodeLayer), with a decoder that may wait. Made by
-/// [`DecodeLayer::with_async`](crate::DecodeLayer::with_async), or of an [`AsyncDecode`].
+/// A [`DecodeLayer`](crate::DecodeLayer) with an asynchronous decoder. Created by
+/// [`DecodeLayer::with_async`](crate::DecodeLayer::with_async), or from an [`AsyncDecode`].
 ///
-/// Schemas that were fetched are the decoder's to keep:
+/// The decoder itself caches what it fetches, such as schemas:
 ///
 /// ```
 /// use std::collections::HashMap;
@@ -21,7 +21,7 @@ use crate::Record;
 /// use campanile_core::{BoxError, DecodeLayer, Record, Request, error};
 /// use tower::{Service, ServiceBuilder, ServiceExt};
 ///
-/// /// How a payload is split.
+/// /// How to split a payload.
 /// #[derive(Clone)]
 /// struct Schema { separator: char }
 ///
@@ -33,7 +33,7 @@ use crate::Record;
 ///         if let Some(known) = self.lock().get(&id) {
 ///             return Ok(known.clone());
 ///         }
-///         // that it does not answer is not the record's fault
+///         // an unavailable registry is not the record's fault
 ///         let later = Duration::from_secs(5);
 ///         let schema = fetch(id).await.map_err(|error| error::retry_after(error, later))?;
 ///         self.lock().insert(id, schema.clone());
@@ -57,7 +57,7 @@ use crate::Record;
 /// # async fn main() -> Result<(), BoxError> {
 /// let schemas = Schemas::default();
 /// let mut service = ServiceBuilder::new()
-///     // the first record of each schema waits for it
+///     // the first record of each schema waits for the registry
 ///     .layer(DecodeLayer::with_async(move |record| decode(record, schemas.clone())))
 ///     .service_fn(async |r: Request<Vec<String>>| Ok::<_, BoxError>(r.body().len()));
 ///
@@ -68,15 +68,15 @@ use crate::Record;
 /// ```
 ///
 /// # Readiness
-/// The inner service is polled ready first, and kept ready while the decoder waits; so it must be
-/// `Clone`. A limit inside lends its permit to a record that waits for its schema.
+/// The inner service is polled ready first, and stays ready while the decoder waits; it must
+/// therefore be `Clone`. A concurrency limit inside counts a record that waits for its schema.
 pub struct AsyncDecodeLayer<D, In = Record> {
     decoder: D,
     input: PhantomData<fn(In)>,
 }
 
 impl<D: AsyncDecode, In> AsyncDecodeLayer<D, In> {
-    /// By this decoder.
+    /// Creates a layer with this decoder.
     pub fn new(decoder: D) -> Self {
         Self { decoder, input: PhantomData }
     }

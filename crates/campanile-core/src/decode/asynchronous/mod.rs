@@ -1,4 +1,4 @@
-//! Decoding that has to wait: for the schema of a payload, say.
+//! Asynchronous decoding, for example if a schema has to be fetched.
 
 mod future;
 mod layer;
@@ -12,23 +12,23 @@ pub use self::future::DecodingFuture;
 pub use self::layer::AsyncDecodeLayer;
 pub use self::service::AsyncDecodeService;
 
-/// Makes a body of a record, and may wait for what it needs. Closures `Fn(Record) -> impl Future` of a
-/// `Result` are such.
+/// Decodes the body of a record asynchronously. Implemented by closures `Fn(Record) -> impl Future`
+/// that resolve to a `Result`.
 pub trait AsyncDecode {
-    /// What it makes.
+    /// The type of the decoded body.
     type Body;
 
-    /// Why it cannot: see [`decode`](Self::decode).
+    /// The error of the decoder; see [`decode`](Self::decode).
     type Error: Into<BoxError>;
 
-    /// Makes it. Dropped, it gives up; it is dropped whenever the request is.
+    /// The future that decodes. It is dropped whenever the request is dropped, and must then stop.
     type Future: Future<Output = Result<Self::Body, Self::Error>>;
 
-    /// The body of this record.
+    /// Decodes the body of this record.
     ///
     /// # Errors
-    /// As [`Decode::decode`](super::Decode::decode)'s: no further attempt would make the payload
-    /// better. What may pass, a schema registry that does not answer say, is marked by
+    /// As for [`Decode::decode`](super::Decode::decode), an error is permanent: the payload would
+    /// fail again. Mark temporary errors, such as an unavailable schema registry, with
     /// [`retry_after`](crate::error::retry_after).
     fn decode(&self, record: Record) -> Self::Future;
 }

@@ -1,4 +1,4 @@
-//! The service.
+//! The service that decodes asynchronously before it calls the inner service.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -10,7 +10,7 @@ use tower_service::Service;
 use super::{AsyncDecode, DecodingFuture};
 use crate::{BoxError, BoxableError, IntoParts, Request};
 
-/// Decodes, and calls the inner service when that is done. Made by
+/// Decodes the record, then calls the inner service. Created by
 /// [`AsyncDecodeLayer`](super::AsyncDecodeLayer).
 pub struct AsyncDecodeService<S, D, In> {
     inner: S,
@@ -41,8 +41,8 @@ where
 
     fn call(&mut self, input: In) -> Self::Future {
         let parts = input.into_request_parts();
-        // The service that was polled ready goes with the record; a clone, which is not ready, stays
-        // for the next.
+        // The future takes the service that was polled ready. A clone, which is not ready, stays
+        // for the next call.
         let not_ready = self.inner.clone();
         let ready = std::mem::replace(&mut self.inner, not_ready);
         let decode = AssertUnwindSafe(|| self.decoder.decode(parts.record.clone()));
