@@ -1,15 +1,15 @@
-//! How long an entry waits after a failed attempt.
+//! The delay between a failed attempt and the next one.
 
 use std::time::Duration;
 
 use campanile_core::ConfigError;
 use campanile_core::limits::MAX_BACKOFF;
 
-/// Exponential back-off with full jitter: after attempt *n*, a random time up to
-/// `initial × 2^(n−1)`, at most `max`.
+/// Exponential backoff with full jitter: the delay after attempt *n* is random, up to
+/// `initial × 2^(n−1)` and at most `max`.
 ///
-/// Full jitter spreads what failed together; see "Exponential Backoff And Jitter" in the AWS
-/// Architecture Blog. The default is 1 s, at most 5 min.
+/// Full jitter spreads the retries of keys that failed together; see "Exponential Backoff And
+/// Jitter" in the AWS Architecture Blog. The default is 1 s, at most 5 min.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
     initial: Duration,
@@ -17,21 +17,21 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// From `initial` doubling up to `max`.
+    /// Creates a backoff that starts at `initial` and doubles up to `max`.
     ///
     /// # Errors
     /// If `initial` is zero or above `max`, or `max` is above 24 h.
     pub fn new(initial: Duration, max: Duration) -> Result<Self, ConfigError> {
         if initial.is_zero() || initial > max || max > MAX_BACKOFF {
             return Err(ConfigError::new(format!(
-                "the back-off must have 0 < initial ≤ max ≤ {MAX_BACKOFF:?}, \
-                 not initial {initial:?} and max {max:?}"
+                "backoff must satisfy 0 < initial ≤ max ≤ {MAX_BACKOFF:?}, \
+                 got initial {initial:?} and max {max:?}"
             )));
         }
         Ok(Self { initial, max })
     }
 
-    /// The wait after this attempt; the first is 1.
+    /// Returns a random delay after this attempt. The first attempt is 1.
     pub fn delay(&self, attempt: u32) -> Duration {
         let doublings = attempt.saturating_sub(1).min(31);
         let ceiling = self.initial.saturating_mul(1 << doublings).min(self.max);

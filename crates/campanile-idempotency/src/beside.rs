@@ -1,7 +1,7 @@
-//! For who completes an entry beside the keeper, in one transaction with the handler's effect.
+//! Support for stores that complete an entry in one transaction with the handler's effect.
 //!
-//! The layer's part is small: it says what the entry is to become, and, where the
-//! [`Lock`] says that the entry was completed, it has nothing left to record.
+//! The layer provides the command that completes the entry. If the [`Lock`] then reports that the
+//! entry was completed, the layer has nothing left to record.
 
 use campanile_core::{BoxError, Command, Lock, LockControl, Operation, Record, StoreKey};
 
@@ -11,16 +11,16 @@ use crate::layer::IdempotencyLayer;
 use crate::reply::ReplyCodec;
 
 impl<E, C> IdempotencyLayer<E, C> {
-    /// Whether its locks are this keeper's.
+    /// Returns whether the layer's locks belong to this keeper.
     #[doc(hidden)]
     pub fn is_kept_by(&self, keeper: &LockKeeper) -> bool {
         self.guard.keeper.is(keeper)
     }
 
-    /// What completes the entry under this lock, with this reply to this record.
+    /// Returns the command that completes the entry of this lock, with this reply to this record.
     ///
     /// # Errors
-    /// As the policy for replies that are too large says, and what the codec's check says.
+    /// If the reply is too large and the policy is to fail, or if the codec's check fails.
     #[doc(hidden)]
     pub fn completion<T>(
         &self,
@@ -38,7 +38,7 @@ impl<E, C> IdempotencyLayer<E, C> {
         Ok(self.command(lock, operation))
     }
 
-    /// What asks how the entry under this lock stands: a renewal.
+    /// Returns a renewal of this lock. The reply to it shows the state of the entry.
     #[doc(hidden)]
     pub fn renewal(&self, lock: &Lock) -> Command {
         self.command(lock, Operation::Renew { grant: lock.grant(), ttl: self.terms.ttl })
@@ -48,14 +48,14 @@ impl<E, C> IdempotencyLayer<E, C> {
         Command { key: self.store_key(lock), operation, retention: self.terms.retention }
     }
 
-    /// Returns the control of this lock, as long as the layer holds it: for a store that has completed
-    /// the entry together with the handler's effect, or found that it is another grant's.
+    /// Returns the control of this lock while the layer holds it. For stores that have completed
+    /// the entry together with the handler's effect, or found that it belongs to another grant.
     #[doc(hidden)]
     pub fn control(&self, lock: &Lock) -> Option<LockControl> {
         self.guard.keeper.control(&self.store_key(lock), lock)
     }
 
-    /// Under which the store keeps the entry of this lock.
+    /// Returns the key under which the store keeps the entry of this lock.
     #[doc(hidden)]
     pub fn store_key(&self, lock: &Lock) -> StoreKey {
         StoreKey::new(self.guard.namespace.clone(), lock.key().clone())

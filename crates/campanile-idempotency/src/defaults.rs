@@ -1,4 +1,4 @@
-//! What an error means, if nobody else has an opinion.
+//! The default classification of errors.
 
 use std::error::Error;
 
@@ -8,25 +8,26 @@ use tower::load_shed::error::Overloaded;
 
 use crate::error::ReplyTooLarge;
 
-/// The last of all classifiers; it always has an opinion.
+/// The last classifier in the chain, which classifies every error.
 ///
-/// * the markers of [`error`](campanile_core::error): as they say
-/// * a body that does not decode, a reply that is too large: dead letter, for no attempt would mend it;
-///   but a decoder's error that has a marker is what that says
-/// * [`Overloaded`] from inside the layer: release, for the handler did not run
-/// * everything else, time-outs and panics included: retry after the back-off
+/// * Markers of [`error`](campanile_core::error): the marked disposition.
+/// * A body that cannot be decoded, or a reply that is too large: dead letter, because no attempt
+///   can succeed. If the decoder's error has a marker, the marker takes precedence.
+/// * [`Overloaded`] from inside the layer: release, because the handler did not run.
+/// * Everything else, including timeouts and panics: retry after the backoff.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Defaults;
 
 impl Classify for Defaults {
     fn classify(&self, error: &(dyn Error + 'static)) -> Option<Disposition> {
         let mut undecoded = false;
-        // The outermost marker counts, as the last who had a say.
+        // The outermost marker wins, because it was added last.
         for error in error::sources(error) {
             if error.is::<Permanent>() || error.is::<ReplyTooLarge>() {
                 return Some(Disposition::DeadLetter);
             } else if error.is::<DecodeError>() {
-                // What is inside is the decoder's own: a schema registry that is away, say.
+                // The sources may contain a marker of the decoder, for example for an unavailable
+                // schema registry.
                 undecoded = true;
             } else if error.is::<Skip>() {
                 return Some(Disposition::Skip);
@@ -45,8 +46,9 @@ impl Classify for Defaults {
     }
 }
 
-/// Whether it is as if the inner service had not run: tower's load shedding hands this very error
-/// over, as do layers of ours. One below others came from a client inside a handler that did run.
+/// Returns whether the inner service ran without effect, or not at all: tower's load shedding
+/// returns this very error, as do Campanile's own layers. An error of this type in the source chain
+/// of a different error may come from a client inside a handler that did run.
 pub(crate) fn never_ran(error: &(dyn Error + 'static)) -> bool {
     error.is::<Overloaded>() || error.is::<NotRun>() || error.is::<Undone>()
 }

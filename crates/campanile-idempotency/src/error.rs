@@ -1,4 +1,4 @@
-//! What the layer answers when there is no outcome.
+//! The errors of the idempotency layer.
 
 use std::any::Any;
 use std::error::Error;
@@ -11,58 +11,60 @@ use campanile_core::{BoxError, Disposition, IdempotencyKey, LockLost, error};
 use crate::keeper::{HeldLock, Settled};
 use crate::store::StoreError;
 
-/// Every error of the layer itself, and the handler's as the source of [`Failed`].
+/// All errors of the idempotency layer. The handler's own error is the source of [`Failed`].
 ///
-/// It is boxed into the stack's error type; [`IdempotencyError::find`] gets it back at every place.
+/// The layer boxes it into the error type of the stack; [`IdempotencyError::find`] finds it again
+/// at any level.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum IdempotencyError {
-    /// The request has no key, and the policy is to reject that.
+    /// The request has no key, and the policy rejects such requests.
     MissingKey,
-    /// The extractor found something that is no key.
+    /// The extractor found an invalid key.
     InvalidKey(BoxError),
-    /// Somebody else holds the lock. It says nothing about the record: try again.
+    /// Another owner holds the lock. The error says nothing about the record: retry.
     Locked {
-        /// Whose lock.
+        /// The key of the lock.
         key: IdempotencyKey,
-        /// When to try again.
+        /// When to retry.
         retry_after: Duration,
-        /// Resolves when the holder ends, if it is in this process under the same keeper.
+        /// Resolves when the owner's attempt ends, if the owner uses the same keeper in this
+        /// process.
         settled: Option<Settled>,
     },
-    /// The last attempt failed, and the next is not due.
+    /// The last attempt failed, and the next one is not due yet.
     BackingOff {
-        /// Whose attempt.
+        /// The key of the attempt.
         key: IdempotencyKey,
-        /// When it is due.
+        /// When the next attempt is due.
         retry_after: Duration,
-        /// How many attempts there were.
+        /// The number of attempts.
         attempts: u32,
     },
     /// The key was used for another payload.
     Mismatch {
-        /// Which key.
+        /// The key.
         key: IdempotencyKey,
     },
-    /// No attempt is left. Carries a burial lock.
+    /// No attempt is left. Contains a burial lock.
     Exhausted(Exhausted),
-    /// The handler failed. Carries its error, and the lock if there is to be no further attempt.
+    /// The handler failed. Contains its error, and the lock if there will be no further attempt.
     Failed(Failed),
-    /// The lock was lost while the handler ran; its result, if any, is not recorded.
+    /// The lock was lost while the handler was running. Its result, if any, is not recorded.
     LockLost(LockLost),
-    /// The store gave no answer. It says nothing about the record: try again.
+    /// The store did not reply. The error says nothing about the record: retry.
     Store(StoreError),
-    /// The keeper takes no new locks.
+    /// The keeper is shutting down and grants no new locks.
     ShuttingDown,
 }
 
 impl IdempotencyError {
-    /// Finds it by walking `source()` from `error` on.
+    /// Finds an `IdempotencyError` in the source chain of `error`, starting with `error` itself.
     pub fn find<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Self> {
         error::find(error)
     }
 
-    /// When to try again, if the error tells.
+    /// Returns when to retry, if the error specifies it.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Locked { retry_after, .. } | Self::BackingOff { retry_after, .. } => {
@@ -73,7 +75,8 @@ impl IdempotencyError {
         }
     }
 
-    /// Whether it is only that somebody else is at work on the key, or was: locked or backing off.
+    /// Returns whether the only reason is another attempt at the key: it holds the lock, or it
+    /// failed and the backoff is running.
     pub fn is_contention(&self) -> bool {
         matches!(self, Self::Locked { .. } | Self::BackingOff { .. })
     }
@@ -82,19 +85,21 @@ impl IdempotencyError {
 impl fmt::Display for IdempotencyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::MissingKey => f.write_str("the request has no idempotency key, or an empty one"),
+            Self::MissingKey => f.write_str("the idempotency key is missing or empty"),
             Self::InvalidKey(_) => f.write_str("the idempotency key is invalid"),
             Self::Locked { retry_after, .. } => {
-                write!(f, "the key is locked by another holder, retry after {retry_after:?}")
+                write!(f, "the key is locked by another owner; retry after {retry_after:?}")
             }
             Self::BackingOff { retry_after, attempts, .. } => {
                 write!(f, "backing off for {retry_after:?} after attempt {attempts}")
             }
-            Self::Mismatch { .. } => f.write_str("the key was used for another payload"),
+            Self::Mismatch { .. } => {
+                f.write_str("the key was already used for a different payload")
+            }
             Self::Exhausted(exhausted) => exhausted.fmt(f),
             Self::Failed(failed) => failed.fmt(f),
-            Self::LockLost(_) => f.write_str("the handler ran beyond its lock"),
-            Self::Store(_) => f.write_str("no answer about the key's entry"),
+            Self::LockLost(_) => f.write_str("the lock was lost while the handler was running"),
+            Self::Store(_) => f.write_str("failed to access the key's entry"),
             Self::ShuttingDown => f.write_str("the lock keeper is shutting down"),
         }
     }
@@ -104,7 +109,7 @@ impl Error for IdempotencyError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
             Self::InvalidKey(error) => Some(&**error),
-            // It displays as itself, so the handler's error comes next.
+            // `Failed` displays as itself, so the next source is the handler's error.
             Self::Failed(failed) => Some(&*failed.source),
             Self::LockLost(lost) => Some(lost),
             Self::Store(error) => Some(error),
@@ -113,15 +118,15 @@ impl Error for IdempotencyError {
     }
 }
 
-/// A handler's failed attempt, as recorded.
+/// A failed attempt of the handler.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Failed {
-    /// Whose attempt.
+    /// The key of the attempt.
     pub key: IdempotencyKey,
-    /// Which attempt it was; the first is 1.
+    /// The number of the attempt, starting at 1.
     pub attempt: u32,
-    /// What the error means. [`Disposition::DeadLetter`] also for a last attempt.
+    /// The disposition of the error. Also [`Disposition::DeadLetter`] for a last attempt.
     pub disposition: Disposition,
     /// When the next attempt is due, if there is one.
     pub retry_after: Option<Duration>,
@@ -131,8 +136,11 @@ pub struct Failed {
 }
 
 impl Failed {
-    /// The lock, to publish the dead letter under and then [`reject`](HeldLock::reject); once, and
-    /// only where no attempt is left. Not taken, it counts as the failed attempt that it was.
+    /// Takes the lock, under which the caller publishes the dead letter and then calls
+    /// [`reject`](HeldLock::reject).
+    ///
+    /// Returns the lock only if no attempt is left, and only once. If the lock is not taken, this
+    /// attempt is recorded as failed.
     pub fn take_lock(&self) -> Option<HeldLock> {
         self.lock.take()
     }
@@ -144,25 +152,27 @@ impl fmt::Display for Failed {
     }
 }
 
-/// A key whose attempts are used up, without its record having been dealt with.
+/// A key that has no attempts left and was neither completed nor rejected.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Exhausted {
-    /// Whose attempts.
+    /// The key.
     pub key: IdempotencyKey,
-    /// How many there were.
+    /// The number of attempts.
     pub attempts: u32,
-    /// How many burial locks were granted for it, this one included: each but the last crashed, or
-    /// could not publish.
+    /// The number of burial locks granted for the key, including this one. The process of each
+    /// earlier one crashed or failed to publish the dead letter.
     pub burials: u32,
-    /// The last error that an attempt left. None if every attempt crashed.
+    /// The last error recorded by an attempt. `None` if every attempt crashed.
     pub last_error: Option<Box<str>>,
     pub(crate) lock: Handover,
 }
 
 impl Exhausted {
-    /// The burial lock, to publish the dead letter under and then [`reject`](HeldLock::reject); once.
-    /// Not taken, it is let go, and the next acquire is exhausted again.
+    /// Takes the burial lock, under which the caller publishes the dead letter and then calls
+    /// [`reject`](HeldLock::reject). Returns the lock only once.
+    ///
+    /// If the lock is not taken, it is released, and the next acquire is exhausted again.
     pub fn take_lock(&self) -> Option<HeldLock> {
         self.lock.take()
     }
@@ -170,18 +180,18 @@ impl Exhausted {
 
 impl fmt::Display for Exhausted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "no attempt left after {}", self.attempts)?;
+        write!(f, "no attempts left after {}", self.attempts)?;
         match &self.last_error {
-            Some(error) => write!(f, ", the last failed with: {error}"),
+            Some(error) => write!(f, "; last error: {error}"),
             None => Ok(()),
         }
     }
 }
 
-/// The handler panicked, in its call or in its future: the source of a [`Failed`]. By default it is
-/// tried again, as any other failure.
+/// The handler panicked, in its call or in its future. The source of a [`Failed`]. By default, it
+/// is retried like any other failure.
 ///
-/// Where a panic aborts the process, that is a crash, which counts as an attempt as well.
+/// If a panic aborts the process, it is a crash, which counts as an attempt as well.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Panicked(Box<str>);
 
@@ -190,7 +200,7 @@ impl Panicked {
         Self(error::panic_text(panic).unwrap_or_default().into())
     }
 
-    /// What it said; empty if that was no text.
+    /// Returns the panic message, or an empty string if the payload is not a string.
     pub fn message(&self) -> &str {
         &self.0
     }
@@ -207,17 +217,17 @@ impl fmt::Display for Panicked {
 
 impl Error for Panicked {}
 
-/// A reply that is larger than what is kept of one, where
-/// [`OnLargeReply::Fail`](crate::policy::OnLargeReply::Fail) was chosen: the source of a [`Failed`].
+/// A reply exceeds the size limit, and the policy is
+/// [`OnLargeReply::Fail`](crate::policy::OnLargeReply::Fail). The source of a [`Failed`].
 ///
-/// The handler **has run**; only its reply cannot be kept. By default it is permanent, for the next
-/// attempt would run it again and come to the same.
+/// The handler **has run**; only its reply cannot be kept. By default, this error is permanent,
+/// because the next attempt would run the handler again with the same result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ReplyTooLarge {
-    /// Of the reply, in bytes after encoding and encryption.
+    /// The size of the reply, in bytes after encoding and encryption.
     pub size: usize,
-    /// What is kept at most.
+    /// The size limit.
     pub most: usize,
 }
 
@@ -226,7 +236,7 @@ impl fmt::Display for ReplyTooLarge {
         let Self { size, most } = self;
         write!(
             f,
-            "the reply has {size} bytes, of which {most} are kept at most: raise \
+            "the reply of {size} bytes exceeds the limit of {most}; raise \
              `IdempotencyLayer::with_max_reply_bytes`"
         )
     }
@@ -234,7 +244,7 @@ impl fmt::Display for ReplyTooLarge {
 
 impl Error for ReplyTooLarge {}
 
-/// A lock that travels in an error. A mutex, because `source()` gives shared references only.
+/// A lock inside an error. A mutex, because `source()` returns only shared references.
 #[derive(Debug)]
 pub(crate) struct Handover(Mutex<Option<HeldLock>>);
 

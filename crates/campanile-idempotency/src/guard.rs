@@ -1,4 +1,4 @@
-//! The layer around a plain function.
+//! The idempotency layer around a plain function.
 
 use std::fmt;
 use std::future::Future;
@@ -16,8 +16,10 @@ use crate::layer::IdempotencyLayer;
 use crate::reply::{NoReply, ReplyCodec};
 use crate::service::IdempotencyService;
 
-/// Runs a function once for each key: the idempotency layer, without a stack around it. For one that
-/// writes in Postgres in one transaction with its entry, `campanile-postgres` has an `InboxGuard`.
+/// Runs a function once per key, with the idempotency layer but without a tower stack.
+///
+/// For functions that write to Postgres in one transaction with their entry, use the `InboxGuard`
+/// of `campanile-postgres`.
 ///
 /// ```
 /// use campanile_core::{BoxError, Outcome};
@@ -35,11 +37,11 @@ use crate::service::IdempotencyService;
 pub struct Guard<C = NoReply>(IdempotencyLayer<JobKey, C>);
 
 impl Guard {
-    /// A guard over this store or keeper, for the keys of this namespace. For other settings make
-    /// one [from a layer](Self::from).
+    /// Creates a guard over this store or keeper, for keys in this namespace. For other settings,
+    /// create one [from a layer](Self::from).
     ///
     /// # Errors
-    /// As [`IdempotencyLayer::new`]'s.
+    /// See [`IdempotencyLayer::new`].
     pub fn new<N>(store: impl IntoKeeper, namespace: N) -> Result<Self, ConfigError>
     where
         N: TryInto<Namespace, Error: Into<ConfigError>>,
@@ -49,14 +51,14 @@ impl Guard {
 }
 
 impl<C> Guard<C> {
-    /// Runs `f` under the key's lock, unless the key is COMPLETED; the lock is `None` where a policy
-    /// let it run without.
+    /// Runs `f` under the lock of the key, unless the key is COMPLETED. The lock is `None` if a
+    /// policy lets `f` run without one.
     ///
     /// # Errors
     /// A boxed [`IdempotencyError`](crate::IdempotencyError), with the error of `f` as a source.
     ///
     /// # Cancellation
-    /// As [`ResponseFuture`](crate::ResponseFuture)'s.
+    /// See [`ResponseFuture`](crate::ResponseFuture).
     pub async fn run<F, Fut, T, Err>(&self, key: impl IntoKey, f: F) -> Result<Outcome<T>, BoxError>
     where
         F: FnOnce(Option<Lock>) -> Fut,
@@ -70,7 +72,7 @@ impl<C> Guard<C> {
     }
 }
 
-/// A guard with the layer's settings; its extractor is not used.
+/// Creates a guard with the layer's settings, except for its extractor, which is ignored.
 impl<E, C> From<IdempotencyLayer<E, C>> for Guard<C> {
     fn from(layer: IdempotencyLayer<E, C>) -> Self {
         Self(layer.with_key(JobKey))
@@ -117,7 +119,7 @@ impl<F> KeyExtractor<Job<F>> for JobKey {
     }
 }
 
-/// The service that runs it.
+/// The service that runs the function.
 struct Run<F>(PhantomData<fn(F)>);
 
 impl<F> Clone for Run<F> {

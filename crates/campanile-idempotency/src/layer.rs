@@ -1,4 +1,4 @@
-//! The layer.
+//! [`IdempotencyLayer`] and its settings.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,11 +15,12 @@ use crate::reply::{NoReply, ReplyCipher};
 use crate::service::IdempotencyService;
 use crate::store::StoreError;
 
-/// Guards the service inside: one lock for each idempotency key, renewed while the service works,
-/// and its outcome recorded, so that a later duplicate is answered and not processed.
+/// Guards the inner service with one lock per idempotency key. The layer renews the lock while the
+/// service runs, and records the outcome, so that later duplicates are answered without running the
+/// service.
 ///
-/// The answer is an [`Outcome`](campanile_core::Outcome), the error a boxed
-/// [`IdempotencyError`](crate::IdempotencyError). Layers of one process should share a
+/// The response is an [`Outcome`](campanile_core::Outcome), the error a boxed
+/// [`IdempotencyError`](crate::IdempotencyError). The layers of a process should share one
 /// [`LockKeeper`].
 ///
 /// ```
@@ -33,7 +34,7 @@ use crate::store::StoreError;
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), BoxError> {
 /// let mut service = ServiceBuilder::new()
-///     // room for a lock
+///     // adds a field for the lock
 ///     .map_request(Guarded::new)
 ///     // one lock for each job
 ///     .layer(IdempotencyLayer::new(MemoryStore::new(), "jobs", |job: &Guarded<Job>| job.id)?)
@@ -52,7 +53,7 @@ pub struct IdempotencyLayer<E, C = NoReply> {
     pub(crate) codec: Arc<C>,
 }
 
-/// All that does not depend on the request's type.
+/// The settings that do not depend on the request type.
 #[derive(Clone)]
 pub(crate) struct Policies {
     pub(crate) keeper: LockKeeper,
@@ -70,7 +71,7 @@ pub(crate) struct Policies {
     pub(crate) cipher: Option<Arc<dyn ReplyCipher>>,
 }
 
-/// A layer without its extractor.
+/// The parts of a layer except its extractor.
 pub(crate) struct Shared<C> {
     pub(crate) guard: Arc<Policies>,
     pub(crate) terms: Arc<Terms>,
@@ -80,11 +81,11 @@ pub(crate) struct Shared<C> {
 pub(crate) type FailOpen = dyn Fn(&IdempotencyKey, &StoreError) -> bool + Send + Sync;
 
 impl<E> IdempotencyLayer<E> {
-    /// A layer over this store (for which it starts a keeper) or keeper, for the keys of this
-    /// namespace, found by this extractor.
+    /// Creates a layer over a store, for which it starts a keeper, or over an existing keeper. Keys
+    /// belong to `namespace` and are found by the extractor `key`.
     ///
     /// # Errors
-    /// If the namespace is not `[a-z0-9._-]{1,64}`, or the keeper's thread cannot be started.
+    /// If the namespace is not `[a-z0-9._-]{1,64}`, or if the keeper's thread cannot be started.
     pub fn new<N>(store: impl IntoKeeper, namespace: N, key: E) -> Result<Self, ConfigError>
     where
         N: TryInto<Namespace, Error: Into<ConfigError>>,
@@ -119,24 +120,26 @@ impl<E> IdempotencyLayer<E> {
 }
 
 impl<E, C> IdempotencyLayer<E, C> {
-    /// Keeps the reply by this codec, to answer duplicates with; see [`reply`](crate::reply).
-    /// Default: none.
+    /// Keeps replies with this codec, to answer duplicates with them; see [`reply`](crate::reply).
+    /// Default: replies are not kept.
     pub fn with_reply<D: Send + Sync + 'static>(self, codec: D) -> IdempotencyLayer<E, D> {
         let Self { guard, terms, key, codec: _ } = self;
         IdempotencyLayer { guard, terms, key, codec: Arc::new(codec) }
     }
 
-    /// How long a lock lives without a renewal. Default: 30 s, because that is how long a crashed
-    /// process keeps others waiting, and longer than a failover that is set to seconds. A call to the store
-    /// gets a sixth of it, and at most 5 s, before it is taken for lost; an event warns where the
-    /// store's own time-outs are longer.
+    /// Sets how long a lock lives without a renewal.
+    ///
+    /// Default: 30 s. This is how long a crashed process blocks its keys, and it is longer than a
+    /// store failover that takes seconds. The lock keeper waits for a call to the store for at most
+    /// a sixth of the TTL, and at most 5 s. It logs a warning if the store's own timeouts are
+    /// longer.
     ///
     /// # Errors
-    /// Below 500 ms or above 1 h.
+    /// If the TTL is below 500 ms or above 1 h.
     pub fn with_lock_ttl(mut self, ttl: Duration) -> Result<Self, ConfigError> {
         if !(MIN_LOCK_TTL..=MAX_LOCK_TTL).contains(&ttl) {
             return Err(ConfigError::new(format!(
-                "the lock's time to live must be {MIN_LOCK_TTL:?} to {MAX_LOCK_TTL:?}, not {ttl:?}"
+                "lock TTL must be between {MIN_LOCK_TTL:?} and {MAX_LOCK_TTL:?}, got {ttl:?}"
             )));
         }
         self.guard.keeper.warn_of_short(ttl);
@@ -144,47 +147,50 @@ impl<E, C> IdempotencyLayer<E, C> {
         Ok(self)
     }
 
-    /// How long a COMPLETED entry is kept; a later duplicate runs the handler again. Default: 7 d,
-    /// because Kafka keeps records for so long by default. The Kafka driver warns of a topic that keeps
-    /// them for longer.
+    /// Sets how long a COMPLETED entry is kept. After that, a duplicate runs the handler again.
+    ///
+    /// Default: 7 d, because Kafka keeps records for 7 d by default. The Kafka driver logs a
+    /// warning if a topic keeps them longer.
     ///
     /// # Errors
-    /// Below 1 s or above 10 years.
+    /// If the retention is below 1 s or above 10 years.
     pub fn with_retention(self, retention: Duration) -> Result<Self, ConfigError> {
         const LEAST: Duration = Duration::from_secs(1);
         self.retain("retention", LEAST, retention, |kept| &mut kept.completed)
     }
 
-    /// How long an entry with attempts but no end is kept, and so how long its attempts count.
-    /// Default: 7 d. It must cover the longest outage and back-off.
+    /// Sets how long an entry with attempts but without an outcome is kept, and thus how long its
+    /// attempts count. Default: 7 d. It must cover the longest outage and backoff.
     ///
     /// # Errors
-    /// Below 25 h, the longest back-off and the longest lock; or above 10 years.
+    /// If the retention is below 25 h, which is the longest backoff plus the longest lock, or above
+    /// 10 years.
     pub fn with_attempt_retention(self, retention: Duration) -> Result<Self, ConfigError> {
         const LEAST: Duration = MAX_BACKOFF.saturating_add(MAX_LOCK_TTL);
         self.retain("attempt retention", LEAST, retention, |kept| &mut kept.attempts)
     }
 
-    /// How long a FAILED entry is kept; after that poison gets its attempts again. Default: 30 d.
+    /// Sets how long a FAILED entry is kept. After that, a poison record gets all its attempts
+    /// again. Default: 30 d.
     ///
     /// # Errors
-    /// Below 1 s or above 10 years.
+    /// If the retention is below 1 s or above 10 years.
     pub fn with_failed_retention(self, retention: Duration) -> Result<Self, ConfigError> {
         const LEAST: Duration = Duration::from_secs(1);
-        self.retain("retention of what failed", LEAST, retention, |kept| &mut kept.failed)
+        self.retain("failed retention", LEAST, retention, |kept| &mut kept.failed)
     }
 
-    /// How many attempts a key gets, crashes included. Default: 8, which by the default back-off
-    /// takes two minutes at most.
+    /// Sets the number of attempts per key, including crashed ones. Default: 8, which take at most
+    /// two minutes with the default backoff.
     ///
     /// # Errors
-    /// Zero, or above 65 535.
+    /// If the number is zero or above 65 535.
     pub fn with_max_attempts(mut self, attempts: u32) -> Result<Self, ConfigError> {
         match u16::try_from(attempts) {
             Ok(attempts) if attempts > 0 => self.terms_mut().max_attempts = attempts,
             _ => {
                 return Err(ConfigError::new(format!(
-                    "the attempts must be 1 to {}, not {attempts}",
+                    "max attempts must be between 1 and {}, got {attempts}",
                     u16::MAX
                 )));
             }
@@ -192,86 +198,89 @@ impl<E, C> IdempotencyLayer<E, C> {
         Ok(self)
     }
 
-    /// How long one lock is held and renewed at most; then it is lost. Default: 10 min, because a
-    /// handler that hangs must end some time.
+    /// Sets how long a lock is held and renewed at most; after that it is lost. Default: 10 min, so
+    /// that a handler that hangs ends eventually.
     ///
     /// # Errors
-    /// Below 500 ms or above 24 h.
+    /// If the time is below 500 ms or above 24 h.
     pub fn with_max_hold(mut self, max_hold: Duration) -> Result<Self, ConfigError> {
         const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
         if !(MIN_LOCK_TTL..=LONGEST).contains(&max_hold) {
             return Err(ConfigError::new(format!(
-                "`max_hold` must be {MIN_LOCK_TTL:?} to {LONGEST:?}, not {max_hold:?}"
+                "`max_hold` must be between {MIN_LOCK_TTL:?} and {LONGEST:?}, got {max_hold:?}"
             )));
         }
         self.terms_mut().max_hold = max_hold;
         Ok(self)
     }
 
-    /// Encrypts the replies that are kept, and decrypts them for duplicates. Default: they are kept
-    /// as the codec makes them.
+    /// Encrypts the replies that are kept, and decrypts them for duplicates. Default: replies are
+    /// kept as the codec encodes them.
     pub fn with_reply_encryption(mut self, cipher: impl ReplyCipher) -> Self {
         self.guard_mut().cipher = Some(Arc::new(cipher));
         self
     }
 
-    /// The largest reply that is kept, in bytes after encoding and encryption; see
-    /// [`with_large_reply`](Self::with_large_reply). Default: 4 KiB, because each is kept in the
-    /// store for the whole retention.
+    /// Sets the maximum size of a kept reply, in bytes after encoding and encryption; see
+    /// [`with_large_reply`](Self::with_large_reply). Default: 4 KiB, because the store keeps each
+    /// reply for the whole retention.
     pub fn with_max_reply_bytes(mut self, bytes: usize) -> Self {
         self.guard_mut().max_reply_bytes = bytes;
         self
     }
 
-    /// A reply that is larger. Default: completed without it.
+    /// Sets the policy for larger replies. Default: the entry is completed without the reply.
     pub fn with_large_reply(mut self, policy: OnLargeReply) -> Self {
         self.guard_mut().large_reply = policy;
         self
     }
 
-    /// How long a key waits after a failed attempt. Default: 1 s doubling to 5 min, with full jitter.
+    /// Sets the backoff after a failed attempt. Default: 1 s, doubling to 5 min, with full jitter.
     pub fn with_backoff(mut self, backoff: Backoff) -> Self {
         self.guard_mut().backoff = backoff;
         self
     }
 
-    /// A request without a key. Default: rejected.
+    /// Sets the policy for requests without a key. Default: they are rejected.
     pub fn with_missing_key(mut self, policy: OnMissingKey) -> Self {
         self.guard_mut().missing_key = policy;
         self
     }
 
-    /// A key that somebody else holds. Default: an error.
+    /// Sets the policy for keys that another owner holds. Default: an error.
     pub fn with_locked(mut self, policy: OnLocked) -> Self {
         self.guard_mut().locked = policy;
         self
     }
 
-    /// A lock that is lost while the inner service works. Default: cancel.
+    /// Sets the policy for locks that are lost while the inner service is running. Default: cancel.
     pub fn with_lost(mut self, policy: OnLost) -> Self {
         self.guard_mut().lost = policy;
         self
     }
 
-    /// A response future that is dropped while the inner service works. Default: a failed attempt.
+    /// Sets the policy for response futures that are dropped while the inner service is running.
+    /// Default: a failed attempt.
     pub fn with_abandoned(mut self, policy: OnAbandoned) -> Self {
         self.guard_mut().abandoned = policy;
         self
     }
 
-    /// A key that gets no further attempt. Default: its lock is handed over in the error.
+    /// Sets the policy for keys that get no further attempt. Default: the error contains the lock.
     pub fn with_given_up(mut self, policy: OnGivenUp) -> Self {
         self.guard_mut().given_up = policy;
         self
     }
 
-    /// Lets a request through without a lock when the store is unavailable and this says so; the
-    /// answer is then [`Unguarded`](campanile_core::Outcome::Unguarded), nothing is recorded, and
-    /// **every duplicate runs**, also later. Default: never.
+    /// Lets requests through without a lock if the store is unavailable and this predicate returns
+    /// `true`.
     ///
-    /// It is not asked about an entry that cannot be read
-    /// ([`Unreadable`](crate::StoreErrorKind::Unreadable)): the store is there, and its key may have been
-    /// completed. That request is refused with the store's error.
+    /// The outcome is then [`Unguarded`](campanile_core::Outcome::Unguarded), nothing is recorded,
+    /// and **every duplicate runs**, including later ones. Default: never.
+    ///
+    /// The predicate is not called for an entry that cannot be read
+    /// ([`Unreadable`](crate::StoreErrorKind::Unreadable)): the store is available, and the key may
+    /// have been completed. Such a request fails with the store's error.
     pub fn with_fail_open_risking_duplicates(
         mut self,
         when: impl Fn(&IdempotencyKey, &StoreError) -> bool + Send + Sync + 'static,
@@ -280,21 +289,21 @@ impl<E, C> IdempotencyLayer<E, C> {
         self
     }
 
-    /// Asks this what an error of the inner service means, before those given earlier, and before
-    /// [`Defaults`](crate::Defaults).
+    /// Adds a classifier for errors of the inner service. It takes precedence over classifiers
+    /// added earlier and over [`Defaults`](crate::Defaults).
     pub fn with_classifier(mut self, classifier: impl Classify) -> Self {
         self.guard_mut().classifiers.insert(0, Arc::new(classifier));
         self
     }
 
-    /// The same with another extractor.
+    /// Replaces the extractor.
     #[doc(hidden)]
     pub fn with_key<F>(self, key: F) -> IdempotencyLayer<F, C> {
         let Self { guard, terms, key: _, codec } = self;
         IdempotencyLayer { guard, terms, key: Arc::new(key), codec }
     }
 
-    /// What a response future needs of it.
+    /// Returns the parts of the layer that a response future needs.
     pub(crate) fn shared(&self) -> Shared<C> {
         Shared { guard: self.guard.clone(), terms: self.terms.clone(), codec: self.codec.clone() }
     }
@@ -317,7 +326,7 @@ impl<E, C> IdempotencyLayer<E, C> {
         const MOST: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
         if !(least..=MOST).contains(&retention) {
             return Err(ConfigError::new(format!(
-                "the {what} must be {least:?} to 10 years, not {retention:?}"
+                "{what} must be between {least:?} and 10 years, got {retention:?}"
             )));
         }
         *field(&mut self.terms_mut().retention) = retention;

@@ -1,5 +1,5 @@
-//! The tower layer of Campanile: one lock for each idempotency key, kept alive while the inner
-//! service works, and the outcome recorded, so that later duplicates are answered from it.
+//! The tower middleware of Campanile. It acquires one lock per idempotency key, renews the lock
+//! while the inner service runs, and records the outcome, from which it answers later duplicates.
 //!
 //! ```
 //! use campanile_core::{BoxError, DecodeLayer, Outcome, Record, Request, key};
@@ -17,11 +17,11 @@
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), BoxError> {
 //! let mut service = ServiceBuilder::new()
-//!     // what does not decode never takes a lock
+//!     // records that cannot be decoded never acquire a lock
 //!     .layer(DecodeLayer::json())
-//!     // one lock for each payment, renewed while the handler runs
+//!     // one lock per payment, renewed while the handler runs
 //!     .layer(IdempotencyLayer::new(MemoryStore::new(), "payments", key::field(|p: &Payment| &p.id))?)
-//!     // a slow handler fails its attempt
+//!     // a handler that times out fails its attempt
 //!     .timeout(Duration::from_secs(10))
 //!     .service_fn(charge);
 //!
@@ -35,12 +35,13 @@
 //!
 //! # Layout
 //!
-//! * [`IdempotencyLayer`] makes an [`IdempotencyService`], whose response is a [`ResponseFuture`];
-//!   [`policy`] and [`reply`] are its choices, [`IdempotencyError`] what it answers when there is no
-//!   outcome. [`Guard`] is the layer around a plain function.
-//! * [`BatchLayer`] is for handlers that take many requests at a time.
-//! * [`LockKeeper`] sends all operations to the store: it batches, renews, and settles until it is answered.
-//! * [`store`]: the trait behind which entries are kept; [`MemoryStore`] is the embedded one.
+//! * [`IdempotencyLayer`] creates an [`IdempotencyService`] with a [`ResponseFuture`]. [`policy`]
+//!   and [`reply`] contain its options, and [`IdempotencyError`] is its error. [`Guard`] is the
+//!   layer around a plain function.
+//! * [`BatchLayer`] is for handlers that process many requests at a time.
+//! * [`LockKeeper`] sends all operations to the store: it batches commands, renews locks, and
+//!   repeats a settlement until the store replies.
+//! * [`store`] contains the trait of stores; [`MemoryStore`] is an in-memory implementation.
 
 mod backoff;
 mod batch;

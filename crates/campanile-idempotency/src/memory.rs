@@ -1,4 +1,4 @@
-//! The embedded store.
+//! The in-memory store.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry::{Occupied, Vacant};
@@ -11,11 +11,11 @@ use campanile_core::{Answer, Clock, Command, Entry, Retention, StoreKey, step};
 
 use crate::store::{Store, StoreError};
 
-/// Keeps entries in this process: for the quickstart, for tests, and for one process whose
-/// duplicates after a restart do no harm.
+/// A store that keeps entries in this process: for the quickstart, for tests, and for applications
+/// with a single process in which duplicates after a restart do no harm.
 ///
-/// It runs [`step`] under a mutex, so it is the protocol itself. Clones share the entries. What is
-/// lost with the process: everything.
+/// It runs [`step`] under a mutex and thus follows the protocol exactly. Clones share the entries.
+/// All entries are lost with the process.
 #[derive(Clone)]
 pub struct MemoryStore(Arc<Shared>);
 
@@ -27,7 +27,7 @@ struct Shared {
 #[derive(Default)]
 struct Entries {
     by_key: HashMap<StoreKey, Kept>,
-    /// With as many entries, those whose retention is over are swept out.
+    /// The number of entries at which expired ones are removed.
     sweep_at: usize,
 }
 
@@ -37,28 +37,29 @@ struct Kept {
 }
 
 impl MemoryStore {
-    /// An empty store. Its clock starts at the machine's time and then never goes back.
+    /// Creates an empty store. Its clock starts at the system time and never goes backwards.
     pub fn new() -> Self {
-        #[expect(clippy::disallowed_methods, reason = "this is a store's clock")]
+        #[expect(clippy::disallowed_methods, reason = "the start of a store's clock")]
         let start = SystemTime::now();
         let clock = Clock::boot();
         let origin = clock.now();
         Self::with_clock(move || start + (clock.now() - origin))
     }
 
-    /// An empty store that decides by this clock, for tests with paused time.
+    /// Creates an empty store that uses this clock, for tests with paused time.
     pub fn with_clock(clock: impl Fn() -> SystemTime + Send + Sync + 'static) -> Self {
         Self(Arc::new(Shared { clock: Box::new(clock), entries: Mutex::default() }))
     }
 
-    /// The entry of a key as it stands.
+    /// Returns the current entry of a key.
     pub fn entry(&self, key: &StoreKey) -> Option<Entry> {
         let now = (self.0.clock)();
         self.lock().by_key.get(key).filter(|kept| now < kept.until).map(|kept| kept.entry.clone())
     }
 
     fn lock(&self) -> MutexGuard<'_, Entries> {
-        // Nothing under it can panic half-way: `step` is pure, and a write is one insert.
+        // No code under the mutex can panic half-way: `step` is pure, and a write is a single
+        // insert.
         self.0.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -82,7 +83,7 @@ impl Store for MemoryStore {
         batch.into_iter().map(|command| Ok(entries.apply(command, now))).collect()
     }
 
-    /// One: it answers at once, so nothing is gained by waiting for more commands.
+    /// Returns one: the store replies immediately, so waiting for more commands gains nothing.
     fn max_batch(&self) -> NonZeroUsize {
         NonZeroUsize::MIN
     }
@@ -100,7 +101,7 @@ impl Entries {
         let before = before.map(|kept| kept.entry.clone());
         let (after, reply) = step(before.clone(), &operation, now);
         match (after, place) {
-            // Only a write prolongs the entry's life.
+            // Only a write extends the retention of the entry.
             (Some(entry), Occupied(mut place)) => {
                 let until = until.filter(|_| before.as_ref() == Some(&entry));
                 let until = until.unwrap_or_else(|| end(&entry, retention, now));
@@ -117,7 +118,7 @@ impl Entries {
         Answer::new(now, reply)
     }
 
-    /// Each sweep is paid for by the inserts since the last.
+    /// Removes expired entries. The cost is amortized over the inserts since the last sweep.
     fn sweep(&mut self, now: SystemTime) {
         const LEAST: usize = 1024;
         if self.by_key.len() >= self.sweep_at.max(LEAST) {
@@ -127,12 +128,13 @@ impl Entries {
     }
 }
 
-/// When an entry that is written now is over.
+/// Returns when an entry that is written now expires.
 fn end(entry: &Entry, retention: Retention, now: SystemTime) -> SystemTime {
     now + retention.of(entry.state()).min(MAX_RETENTION)
 }
 
-/// A century: far beyond any use, and added to a time without overflow.
+/// A century: longer than any useful retention, and small enough to be added to a time without
+/// overflow.
 const MAX_RETENTION: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
 impl fmt::Debug for MemoryStore {

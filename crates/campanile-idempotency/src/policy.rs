@@ -1,87 +1,93 @@
-//! What the layer does where there is a choice. Each has a safe default.
+//! The options of the layer. Each one has a safe default.
 
 use std::time::Duration;
 
-/// A request without a key.
+/// The policy for requests without a key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnMissingKey {
-    /// An error. The default, for a key that is missing by mistake must not run unguarded.
+    /// Fails the request. The default, because a request must not run unguarded if its key is
+    /// missing by mistake.
     #[default]
     Reject,
-    /// The inner service runs without a lock.
+    /// Runs the inner service without a lock.
     PassThrough,
 }
 
-/// A key that somebody else holds.
+/// The policy for keys that another owner holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnLocked {
-    /// An error that tells when to try again. The default, for the consumer driver waits better:
-    /// outside the service, holding nothing.
+    /// Fails the request with an error that contains the time to retry. The default, because the
+    /// consumer driver can wait outside the service without holding resources.
     #[default]
     Error,
-    /// The layer waits, without the inner service's readiness, and tries again when the holder in
-    /// this process ends, or after the time that the store tells.
+    /// Waits, without keeping the inner service ready. Retries when the attempt of an owner in this
+    /// process ends, or after the time that the store specifies.
     Wait {
-        /// For so long altogether; then the error.
+        /// The maximum total wait. After that, the request fails.
         at_most: Duration,
     },
 }
 
-/// A lock that is lost while the inner service works.
+/// The policy for locks that are lost while the inner service is running.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnLost {
-    /// The inner future is dropped, and the error is [`LockLost`](campanile_core::LockLost). The
-    /// default, for somebody else may begin with the same event at any moment.
+    /// Drops the inner future and fails with [`LockLost`](campanile_core::LockLost). The default,
+    /// because another owner may start to process the same event at any moment.
     #[default]
     Cancel,
-    /// The inner future goes on; [`Lock::lost`](campanile_core::Lock::lost) tells it. Its result is
-    /// recorded if nobody else was granted the key meanwhile.
+    /// Lets the inner future run, and notifies it through
+    /// [`Lock::lost`](campanile_core::Lock::lost). Its result is recorded if no other owner was
+    /// granted the key in the meantime.
     ///
-    /// An error that is, or has as a source, this lock's [`LockLost`](campanile_core::LockLost) says
-    /// nothing about the record, as the lock's loss does where the future is dropped for it: unless the
-    /// handler held the lock for longer than `max_hold`, the attempt is handed back.
+    /// If the handler fails with this lock's [`LockLost`](campanile_core::LockLost), directly or as
+    /// a source, the error says nothing about the record, as when the future is dropped. The
+    /// attempt is then not counted, unless the handler held the lock longer than `max_hold`.
     Notify,
 }
 
-/// A response future that is dropped while the inner service works, as by a time-out around the
-/// layer. On a revoke or a shutdown of the driver the attempt is always handed back.
+/// The policy for response futures that are dropped while the inner service is running, for example
+/// by a timeout around the layer. On a revoke or shutdown of the driver, the attempt is never
+/// counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnAbandoned {
-    /// A failed attempt. The default, so that poison behind a time-out comes to an end.
+    /// Records a failed attempt. The default, so that a poison record behind a timeout runs out of
+    /// attempts.
     #[default]
     Fail,
-    /// The attempt is handed back, a bounded number of times for each key.
+    /// Does not count the attempt, up to a limited number of times per key.
     Release,
-    /// Nothing is said to the store; the lock expires by itself.
+    /// Sends nothing to the store; the lock expires.
     Expire,
 }
 
-/// A reply that is larger than what is kept of one.
+/// The policy for replies that exceed the size limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnLargeReply {
-    /// The entry is completed without it; duplicates have no reply. The default, for the effect has
-    /// happened, and that is what the entry is for.
+    /// Completes the entry without the reply; duplicates have no reply. The default, because the
+    /// effect has happened and the entry has to record it.
     #[default]
     KeepNone,
-    /// The attempt fails with [`ReplyTooLarge`](crate::ReplyTooLarge), which by default is permanent:
-    /// where a duplicate without its reply is worth nothing, and somebody has to look.
+    /// Fails the attempt with [`ReplyTooLarge`](crate::ReplyTooLarge), which is permanent by
+    /// default. For applications in which a duplicate without its reply is useless and an operator
+    /// has to intervene.
     Fail,
 }
 
-/// A key that gets no further attempt: the last one failed, or the error is permanent.
+/// The policy for keys that get no further attempt, because the last one failed or the error is
+/// permanent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnGivenUp {
-    /// The lock is handed over in the error, for the dead letter to be published under it. The
-    /// default, for only an acknowledged dead letter keeps the record.
+    /// Returns the lock in the error, so that the dead letter can be published under it. The
+    /// default, because only an acknowledged dead letter preserves the record.
     #[default]
     HandOver,
-    /// The entry becomes FAILED at once, without a dead letter, and the answer is
+    /// Moves the entry to FAILED immediately, without a dead letter. The outcome is
     /// [`Parked`](campanile_core::Outcome::Parked). For stacks without a driver.
     Reject,
 }

@@ -1,11 +1,11 @@
-//! What of a handler's answer is kept, to be given to later duplicates.
+//! Storage of the handler's replies, with which later duplicates are answered.
 //!
 //! ```
 //! use campanile_core::{ConfigError, key};
 //! use campanile_idempotency::{IdempotencyLayer, MemoryStore, reply};
 //!
 //! # fn main() -> Result<(), ConfigError> {
-//! // a duplicate is answered with the first run's reply
+//! // duplicates get the reply of the first run
 //! let layer = IdempotencyLayer::new(MemoryStore::new(), "payments", key::header("id"))?
 //!     .with_reply(reply::json());
 //! # Ok(())
@@ -17,42 +17,44 @@ use campanile_core::{BoxError, IdempotencyKey, Namespace, Record};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Turns a reply into the bytes that the entry keeps, and back.
+/// Encodes a reply into the bytes that the entry keeps, and decodes it.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot keep a reply of type `{T}`",
     note = "`reply::json()` keeps what is `Serialize + DeserializeOwned`, `reply::bytes()` keeps `Bytes`; \
             `reply::none()`, the default, keeps nothing"
 )]
 pub trait ReplyCodec<T> {
-    /// Whether the handler may answer with this: asked before the entry is completed. The record is
-    /// that of the request; a request that is not a [`Request`](campanile_core::Request) has none.
-    /// Default: it may.
+    /// Checks that the handler may reply with this value. Called before the entry is completed. The
+    /// record is that of the request; requests other than [`Request`](campanile_core::Request) have
+    /// none. The default accepts every reply.
     ///
     /// # Errors
-    /// It counts as the handler's own: the attempt has failed, and classifiers say what follows.
+    /// An error is treated as the handler's own: the attempt has failed, and classifiers decide
+    /// what happens next.
     fn check(&self, _reply: &T, _record: Option<&Record>) -> Result<(), BoxError> {
         Ok(())
     }
 
-    /// The bytes to keep; `None` keeps nothing.
+    /// Encodes a reply. Returns `None` to keep nothing.
     ///
     /// # Errors
-    /// The entry is then completed without a reply, and a warning is logged: the effect has happened.
+    /// On an error, the entry is completed without a reply and a warning is logged, because the
+    /// effect has already happened.
     fn encode(&self, reply: &T) -> Result<Option<Bytes>, BoxError>;
 
-    /// The reply of these bytes; `None`: none can be given.
+    /// Decodes a reply. Returns `None` if there is no reply.
     ///
     /// # Errors
-    /// The duplicate is then answered without a reply, and a warning is logged.
+    /// On an error, the duplicate is answered without a reply, and a warning is logged.
     fn decode(&self, bytes: Bytes) -> Result<Option<T>, BoxError>;
 }
 
-/// Encrypts what is kept of replies, and decrypts it, for those who do not want them readable in the
-/// store: see [`IdempotencyLayer::with_reply_encryption`](crate::IdempotencyLayer::with_reply_encryption).
+/// Encrypts and decrypts replies, so that they are not readable in the store; see
+/// [`IdempotencyLayer::with_reply_encryption`](crate::IdempotencyLayer::with_reply_encryption).
 ///
-/// Authenticate namespace and key with the reply, so that nobody who can write to the store can give
-/// one key's reply to another. Whoever can do that can also complete keys without a reply; what keeps
-/// them out is the store's access control.
+/// Authenticate the namespace and the key together with the reply, so that an attacker with write
+/// access to the store cannot use the reply of one key for another. Such an attacker can still
+/// complete keys without a reply; only the store's access control prevents that.
 ///
 /// ```
 /// use campanile_core::{BoxError, IdempotencyKey, Namespace};
@@ -63,7 +65,7 @@ pub trait ReplyCodec<T> {
 ///
 /// struct Sealed(XChaCha20Poly1305);
 ///
-/// /// What a reply belongs to.
+/// /// The associated data that binds a reply to its key.
 /// fn of(namespace: &Namespace, key: &IdempotencyKey) -> Vec<u8> {
 ///     [namespace.as_str().as_bytes(), b"/", key.as_bytes()].concat()
 /// }
@@ -85,7 +87,7 @@ pub trait ReplyCodec<T> {
 /// }
 ///
 /// # fn main() -> Result<(), BoxError> {
-/// // a program would take the key from where it keeps its secrets
+/// // a real application loads the key from its secret store
 /// let cipher = Sealed(XChaCha20Poly1305::new(&Key::<XChaCha20Poly1305>::generate()));
 /// let namespace = "payments".try_into()?;
 /// let key = |id| IdempotencyKey::new(id).expect("not empty");
@@ -99,8 +101,8 @@ pub trait ReplyCipher: Send + Sync + 'static {
     /// Encrypts an encoded reply.
     ///
     /// # Errors
-    /// The entry is then completed without a reply, and a warning is logged: nothing is kept in the
-    /// clear.
+    /// On an error, the entry is completed without a reply and a warning is logged. The reply is
+    /// never kept in plain text.
     fn seal(
         &self,
         namespace: &Namespace,
@@ -108,10 +110,10 @@ pub trait ReplyCipher: Send + Sync + 'static {
         reply: Bytes,
     ) -> Result<Bytes, BoxError>;
 
-    /// Decrypts what [`seal`](Self::seal) made.
+    /// Decrypts the result of [`seal`](Self::seal).
     ///
     /// # Errors
-    /// The duplicate is then answered without a reply, and a warning is logged.
+    /// On an error, the duplicate is answered without a reply, and a warning is logged.
     fn open(
         &self,
         namespace: &Namespace,
@@ -120,22 +122,22 @@ pub trait ReplyCipher: Send + Sync + 'static {
     ) -> Result<Bytes, BoxError>;
 }
 
-/// Keeps nothing: a duplicate has no reply. The default.
+/// Keeps no reply: duplicates have none. The default.
 pub fn none() -> NoReply {
     NoReply
 }
 
-/// Keeps the reply as JSON, by serde.
+/// Keeps the reply as JSON, encoded with serde.
 pub fn json() -> JsonReply {
     JsonReply
 }
 
-/// Keeps the reply's bytes.
+/// Keeps the bytes of the reply.
 pub fn bytes() -> BytesReply {
     BytesReply
 }
 
-/// See [`none`].
+/// The codec returned by [`none`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoReply;
 
@@ -149,7 +151,7 @@ impl<T> ReplyCodec<T> for NoReply {
     }
 }
 
-/// See [`json`].
+/// The codec returned by [`json`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct JsonReply;
 
@@ -164,7 +166,7 @@ impl<T: Serialize + DeserializeOwned> ReplyCodec<T> for JsonReply {
     }
 }
 
-/// See [`bytes()`].
+/// The codec returned by [`bytes()`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BytesReply;
 

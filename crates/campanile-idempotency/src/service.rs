@@ -1,4 +1,4 @@
-//! The service.
+//! The service that guards requests.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,14 +15,15 @@ use crate::layer::IdempotencyLayer;
 use crate::policy::OnMissingKey;
 use crate::reply::ReplyCodec;
 
-/// Acquires the key's lock, calls the inner service under it, and records the outcome. Made by
-/// [`IdempotencyLayer`].
+/// Acquires the lock of the key, calls the inner service under it, and records the outcome. Created
+/// by [`IdempotencyLayer`].
 pub struct IdempotencyService<S, E, C> {
     inner: S,
     layer: IdempotencyLayer<E, C>,
 }
 
-/// A service that is `Clone`: implemented for all that are, and there for its message.
+/// A service that is `Clone`. Implemented for all such services; it exists for its diagnostic
+/// message.
 #[diagnostic::on_unimplemented(
     message = "a service inside `IdempotencyLayer` must be `Clone`, and `{Self}` is not",
     note = "derive `Clone` for it, or put `.buffer(n)` of tower's `ServiceBuilder` between them"
@@ -50,15 +51,15 @@ where
     type Error = BoxError;
     type Future = ResponseFuture<S, R, C>;
 
-    /// Asks the inner service and nothing else: readiness first, lock second, so that no lock ticks
-    /// while its request waits for a permit.
+    /// Polls only the inner service: readiness comes first and the lock second, so that no lock is
+    /// held while its request waits for a permit.
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
         self.inner.poll_ready(cx).map_err(Into::into)
     }
 
     fn call(&mut self, request: R) -> Self::Future {
-        // The service that was polled ready goes with the request; a clone, which is not ready,
-        // stays for the next.
+        // The future takes the service that was polled ready. A clone, which is not ready, stays
+        // for the next call.
         let not_ready = self.inner.clone();
         let ready = std::mem::replace(&mut self.inner, not_ready);
         let shared = self.layer.shared();
@@ -89,7 +90,8 @@ impl<S, E, C> IdempotencyService<S, E, C> {
     {
         let _span = tracing::trace_span!("key").entered();
         let extractor = &*self.layer.key;
-        // An extractor that panics on one record must not end the consumer of all others.
+        // Turn a panic into an error: an extractor that panics on one record must not stop the
+        // consumer.
         catch_unwind(AssertUnwindSafe(|| {
             let Some(key) = extractor.extract(request)? else {
                 return Ok(None);
@@ -97,7 +99,7 @@ impl<S, E, C> IdempotencyService<S, E, C> {
             let key = StoreKey::new(self.layer.guard.namespace.clone(), key);
             Ok(Some((key, extractor.fingerprint(request))))
         }))
-        .unwrap_or_else(|_| Err("the key's extractor panicked".into()))
+        .unwrap_or_else(|_| Err("the key extractor panicked".into()))
     }
 }
 

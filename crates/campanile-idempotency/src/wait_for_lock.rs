@@ -1,4 +1,4 @@
-//! Trying again where the layer says when.
+//! A retry policy that waits for locks.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -11,8 +11,8 @@ use tower::retry::Policy;
 use crate::keeper::wait_at_most;
 use crate::{IdempotencyError, Settled};
 
-/// A policy for tower's `Retry` *around* the idempotency layer: waits while somebody else holds the
-/// key or its back-off runs, and tries again. Each try is a new acquire.
+/// A policy for tower's `Retry` *around* the idempotency layer. It waits while another owner holds
+/// the key or the key's backoff runs, and retries. Each retry acquires the key again.
 ///
 /// ```
 /// use std::time::Duration;
@@ -22,7 +22,7 @@ use crate::{IdempotencyError, Settled};
 ///
 /// # fn main() -> Result<(), ConfigError> {
 /// let service = ServiceBuilder::new()
-///     // waits up to a minute for whoever holds the key
+///     // waits up to a minute for the owner of the key
 ///     .retry(WaitForLock::new(Duration::from_secs(60)))
 ///     .layer(DecodeLayer::raw())
 ///     .layer(IdempotencyLayer::new(MemoryStore::new(), "payments", key::header("id"))?)
@@ -39,17 +39,17 @@ pub struct WaitForLock {
     failures: bool,
     /// The beginning of the first wait.
     since: Option<Instant>,
-    /// What was waited for last: kept for the next try, which may be answered by it.
+    /// The signal of the last wait. Kept for the next try, which may be answered from it.
     waited: Option<Settled>,
 }
 
 impl WaitForLock {
-    /// Waits for so long altogether, then gives the last error.
+    /// Waits for at most this time in total, then returns the last error.
     pub fn new(at_most: Duration) -> Self {
         Self { at_most, failures: false, since: None, waited: None }
     }
 
-    /// Also waits out the back-off after a failed attempt, as long as there are attempts.
+    /// Also waits for the backoff after a failed attempt, while attempts are left.
     pub fn and_failures(self) -> Self {
         Self { failures: true, ..self }
     }

@@ -1,4 +1,4 @@
-//! What fails a whole batch.
+//! The errors of a whole batch.
 
 use std::error::Error;
 use std::fmt;
@@ -6,29 +6,29 @@ use std::sync::Arc;
 
 use campanile_core::BoxError;
 
-/// Why each request of a batch has failed, whatever each of them is. A request's own error comes as it
-/// is, without this.
+/// The reason why every request of a batch failed. The error of a single request is returned
+/// unchanged, without this wrapper.
 ///
-/// For the idempotency layer it is the handler's error: the attempt of each record counts as failed.
-/// What it means is told by its source, as that of any other error.
+/// For the idempotency layer, this is the handler's error: the attempt of each record counts as
+/// failed. It is classified by its source, like any other error.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum BatchError {
-    /// The service failed, with this error.
+    /// The service failed with this error.
     Failed(Arc<dyn Error + Send + Sync>),
     /// The service panicked.
     Panicked,
-    /// The service has answered, but not with one result for each request; which is whose cannot be
-    /// told.
+    /// The service did not return one result per request, so results cannot be assigned to
+    /// requests.
     WrongNumber {
-        /// How many requests it got.
+        /// The number of requests in the batch.
         requests: usize,
-        /// How many results it gave.
+        /// The number of results returned.
         results: usize,
     },
-    /// The service will never be ready again; with its error, unless it panicked.
+    /// The service will never be ready again. Contains its error, unless it panicked.
     Closed(Option<Arc<dyn Error + Send + Sync>>),
-    /// The batch was dropped before it had ended, with the runtime say.
+    /// The batch was dropped before it completed, for example with its runtime.
     Interrupted,
 }
 
@@ -42,12 +42,15 @@ impl fmt::Display for BatchError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Failed(_) => f.write_str("the batch failed"),
-            Self::Panicked => f.write_str("the service panicked over its batch"),
+            Self::Panicked => f.write_str("the service panicked while processing the batch"),
             Self::WrongNumber { requests, results } => {
-                write!(f, "a batch of {requests} requests was answered with {results} results")
+                write!(
+                    f,
+                    "the service returned {results} results for a batch of {requests} requests"
+                )
             }
-            Self::Closed(_) => f.write_str("the service of the batches is not ready any more"),
-            Self::Interrupted => f.write_str("the batch was dropped before it had ended"),
+            Self::Closed(_) => f.write_str("the batch service is closed"),
+            Self::Interrupted => f.write_str("the batch was dropped before it completed"),
         }
     }
 }

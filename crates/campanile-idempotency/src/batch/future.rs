@@ -1,4 +1,4 @@
-//! The response future.
+//! The response future of [`BatchService`](super::BatchService).
 
 use std::fmt;
 use std::future::Future;
@@ -11,12 +11,12 @@ use tokio::sync::oneshot;
 
 use super::Places;
 
-/// The response of a [`BatchService`](super::BatchService): one request's result.
+/// The response future of [`BatchService`](super::BatchService), for one request of a batch.
 ///
 /// # Cancellation
-/// Dropped while it waits for its batch, its request is not handed to the service. Dropped while the
-/// batch is at work, its result is dropped, and the others go on; when all of a batch are dropped, so is
-/// the service's future.
+/// If it is dropped while waiting for its batch, the request is not passed to the service. If it is
+/// dropped while the batch is running, its result is dropped and the other requests continue. If
+/// all futures of a batch are dropped, so is the service's future.
 pub struct BatchFuture<T> {
     reply: oneshot::Receiver<Result<T, BoxError>>,
     places: Arc<Places>,

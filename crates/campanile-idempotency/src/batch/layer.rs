@@ -1,4 +1,4 @@
-//! The layer.
+//! [`BatchLayer`].
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -10,12 +10,13 @@ use tower_service::Service;
 
 use super::{BatchService, Terms};
 
-/// Makes a service for single requests of one that takes many at a time: a `Service<Vec<R>>` that
-/// answers with a `Vec` of one result for each, in their order.
+/// Turns a service that processes many requests at a time into a service for single requests. The
+/// inner service is a `Service<Vec<R>>` that returns a `Vec` with one result per request, in the
+/// same order.
 ///
-/// Inside the [`IdempotencyLayer`](crate::IdempotencyLayer) each record of a batch has its own lock,
-/// attempt and outcome, and the driver commits each by itself: one that fails does not fail its
-/// neighbours.
+/// Inside the [`IdempotencyLayer`](crate::IdempotencyLayer), each record of a batch has its own
+/// lock, attempt and outcome, and the driver commits each record separately: a failed record does
+/// not affect the others.
 ///
 /// ```
 /// use campanile_core::{BoxError, DecodeLayer, Request, key};
@@ -26,7 +27,7 @@ use super::{BatchService, Terms};
 /// #[derive(serde::Deserialize)]
 /// struct Payment { id: String, cents: u64 }
 ///
-/// /// Writes all that can be written, in one round trip.
+/// /// Inserts all valid payments in one round trip.
 /// async fn insert(batch: Vec<Request<Payment>>) -> Result<Vec<Result<(), BoxError>>, BoxError> {
 ///     let written = |request: &Request<Payment>| match request.body().cents {
 ///         0 => Err("nothing to pay".into()),
@@ -38,15 +39,15 @@ use super::{BatchService, Terms};
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), BoxError> {
 /// let service = ServiceBuilder::new()
-///     // what does not decode is in no batch
+///     // records that cannot be decoded never enter a batch
 ///     .layer(DecodeLayer::json())
-///     // one lock for each payment
+///     // one lock per payment
 ///     .layer(IdempotencyLayer::new(MemoryStore::new(), "payments", key::field(|p: &Payment| &p.id))?)
-///     // a payment that takes long, its wait included, fails its attempt, and no other
+///     // a payment that times out, including its wait, fails only its own attempt
 ///     .timeout(Duration::from_secs(10))
-///     // at most 100 at a time
+///     // at most 100 payments per batch
 ///     .layer(BatchLayer::new(100, Duration::from_millis(20))?)
-///     // at most four batches at work
+///     // at most four batches in flight
 ///     .concurrency_limit(4)
 ///     .service_fn(insert);
 /// # let record = |cents: u64| campanile_core::Record::builder("payments", 0, cents as i64)
@@ -58,45 +59,47 @@ use super::{BatchService, Terms};
 /// # }
 /// ```
 ///
-/// # When a batch begins
-/// At once, if none is at work: an idle system pays no latency. Otherwise what comes meanwhile is
-/// collected until one that is at work has ended, or `max` are there, or the oldest has waited for
-/// `linger`; and until the service is ready. As many batches as begin so are at work side by side: a
-/// concurrency limit inside bounds them.
+/// # When a batch starts
+/// Immediately, if no batch is running: an idle system adds no latency. Otherwise, requests are
+/// collected until a running batch ends, `max` requests are collected, or the oldest one has waited
+/// for `linger`; and until the service is ready. Batches that are started this way run
+/// concurrently; a concurrency limit inside bounds their number.
 ///
-/// Twice `max` requests may wait, those included whose lock is being acquired; then the service is not
-/// ready.
+/// At most twice `max` requests may wait, including those that are still acquiring their locks.
+/// Beyond that, the service is not ready.
 ///
 /// # Errors
-/// A request's own result is its own. An error of the whole batch, a panic, or another number of results
-/// than of requests is each request's [`BatchError`](super::BatchError).
+/// Each request gets its own result. If the whole batch fails, if the service panics, or if the
+/// number of results differs from the number of requests, each request gets a
+/// [`BatchError`](super::BatchError).
 ///
-/// # Requests that leave
-/// A request whose lock is lost, whose time is up, or whose partition is revoked, leaves its batch, and
-/// the others go on. If the batch was not yet at work, the service does not see it. From a batch that is
-/// at work it **cannot be taken out**: the service works on with it, although it has no lock any more.
-/// [`Lock::check`](campanile_core::Lock::check) tells, as does a receiver that compares the fencing token.
+/// # Requests that leave a batch
+/// A request leaves its batch if its lock is lost, if it times out, or if its partition is revoked;
+/// the other requests continue. If the batch has not started, the service does not see the request.
+/// A request **cannot be removed** from a running batch: the service continues to process it
+/// without a lock. [`Lock::check`](campanile_core::Lock::check) detects this, as does a receiver
+/// that compares the fencing token.
 ///
 /// # Order
-/// The records of a batch are of different partitions, or of different keys: the driver hands over the
-/// next only when the one before it is finished.
+/// The records of a batch come from different partitions, or have different keys: the driver starts
+/// a record only after the previous one has finished.
 pub struct BatchLayer<R> {
     terms: Terms,
     request: PhantomData<fn(R)>,
 }
 
-/// The largest batch.
+/// The maximum batch size.
 const MOST: usize = 65_536;
 
 impl<R> BatchLayer<R> {
-    /// Batches of at most `max` requests, of which none waits longer than `linger` for others while
-    /// the service is ready.
+    /// Creates a layer for batches of at most `max` requests. No request waits longer than `linger`
+    /// for others while the service is ready.
     ///
     /// # Errors
     /// If `max` is zero or above 65 536.
     pub fn new(max: usize, linger: Duration) -> Result<Self, ConfigError> {
         if !(1..=MOST).contains(&max) {
-            let text = format!("a batch must be of 1 to {MOST} requests, not {max}");
+            let text = format!("batch size must be between 1 and {MOST}, got {max}");
             return Err(ConfigError::new(text));
         }
         Ok(Self { terms: Terms { max, linger }, request: PhantomData })

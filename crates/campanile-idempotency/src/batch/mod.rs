@@ -1,4 +1,5 @@
-//! Handlers that take many requests at a time, inside the layer, where each has its own lock.
+//! Middleware for handlers that process many requests at a time. It goes inside the idempotency
+//! layer, where each request has its own lock.
 
 mod error;
 mod future;
@@ -20,7 +21,7 @@ pub use self::future::BatchFuture;
 pub use self::layer::BatchLayer;
 pub use self::service::BatchService;
 
-/// When a batch begins.
+/// When a batch starts.
 #[derive(Clone, Copy, Debug)]
 struct Terms {
     max: usize,
@@ -31,20 +32,20 @@ struct Terms {
 struct Item<R, T> {
     request: R,
     reply: Reply<T>,
-    /// Given back when the batch begins.
+    /// Released when the batch starts.
     place: OwnedSemaphorePermit,
     since: Instant,
     span: Span,
 }
 
-/// Closed when nobody waits for it any more.
+/// Closed when the caller has dropped the response future.
 type Reply<T> = oneshot::Sender<Result<T, BoxError>>;
 
-/// What the worker and those who call share.
+/// The state shared by the worker and its callers.
 struct Places {
-    /// So many requests may wait. Closed when the service will not be ready again.
+    /// The capacity for waiting requests. Closed when the service will not be ready again.
     free: Arc<Semaphore>,
-    /// Why it will not.
+    /// The reason for the closure.
     closed: OnceLock<BatchError>,
 }
 
@@ -54,7 +55,7 @@ impl Places {
         self.free.close();
     }
 
-    /// Why a request has no answer.
+    /// Returns the reason why a request got no result.
     fn why(&self) -> BatchError {
         self.closed.get().cloned().unwrap_or(BatchError::Interrupted)
     }

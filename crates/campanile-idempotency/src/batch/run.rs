@@ -1,4 +1,4 @@
-//! A batch at work, as a task of its own: one that blocks or panics is alone with it.
+//! A running batch. It has its own task, so that blocking or panicking affects only this batch.
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -9,19 +9,19 @@ use tokio::select;
 
 use super::{BatchError, Reply};
 
-/// To whom the results of a batch go, in its order.
+/// The reply channels of a batch, in its order.
 pub(super) struct Replies<T>(pub(super) Vec<Reply<T>>);
 
 impl<T> Replies<T> {
-    /// The whole batch has failed.
+    /// Fails every request of the batch.
     pub(super) fn fail(self, why: &BatchError) {
         for reply in self.0 {
-            // Who has left does not care.
+            // The receiver may have been dropped.
             let _ = reply.send(Err(why.clone().into()));
         }
     }
 
-    /// Resolves when nobody waits for the batch any more.
+    /// Resolves when all callers of the batch have dropped their futures.
     async fn all_left(&mut self) {
         for reply in &mut self.0 {
             reply.closed().await;
@@ -29,15 +29,15 @@ impl<T> Replies<T> {
     }
 }
 
-/// Runs it to its end, or until nobody waits for it.
+/// Runs a batch until it ends or until all of its callers are gone.
 pub(super) async fn run<F, T, E, Err>(future: F, mut replies: Replies<T>)
 where
     F: Future<Output = Result<Vec<Result<T, E>>, Err>>,
     E: BoxableError,
     Err: BoxableError,
 {
-    // The future is dropped at the end of the `select!`, before anybody hears of a result: what it
-    // holds is free when the locks are let go.
+    // The future is dropped at the end of the `select!`, before any result is delivered: its
+    // resources are free when the locks are released.
     let ended = select! {
         biased;
         ended = AssertUnwindSafe(future).catch_unwind() => ended,

@@ -1,4 +1,4 @@
-//! The service.
+//! The service that collects requests into batches.
 
 use std::fmt;
 use std::future::Future;
@@ -16,14 +16,14 @@ use tracing::Span;
 use super::worker::Worker;
 use super::{BatchFuture, Item, Places, Terms};
 
-/// Collects requests into batches. Made by [`BatchLayer`](super::BatchLayer). Clones share the batches
-/// and the places.
+/// Collects requests into batches. Created by [`BatchLayer`](super::BatchLayer). Clones share the
+/// batches and the capacity for waiting requests.
 ///
 /// # Panics
-/// `call`, when it was not ready, and outside of a tokio runtime: the first call starts the task that
-/// collects.
+/// `call` panics if the service was not ready, or outside of a tokio runtime: the first call spawns
+/// the task that collects requests.
 pub struct BatchService<R, T> {
-    /// Bounded by the places: who sends has one.
+    /// Bounded by the permits: every sender holds one.
     items: UnboundedSender<Item<R, T>>,
     places: Arc<Places>,
     worker: Arc<NotStarted>,
@@ -44,7 +44,7 @@ impl<R: Send + 'static, T: Send + 'static> BatchService<R, T> {
         E: BoxableError + 'static,
     {
         let (items, received) = mpsc::unbounded_channel();
-        // One batch may be collected while the locks of the next are acquired.
+        // One batch can be collected while the locks of the next one are being acquired.
         let free = Arc::new(Semaphore::new(terms.max * 2));
         let places = Arc::new(Places { free, closed: OnceLock::new() });
         let worker = Worker::new(service, received, terms, places.clone()).run();
@@ -83,14 +83,15 @@ impl<R, T> Service<R> for BatchService<R, T> {
     }
 
     fn call(&mut self, request: R) -> BatchFuture<T> {
-        let place = self.place.take().expect("called without having been ready");
+        let place = self.place.take().expect("`poll_ready` must be called first");
         let worker = self.worker.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(worker) = worker {
             drop(tokio::spawn(worker));
         }
         let (reply, replied) = oneshot::channel();
         let (since, span) = (Instant::now(), Span::current());
-        // A worker that is gone has said why; the reply, dropped here, leads there.
+        // If the worker is gone, it has recorded the reason, which the future returns because its
+        // sender is dropped here.
         let _ = self.items.send(Item { request, reply, place, since, span });
         BatchFuture::new(replied, self.places.clone())
     }
@@ -102,7 +103,7 @@ impl<R, T> Clone for BatchService<R, T> {
             items: self.items.clone(),
             places: self.places.clone(),
             worker: self.worker.clone(),
-            // A place is for one.
+            // A permit is for one request.
             place: None,
             waits: None,
         }

@@ -1,4 +1,4 @@
-//! The task that collects requests, and begins batches.
+//! The task that collects requests and starts batches.
 
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,11 +19,11 @@ use super::{BatchError, Item, Places, Terms};
 pub(super) struct Worker<S, R, T> {
     service: S,
     items: UnboundedReceiver<Item<R, T>>,
-    /// Whether more may come: somebody has the service.
+    /// Whether more requests can arrive: a handle to the service exists.
     open: bool,
     terms: Terms,
     places: Arc<Places>,
-    /// The next batch, never more than one may have.
+    /// The next batch, never larger than the maximum.
     waiting: Vec<Item<R, T>>,
     at_work: JoinSet<()>,
 }
@@ -47,7 +47,8 @@ where
         Self { service, items, open: true, terms, places, waiting, at_work }
     }
 
-    /// Until nobody has the service any more, or it will not be ready again. Batches at work go on.
+    /// Runs until all handles to the service are dropped, or until the service will not be ready
+    /// again. Running batches continue.
     pub(super) async fn run(mut self) {
         while self.open || !self.waiting.is_empty() {
             self.collect().await;
@@ -65,7 +66,7 @@ where
         self.at_work.detach_all();
     }
 
-    /// Until the next batch is to begin.
+    /// Collects requests until the next batch should start.
     async fn collect(&mut self) {
         loop {
             while self.room()
@@ -94,7 +95,8 @@ where
         }
     }
 
-    /// Until the service is ready. What comes meanwhile joins the batch, as far as there is room.
+    /// Waits until the service is ready. Requests that arrive in the meantime join the batch if
+    /// there is room.
     async fn ready(&mut self) -> Result<(), BatchError> {
         loop {
             let more = self.open && self.room();
@@ -114,7 +116,7 @@ where
         }
     }
 
-    /// Hands the batch to the service.
+    /// Passes the batch to the service.
     fn begin(&mut self) {
         self.forget_who_left();
         let batch = std::mem::take(&mut self.waiting);
@@ -138,7 +140,8 @@ where
         }
     }
 
-    /// The service will not be ready again: nobody waits for it, and nobody else comes.
+    /// Fails all waiting requests and rejects new ones, because the service will not be ready
+    /// again.
     async fn close(&mut self, why: BatchError) {
         self.places.close(why.clone());
         self.items.close();

@@ -1,4 +1,4 @@
-//! What follows from the answer to an acquire.
+//! Handling of the answer to an acquire.
 
 use std::time::Duration;
 
@@ -19,8 +19,8 @@ use crate::reply::ReplyCodec;
 use crate::service::CloneableService;
 use crate::store::StoreErrorKind;
 
-/// What follows from the answer to an acquire. What does not run drops the ready service, and so
-/// gives its permit back.
+/// Returns the state that follows the answer to an acquire. If the inner service does not run, the
+/// ready service is dropped, which returns its permit.
 pub(super) fn acquired<S, R, C>(
     shared: &Shared<C>,
     answer: Acquisition,
@@ -51,7 +51,7 @@ where
             )));
         }
         Acquisition::Parked { attempts, reason } => {
-            tracing::warn!(attempts, "not processed: its key was given up for good");
+            tracing::warn!(attempts, "request not processed: its key is FAILED");
             return State::answer(Outcome::Parked(Parked::new(attempts, reason)));
         }
         Acquisition::Locked { retry_after, settled } => {
@@ -65,11 +65,11 @@ where
         }
         Acquisition::Mismatch => IdempotencyError::Mismatch { key },
         Acquisition::Unavailable(error) => {
-            // An entry that cannot be read may be one of a key that was completed.
+            // An entry that cannot be read may belong to a completed key.
             let is_away = error.kind() != StoreErrorKind::Unreadable;
             let fail_open = shared.guard.fail_open.as_ref().filter(|_| is_away);
             if fail_open.is_some_and(|when| when(&key, &error)) {
-                tracing::warn!(%error, "processed without a lock");
+                tracing::warn!(%error, "store unavailable; processing without a lock");
                 let Pending { service, request, .. } = pending;
                 return State::unguarded(service, request, Unguarded::StoreDown);
             }
@@ -87,8 +87,8 @@ where
     S::Error: BoxableError,
 {
     let lock = held.lock().clone();
-    // Made before the rest of `pending` is taken apart, and so dropped after it: should the inner
-    // service panic, user code dies before its lock is let go here, too.
+    // Created before the rest of `pending` is destructured, and thus dropped after it: if the inner
+    // service panics, user code is dropped before its lock is released.
     let mut running = Running::new(held, pending.request.interrupt(), shared.guard.clone());
     let Pending { mut service, mut request, .. } = pending;
     let span = tracing::debug_span!(
@@ -140,7 +140,7 @@ where
     S: Service<R> + CloneableService,
 {
     let Pending { service, request, key, fingerprint, .. } = pending;
-    // A clone is not ready: the permit goes back with the service that was.
+    // A clone is not ready: the permit is returned with the service that was.
     let not_ready = service.clone();
     let _waited = settled.clone();
     let pending = Some(Pending { service: not_ready, request, key, fingerprint, _waited });

@@ -1,4 +1,4 @@
-//! What follows when the inner service has failed.
+//! Handling of a failure of the inner service.
 
 use std::error::Error;
 use std::fmt::Write;
@@ -28,7 +28,7 @@ pub(super) fn failed<S: Service<R>, R, C>(
         let (error, disposition) = (text(&*source), classify(guard, &*source));
         (source, error, disposition)
     });
-    // Dropped, the lock is settled as where the handler is dropped for its loss.
+    // Dropping `running` settles the lock as if the handler had been dropped because of the loss.
     if let Some(lost) = error::find::<LockLost>(&*source).filter(|lost| running.ended_by(lost)) {
         return State::refused(IdempotencyError::LockLost(lost.clone()));
     }
@@ -38,7 +38,7 @@ pub(super) fn failed<S: Service<R>, R, C>(
     let no_attempt_left = attempt >= shared.terms.max_attempts.into();
     match disposition {
         Disposition::Retry { after } if !no_attempt_left => {
-            // No longer than the store will have it.
+            // The store limits the delay as well.
             let delay = after.unwrap_or(backoff).min(MAX_BACKOFF);
             let retry = Disposition::Retry { after };
             let settlement = Settlement::Fail { delay, last: false, error };
@@ -48,7 +48,7 @@ pub(super) fn failed<S: Service<R>, R, C>(
             let settlement = Settlement::Release { ran: !never_ran(&*source) };
             record(held, settlement, source, Disposition::Release, Some(backoff))
         }
-        // It is not the record's fault, so starting again and again must not use up its attempts.
+        // The failure is not the record's fault, so repeated restarts must not use up its attempts.
         Disposition::Stop => {
             let settlement = Settlement::Release { ran: true };
             record(held, settlement, source, Disposition::Stop, None)
@@ -57,7 +57,8 @@ pub(super) fn failed<S: Service<R>, R, C>(
         disposition => match guard.given_up {
             OnGivenUp::Reject => reject(held, error),
             OnGivenUp::HandOver => {
-                // Used up is not doomed: with more attempts it may be tried again.
+                // A key without attempts is not doomed: it can be tried again if the maximum is
+                // raised.
                 let last = disposition == Disposition::DeadLetter;
                 hand_over(held, backoff, last, error, source)
             }
@@ -65,7 +66,7 @@ pub(super) fn failed<S: Service<R>, R, C>(
     }
 }
 
-/// Records the attempt; the handler's error is the answer.
+/// Records the attempt and responds with the handler's error.
 fn record<S: Service<R>, R>(
     held: HeldLock,
     settlement: Settlement,
@@ -77,14 +78,14 @@ fn record<S: Service<R>, R>(
     State::settle(held, settlement, Then::Error(failed))
 }
 
-/// Gives the key up without a dead letter, by the user's explicit choice.
+/// Gives the key up without a dead letter, as the user has configured.
 fn reject<S: Service<R>, R>(held: HeldLock, error: Box<str>) -> State<S, R> {
-    tracing::warn!(attempt = held.lock().attempt(), %error, "given up without a dead letter");
+    tracing::warn!(attempt = held.lock().attempt(), %error, "record given up without a dead letter");
     let parked = Parked::new(held.lock().attempt(), Some(error.clone()));
     State::settle(held, Settlement::Reject { reason: error }, Then::Answer(Outcome::Parked(parked)))
 }
 
-/// Lets whoever gets the error publish the dead letter under the lock.
+/// Returns the lock in the error, so that the caller can publish the dead letter under it.
 fn hand_over<S: Service<R>, R>(
     mut held: HeldLock,
     delay: Duration,
@@ -114,7 +115,7 @@ fn error_of(
     })
 }
 
-/// The first opinion; a classifier that panics has said "retry".
+/// Returns the disposition of the first classifier that has one. A panic counts as "retry".
 fn classify(guard: &Policies, error: &(dyn Error + 'static)) -> Disposition {
     let opinion = catch_unwind(AssertUnwindSafe(|| {
         let opinion = guard.classifiers.iter().find_map(|classifier| classifier.classify(error));
@@ -123,7 +124,7 @@ fn classify(guard: &Policies, error: &(dyn Error + 'static)) -> Disposition {
     opinion.ok().flatten().unwrap_or(Disposition::Retry { after: None })
 }
 
-/// The error with its sources, as far as an entry keeps it.
+/// Returns the text of the error and its sources, truncated as an entry keeps it.
 fn text(error: &(dyn Error + 'static)) -> Box<str> {
     let mut text = Bounded(String::new());
     for error in error::sources(error) {
@@ -135,7 +136,7 @@ fn text(error: &(dyn Error + 'static)) -> Box<str> {
     text.0.into()
 }
 
-/// Text up to the size that is kept: an error's `Display` may write a whole page.
+/// Text of bounded size: the `Display` of an error may write a whole page.
 struct Bounded(String);
 
 impl Write for Bounded {

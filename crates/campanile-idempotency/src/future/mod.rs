@@ -1,4 +1,4 @@
-//! The response future: one request from its acquire to the store's last answer.
+//! The response future, which takes one request from its acquire to the last answer of the store.
 
 mod acquired;
 mod failure;
@@ -32,34 +32,36 @@ use crate::service::CloneableService;
 use crate::store::StoreErrorKind;
 
 pin_project! {
-    /// The response of an [`IdempotencyService`](crate::IdempotencyService).
+    /// The response future of [`IdempotencyService`](crate::IdempotencyService).
     ///
     /// # Cancellation
-    /// It may be dropped at any time. While it acquires, the lock is handed back as never tried.
-    /// While the inner service works, that is dropped first; then the attempt counts as failed, or
-    /// what [`OnAbandoned`](crate::policy::OnAbandoned) says; a driver's revoke or shutdown hands it
-    /// back. While it settles, the settlement takes place all the same.
+    /// It can be dropped at any time. While it acquires, the lock is released and no attempt is
+    /// counted. While the inner service is running, the inner future is dropped first, and then
+    /// [`OnAbandoned`](crate::policy::OnAbandoned) decides; by default, the attempt has failed. On
+    /// a revoke or shutdown of the driver, the attempt is not counted. While it settles, the
+    /// settlement continues.
     pub struct ResponseFuture<S, R, C>
     where
         S: Service<R>,
     {
         shared: Shared<C>,
-        // How long `OnLocked::Wait` may still wait.
+        // How much longer `OnLocked::Wait` may wait.
         patience: Option<Duration>,
-        // To tell the driver of a failure.
+        // For reporting a failure to the driver.
         record: Option<Record>,
         #[pin]
         state: State<S, R>,
     }
 }
 
-/// A request that has no lock yet, with the service that will process it.
+/// A request without a lock, with the service that will process it.
 pub(crate) struct Pending<S, R> {
     pub(crate) service: S,
     pub(crate) request: R,
     pub(crate) key: StoreKey,
     pub(crate) fingerprint: Option<Fingerprint>,
-    /// What it has waited for: kept until the next acquire is answered, which then needs no command.
+    /// The signal for which the request has waited. Kept until the next acquire is answered, which
+    /// then needs no command.
     pub(crate) _waited: Option<Settled>,
 }
 
@@ -78,7 +80,7 @@ impl<S: Service<R>, R, C> ResponseFuture<S, R, C> {
         let turn = interrupt.and_then(|interrupt| interrupt.turn());
         let state = match turn {
             Some(turn) => {
-                // Without the permit that a ready service may have.
+                // The clone drops the permit that a ready service may hold.
                 let then = Early::Unguarded(service.clone(), request, why);
                 State::Early { turn, then: Some(then) }
             }
@@ -135,12 +137,12 @@ where
         loop {
             let next = match this.state.as_mut().project() {
                 StateProj::Refused { error } => {
-                    let error = error.take().expect("polled after it was ready");
+                    let error = error.take().expect("polled after completion");
                     return Poll::Ready(Err(error.into()));
                 }
                 StateProj::Acquiring { acquiring, pending, span } => {
                     let answer = ready!(span.in_scope(|| Pin::new(acquiring).poll(cx)));
-                    let pending = pending.take().expect("taken once, with the answer");
+                    let pending = pending.take().expect("taken only once, with the answer");
                     let answer = answer.unwrap_or_else(|_| gone());
                     let interrupt = pending.request.interrupt();
                     match interrupt.and_then(|interrupt| interrupt.turn()) {
@@ -153,11 +155,11 @@ where
                     if turn.is_cancelled() {
                         return Poll::Ready(Err(IdempotencyError::ShuttingDown.into()));
                     }
-                    let early = then.as_mut().expect("taken once, when its turn has come");
+                    let early = then.as_mut().expect("taken only once, when its turn has come");
                     if let Err(error) = ready!(early.service().poll_ready(cx)) {
                         return Poll::Ready(Err(error.into()));
                     }
-                    match then.take().expect("it was there just now") {
+                    match then.take().expect("checked above") {
                         Early::Acquired(answer, pending) if is_stale(&answer) => {
                             acquiring(shared, pending)
                         }
@@ -177,17 +179,17 @@ where
                     State::Readying { pending: pending.take() }
                 }
                 StateProj::Readying { pending } => {
-                    let waiting = pending.as_mut().expect("taken once, when it is ready");
+                    let waiting = pending.as_mut().expect("taken only once, when it is ready");
                     if let Err(error) = ready!(waiting.service.poll_ready(cx)) {
                         return Poll::Ready(Err(error.into()));
                     }
-                    acquiring(shared, pending.take().expect("it was there just now"))
+                    acquiring(shared, pending.take().expect("checked above"))
                 }
                 StateProj::Processing { future, running, lost, span } => {
-                    let inner = running.as_mut().expect("taken once, at its end");
+                    let inner = running.as_mut().expect("taken only once, when it ends");
                     let cancel = shared.guard.lost == OnLost::Cancel;
-                    // The deadline first: a handler that was paused with its process beyond its
-                    // lock is not polled again.
+                    // Check the deadline first: a handler that was suspended with its process until
+                    // after the deadline must not be polled again.
                     if let Some(lost) = inner.loss().filter(|_| cancel) {
                         State::refused(IdempotencyError::LockLost(lost))
                     } else {
@@ -197,15 +199,15 @@ where
                             |polled| polled.map_err(Failure::Error),
                         );
                         match polled {
-                            // Only who has to wait needs to be woken by the loss.
+                            // Only a pending handler needs to be woken by the loss.
                             Poll::Pending if cancel => {
                                 let lost = ready!(Pin::new(lost).poll(cx));
                                 State::refused(IdempotencyError::LockLost(lost))
                             }
                             Poll::Pending => return Poll::Pending,
                             Poll::Ready(result) => {
-                                let mut running = running.take().expect("it was there just now");
-                                // User code dies before its lock is let go.
+                                let mut running = running.take().expect("checked above");
+                                // Drop user code before its lock is released.
                                 running.call(|| this.state.set(State::Answered { outcome: None }));
                                 ended(shared, running, result)
                             }
@@ -213,7 +215,7 @@ where
                     }
                 }
                 StateProj::Answered { outcome } => {
-                    return Poll::Ready(Ok(outcome.take().expect("polled after it was ready")));
+                    return Poll::Ready(Ok(outcome.take().expect("polled after completion")));
                 }
                 StateProj::Unguarded { future, why } => {
                     let reply = ready!(future.poll(cx)).map_err(Into::into)?;
@@ -221,21 +223,21 @@ where
                 }
                 StateProj::Settling { settling, then, span } => {
                     let answer = ready!(span.in_scope(|| Pin::new(settling).poll(cx)));
-                    return Poll::Ready(match then.take().expect("polled after it was ready") {
+                    return Poll::Ready(match then.take().expect("polled after completion") {
                         Then::Answer(outcome) => answer.map(|()| outcome).map_err(Into::into),
-                        // The handler's failure tells more than that it could not be recorded.
+                        // The handler's failure is more important than a failure to record it.
                         Then::Error(error) => Err(error.into()),
                     });
                 }
             };
-            // Drops what the old state held, the inner future before its lock.
+            // Drops the contents of the old state, the inner future before its lock.
             this.state.set(next);
         }
     }
 }
 
-/// Whether an answer may be another one by the time that its record's turn has come: the record before it
-/// may have had the key, the store may be back, the lock may be lost.
+/// Returns whether an answer may change by the time the record's turn has come: the previous record
+/// may have held the key, the store may be available again, or the lock may be lost.
 fn is_stale(answer: &Acquisition) -> bool {
     match answer {
         Acquisition::Held(lock) => lock.control().loss().is_some(),
@@ -245,7 +247,7 @@ fn is_stale(answer: &Acquisition) -> bool {
     }
 }
 
-/// How the inner service has failed.
+/// How the inner service failed.
 enum Failure<E> {
     Error(E),
     Panicked(Panicked),

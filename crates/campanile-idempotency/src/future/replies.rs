@@ -1,4 +1,4 @@
-//! Replies on their way into an entry and out of it.
+//! Encoding and decoding of the replies that entries keep.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -10,8 +10,9 @@ use crate::layer::Shared;
 use crate::policy::OnLargeReply;
 use crate::reply::ReplyCodec;
 
-/// The bytes to keep. The effect has happened, so nothing here is an error, unless a policy wants the
-/// reply at any price, or the codec says that this is no answer to its record.
+/// Returns the bytes to keep. The effect has happened, so a reply that cannot be kept is an error
+/// only if the policy for large replies says so. It is also an error if the codec rejects the
+/// reply.
 pub(crate) fn encode<T, C: ReplyCodec<T>>(
     shared: &Shared<C>,
     key: &IdempotencyKey,
@@ -30,14 +31,14 @@ pub(crate) fn encode<T, C: ReplyCodec<T>>(
             match guard.large_reply {
                 OnLargeReply::Fail => Err(error.into()),
                 OnLargeReply::KeepNone => {
-                    tracing::info!(%error, "completed without its reply");
+                    tracing::info!(%error, "reply too large; completing without it");
                     Ok(None)
                 }
             }
         }
         Ok(bytes) => Ok(bytes),
         Err(error) => {
-            tracing::warn!(error, "completed without its reply: it cannot be encoded");
+            tracing::warn!(error, "failed to encode the reply; completing without it");
             Ok(None)
         }
     }
@@ -57,11 +58,15 @@ pub(super) fn decode<T, C: ReplyCodec<T>>(
         shared.codec.decode(bytes)
     });
     decoded.unwrap_or_else(|error| {
-        tracing::warn!(error, "duplicate answered without the reply: it cannot be decoded");
+        tracing::warn!(
+            error,
+            "failed to decode the stored reply; answering the duplicate without it"
+        );
         None
     })
 }
 
 fn user_code<T>(call: impl FnOnce() -> Result<T, BoxError>) -> Result<T, BoxError> {
-    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|_| Err("it panicked".into()))
+    catch_unwind(AssertUnwindSafe(call))
+        .unwrap_or_else(|_| Err("the codec or cipher panicked".into()))
 }

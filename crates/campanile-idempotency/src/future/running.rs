@@ -1,4 +1,4 @@
-//! The lock while the inner service works under it.
+//! The lock of a running handler.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -10,16 +10,17 @@ use crate::keeper::{HeldLock, Settlement};
 use crate::layer::Policies;
 use crate::policy::OnAbandoned;
 
-/// Knows what it means if it is dropped before the inner service has ended, and all of it that is
-/// left to run: the drop of its future, the text of its error. (Those panic through; a handler's own
-/// panic is caught, and is its error.)
+/// The lock of a running handler. It knows how to settle the lock if it is dropped before the inner
+/// service has ended, and before the rest of the user code has run: the drop of the inner future
+/// and the text of its error. Panics in that code propagate; a panic of the handler itself is
+/// caught and becomes its error.
 pub(super) struct Running {
-    /// `None` once it has ended.
+    /// `None` once the attempt has ended.
     held: Option<HeldLock>,
     interrupt: Option<Interrupt>,
     guard: Arc<Policies>,
-    /// Whether user code is on the stack. A drop that finds it set is a panic, also one that
-    /// somebody above catches, which `thread::panicking` would not tell.
+    /// Whether user code is on the stack. If it is set on drop, user code has panicked. In contrast
+    /// to `thread::panicking`, this also detects panics that a caller catches.
     inside: bool,
 }
 
@@ -28,37 +29,37 @@ impl Running {
         Self { held: Some(held), interrupt, guard, inside: false }
     }
 
-    /// What is locked.
+    /// Returns the locked key.
     pub(super) fn key(&self) -> &IdempotencyKey {
-        self.held.as_ref().expect("until it has ended").lock().key()
+        self.held.as_ref().expect("present until the attempt ends").lock().key()
     }
 
-    /// The record that is processed, if the request has one.
+    /// Returns the record being processed, if the request has one.
     pub(super) fn record(&self) -> Option<&Record> {
         self.interrupt.as_ref().map(Interrupt::record)
     }
 
-    /// Tells the driver that the handler has succeeded.
+    /// Notifies the driver that the handler has succeeded.
     pub(super) fn set_recording(&self) {
         if let Some(interrupt) = &self.interrupt {
             interrupt.set_recording();
         }
     }
 
-    /// Whether the lock is lost, and how.
+    /// Returns how the lock was lost, if it was.
     pub(super) fn loss(&self) -> Option<LockLost> {
-        self.held.as_ref().expect("until it has ended").control().loss()
+        self.held.as_ref().expect("present until the attempt ends").control().loss()
     }
 
-    /// Whether the lock is lost as this says, for a cause that says nothing about the record: the store
-    /// could not be reached, or has granted the key to another.
+    /// Returns whether the lock was lost as `lost` reports, and for a cause that says nothing about
+    /// the record: the store was not reachable, or it granted the key to another owner.
     pub(super) fn ended_by(&self, lost: &LockLost) -> bool {
         self.loss().is_some_and(|loss| loss.token == lost.token && loss.cause != LostCause::MaxHold)
     }
 
-    /// How the inner service has completed the entry, if it has.
+    /// Returns how the inner service completed the entry, if it did.
     pub(super) fn completion(&self) -> Option<Completion> {
-        self.held.as_ref().expect("until it has ended").control().completion().cloned()
+        self.held.as_ref().expect("present until the attempt ends").control().completion().cloned()
     }
 
     /// Runs user code.
@@ -69,14 +70,14 @@ impl Running {
         result
     }
 
-    /// Runs the handler.
+    /// Runs the handler and catches its panics.
     pub(super) fn handle<T>(&mut self, call: impl FnOnce() -> T) -> Result<T, Panicked> {
         self.call(|| catch_unwind(AssertUnwindSafe(call)).map_err(Panicked::new))
     }
 
-    /// No user code is left to run; the lock is to be settled.
+    /// Returns the lock for settlement, after all user code has run.
     pub(super) fn finish(mut self) -> HeldLock {
-        self.held.take().expect("only this takes it")
+        self.held.take().expect("taken only by `finish` and by drop")
     }
 
     fn abandoned(&self, held: &HeldLock) -> Settlement {
@@ -89,8 +90,8 @@ impl Running {
             Some(LostCause::Superseded) => return Settlement::Expire,
             Some(LostCause::MaxHold) => return fail("held longer than `max_hold`"),
             _ if self.inside => return fail("the handler panicked"),
-            // The store could not be reached, which says nothing about the record. If nobody has
-            // taken the lock meanwhile, it need not expire there, either.
+            // The store was not reachable, which says nothing about the record. If no other owner
+            // has taken the lock, release it there so that it does not have to expire.
             Some(_) => return Settlement::Release { ran: true },
             None => {}
         }
@@ -98,7 +99,7 @@ impl Running {
             return Settlement::Release { ran: true };
         }
         match self.guard.abandoned {
-            OnAbandoned::Fail => fail("dropped before it had ended, as by a time-out"),
+            OnAbandoned::Fail => fail("dropped before it completed, for example by a timeout"),
             OnAbandoned::Release => Settlement::Release { ran: true },
             OnAbandoned::Expire => Settlement::Expire,
         }

@@ -1,4 +1,4 @@
-//! Where a request stands.
+//! The states of a response future.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -15,7 +15,7 @@ use super::running::Running;
 use crate::error::IdempotencyError;
 use crate::keeper::{Acquisition, HeldLock, Settlement, Settling};
 
-/// Says how long it was.
+/// A wait that returns its duration.
 pub(super) type Wait = Pin<Box<dyn Future<Output = Duration> + Send>>;
 
 pin_project! {
@@ -24,7 +24,7 @@ pin_project! {
     where
         S: Service<R>,
     {
-        // There will be no outcome; the error until it is handed out.
+        // The request failed; contains the error until it is returned.
         Refused { error: Option<IdempotencyError> },
         // The keeper acquires the lock; the inner service is ready.
         Acquiring {
@@ -32,15 +32,15 @@ pin_project! {
             pending: Option<Pending<S, R>>,
             span: Span,
         },
-        // The record was started ahead of its turn, and its turn has not come.
+        // The record was started ahead of its turn and waits for it.
         Early { turn: Turn, then: Option<Early<S, R>> },
-        // Somebody else has the lock; the inner service is not kept ready meanwhile. Boxed, so that
-        // those who never wait do not pay for it.
+        // Another owner holds the lock. The inner service is not kept ready. Boxed, so that
+        // requests that never wait do not pay for it.
         Waiting { wait: Wait, pending: Option<Pending<S, R>> },
         // The wait is over; the inner service becomes ready again.
         Readying { pending: Option<Pending<S, R>> },
-        // The inner service works under the lock. User code dies first: the order of the fields is
-        // the order in which they are dropped.
+        // The inner service runs under the lock. Fields are dropped in declaration order, so user
+        // code is dropped first.
         Processing {
             #[pin]
             future: S::Future,
@@ -48,26 +48,26 @@ pin_project! {
             lost: Lost,
             span: Span,
         },
-        // The inner service works without a lock.
+        // The inner service runs without a lock.
         Unguarded {
             #[pin]
             future: S::Future,
             why: Unguarded,
         },
-        // The keeper records how it ended.
+        // The keeper settles the lock.
         Settling {
             settling: Settling,
             then: Option<Then<S::Response>>,
             span: Span,
         },
-        // The outcome is there, and needs no command.
+        // The outcome is known and needs no command.
         Answered { outcome: Option<Outcome<S::Response>> },
     }
 }
 
-/// What follows when a record's turn has come.
+/// What happens when the record's turn has come.
 pub(super) enum Early<S, R> {
-    /// What the keeper has answered.
+    /// The keeper's answer is handled.
     Acquired(Acquisition, Pending<S, R>),
     /// The inner service is called without a lock.
     Unguarded(S, R, Unguarded),
@@ -82,11 +82,11 @@ impl<S, R> Early<S, R> {
     }
 }
 
-/// What is answered once the store has.
+/// The response once the store has answered.
 pub(super) enum Then<T> {
-    /// This, if the store agrees.
+    /// This outcome, if the store confirms it.
     Answer(Outcome<T>),
-    /// This, whatever the store says.
+    /// This error, whatever the store answers.
     Error(IdempotencyError),
 }
 
@@ -95,8 +95,8 @@ impl<S: Service<R>, R> State<S, R> {
         Self::Refused { error: Some(error) }
     }
 
-    /// Waits for the turn without the permit that a ready service may have: the record before it may need
-    /// that.
+    /// Waits for the turn without the permit that a ready service may hold, because the previous
+    /// record may need the permit.
     pub(super) fn early(turn: Turn, answer: Acquisition, pending: Pending<S, R>) -> Self
     where
         S: Clone,

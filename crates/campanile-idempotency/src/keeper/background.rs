@@ -1,4 +1,4 @@
-//! What must go on although the program's runtime is blocked, or has ended.
+//! The work that must continue even if the application's runtime is blocked or has ended.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,14 +14,14 @@ use super::calls::Callable;
 use super::shared::Shared;
 use super::state::{Due, State};
 
-/// How long the background tries to settle what is left once all handles are gone.
+/// How long the background tries to settle the remaining locks after all handles are dropped.
 const CLOSING: Duration = Duration::from_secs(30);
 
-/// Renews, notices lost locks, gives up calls that take too long, and sends what no caller's runtime
-/// sends. Dropped, it loses all locks.
+/// Renews locks, detects lost ones, aborts calls that take too long, and sends commands that no
+/// caller's runtime sends. Dropping it loses all locks.
 pub(super) struct Background {
     shared: Arc<Shared>,
-    /// A handle of its own: no connection of it depends on the program's runtime.
+    /// A separate handle: none of its connections depends on the application's runtime.
     store: Arc<dyn Callable>,
     clock: Clock,
 }
@@ -36,12 +36,13 @@ impl Background {
         let mut calls = FuturesUnordered::new();
         let mut closing = None;
         loop {
-            // What was answered in time is not given up, although this is late itself.
+            // Process answers that have already arrived, so that they are not discarded if this
+            // task is late.
             while let Some(Some((id, answers))) = calls.next().now_or_never() {
                 self.update(|state| state.answered(id, answers));
             }
             let (Due { batches, alarm, is_idle }, start) = shared.change(|state| state.due());
-            // Those that were given up end before another command for their keys begins.
+            // Let aborted calls end before another command for their keys is sent.
             while let Some(Some((id, answers))) = calls.next().now_or_never() {
                 self.update(|state| state.answered(id, answers));
             }
@@ -49,7 +50,9 @@ impl Background {
             for (batch, abort) in batches {
                 let id = batch.id;
                 let call = Abortable::new(store.clone().call(batch), abort);
-                calls.push(call.map(move |answers| (id, answers.unwrap_or(Err("given up")))));
+                calls.push(
+                    call.map(move |answers| (id, answers.unwrap_or(Err("the call was aborted")))),
+                );
             }
             let now = clock.now();
             if alarm <= now {
@@ -66,7 +69,8 @@ impl Background {
                 }
             }
             let alarm = closing.map_or(alarm, |closing| closing.min(alarm));
-            // Each round begins with what is answered, so none of these starves.
+            // Each iteration starts with the answers that have arrived, so `biased` starves no
+            // branch.
             tokio::select! {
                 biased;
                 () = shared.woken() => {}
@@ -80,7 +84,7 @@ impl Background {
 }
 
 impl Background {
-    /// Changes the state. No call of the program's store begins here.
+    /// Changes the state. Resulting calls on the application's store handle do not start here.
     fn update(&self, change: impl FnOnce(&mut State)) {
         let ((), start) = self.shared.change(change);
         start.into_iter().for_each(|start| self.shared.leave_to_background(start));

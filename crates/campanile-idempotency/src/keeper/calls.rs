@@ -13,57 +13,62 @@ use tracing::{Instrument, Span};
 use super::slot::What;
 use crate::store::{Store, StoreError};
 
-/// The longest that a call may take, whatever the store promises: else a few that hang would stop all.
+/// The maximum duration of a call, whatever the store promises: otherwise a few calls that hang
+/// would block all others.
 pub(super) const CALL_LIMIT: Duration = Duration::from_secs(5);
 
-/// The same for a call about a lock of this time to live. One that is lost must leave time for the
-/// next before the lock ends, and not only a renewal: behind a completion that hangs, the handler
-/// would run again elsewhere.
+/// Returns the maximum duration of a call about a lock with this TTL.
+///
+/// After a lost call, there must be time for the next one before the lock expires. This applies to
+/// all commands and not only to renewals: if a completion hung until then, the handler would run
+/// again elsewhere.
 pub(super) fn call_limit(ttl: Duration) -> Duration {
     CALL_LIMIT.min(ttl / 6)
 }
 
-/// Warns of a store whose calls may take longer than the keeper waits for them.
+/// Logs a warning if the store's calls may take longer than the keeper waits for them.
 pub(super) fn warn_of_longer(longest: Option<Duration>, limit: Duration) {
     if let Some(longest) = longest.filter(|longest| *longest > limit) {
         tracing::warn!(
             ?longest,
             ?limit,
-            "a call of the store may take longer than the lock keeper waits for it, and its answer \
-             would be lost: shorten the store's time-out (`RedisConfig::with_command_timeout`), or \
-             lengthen the lock's time to live, a sixth of which a call may take, and at most 5 s"
+            "store calls may take longer than the lock keeper waits for them, and late answers are \
+             lost; shorten the store's timeout (`RedisConfig::with_command_timeout`) or lengthen \
+             the lock TTL (the limit of a call is a sixth of the TTL, at most 5 s)"
         );
     }
 }
 
-/// Names a call. Never used twice, so a late answer is not taken for another call's.
+/// Identifies a call. Never reused, so that a late answer is not mistaken for that of another call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CallId(pub(super) u64);
 
-/// A call that has begun.
+/// A call that has started.
 #[derive(Debug)]
 pub(super) struct Call {
     pub(super) id: CallId,
     pub(super) queue: QueueName,
     pub(super) stage: Stage,
-    /// When it is given up, by the keeper's clock.
+    /// When the call is aborted, by the keeper's clock.
     pub(super) limit: Duration,
 }
 
 #[derive(Debug)]
 pub(super) enum Stage {
-    /// Its task will take commands when it is next polled.
+    /// The task of the call will take commands when it is polled next.
     Gathering { since: Duration },
-    /// It has its commands.
+    /// The call has taken its commands.
     InFlight { sent: SmallVec<[Sent; 1]>, abort: Option<AbortHandle> },
 }
 
-/// A queue of commands. No call takes from two: a renewal must not wait for another command.
+/// A queue of commands. A call takes commands from one queue only, because a renewal must not wait
+/// for other commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum QueueName {
-    /// Called on the runtimes of those who want the answers.
+    /// Called on the runtimes of the callers.
     Callers,
-    /// Called in the background: repeats, and what a caller's runtime has not sent.
+    /// Called in the background: repeated commands, and commands that a caller's runtime has not
+    /// sent.
     Background,
     /// Called in the background.
     Renewals,
@@ -74,7 +79,7 @@ pub(super) enum QueueName {
 pub(super) struct Sent {
     pub(super) slot: usize,
     pub(super) what: What,
-    /// Before it was sent, by the keeper's clock.
+    /// The time before the command was sent, by the keeper's clock.
     pub(super) at: Duration,
 }
 
@@ -86,12 +91,12 @@ pub(super) struct Batch {
     pub(super) commands: SmallVec<[Command; 1]>,
 }
 
-/// The answers to a call, one for each command; or why there are none.
+/// The answers to a call, one per command, or the reason why there are none.
 pub(super) type Answers = Result<SmallVec<[Result<Answer, StoreError>; 1]>, &'static str>;
 
 /// A [`Store`] as the keeper calls it.
 pub(super) trait Callable: Send + Sync {
-    /// The future sends the commands together. It never panics.
+    /// Sends the commands together. The future never panics.
     fn call(self: Arc<Self>, batch: Batch) -> BoxFuture<'static, Answers>;
 }
 
@@ -99,7 +104,7 @@ impl<S: Store> Callable for S {
     fn call(self: Arc<Self>, batch: Batch) -> BoxFuture<'static, Answers> {
         let Batch { queue, mut commands, .. } = batch;
         let count = commands.len();
-        // The other steps have a span each in their own request's.
+        // The other commands have a span within that of their request.
         let span = match queue {
             QueueName::Renewals => tracing::debug_span!("renew", locks = count),
             QueueName::Callers | QueueName::Background => Span::none(),
@@ -114,12 +119,12 @@ impl<S: Store> Callable for S {
             }
         };
         async move {
-            // A store that panics must not take the locks of all others with it.
+            // A panic of the store must not affect all other locks.
             match AssertUnwindSafe(call).catch_unwind().await {
                 Ok(answers) if answers.len() == count => Ok(answers),
-                // Which answer belongs to which command is not known then, and a lock must not be
-                // taken for another's.
-                Ok(_) => Err("the store did not give one answer for each command"),
+                // It is unknown which answer belongs to which command, and a lock must not get the
+                // answer of another.
+                Ok(_) => Err("the store returned a wrong number of answers"),
                 Err(_) => Err("the store panicked"),
             }
         }

@@ -1,4 +1,4 @@
-//! Work that has to wait until the keeper's state is unlocked.
+//! Work that must wait until the keeper's state is unlocked.
 
 use std::sync::Arc;
 
@@ -13,12 +13,12 @@ use super::shared::{Handle, Shared};
 use super::slot::Slot;
 use crate::store::StoreError;
 
-/// Sends, wakes and drops are code of the caller's (a waker, a `Drop`) or of the program's (a log
-/// subscriber), which may call the keeper again. So they run after its mutex was released.
+/// Sends, wakes and drops run code of the caller (a waker, a `Drop`) or of the application (a log
+/// subscriber), which may call the keeper again. They therefore run after its mutex is released.
 #[derive(Debug)]
 pub(super) enum Deferred {
     Answer(oneshot::Sender<Acquisition>, Acquisition),
-    /// An answer that carries the lock of this slot.
+    /// An answer that contains the lock of this slot.
     Grant {
         reply: oneshot::Sender<Acquisition>,
         control: LockControl,
@@ -26,11 +26,11 @@ pub(super) enum Deferred {
         burial: Option<Burial>,
     },
     Settled(oneshot::Sender<SettleResult>, SettleResult),
-    /// The lock is lost, unless it was before.
+    /// Marks the lock as lost, unless it already is.
     Lose(LockControl, LostCause),
-    /// The slot is free: those who wait for its key and its record are notified by the drop.
+    /// The slot is free. Dropping it notifies the requests that wait for its key, and the driver.
     Ended(Box<Slot>),
-    /// A request that is not answered.
+    /// A request that gets no answer.
     Abandoned(Acquire),
     /// The rest of a request that was answered.
     Request(StoreKey, Option<Interrupt>),
@@ -43,7 +43,7 @@ pub(super) enum Deferred {
     ShutDown(oneshot::Sender<()>),
 }
 
-/// A grant on which the handler does not run.
+/// The details of a burial lock, under which the handler does not run.
 #[derive(Debug)]
 pub(super) struct Burial {
     pub(super) attempts: u32,
@@ -53,7 +53,7 @@ pub(super) struct Burial {
 
 impl Deferred {
     pub(super) fn run(self, shared: &Arc<Shared>) {
-        // A receiver may have been dropped. Then the value is dropped here, which hands a lock back.
+        // If the receiver was dropped, the value is dropped here, which releases a lock.
         match self {
             Self::Answer(reply, answer) => drop(reply.send(answer)),
             Self::Grant { reply, control, slot, burial } => {
@@ -67,7 +67,7 @@ impl Deferred {
             }
             Self::Settled(reply, result) => drop(reply.send(result)),
             Self::Lose(control, cause) => {
-                // One that has ended is about to be settled.
+                // If the attempt has ended, the lock is about to be settled.
                 if control.cause() != Some(LostCause::Ended) {
                     let token = control.lock().token().get();
                     tracing::warn!(token, ?cause, "lock lost");
@@ -79,7 +79,7 @@ impl Deferred {
             Self::Request(key, interrupt) => drop((key, interrupt)),
             Self::End(end) => drop(end),
             Self::Unsettled(settlement, reply) => drop((settlement, reply)),
-            Self::RenewalFailed(error) => tracing::debug!(%error, "renewal failed"),
+            Self::RenewalFailed(error) => tracing::debug!(%error, "failed to renew lock; retrying"),
             Self::Abort(call) => call.abort(),
             Self::ShutDown(done) => drop(done.send(())),
         }

@@ -1,4 +1,4 @@
-//! How acquisitions have ended, for requests that waited for that.
+//! The results of acquisitions, for requests that waited for them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock, Weak};
@@ -9,17 +9,18 @@ use campanile_core::{Clock, Fingerprint, Namespace, StoreKey};
 
 use super::request::Acquisition;
 
-/// How long an end answers requests. Those that waited come at once; later an operator may have reopened
-/// the entry.
+/// How long a result answers requests. Waiting requests arrive immediately; later, an operator may
+/// have reopened the entry.
 const BELIEVED: Duration = Duration::from_secs(1);
 
-/// How one acquisition has ended, so that requests that waited for it need no command.
+/// The result of an acquisition, from which requests that waited for it are answered without a
+/// command.
 #[derive(Debug)]
 pub(super) struct End {
     known: Known,
-    /// What it was acquired with.
+    /// The fingerprint with which the key was acquired.
     fingerprint: Option<Fingerprint>,
-    /// By the keeper's clock.
+    /// When the acquisition ended, by the keeper's clock.
     at: Duration,
 }
 
@@ -39,7 +40,7 @@ pub(super) enum Known {
         retry_after: Duration,
         attempts: u32,
     },
-    /// By another process.
+    /// Held by another process.
     Locked {
         retry_after: Duration,
     },
@@ -70,13 +71,13 @@ impl End {
     }
 
     fn answer(&self, fingerprint: Option<Fingerprint>, now: Duration) -> Option<Acquisition> {
-        // Only the store knows whether another payload is a mismatch.
+        // Only the store knows whether a different payload is a mismatch.
         let same_payload = fingerprint.is_none() || fingerprint == self.fingerprint;
         let age = now.saturating_sub(self.at);
         if !same_payload || age >= BELIEVED {
             return None;
         }
-        // What is left of a time; once it is over, the store is asked.
+        // Subtract the age from a remaining time. If nothing is left, ask the store.
         let left = |time: Duration| time.checked_sub(age).filter(|left| !left.is_zero());
         Some(match self.known.clone() {
             Known::Completed { reply, attempts, completed_at } => {
@@ -93,20 +94,20 @@ impl End {
     }
 }
 
-/// The ends of which there is a signal.
+/// The results for which a signal exists.
 #[derive(Debug, Default)]
 pub(super) struct Ends {
     by_key: HashMap<Id, Weak<OnceLock<End>>>,
-    /// At this size those without a signal are removed.
+    /// The size at which results without a signal are removed.
     sweep_at: usize,
 }
 
-/// A key as the stores tell keys apart. The key itself may own memory of the program's, which must not
-/// be dropped here: the keeper's state is locked.
+/// A key as stores distinguish keys. The key itself may own memory of the application, which must
+/// not be freed while the keeper's state is locked.
 type Id = (Namespace, [u8; 16]);
 
-/// An end that was looked up: to be dropped when the keeper's state is unlocked, for it may be the last
-/// that has it.
+/// A result that was looked up. Drop it after the keeper's state is unlocked, because it may be the
+/// last reference.
 pub(super) type Found = Arc<OnceLock<End>>;
 
 impl Ends {
@@ -119,9 +120,9 @@ impl Ends {
         self.by_key.insert(id(key), end);
     }
 
-    /// Returns the end of the key's last acquisition, if there is a signal of it.
+    /// Returns the result of the key's last acquisition, if a signal of it exists.
     pub(super) fn find(&mut self, key: &StoreKey) -> Option<Found> {
-        // Mostly there is none, and then no key need be hashed.
+        // Usually the map is empty, and no key has to be hashed.
         if self.by_key.is_empty() {
             return None;
         }
@@ -134,7 +135,7 @@ impl Ends {
     }
 }
 
-/// Returns the answer to an acquire that follows from an end, as far as it does.
+/// Returns the answer to an acquire that follows from a result, if there is one.
 pub(super) fn answer(
     end: &Found,
     fingerprint: Option<Fingerprint>,

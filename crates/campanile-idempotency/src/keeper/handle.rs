@@ -1,4 +1,4 @@
-//! How layers reach the keeper.
+//! The handle through which layers use the keeper.
 
 use std::fmt;
 use std::future::Future;
@@ -16,8 +16,8 @@ use super::shared::{Handle, Shared};
 use super::slot::draw_owner;
 use crate::store::Store;
 
-/// The keeper of all locks that its layers hold. Cheap to clone; layers of one process should share
-/// one.
+/// A handle to the keeper of all locks that its layers hold. Cheap to clone. The layers of a
+/// process should share one keeper.
 ///
 /// ```
 /// use campanile_idempotency::{IdempotencyLayer, LockKeeper, MemoryStore};
@@ -33,37 +33,42 @@ use crate::store::Store;
 #[derive(Clone)]
 pub struct LockKeeper {
     handle: Handle,
-    /// Of the store's calls.
+    /// The longest call of the store, if known.
     longest_call: Option<Duration>,
 }
 
 impl LockKeeper {
-    /// A keeper with a background thread, which renews locks over connections of its own.
+    /// Creates a keeper with a background thread, which renews locks over its own connections.
     ///
-    /// Other commands are sent on the runtime from which they are given: of tokio, with its I/O and its
-    /// timers enabled where the store has a network between. What is given outside of a runtime, such
-    /// as a lock that is dropped there, is sent by the thread.
+    /// Other commands are sent on the tokio runtime of their caller. Its I/O and time drivers must
+    /// be enabled if the store is behind a network. Commands from outside a runtime, for example of
+    /// a lock that is dropped there, are sent by the thread.
     ///
-    /// The thread ends when all handles and layers are gone and what they left is settled.
+    /// The thread ends when all handles and layers are dropped and the remaining locks are settled.
     ///
     /// # Errors
     /// If the thread or its runtime cannot be started.
     pub fn new(store: impl Store) -> Result<Self, ConfigError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(
-            |error| ConfigError::new(format!("no runtime for the lock keeper: {error}")),
+            |error| {
+                ConfigError::new(format!("failed to create the lock keeper's runtime: {error}"))
+            },
         )?;
         let (keeper, background) = Self::unspawned(store, Clock::boot());
         thread::Builder::new()
             .name("campanile-keeper".into())
             .spawn(move || runtime.block_on(background))
-            .map_err(|error| ConfigError::new(format!("no thread for the lock keeper: {error}")))?;
+            .map_err(|error| {
+                ConfigError::new(format!("failed to spawn the lock keeper's thread: {error}"))
+            })?;
         Ok(keeper)
     }
 
-    /// A keeper whose background is a future, for tests on a runtime with paused time, with its clock.
+    /// Creates a keeper with this clock, and returns its background as a future. For tests on a
+    /// runtime with paused time.
     ///
-    /// Nothing is renewed or repeated while nobody polls it. Once it is dropped, all locks are lost and
-    /// every request is answered with a store that is unavailable.
+    /// Nothing is renewed or repeated unless the future is polled. Once the future is dropped, all
+    /// locks are lost and every request fails because the store is unavailable.
     pub fn unspawned(store: impl Store, clock: Clock) -> (Self, impl Future<Output = ()> + Send) {
         let longest_call = store.longest_call();
         calls::warn_of_longer(longest_call, CALL_LIMIT);
@@ -73,27 +78,27 @@ impl LockKeeper {
         (Self { handle: Handle::new(shared), longest_call }, background.run())
     }
 
-    /// Takes no new locks, and waits at most this long until those there are have been settled.
+    /// Stops granting locks, and waits at most this long until all held locks are settled.
     ///
-    /// For programs that end without the consumer driver, which does its own waiting.
+    /// For applications without the consumer driver, which waits by itself.
     pub async fn shutdown(&self, at_most: Duration) -> Report {
         let (done, settled) = oneshot::channel();
         self.handle.update(|state| state.shut_down(done));
         Report { settled: matches!(tokio::time::timeout(at_most, settled).await, Ok(Ok(()))) }
     }
 
-    /// Whether it is a handle of the same keeper.
+    /// Returns whether both are handles to the same keeper.
     pub(crate) fn is(&self, other: &Self) -> bool {
         self.handle.is(&other.handle)
     }
 
-    /// Warns if the store may take longer for a call than locks of this time to live allow.
+    /// Logs a warning if the store may take longer for a call than locks with this TTL allow.
     pub(crate) fn warn_of_short(&self, ttl: Duration) {
         calls::warn_of_longer(self.longest_call, call_limit(ttl));
     }
 
-    /// Starts an acquisition. If the receiver is dropped, what was granted is handed back. If the
-    /// keeper has stopped, the receiver finds the sender dropped.
+    /// Starts an acquisition. If the receiver is dropped, a granted lock is released. If the keeper
+    /// has stopped, the sender is dropped.
     pub(crate) fn acquire(
         &self,
         key: StoreKey,
@@ -108,7 +113,7 @@ impl LockKeeper {
         acquiring
     }
 
-    /// Returns the control of a lock that is held here under this key.
+    /// Returns the control of a lock that this keeper holds under this key.
     pub(crate) fn control(&self, key: &StoreKey, lock: &Lock) -> Option<LockControl> {
         self.handle.update(|state| state.control(key, lock.grant()))
     }
@@ -120,25 +125,26 @@ impl fmt::Debug for LockKeeper {
     }
 }
 
-/// What [`LockKeeper::shutdown`] achieved.
+/// The result of [`LockKeeper::shutdown`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Report {
-    /// Whether every lock was settled, and the store has answered it.
+    /// Whether every lock was settled and the store has confirmed it.
     pub settled: bool,
 }
 
-/// What a layer can be made of: any [`Store`], for which it starts a keeper, or a [`LockKeeper`].
+/// A type from which a layer can be created: any [`Store`], for which it starts a keeper, or a
+/// [`LockKeeper`].
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a store",
     note = "use `MemoryStore`, `RedisStore`, `PgStore`, a `LockKeeper` (of an `Inbox`: `inbox.keeper()`), \
             or implement `Store` (or `EntryStore`, with `Stepped`)"
 )]
 pub trait IntoKeeper: sealed::Sealed {
-    /// The keeper.
+    /// Converts into a keeper.
     ///
     /// # Errors
-    /// As [`LockKeeper::new`]'s.
+    /// See [`LockKeeper::new`].
     fn into_keeper(self) -> Result<LockKeeper, ConfigError>;
 }
 

@@ -1,4 +1,4 @@
-//! A lock that is held.
+//! Held locks and their settlement.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -13,31 +13,32 @@ use super::shared::Handle;
 use crate::error::IdempotencyError;
 use crate::store::StoreError;
 
-/// A lock that is held and renewed until this is settled or dropped.
+/// A lock that is held and renewed until it is settled or this guard is dropped.
 ///
-/// It comes in the errors of a record that is given up, so that the dead letter can be published
-/// under it: publish, wait for the broker's acknowledgement, then [`reject`](Self::reject).
+/// The error for a record that is given up contains this guard, so that the dead letter can be
+/// published under the lock: publish it, wait for the broker's acknowledgement, then call
+/// [`reject`](Self::reject).
 ///
 /// # Cancellation
-/// Dropped, the lock is let go and the attempt counts as failed; the entry never becomes FAILED by
-/// that. Once `reject` or `release` was called, it takes place although its future is dropped.
+/// Dropping the guard releases the lock and counts the attempt as failed; it never moves the entry
+/// to FAILED. A call to `reject` or `release` takes effect even if its future is dropped.
 #[derive(Debug)]
 pub struct HeldLock {
     control: LockControl,
     slot: usize,
     keeper: Handle,
-    /// What a drop means; `None` once it is settled.
+    /// The settlement on drop; `None` once the lock is settled.
     abandoned: Option<Settlement>,
 }
 
 impl HeldLock {
     pub(super) fn new(control: LockControl, slot: usize, keeper: Handle) -> Self {
-        // Until the handler begins, it was not tried.
+        // Until the handler starts, the attempt does not count.
         let abandoned = Some(Settlement::Release { ran: false });
         Self { control, slot, keeper, abandoned }
     }
 
-    /// Returns the lock: its token and attempt, and whether it still holds.
+    /// Returns the lock, with its token, its attempt, and whether it is still held.
     pub fn lock(&self) -> &Lock {
         self.control.lock()
     }
@@ -46,46 +47,47 @@ impl HeldLock {
         &self.control
     }
 
-    /// Makes the entry FAILED for good: after the dead letter was acknowledged, or by the explicit
-    /// choice to give up without one. An empty reason keeps the handler's last error.
+    /// Moves the entry to FAILED, after the dead letter was acknowledged, or after an explicit
+    /// decision to give the record up without one. An empty reason keeps the handler's last error.
     ///
     /// Repeats the command until the store answers.
     ///
     /// # Errors
-    /// [`IdempotencyError::LockLost`] if the entry belongs to another grant; then do not commit.
-    /// [`IdempotencyError::Store`] if the entry cannot be read, or the keeper has stopped.
+    /// [`IdempotencyError::LockLost`] if the entry belongs to another grant; do not commit in that
+    /// case. [`IdempotencyError::Store`] if the entry cannot be read, or if the keeper has stopped.
     pub fn reject(self, reason: impl Into<Box<str>>) -> Settling {
         self.settle(Settlement::Reject { reason: reason.into() })
     }
 
-    /// Lets the lock go and hands the attempt back: that of a burial lock was none, that of a handler
-    /// which has run is handed back at most 8 times for a key, so that poison comes to an end.
+    /// Releases the lock without counting the attempt. A burial lock has counted no attempt. If the
+    /// handler has run, this works at most 8 times per key; after that the attempt counts, so that
+    /// a poison record runs out of attempts.
     ///
     /// Repeats the command until the store answers.
     ///
     /// # Errors
-    /// As [`reject`](Self::reject)'s.
+    /// As for [`reject`](Self::reject).
     pub fn release(self) -> Settling {
         let ran = matches!(self.abandoned, Some(Settlement::Fail { .. }));
         self.settle(Settlement::Release { ran })
     }
 
-    /// Records the failed attempt and lets the lock go, as a drop does, but the key is not doomed: it
-    /// may be tried again after its back-off, as long as there are attempts.
+    /// Records the failed attempt and releases the lock, as a drop does, but does not doom the key:
+    /// it is retried after its backoff while attempts are left.
     ///
     /// Repeats the command until the store answers.
     ///
     /// # Errors
-    /// As [`reject`](Self::reject)'s.
+    /// As for [`reject`](Self::reject).
     pub fn fail(mut self) -> impl Future<Output = Result<(), IdempotencyError>> + Send + use<> {
-        let settlement = match self.abandoned.take().expect("until it is settled or dropped") {
+        let settlement = match self.abandoned.take().expect("present until settled or dropped") {
             Settlement::Fail { delay, error, .. } => Settlement::Fail { delay, last: false, error },
             other => other,
         };
         self.settle(settlement)
     }
 
-    /// From now on a drop is a failed attempt, with the next after this delay.
+    /// Makes a later drop record a failed attempt, with this delay before the next one.
     pub(crate) fn drop_fails(&mut self, delay: Duration, last: bool, error: Box<str>) {
         self.drop_means(Settlement::Fail { delay, last, error });
     }
@@ -102,7 +104,7 @@ impl HeldLock {
     }
 
     fn send(&self, settlement: Settlement, reply: Option<oneshot::Sender<SettleResult>>) {
-        // A clone of the lock that the handler has left somewhere must not pass for one any more.
+        // Any clone of the lock that the handler has leaked must report it as lost.
         self.control.lose(LostCause::Ended);
         self.keeper.update(|state| state.settle(self.slot, settlement, reply));
     }
@@ -116,12 +118,13 @@ impl Drop for HeldLock {
     }
 }
 
-/// Resolves when the store has answered. Made by [`HeldLock::reject`] and [`HeldLock::release`].
+/// Resolves when the store has answered. Returned by [`HeldLock::reject`] and
+/// [`HeldLock::release`].
 ///
 /// # Cancellation
-/// It may be dropped at any time; the command was given already, and takes place all the same.
+/// It can be dropped at any time; the command has already been issued and takes effect anyway.
 #[derive(Debug)]
-#[must_use = "only its answer tells whether the entry is as it was asked to be"]
+#[must_use = "only the result shows whether the entry was changed as requested"]
 pub struct Settling(oneshot::Receiver<SettleResult>);
 
 impl Future for Settling {
@@ -137,7 +140,7 @@ impl Future for Settling {
     }
 }
 
-/// The error of a request to a keeper that has stopped.
+/// Returns the error for a request to a keeper that has stopped.
 pub(crate) fn stopped() -> StoreError {
     StoreError::unavailable("the lock keeper has stopped")
 }

@@ -1,24 +1,28 @@
-//! The lock keeper: acquires, renews and settles the locks of the layers that share it.
+//! The lock keeper, which acquires, renews and settles the locks of the layers that share it.
 //!
-//! [`LockKeeper`] is a handle of a state machine ([`state`]) behind a mutex, which callers change on
-//! their own threads ([`shared`]). No method of it waits or calls the store.
+//! [`LockKeeper`] is a handle to a state machine ([`state`]) behind a mutex, which callers change
+//! on their own threads ([`shared`]). None of its methods waits or calls the store.
 //!
-//! * **Calls on the caller's runtime.** The first command in the queue spawns a task there, which lets
-//!   run what is runnable and then sends all commands that have come together. A full batch is sent at
-//!   once, without a task if the store answers at once, as one in memory does.
-//! * **A [`background`] thread** does what a blocked or ended runtime must not delay: renewals at a third
-//!   of the time to live, in batches; noticing lost locks; giving up calls that take too long; repeats;
-//!   and what no runtime has sent. It has connections of its own. It sleeps until its earliest timer, and
-//!   a later one does not wake it: no record costs a wake-up.
-//! * **One acquisition per key.** A later request for a key that is held here is answered as locked, and,
-//!   when it has waited, from how the holder has ended, without a command to the store.
-//! * **One command per key at a time.** A settlement is sent after the renewal before it was answered.
-//! * **Settling until it is answered.** A completion whose reply was lost is repeated; only the store's
+//! * **Calls on the caller's runtime.** The first command in the queue spawns a task there. The
+//!   task lets other ready tasks run and then sends all commands that have been queued. A full
+//!   batch is sent immediately, without a task if the store answers immediately, as an in-memory
+//!   store does.
+//! * **A [`background`] thread** does what a blocked or ended runtime must not delay. It renews
+//!   locks in batches after a third of the TTL, detects lost locks, aborts calls that take too
+//!   long, repeats commands, and sends what no runtime has sent. It has its own connections. It
+//!   sleeps until its earliest timer, and later timers do not wake it, so that processing a record
+//!   causes no wake-up.
+//! * **One acquisition per key.** A later request for a key that is held in this process is
+//!   answered as locked. After it has waited, it is answered from the result of the first one,
+//!   without a command to the store.
+//! * **One command per key at a time.** A settlement is sent after the previous renewal was
+//!   answered.
+//! * **Settling until answered.** A completion is repeated if its reply was lost; only the store's
 //!   answer decides.
-//! * **Bounds.** While the store is unavailable, what is kept of abandoned requests is bounded; beyond
-//!   that no further key is acquired.
-//! * **Cancellation.** A dropped future hands its lock over with one synchronous call; an acquire whose
-//!   answer is unknown is cancelled by its nonce.
+//! * **Bounds.** While the store is unavailable, the state of abandoned requests is bounded. At the
+//!   limit, no further key is acquired.
+//! * **Cancellation.** A dropped future returns its lock with one synchronous call. An acquire
+//!   without an answer is cancelled by its nonce.
 
 mod background;
 mod calls;

@@ -1,4 +1,4 @@
-//! What is asked of the keeper, and what it answers.
+//! The requests to the keeper, and its answers.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use super::{HeldLock, Settled};
 use crate::store::StoreError;
 
-/// The numbers of a layer, as the keeper needs them.
+/// The settings of a layer that the keeper needs.
 #[derive(Clone, Debug)]
 pub(crate) struct Terms {
     pub(crate) ttl: Duration,
@@ -23,7 +23,7 @@ pub(crate) struct Terms {
 #[derive(Debug)]
 pub(super) struct Acquire {
     pub(super) key: StoreKey,
-    /// Drawn for this acquisition alone; a repeated command carries it again.
+    /// Drawn for this acquisition only; a repeated command reuses it.
     pub(super) owner: Owner,
     pub(super) terms: Arc<Terms>,
     pub(super) fingerprint: Option<Fingerprint>,
@@ -63,20 +63,20 @@ pub(crate) enum Settlement {
     Reject {
         reason: Box<str>,
     },
-    /// Nothing is sent: it was completed already, together with the handler's effect.
+    /// Sends nothing: the entry was already completed, together with the handler's effect.
     Completed(Completion),
-    /// Nothing is sent: the lock expires by itself, or is lost already.
+    /// Sends nothing: the lock expires, or is already lost.
     Expire,
 }
 
-/// Whether the grant ended as it was asked to.
+/// Whether the grant ended as requested.
 pub(crate) type SettleResult = Result<(), NotSettled>;
 
-/// Why a grant did not end as it was asked to.
+/// The reason why a grant did not end as requested.
 #[derive(Debug)]
 pub(crate) enum NotSettled {
-    /// The entry belongs to another grant, or this one had ended otherwise.
+    /// The entry belongs to another grant, or this grant had already ended differently.
     Lost(LockLost),
-    /// The entry cannot be read, so nothing can be written either.
+    /// The entry cannot be read, and therefore cannot be written.
     Unreadable(StoreError),
 }

@@ -1,4 +1,4 @@
-//! Waiting for the holder of a key to end.
+//! Waiting for the end of another request's attempt.
 
 use std::fmt;
 use std::future::Future;
@@ -14,13 +14,14 @@ use tokio::time::{sleep, timeout};
 
 use super::ends::End;
 
-/// Resolves when the holder of a key has ended, however it did: try again then.
+/// Resolves when the holder of a key has ended, whatever the result. Retry the request then.
 ///
-/// Keep it until that was answered: while there is a clone of it, the keeper knows how the holder ended
-/// and answers requests for the key from that, without a command to the store.
+/// Keep the signal until the retried request is answered: while a clone of the signal exists, the
+/// keeper remembers how the holder ended and answers requests for the key from that, without a
+/// command to the store.
 ///
 /// # Cancellation
-/// It may be dropped at any time. Waiting writes nothing.
+/// It can be dropped at any time. Waiting writes nothing.
 #[derive(Clone)]
 pub struct Settled {
     signal: Shared<oneshot::Receiver<()>>,
@@ -28,7 +29,7 @@ pub struct Settled {
 }
 
 impl Settled {
-    /// Returns the signal, and the sender whose drop sets it off.
+    /// Creates a signal, and the sender that triggers it when dropped.
     pub(super) fn pair() -> (oneshot::Sender<()>, Self) {
         let (sender, receiver) = oneshot::channel();
         (sender, Self { signal: receiver.shared(), end: Arc::default() })
@@ -39,21 +40,21 @@ impl Settled {
         if Arc::strong_count(&self.end) == 1 {
             return None;
         }
-        // Each acquisition has a signal of its own, which is set once.
+        // Each acquisition has its own signal, which is set once.
         let _ = self.end.set(end);
         Some(Arc::downgrade(&self.end))
     }
 
-    /// Waits until the holder has ended, at most this long.
+    /// Waits until the holder has ended, for at most this time.
     ///
     /// # Cancellation
-    /// As that of the signal.
+    /// As for the signal itself.
     pub async fn wait_at_most(self, at_most: Duration) {
         wait_at_most(Some(self), at_most).await;
     }
 }
 
-/// Waits this long, or until the key's holder in this process has ended, if there is one.
+/// Waits for this time, or until the holder of the key in this process has ended, if there is one.
 pub(crate) async fn wait_at_most(settled: Option<Settled>, at_most: Duration) {
     match settled {
         Some(settled) => drop(timeout(at_most, settled).await),

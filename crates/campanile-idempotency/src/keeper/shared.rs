@@ -1,4 +1,4 @@
-//! The keeper's state behind its mutex, and the calls that its callers' runtimes make.
+//! The keeper's state behind its mutex, and the calls on the callers' runtimes.
 
 use std::future::poll_fn;
 use std::ops::Deref;
@@ -17,30 +17,30 @@ use super::calls::{Answers, Batch, CallId, Callable};
 use super::deferred::Deferred;
 use super::state::State;
 
-/// What all handles of a keeper share.
+/// The state shared by all handles to a keeper.
 pub(super) struct Shared {
     store: Arc<dyn Callable>,
     state: Mutex<State>,
-    /// Wakes the background before its alarm.
+    /// Wakes the background before its next timer.
     wake: Notify,
-    /// How many [`Handle`]s there are.
+    /// The number of [`Handle`]s.
     handles: AtomicUsize,
 }
 
-/// What a change of the state leaves to be done without the mutex.
+/// The work that remains after a change of the state, to be done without the mutex.
 pub(super) struct After {
     pub(super) deferred: SmallVec<[Deferred; 2]>,
     pub(super) start: Option<Start>,
-    /// The background has to look before its alarm.
+    /// Whether the background has to run before its next timer.
     pub(super) wake: bool,
 }
 
-/// A call that is to begin on the runtime of whoever changed the state.
+/// A call to start on the runtime of the thread that changed the state.
 #[derive(Debug)]
 pub(super) enum Start {
-    /// Once it has let run what is ready to run, so that the commands of all that travel together.
+    /// Starts after other ready tasks have run, so that their commands are sent together.
     Gather(CallId),
-    /// At once, for the batch is full.
+    /// Starts immediately, because the batch is full.
     Call(Batch),
 }
 
@@ -56,19 +56,19 @@ impl Shared {
         Arc::new(Self { store, state, wake: Notify::new(), handles: AtomicUsize::new(0) })
     }
 
-    /// Changes the state, then does what follows from that.
+    /// Changes the state, then runs the resulting work and calls.
     pub(super) fn update<T>(self: &Arc<Self>, change: impl FnOnce(&mut State) -> T) -> T {
         let (value, start) = self.change(change);
         self.begin(start);
         value
     }
 
-    /// Notified when the background has to look before its alarm.
+    /// Resolves when the background has to run before its next timer.
     pub(super) async fn woken(&self) {
         self.wake.notified().await;
     }
 
-    /// Whether all handles are gone.
+    /// Returns whether all handles are dropped.
     pub(super) fn is_closed(&self) -> bool {
         self.handles.load(Ordering::Acquire) == 0
     }
@@ -77,7 +77,7 @@ impl Shared {
         self.lock().is_stopped()
     }
 
-    /// Changes the state; returns the call that is to begin.
+    /// Changes the state, and returns the call to start.
     pub(super) fn change<T>(
         self: &Arc<Self>,
         change: impl FnOnce(&mut State) -> T,
@@ -95,11 +95,11 @@ impl Shared {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // No code but the keeper's own runs under it.
+        // Only the keeper's own code runs under the mutex.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins a call, and what may begin when it was answered at once.
+    /// Starts a call. If it is answered immediately, also starts the next one.
     fn begin(self: &Arc<Self>, mut start: Option<Start>) {
         while let Some(begins) = start.take() {
             let Ok(runtime) = runtime::Handle::try_current() else {
@@ -114,7 +114,7 @@ impl Shared {
                 Start::Call(batch) => {
                     let begun = Begun::new(self, batch.id);
                     let mut call = self.store.clone().call(batch);
-                    // A store in memory answers at once, which needs no task.
+                    // An in-memory store answers immediately, which needs no task.
                     match call.poll_unpin(&mut Context::from_waker(Waker::noop())) {
                         Poll::Ready(answers) => start = self.answered(begun, answers),
                         Poll::Pending => {
@@ -128,7 +128,7 @@ impl Shared {
         }
     }
 
-    /// Leaves a call, and what could begin after it, to the background, which has a runtime.
+    /// Leaves a call, and those that would follow it, to the background, which has a runtime.
     pub(super) fn leave_to_background(self: &Arc<Self>, start: Start) {
         let mut next = Some(start);
         while let Some(start) = next {
@@ -140,7 +140,7 @@ impl Shared {
         }
     }
 
-    /// Makes one call after the other, until there is no command left that is worth one.
+    /// Makes calls one after another, while enough commands are queued to justify one.
     async fn work(self: Arc<Self>, mut work: Work) {
         loop {
             let (begun, call) = match work {
@@ -156,7 +156,7 @@ impl Shared {
                 }
                 Work::Call(begun, call) => (begun, call),
             };
-            let answers = call.await.unwrap_or(Err("given up"));
+            let answers = call.await.unwrap_or(Err("the call was aborted"));
             work = match self.answered(begun, answers) {
                 Some(Start::Gather(id)) => Work::Gather(Begun::new(&self, id)),
                 Some(Start::Call(batch)) => {
@@ -186,8 +186,9 @@ impl Shared {
     }
 }
 
-/// Lets the tasks run that are ready to. Unlike tokio's `yield_now`, after which a task waits until its
-/// worker parks, this puts the task where other workers find it: a handler that is polled next may block.
+/// Lets other ready tasks run. After tokio's `yield_now`, a task waits until its worker parks. This
+/// function puts the task where other workers can take it, because the next handler may block this
+/// one.
 async fn let_ready_tasks_run() {
     let mut yielded = false;
     poll_fn(|cx| {
@@ -200,8 +201,8 @@ async fn let_ready_tasks_run() {
     .await;
 }
 
-/// A call that has begun on a caller's runtime. If that is shut down, its tasks are dropped; then the
-/// background makes the call.
+/// A call that runs on a caller's runtime. If the runtime is shut down, its tasks are dropped, and
+/// the background makes the call instead.
 struct Begun {
     shared: Arc<Shared>,
     id: CallId,
@@ -226,7 +227,7 @@ impl Drop for Begun {
     }
 }
 
-/// Keeps the background at work: it ends when all handles are gone.
+/// Keeps the background running; it ends when all handles are dropped.
 pub(super) struct Handle(Arc<Shared>);
 
 impl Handle {

@@ -1,4 +1,4 @@
-//! One acquisition, from the first command to the last answer.
+//! The state of one acquisition, from the first command to the last answer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,8 +13,8 @@ use super::ends::{End, Ends, Known};
 use super::request::{Acquire, Acquisition, SettleResult, Settlement, Terms};
 use super::settled::Settled;
 
-/// One acquisition of a key. While there is a slot, the key is not acquired a second time here, and at
-/// most one command for it is in flight: so a renewal has ended before the settlement is sent.
+/// One acquisition of a key. While the slot exists, this keeper does not acquire the key again, and
+/// at most one command for it is in flight: a settlement is sent only after a renewal has ended.
 #[derive(Debug)]
 pub(super) struct Slot {
     pub(super) key: StoreKey,
@@ -23,24 +23,24 @@ pub(super) struct Slot {
     pub(super) owner: Owner,
     pub(super) phase: Phase,
     pub(super) command: CommandState,
-    /// What is set in the keeper's timers.
+    /// The time set in the keeper's timers.
     pub(super) timer: Option<Duration>,
-    /// Dropped with the slot, which wakes those who wait for the key.
+    /// Dropped with the slot, which wakes the waiters for the key.
     settled: Option<(oneshot::Sender<()>, Settled)>,
-    /// How the acquisition has ended, where that is known.
+    /// How the acquisition has ended, if known.
     end: Option<End>,
     /// Dropped with the slot, which wakes the driver.
     _interrupt: Option<Interrupt>,
 }
 
-/// Where the slot's command is.
+/// The progress of the slot's command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CommandState {
-    /// There is none.
+    /// There is no command.
     Idle,
     /// In one of the keeper's queues.
     Queued,
-    /// In a call that is not answered.
+    /// In a call that is not answered yet.
     InFlight,
 }
 
@@ -49,22 +49,23 @@ pub(super) enum Phase {
     /// The acquire is not answered yet.
     Acquiring {
         reply: oneshot::Sender<Acquisition>,
-        /// Whether it may have been sent: its call was dropped, and it is to be sent again.
+        /// Whether the acquire may have been sent: its call was dropped, and the command will be
+        /// repeated.
         was_sent: bool,
     },
-    /// There is a [`HeldLock`](super::HeldLock) of it.
+    /// A [`HeldLock`](super::HeldLock) exists.
     Held(Held),
-    /// The grant's last command is not answered yet.
+    /// The last command of the grant is not answered yet.
     Settling(Settling),
-    /// The acquire was not answered, and may have been granted. Its nonce is used for nothing but the
-    /// cancel any more: a late copy of that would free a lock which was granted to the same nonce.
+    /// The acquire was not answered, and may have been granted. From now on, the nonce is used only
+    /// for the cancel: a late copy of the cancel would release a lock granted to the same nonce.
     Cancelling {
         tries: u32,
         until: Duration,
-        /// A request for the key that came meanwhile, and acquires it once the cancel is answered.
+        /// A later request for the key, which acquires it once the cancel is answered.
         next: Option<Acquire>,
     },
-    /// Over, but for the answer of a command that is on its way.
+    /// Ended, except for the answer to a command in flight.
     Ended,
 }
 
@@ -75,9 +76,9 @@ pub(super) struct Held {
     pub(super) attempt: u16,
     /// When the next renewal is due.
     pub(super) renew_at: Duration,
-    /// The ceiling for one lock.
+    /// The latest time at which the lock is held.
     pub(super) hold_until: Duration,
-    /// It was noticed that the lock is lost.
+    /// Whether the loss of the lock was detected.
     pub(super) is_lost: bool,
 }
 
@@ -86,12 +87,12 @@ pub(super) struct Settling {
     pub(super) grant: Grant,
     pub(super) attempt: u16,
     pub(super) settlement: Settlement,
-    /// `None`: the future was dropped.
+    /// `None` if the future was dropped.
     pub(super) reply: Option<oneshot::Sender<SettleResult>>,
     pub(super) tries: u32,
 }
 
-/// Which command was sent, so that its answer is understood although the phase has changed.
+/// The kind of a command, so that its answer is understood even if the phase has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {
     Acquire,
@@ -117,14 +118,14 @@ impl Slot {
         }
     }
 
-    /// Returns a signal of the slot's end.
+    /// Returns the signal of the slot's end.
     pub(super) fn settled(&mut self) -> Settled {
         self.settled.get_or_insert_with(Settled::pair).1.clone()
     }
 
-    /// Notes how the acquisition has ended.
+    /// Records how the acquisition has ended.
     pub(super) fn ended(&mut self, known: Known, clock: &Clock) {
-        // Mostly nothing waits for it.
+        // Usually there are no waiters.
         if self.settled.is_some() {
             self.end = Some(End::new(known, self.fingerprint, clock.now()));
         }
@@ -139,12 +140,12 @@ impl Slot {
         }
     }
 
-    /// Whether the request was dropped before its acquire was sent.
+    /// Returns whether the request was dropped before its acquire was sent.
     pub(super) fn is_abandoned(&self) -> bool {
         matches!(&self.phase, Phase::Acquiring { reply, was_sent: false } if reply.is_closed())
     }
 
-    /// Returns the command that the phase asks for.
+    /// Returns the command required by the phase.
     pub(super) fn next_command(&self, floor: FencingToken) -> Option<(What, Command)> {
         let (what, operation) = match &self.phase {
             Phase::Acquiring { .. } if self.is_abandoned() => return None,
@@ -198,7 +199,7 @@ impl Held {
         self.renew_at = renew_at(sent, ttl);
     }
 
-    /// Returns when the lock has to be checked next; never, once it is lost.
+    /// Returns when to check the lock next, or `None` once it is lost.
     pub(super) fn next_check(&self, renewing: bool) -> Option<Duration> {
         if self.is_lost || self.control.cause().is_some() {
             return None;
@@ -224,36 +225,39 @@ impl Settling {
         })
     }
 
-    /// Returns the error for a grant that, as the store says, had ended otherwise.
+    /// Returns the error for a grant that had already ended differently.
     pub(super) fn lost(&self, key: &StoreKey) -> LockLost {
         let cause = LostCause::Superseded;
         LockLost { key: key.key().clone(), token: self.grant.token, cause }
     }
 }
 
-/// Draws the nonce of one acquisition, from the operating system's random numbers.
+/// Draws the nonce of one acquisition from the operating system's random number generator.
 ///
-/// An acquire with the nonce of a live lock is granted that lock, so no two acquisitions may ever share
-/// one. A generator of this process would not do: its seed may be shared by machines that boot together,
-/// and its state is shared by all copies of a virtual machine's snapshot. So nothing is drawn in advance.
+/// An acquire with the nonce of a live lock is granted that lock, so no two acquisitions may ever
+/// share a nonce. A generator in this process is not sufficient: machines that boot together may
+/// share its seed, and all copies of a virtual machine's snapshot share its state. For the same
+/// reason, no nonce is drawn in advance.
 pub(super) fn draw_owner() -> Owner {
     loop {
-        let nonce = getrandom::u64().expect("the operating system has random numbers");
+        let nonce = getrandom::u64().expect("the operating system provides random numbers");
         if let Some(owner) = Owner::new(nonce) {
             return owner;
         }
     }
 }
 
-/// Returns the end of a lock for its holder: taken from before the command was sent, less a margin, so that
-/// it comes before the store's own.
+/// Returns the deadline of a lock for its holder. It is computed from the time before the command
+/// was sent, minus a margin, so that it comes before the expiration in the store.
 pub(super) fn deadline(sent: Duration, ttl: Duration) -> Duration {
     sent + ttl - (ttl / 10).max(Duration::from_millis(50))
 }
 
-/// Returns when to renew: after a third of the time to live, so that two renewals may fail; less some
-/// jitter, so that what was acquired together is not renewed together for ever; then rounded down to a
-/// multiple of a 24th, so that locks which were acquired one by one are renewed in batches.
+/// Returns when to renew: after a third of the TTL, so that two renewals may fail.
+///
+/// Some jitter is subtracted, so that locks acquired together are not renewed together forever. The
+/// result is rounded down to a multiple of a 24th of the TTL, so that locks acquired one by one are
+/// renewed in batches.
 fn renew_at(sent: Duration, ttl: Duration) -> Duration {
     let due = sent + (ttl / 3).mul_f64(1.0 - 0.1 * fastrand::f64());
     let beyond = due.as_nanos() % (ttl / 24).as_nanos();

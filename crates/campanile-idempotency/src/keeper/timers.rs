@@ -1,15 +1,15 @@
-//! Timers of the slots.
+//! The timers of the slots.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// At most one time for each slot, by the keeper's clock. Most locks are settled long before their
-/// timer fires, so removing a timer must be as cheap as setting it.
+/// At most one time per slot, by the keeper's clock. Most locks are settled long before their timer
+/// fires, so removing a timer must be as cheap as setting it.
 #[derive(Debug, Default)]
 pub(super) struct Timers(BTreeSet<(Duration, usize)>);
 
 impl Timers {
-    /// Moves a slot's timer; `old` is what was set before.
+    /// Moves the timer of a slot; `old` is its previous time.
     pub(super) fn set(&mut self, slot: usize, old: &mut Option<Duration>, at: Option<Duration>) {
         if let Some(old) = old.take() {
             self.0.remove(&(old, slot));

@@ -1,4 +1,4 @@
-//! A store without its type.
+//! A type-erased store.
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -11,7 +11,7 @@ use futures_util::future::BoxFuture;
 
 use super::{Store, StoreError};
 
-/// A [`Store`] whose type is erased. Made by [`Store::boxed`].
+/// A type-erased [`Store`]. Created by [`Store::boxed`].
 #[derive(Clone)]
 pub struct BoxStore(Arc<dyn Erased>);
 
@@ -53,7 +53,7 @@ impl fmt::Debug for BoxStore {
     }
 }
 
-/// [`Store`] as an object.
+/// The object-safe version of [`Store`].
 trait Erased: Send + Sync {
     fn apply(&self, command: Command) -> BoxFuture<'_, Result<Answer, StoreError>>;
     fn apply_batch(&self, batch: Vec<Command>) -> BoxFuture<'_, Vec<Result<Answer, StoreError>>>;

@@ -1,4 +1,4 @@
-//! COMPLETED keys, remembered in this process.
+//! A local cache of COMPLETED keys.
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -15,20 +15,21 @@ use quick_cache::unsync::Cache;
 
 use super::{Store, StoreError};
 
-/// For so long a key is remembered. An operator who reopens a COMPLETED entry has to wait as long
-/// before producing its record again: another process cannot be told.
+/// How long a key is cached. After an operator reopens a COMPLETED entry, the record must not be
+/// produced again before this time has passed, because other processes are not notified.
 const REMEMBERED: Duration = Duration::from_secs(60);
 
-/// A store that remembers which keys are COMPLETED, so that a later duplicate in this process costs no
-/// round trip to the store behind it.
+/// A store that caches which keys are COMPLETED, so that a later duplicate in this process needs no
+/// round trip to the underlying store.
 ///
-/// It is exact: it answers only what that store would have, and asks for everything else; a key that
-/// it does not know says nothing. It is bounded in bytes and in time: a key is remembered for a minute
-/// at most, and what is seldom asked for goes first. (Layers of one namespace that keep COMPLETED
-/// entries for different times may be answered by the longer, for that minute.)
+/// The cache is exact: it answers only what the store would answer, and forwards everything else.
+/// The absence of a key from the cache implies nothing. The cache is bounded in bytes and in time:
+/// a key is cached for at most one minute, and rarely used keys are evicted first. If the layers of
+/// one namespace have different retentions for COMPLETED entries, an answer may use the longer one
+/// during that minute.
 ///
-/// Worth it where duplicates come soon after another, as from a producer that retries; a rebalance or a
-/// restart brings them to a process that has none of it. Clones share the cache.
+/// Use it if duplicates arrive soon after each other, as from a producer that retries. After a
+/// rebalance or a restart, duplicates reach a process with an empty cache. Clones share the cache.
 ///
 /// ```
 /// use campanile_core::{BoxError, Outcome};
@@ -56,22 +57,23 @@ struct Inner {
     misses: AtomicU64,
 }
 
-/// A key as the stores tell keys apart. Its own bytes would keep a whole record in memory.
+/// A key as stores distinguish keys. The bytes of the key itself would keep a whole record in
+/// memory.
 type Id = (Namespace, [u8; 16]);
 
 enum Known {
-    /// It was granted here, so its first completion makes the entry what that says.
+    /// Granted through this store. Its first completion determines the entry.
     Granted(Granted),
     Completed {
         what: Completed,
-        /// The store's clock when this was learnt, by ours.
+        /// When this was learned: the store's clock, and the local clock.
         learnt: (SystemTime, Duration),
-        /// From then on the store is asked, by our clock.
+        /// When the cached entry expires, by the local clock.
         until: Duration,
     },
 }
 
-/// A grant, and what its completion must say again.
+/// A grant, with the fields that its completion must repeat.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Granted {
     grant: Grant,
@@ -79,7 +81,7 @@ struct Granted {
     fingerprint: Option<Fingerprint>,
 }
 
-/// What a COMPLETED entry says.
+/// The contents of a COMPLETED entry.
 struct Completed {
     fingerprint: Option<Fingerprint>,
     attempt: u16,
@@ -91,7 +93,7 @@ struct Weight;
 
 impl Weighter<Id, Known> for Weight {
     fn weight(&self, _: &Id, known: &Known) -> u64 {
-        /// What the cache itself needs for each.
+        /// The cache's own overhead per entry.
         const OVERHEAD: usize = 64;
         let reply = match known {
             Known::Completed { what: Completed { reply: Some(reply), .. }, .. } => reply.len(),
@@ -102,13 +104,13 @@ impl Weighter<Id, Known> for Weight {
 }
 
 impl<S> Cached<S> {
-    /// The store with a cache of so many bytes before it. A key takes about 250 and its reply. What
-    /// goes to the store otherwise is not seen here.
+    /// Adds a cache of this size to a store. A key takes about 250 bytes plus its reply. The cache
+    /// does not see commands that bypass it.
     pub fn new(store: S, max_bytes: usize) -> Self {
         Self::with_clock(store, max_bytes, Clock::boot())
     }
 
-    /// The same, with a clock of one's own, for tests with paused time.
+    /// Adds a cache with a custom clock, for tests with paused time.
     pub fn with_clock(store: S, max_bytes: usize, clock: Clock) -> Self {
         const USUAL: usize = 256;
         let known = Cache::with_weighter(max_bytes / USUAL, max_bytes as u64, Weight);
@@ -116,22 +118,22 @@ impl<S> Cached<S> {
         Self { store, cache: Arc::new(Inner { clock, known, hits, misses }) }
     }
 
-    /// How many acquires it has answered, each of which would have been a command to the store.
+    /// Returns the number of acquires answered from the cache, each of which saved a command.
     pub fn hits(&self) -> u64 {
         self.cache.hits.load(Ordering::Relaxed)
     }
 
-    /// How many acquires had to be asked of the store.
+    /// Returns the number of acquires forwarded to the store.
     pub fn misses(&self) -> u64 {
         self.cache.misses.load(Ordering::Relaxed)
     }
 
     fn lock(&self) -> MutexGuard<'_, Cache<Id, Known, Weight>> {
-        // Nothing under it can panic half-way.
+        // No code under the mutex can panic half-way.
         self.cache.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The answer, if it is known.
+    /// Returns the answer to a command, if it is cached.
     fn known(&self, command: &Command) -> Option<Answer> {
         let Operation::Acquire { fingerprint, .. } = command.operation else {
             return None;
@@ -153,7 +155,7 @@ impl<S> Cached<S> {
             known.remove(&id);
             return None;
         }
-        // Only the store knows whether another payload is a mismatch.
+        // Only the store knows whether a different payload is a mismatch.
         if fingerprint.is_some() && fingerprint != what.fingerprint {
             return None;
         }
@@ -165,7 +167,8 @@ impl<S> Cached<S> {
         Some(Answer::new(*stores + now.saturating_sub(*ours), reply))
     }
 
-    /// Before a command is sent: what its answer may teach.
+    /// Returns what the answer to a command will allow the cache to learn. Called before the
+    /// command is sent.
     fn lesson(&self, command: &Command) -> Lesson {
         let id = id(&command.key);
         let kept = command.retention.completed;
@@ -177,8 +180,8 @@ impl<S> Cached<S> {
             Operation::Complete { grant, attempt, fingerprint, reply } => {
                 let granted =
                     Granted { grant: *grant, attempt: *attempt, fingerprint: *fingerprint };
-                // Taken out whatever it says, so that a repeat, which does not tell when the first took
-                // place, is not taken for it.
+                // Remove the grant in any case: a repeated completion does not show when the first
+                // one happened, and must not be mistaken for the first.
                 let is_its =
                     |known: &Known| matches!(known, Known::Granted(it) if it.grant == *grant);
                 match self.lock().remove_if(&id, is_its) {
@@ -221,14 +224,14 @@ impl<S> Cached<S> {
                 let completed = Completed { fingerprint, attempt, completed_at: *now, reply };
                 self.remember(id, completed, (*now, sent), kept);
             }
-            // Others may have been told meanwhile what was true before.
+            // Another task may have cached the previous state in the meantime.
             (Lesson::Redrive { id }, _) => drop(self.lock().remove(&id)),
             _ => {}
         }
     }
 
-    /// `learnt` is the store's clock, and ours before it was asked: what is remembered ends before the
-    /// entry does.
+    /// Caches a COMPLETED entry. `learnt` is the store's clock, and the local clock before the
+    /// command was sent, so that the cached entry expires before the store's entry does.
     fn remember(
         &self,
         id: Id,
@@ -239,7 +242,7 @@ impl<S> Cached<S> {
         let (stores, ours) = learnt;
         let age = stores.duration_since(what.completed_at).unwrap_or_default();
         let left = kept.saturating_sub(age).min(REMEMBERED);
-        // A copy, for the bytes may be a part of something larger.
+        // Copy the reply, because the bytes may be part of a larger allocation.
         what.reply = what.reply.map(|reply| Bytes::copy_from_slice(&reply));
         let known = Known::Completed { what, learnt, until: ours + left };
         self.lock().insert(id, known);
@@ -272,8 +275,8 @@ fn id(key: &StoreKey) -> Id {
     (key.namespace().clone(), *key.digest())
 }
 
-/// What an answer may teach. `kept` is how long the store keeps a COMPLETED entry, `sent` our clock
-/// before it was asked.
+/// What the cache can learn from an answer. `kept` is the store's retention of COMPLETED entries,
+/// `sent` the local clock before the command was sent.
 enum Lesson {
     Acquire {
         id: Id,
@@ -316,7 +319,8 @@ impl<S: Store> Store for Cached<S> {
             false => self.store.apply_batch(asked).await,
         };
         if answers.len() != lessons.len() {
-            // Which answer belongs to which command is not known. The caller sees that by the number.
+            // It is unknown which answer belongs to which command. The caller detects the wrong
+            // number.
             return Vec::new();
         }
         let mut answers = answers.into_iter().zip(lessons).map(|(answer, lesson)| {
@@ -325,7 +329,7 @@ impl<S: Store> Store for Cached<S> {
         });
         let next = |known: Option<Answer>| match known {
             Some(answer) => Ok(answer),
-            None => answers.next().expect("one for each that was asked"),
+            None => answers.next().expect("the number of answers was checked"),
         };
         known.into_iter().map(next).collect()
     }
@@ -338,7 +342,7 @@ impl<S: Store> Store for Cached<S> {
         self.store.longest_call()
     }
 
-    /// The same cache, before a handle of its own.
+    /// Shares the cache, in front of a separate handle to the store.
     fn separate(&self) -> Self {
         Self { store: self.store.separate(), cache: self.cache.clone() }
     }

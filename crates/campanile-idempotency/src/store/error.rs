@@ -1,4 +1,4 @@
-//! Why a store gave no answer.
+//! Errors of stores.
 
 use std::error::Error;
 use std::fmt;
@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use campanile_core::BoxError;
 
-/// A store gave no answer. It says nothing about the record: no attempt is counted for it.
+/// A store did not reply. The error says nothing about the record: no attempt is counted for it.
 ///
-/// `Clone`, since one failure answers a whole batch.
+/// `Clone`, because one failure is the result of every command in a batch.
 #[derive(Clone, Debug)]
 pub struct StoreError {
     kind: StoreErrorKind,
@@ -16,35 +16,35 @@ pub struct StoreError {
     source: Arc<dyn Error + Send + Sync>,
 }
 
-/// What kind of failure it was.
+/// The kind of a [`StoreError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum StoreErrorKind {
-    /// Not reached, or it refused. Whether the command was applied is not known, unless
-    /// [`StoreError::not_sent`] says so.
+    /// The store was not reachable or refused the command. It is unknown whether the command was
+    /// applied, unless the error was created by [`StoreError::not_sent`].
     Unavailable,
-    /// No answer in time. Whether the command was applied is not known.
+    /// The store did not reply in time. It is unknown whether the command was applied.
     Timeout,
-    /// It answered what is no answer, or holds under the key what is no entry. Nothing was changed.
+    /// The store sent an invalid reply, or the stored value is not an entry. Nothing was changed.
     Unreadable,
-    /// Not asked: the lock keeper still has too many commands that the store has not answered, as in an
-    /// outage. Nothing was changed.
+    /// The command was not sent, because too many commands are unanswered, as in an outage. Nothing
+    /// was changed.
     Overloaded,
 }
 
 impl StoreError {
-    /// Not reached, or it refused.
+    /// Creates an error for a store that was not reachable or refused the command.
     pub fn unavailable(source: impl Into<BoxError>) -> Self {
         Self::new(StoreErrorKind::Unavailable, source)
     }
 
-    /// Not reached, and nothing was sent: the command was not applied for certain, so nothing has to be
-    /// undone.
+    /// Creates an error for a store that was not reachable, if nothing was sent: the command was
+    /// definitely not applied, and nothing has to be undone.
     pub fn not_sent(source: impl Into<BoxError>) -> Self {
         Self { was_sent: false, ..Self::unavailable(source) }
     }
 
-    /// The same for a command of which an earlier try was sent, and may have been applied.
+    /// Marks the command as possibly applied, because an earlier try was sent.
     pub fn but_sent_before(self) -> Self {
         Self { was_sent: true, ..self }
     }
@@ -53,22 +53,22 @@ impl StoreError {
         Self { was_sent: false, ..Self::new(StoreErrorKind::Overloaded, source) }
     }
 
-    /// No answer in time.
+    /// Creates an error for a store that did not reply in time.
     pub fn timeout(source: impl Into<BoxError>) -> Self {
         Self::new(StoreErrorKind::Timeout, source)
     }
 
-    /// What is no answer, or no entry.
+    /// Creates an error for an invalid reply or entry.
     pub fn unreadable(source: impl Into<BoxError>) -> Self {
         Self::new(StoreErrorKind::Unreadable, source)
     }
 
-    /// What kind of failure it was.
+    /// Returns the kind of the error.
     pub fn kind(&self) -> StoreErrorKind {
         self.kind
     }
 
-    /// Whether the command may have been sent, and so may have been applied.
+    /// Returns whether the command may have been sent, and thus may have been applied.
     pub(crate) fn was_sent(&self) -> bool {
         self.was_sent
     }
@@ -83,8 +83,8 @@ impl fmt::Display for StoreError {
         f.write_str(match self.kind {
             StoreErrorKind::Unavailable => "the store is unavailable",
             StoreErrorKind::Timeout => "the store did not answer in time",
-            StoreErrorKind::Unreadable => "the store holds or answered what cannot be read",
-            StoreErrorKind::Overloaded => "the store was not asked",
+            StoreErrorKind::Unreadable => "the store returned unreadable data",
+            StoreErrorKind::Overloaded => "too many store commands are unanswered",
         })
     }
 }

@@ -1,11 +1,11 @@
-//! What keeps the entries.
+//! The stores that keep the entries.
 //!
-//! A store applies [`Command`]s: each is one [`step`](campanile_core::step) of the protocol on one
-//! entry, atomic, decided by the store's own clock. Write one by implementing
-//! [`Store::apply`] with an `async fn`; for a database that has only compare-and-set there is
-//! [`EntryStore`] with [`Stepped`].
+//! A store applies [`Command`]s. Each command is one [`step`](campanile_core::step) of the protocol
+//! on one entry: it is atomic, and the store's own clock decides. Implement [`Store::apply`] with
+//! an `async fn`; for a database that only has compare-and-set, implement [`EntryStore`] and use
+//! [`Stepped`].
 //!
-//! A store that is written elsewhere is held against the contract by the suite in `campanile-test`.
+//! The crate `campanile-test` has a test suite that checks custom stores against the contract.
 
 mod boxed;
 mod cached;
@@ -25,21 +25,22 @@ pub use self::cached::Cached;
 pub use self::error::{StoreError, StoreErrorKind};
 pub use self::stepped::{EntryStore, Stepped};
 
-/// Keeps one entry for each key, and applies the protocol's operations to it.
+/// Keeps one entry per key, and applies the protocol's operations to it.
 ///
-/// # What must hold
-/// * A command is applied at once or not at all, and commands on one key one after the other.
-/// * The answer is [`step`](campanile_core::step)'s for the entry as it was and the store's clock.
-/// * What is stored but cannot be read answers [`Reply::Corrupt`]
-///   and is left as it is; it is never taken for absent.
-/// * Every call ends in bounded time. An error means that the command *may* have been applied: the
+/// # Contract
+/// * A command is applied atomically, and the commands on one key are applied one after another.
+/// * The answer is that of [`step`](campanile_core::step) for the previous entry and the store's
+///   clock.
+/// * A stored value that cannot be read is answered with [`Reply::Corrupt`] and left unchanged. It
+///   is never treated as absent.
+/// * Every call ends in bounded time. After an error the command *may* have been applied: the
 ///   caller repeats it, which the protocol allows.
 ///
 /// # Cancellation
-/// A future that is dropped leaves the same doubt as an error.
+/// A dropped future leaves the same uncertainty as an error.
 ///
 /// # Clones
-/// They are handles of one store. The lock keeper has two, of which one is
+/// Clones are handles to the same store. The lock keeper has two, one of which is
 /// [separate](Self::separate).
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a store",
@@ -49,10 +50,10 @@ pub trait Store: Clone + Send + Sync + 'static {
     /// Applies one command.
     fn apply(&self, command: Command) -> impl Future<Output = Result<Answer, StoreError>> + Send;
 
-    /// Applies several, and answers in their order. Their keys are distinct.
+    /// Applies several commands with distinct keys, and returns the answers in the same order.
     ///
-    /// One that fails does not touch the others. The default applies them side by side; a store
-    /// behind a network should send them together.
+    /// The failure of one command does not affect the others. By default, the commands are applied
+    /// concurrently; a store behind a network should send them together.
     fn apply_batch(
         &self,
         batch: Vec<Command>,
@@ -60,34 +61,38 @@ pub trait Store: Clone + Send + Sync + 'static {
         join_all(batch.into_iter().map(|command| self.apply(command)))
     }
 
-    /// The most commands that one batch should have. Default: 64, because a larger one blocks the
-    /// server for others without being cheaper.
+    /// Returns the maximum number of commands in a batch. Default: 64, because larger batches block
+    /// the server for other clients without reducing the cost per command.
     fn max_batch(&self) -> NonZeroUsize {
         const DEFAULT: NonZeroUsize = NonZeroUsize::new(64).expect("not zero");
         DEFAULT
     }
 
-    /// The longest that a call may take, by the store's own time-outs. The lock keeper waits for a call
-    /// a sixth of the lock's time to live, and at most 5 s; it warns of a store that may take longer,
-    /// whose late answers are lost. Default: it is not known.
+    /// Returns the longest time a call may take, by the store's own timeouts. Default: unknown.
+    ///
+    /// The lock keeper waits for a call for a sixth of the lock's TTL, and at most 5 s. It logs a
+    /// warning if the store may take longer, because late answers are lost.
     fn longest_call(&self) -> Option<Duration> {
         None
     }
 
-    /// Returns a handle of the same store that shares no connection with this one. The lock keeper
-    /// renews through it, on a thread of its own: a connection belongs to the runtime that made it, and
-    /// the program's may be blocked. Default: a clone, for stores without connections.
+    /// Returns a handle to the same store that shares no connection with this one. Default: a
+    /// clone, for stores without connections.
+    ///
+    /// The lock keeper renews locks through this handle, on its own thread: a connection belongs to
+    /// the runtime that created it, and the application's runtime may be blocked.
     fn separate(&self) -> Self {
         self.clone()
     }
 
-    /// Opens a key again that was given up: what is produced for it from now on is processed, with all
-    /// its attempts. For an operator who brings a dead letter back: first this, then the record. With
-    /// `force` also a key that is COMPLETED, or exhausted and not buried.
+    /// Reopens a key that was given up: records produced for it from now on are processed, with all
+    /// their attempts. With `force`, also reopens keys that are COMPLETED, or exhausted and not yet
+    /// rejected.
     ///
-    /// The token is the entry's, which a dead letter carries; with another one nothing is changed
-    /// ([`Reply::Lost`]), for somebody was faster.
-    /// [`Reply::Reopened`]: done.
+    /// To replay a dead letter, an operator first reopens the key and then produces the record
+    /// again. The token is that of the entry, and the dead letter carries it. The result is
+    /// [`Reply::Reopened`], or [`Reply::Lost`] if the entry has a different token because another
+    /// operation came first; the entry is then unchanged.
     ///
     /// # Errors
     /// Those of [`apply`](Self::apply).
@@ -102,7 +107,7 @@ pub trait Store: Clone + Send + Sync + 'static {
         async { Ok(self.apply(command).await?.reply) }
     }
 
-    /// Erases the type; what comes of it is a store, too.
+    /// Erases the type of the store.
     fn boxed(self) -> BoxStore
     where
         Self: Sized,

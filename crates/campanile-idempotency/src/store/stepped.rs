@@ -1,4 +1,4 @@
-//! A store on top of compare-and-set.
+//! A store based on compare-and-set.
 
 use std::fmt;
 use std::future::Future;
@@ -8,32 +8,33 @@ use campanile_core::{Answer, Command, Entry, StoreKey, step};
 
 use super::{Store, StoreError};
 
-/// A database that can load an entry and swap it if nobody changed it meanwhile. [`Stepped`] makes
-/// a [`Store`] of it.
+/// A database that can load an entry, and swap it if it has not changed since. [`Stepped`] turns it
+/// into a [`Store`].
 pub trait EntryStore: Clone + Send + Sync + 'static {
-    /// What a swap compares: a revision number, the old bytes, an ETag.
+    /// What a swap compares: a revision number, the previous bytes, or an ETag.
     type Version: Send;
 
-    /// The entry as it stands, its version (also of one that is absent), and the database's clock.
+    /// Loads the current entry, its version (also if the entry is absent), and the database's
+    /// clock.
     ///
     /// # Errors
-    /// [`StoreError::unreadable`] for what is there but cannot be read; it is never absent.
+    /// [`StoreError::unreadable`] for a value that cannot be read; it is never treated as absent.
     fn load(
         &self,
         key: &StoreKey,
     ) -> impl Future<Output = Result<(Option<Entry>, Self::Version, SystemTime), StoreError>> + Send;
 
-    /// Returns a handle that shares no connection with this one, as [`Store::separate`]. Default: a
-    /// clone.
+    /// Returns a handle that shares no connection with this one; see [`Store::separate`]. Default:
+    /// a clone.
     fn separate(&self) -> Self {
         self.clone()
     }
 
-    /// Writes the entry, to be kept for `retention`, if the version is still this one; says whether
-    /// it was.
+    /// Writes the entry with this retention if the version is unchanged. Returns whether the entry
+    /// was written.
     ///
     /// # Errors
-    /// When it is not known whether it was.
+    /// If it is unknown whether the entry was written.
     fn swap(
         &self,
         key: &StoreKey,
@@ -43,12 +44,13 @@ pub trait EntryStore: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Result<bool, StoreError>> + Send;
 }
 
-/// Runs the protocol over an [`EntryStore`]: load, [`step`], swap, and again if somebody was faster.
+/// Runs the protocol over an [`EntryStore`]: load, [`step`], swap, and again if the entry has
+/// changed in between.
 #[derive(Clone)]
 pub struct Stepped<S>(S);
 
 impl<S: EntryStore> Stepped<S> {
-    /// A store over this database.
+    /// Creates a store over this database.
     pub fn new(entries: S) -> Self {
         Self(entries)
     }
@@ -56,8 +58,8 @@ impl<S: EntryStore> Stepped<S> {
 
 impl<S: EntryStore> Store for Stepped<S> {
     async fn apply(&self, command: Command) -> Result<Answer, StoreError> {
-        // Each round lost means that another command won, so the whole goes on; the bound is
-        // against a `swap` that never succeeds.
+        // Each lost round means that another command succeeded, so the system as a whole makes
+        // progress. The limit guards against a `swap` that never succeeds.
         const ROUNDS: usize = 1000;
         for _ in 0..ROUNDS {
             let (before, version, now) = self.0.load(&command.key).await?;
@@ -71,7 +73,7 @@ impl<S: EntryStore> Store for Stepped<S> {
                 return Ok(answer);
             }
         }
-        Err(StoreError::unavailable(format!("no swap succeeded in {ROUNDS} rounds")))
+        Err(StoreError::unavailable(format!("the entry was not swapped in {ROUNDS} rounds")))
     }
 
     fn separate(&self) -> Self {

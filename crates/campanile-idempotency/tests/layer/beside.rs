@@ -136,7 +136,7 @@ async fn a_handler_that_was_not_called_has_used_up_nothing() {
     }));
     for _ in 0..20 {
         let called = service.run("p-1").await;
-        assert!(failed(&called).source.to_string().contains("has not run"));
+        assert!(failed(&called).source.to_string().contains("did not run"));
         let entry = world.entry("p-1").unwrap();
         assert_eq!((entry.state(), entry.attempt(), entry.interrupts()), (State::Retrying, 0, 0));
     }

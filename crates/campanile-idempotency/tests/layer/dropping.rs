@@ -257,7 +257,7 @@ impl Run {
             Handler::Panicked => "the handler panicked: as it was told to",
             Handler::Dropped if lost => "held longer than `max_hold`",
             Handler::Dropped if entry.is_released() || entry.state() == State::Processing => "",
-            Handler::Dropped => "dropped before it had ended, as by a time-out",
+            Handler::Dropped => "dropped before it completed, for example by a timeout",
             Handler::Ended if self.case == Fails => "gateway busy",
             Handler::Ended if self.case == FailsForGood => "permanent error: no such account",
             _ => "",

@@ -40,7 +40,7 @@ async fn a_reply_that_is_too_large_fails_the_attempt_for_good_if_that_is_chosen(
         settle_down().await;
         let again = receipts(layer.clone()).run(&id).await;
         assert!(matches!(refusal(&again), IdempotencyError::BackingOff { .. }), "{again:?}");
-        let text = "the reply has 7 bytes, of which 6 are kept at most: raise `IdempotencyLayer::with_max_reply_bytes`";
+        let text = "the reply of 7 bytes exceeds the limit of 6; raise `IdempotencyLayer::with_max_reply_bytes`";
         assert_eq!(world.entry(&id).unwrap().error().unwrap(), text);
     }
 }

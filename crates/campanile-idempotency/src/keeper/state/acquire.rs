@@ -1,4 +1,4 @@
-//! Acquiring: one at a time for each key.
+//! Acquiring: one acquisition per key at a time.
 
 use std::collections::hash_map::Entry;
 use std::time::Duration;
@@ -42,7 +42,8 @@ impl State {
             }
         };
         let slot = &mut self.slots[index];
-        // An acquire of ours is in doubt: this request is next, and waits for the answer to the cancel.
+        // A previous acquire is in doubt. This request is next, and waits for the answer to the
+        // cancel.
         if let Phase::Cancelling { next, .. } = &mut slot.phase
             && next.as_ref().is_none_or(|next| next.reply.is_closed())
         {
@@ -63,7 +64,7 @@ impl State {
         self.deferred.push(Deferred::Request(key, interrupt));
     }
 
-    /// Raises the floor, but not to an absurd token, which would spread to every key.
+    /// Raises the floor, except to an absurdly large token, which would spread to every key.
     pub(super) fn raise_floor(&mut self, answer: &Answer) {
         const DAY: Duration = Duration::from_secs(24 * 60 * 60);
         if let Reply::Acquired { token, .. } | Reply::Exhausted { token, .. } = answer.reply {
@@ -81,7 +82,7 @@ impl State {
         let Phase::Acquiring { reply: waiting, .. } =
             std::mem::replace(&mut slot.phase, Phase::Ended)
         else {
-            unreachable!("an acquisition waits for its answer");
+            unreachable!("only an acquiring slot has sent an acquire");
         };
         let outcome = match answer.map(|answer| answer.reply) {
             Ok(Reply::Acquired { token, attempt }) => {
@@ -108,12 +109,14 @@ impl State {
             }
             Ok(Reply::Mismatch) => Acquisition::Mismatch,
             Ok(Reply::Corrupt) => Acquisition::Unavailable(corrupt()),
-            Ok(_) => Acquisition::Unavailable(StoreError::unreadable("not an acquire's answer")),
+            Ok(_) => {
+                Acquisition::Unavailable(StoreError::unreadable("unexpected reply to an acquire"))
+            }
             Err(error) if !error.was_sent() => Acquisition::Unavailable(error),
             Err(error) => {
                 let unavailable = Acquisition::Unavailable(error);
                 self.deferred.push(Deferred::Answer(waiting, unavailable));
-                // The reply may have been lost only on its way here.
+                // The acquire may have been granted, and only its reply lost.
                 return self.cancel(index);
             }
         };
@@ -140,10 +143,10 @@ impl State {
         slot.phase = Phase::Held(held);
         self.set_timer(index, next);
         if next.is_some() {
-            // If the receiver is gone, the lock is dropped and comes back as a release.
+            // If the receiver is gone, the lock is dropped, which releases it.
             self.deferred.push(Deferred::Grant { reply, control, slot: index, burial });
         } else {
-            let late = StoreError::timeout("the lock had expired when its answer came");
+            let late = StoreError::timeout("the lock expired before its grant arrived");
             self.deferred.push(Deferred::Answer(reply, Acquisition::Unavailable(late)));
             self.settle(index, Settlement::Release { ran: false }, None);
         }

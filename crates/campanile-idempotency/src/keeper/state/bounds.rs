@@ -1,4 +1,4 @@
-//! What keeps the keeper small while the store is away, and requests come and leave.
+//! Bounds on the keeper's memory while the store is unavailable and requests are abandoned.
 
 use std::collections::VecDeque;
 
@@ -7,22 +7,24 @@ use crate::keeper::calls::QueueName;
 use crate::keeper::slot::CommandState;
 use crate::store::StoreError;
 
-/// How many keys may be in doubt before no new one is acquired: those whose acquire was not answered
-/// and is cancelled, and those whose settlement was not answered and is repeated. They are kept although
-/// their callers leave. At the limit they take some ten megabytes, and a store that is available again
-/// has answered them in less than a second.
+/// The number of keys in doubt at which no new key is acquired. A key is in doubt if its acquire
+/// was not answered and is being cancelled, or if its settlement was not answered and is being
+/// repeated.
+///
+/// Such keys are kept even if their callers are gone. At the limit they take about ten megabytes,
+/// and a store that is available again answers them in less than a second.
 pub(super) const MOST_IN_DOUBT: usize = 16 * 1024;
 
 pub(super) fn overloaded() -> StoreError {
     StoreError::overloaded(format!(
-        "{MOST_IN_DOUBT} commands have not been answered, and none is sent for another key until some \
-         of them are"
+        "{MOST_IN_DOUBT} commands are unanswered; no further key is acquired until some of them are \
+         answered"
     ))
 }
 
 impl State {
-    /// Removes the slots of requests that were dropped before their acquire was sent, whenever the slots
-    /// have doubled: while calls hang, more of them come than are sent.
+    /// Removes the slots of requests that were dropped before their acquire was sent, whenever the
+    /// number of slots has doubled: while calls hang, more requests arrive than are sent.
     pub(super) fn sweep(&mut self) {
         const LEAST: usize = 1024;
         if self.slots.len() < self.sweep_at.max(LEAST) {

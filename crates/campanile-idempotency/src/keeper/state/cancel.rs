@@ -1,4 +1,4 @@
-//! Cancelling an acquire whose answer did not come.
+//! Cancelling an acquire that was not answered.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::keeper::request::Acquisition;
 use crate::keeper::slot::Phase;
 use crate::store::StoreError;
 
-/// How long at least a cancel is repeated; after that the attempt stays counted.
+/// The minimum time for which a cancel is repeated. After that, the attempt remains counted.
 const CANCEL_FOR: Duration = Duration::from_secs(60);
 
 impl State {
@@ -25,7 +25,7 @@ impl State {
         let now = self.clock.now();
         let slot = &mut self.slots[index];
         let Phase::Cancelling { tries, until, next } = &mut slot.phase else {
-            unreachable!("a cancel waits for its answer");
+            unreachable!("only a cancelling slot has sent a cancel");
         };
         let next = next.take();
         match answer {
@@ -42,7 +42,8 @@ impl State {
                     self.cancelled(index);
                 }
             }
-            // Answered; what cannot be read will be the answer to the next request, too.
+            // The cancel was answered. If the entry cannot be read, the next request fails for the
+            // same reason.
             Ok(_) | Err(_) => {
                 self.cancelled(index);
                 match next {

@@ -1,4 +1,4 @@
-//! Which command is sent when, and where the call is made.
+//! Decides when a command is sent, and where the call is made.
 
 use std::time::Duration;
 
@@ -11,24 +11,24 @@ use crate::keeper::deferred::Deferred;
 use crate::keeper::shared::Start;
 use crate::keeper::slot::{CommandState, Phase};
 
-/// How many calls of each queue are in flight at most.
+/// The maximum number of calls in flight per queue.
 const MAX_CALLS: usize = 4;
 
-/// A background that is late by this much was stopped, as the whole process may have been.
+/// If the background is late by this much, it was suspended, possibly with the whole process.
 const LATE: Duration = Duration::from_millis(100);
 
-/// What the background has to do.
+/// The work that is due in the background.
 pub(in crate::keeper) struct Due {
-    /// Calls to begin.
+    /// Calls to start.
     pub(in crate::keeper) batches: Vec<(Batch, AbortRegistration)>,
-    /// When it has to look next, unless it is woken.
+    /// When the background has to run next, unless it is woken earlier.
     pub(in crate::keeper) alarm: Duration,
-    /// No slot is left.
+    /// Whether no slot is left.
     pub(in crate::keeper) is_idle: bool,
 }
 
 impl State {
-    /// Queues the slot's command, unless it has one already, whose answer continues with the slot.
+    /// Queues the slot's command. If the slot already has a command, its answer continues the slot.
     pub(super) fn queue(&mut self, index: usize) {
         let slot = &mut self.slots[index];
         if slot.command != CommandState::Idle {
@@ -38,7 +38,7 @@ impl State {
         let ttl = slot.terms.ttl;
         match &slot.phase {
             Phase::Held(_) => self.push(QueueName::Renewals, index),
-            // The first try failed: the caller's runtime may be the reason.
+            // The first try failed, possibly because of the caller's runtime.
             Phase::Settling(settling) if settling.tries > 0 => {
                 self.push(QueueName::Background, index);
             }
@@ -61,8 +61,8 @@ impl State {
         self.wake = true;
     }
 
-    /// Begins a call on the caller's runtime, if one is due: for a full batch at once, else by a task
-    /// that gathers what else is runnable.
+    /// Starts a call on the caller's runtime if one is due: immediately for a full batch, otherwise
+    /// with a task that first lets other ready tasks run.
     pub(super) fn start(&mut self) -> Option<Start> {
         let waiting = self.queues.callers.len();
         if waiting == 0 {
@@ -72,7 +72,7 @@ impl State {
         for call in self.calls.iter().filter(|call| call.queue == QueueName::Callers) {
             match &call.stage {
                 Stage::Gathering { .. } => is_gathering = true,
-                // One that is polled for the first time may be answered by that.
+                // A call that is being polled for the first time may be answered by that poll.
                 Stage::InFlight { abort, .. } => in_flight += usize::from(abort.is_some()),
             }
         }
@@ -95,14 +95,14 @@ impl State {
         Some(Start::Gather(id))
     }
 
-    /// Returns the batch of a call that has gathered.
+    /// Returns the batch of a call after other ready tasks have run.
     pub(in crate::keeper) fn gathered(&mut self, id: CallId, abort: AbortHandle) -> Option<Batch> {
-        // The background may have taken the commands.
+        // The background may have taken over the commands.
         self.remove_call(id)?;
         self.take(QueueName::Callers, id, Some(abort))
     }
 
-    /// A call was not answered at once.
+    /// Records that a call was not answered immediately.
     pub(in crate::keeper) fn call_pending(&mut self, id: CallId, handle: AbortHandle) {
         let call = self.calls.iter_mut().find(|call| call.id == id);
         match call.map(|call| &mut call.stage) {
@@ -111,7 +111,8 @@ impl State {
         }
     }
 
-    /// A call has no runtime, or none any more: the background makes it, with the same nonces.
+    /// Hands a call to the background, with the same nonces, because it has no runtime or has lost
+    /// it.
     pub(in crate::keeper) fn call_dropped(&mut self, id: CallId) {
         let Some(call) = self.remove_call(id) else {
             return;
@@ -129,13 +130,13 @@ impl State {
         self.take_over();
     }
 
-    /// The background sends what callers' runtimes have not.
+    /// Lets the background send what the callers' runtimes have not sent.
     fn take_over(&mut self) {
         self.wake |= !self.queues.callers.is_empty();
         self.queues.background.append(&mut self.queues.callers);
     }
 
-    /// Returns what is due in the background.
+    /// Returns the work that is due in the background.
     pub(in crate::keeper) fn due(&mut self) -> Due {
         let now = self.clock.now();
         let gave_up = self.give_up(now);
@@ -149,7 +150,7 @@ impl State {
         }
         let mut batches = Vec::new();
         if gave_up {
-            // Their repeats come after their end.
+            // The commands are repeated after the aborted calls have ended.
             (self.alarm, self.wake) = (now, false);
             return Due { batches, alarm: now, is_idle: false };
         }
@@ -168,21 +169,22 @@ impl State {
         Due { batches, alarm: self.alarm, is_idle: self.slots.is_empty() }
     }
 
-    /// Gives up the calls that have taken too long; returns whether there were any. With one of a caller's runtime, which may be blocked,
-    /// the background takes over what is queued for it.
+    /// Aborts the calls that have taken too long, and returns whether there were any. If such a
+    /// call ran on a caller's runtime, which may be blocked, the background takes over the commands
+    /// queued for it.
     fn give_up(&mut self, now: Duration) -> bool {
         let mut gave_up = false;
         let is_late = now.saturating_sub(self.alarm) > LATE;
         while let Some(place) = self.calls.iter().position(|call| call.limit <= now) {
             if is_late {
-                // The answers may be there to be read.
+                // The answers may already have arrived, so allow some time to read them.
                 self.calls[place].limit = now + LATE;
                 continue;
             }
             let call = self.calls.swap_remove(place);
             if let Stage::InFlight { sent, abort } = call.stage {
                 self.deferred.extend(abort.map(Deferred::Abort));
-                self.failed(sent, "the call took longer than the keeper waits");
+                self.failed(sent, "the call exceeded the lock keeper's time limit");
             }
             if call.queue == QueueName::Callers {
                 self.take_over();
@@ -192,7 +194,7 @@ impl State {
         gave_up
     }
 
-    /// Takes the next batch from a queue, and notes the call.
+    /// Takes the next batch from a queue, and registers the call.
     fn take(&mut self, queue: QueueName, id: CallId, abort: Option<AbortHandle>) -> Option<Batch> {
         let at = self.clock.now();
         let room = self.queues.of(queue).len().min(self.max_batch);
@@ -208,7 +210,7 @@ impl State {
             };
             let Some((what, command)) = slot.next_command(self.floor) else {
                 slot.command = CommandState::Idle;
-                // A lock that is lost has its slot until its holder ends.
+                // A lost lock keeps its slot until its holder ends.
                 if !matches!(slot.phase, Phase::Held(_)) {
                     self.end_when_idle(index);
                 }
@@ -227,7 +229,7 @@ impl State {
         Some(Batch { id, queue, commands })
     }
 
-    /// Returns when the background has to look next.
+    /// Returns when the background has to run next.
     pub(super) fn next_alarm(&self) -> Duration {
         let limits = self.calls.iter().map(|call| call.limit);
         limits.chain(self.timers.next()).min().unwrap_or(Duration::MAX)
@@ -244,12 +246,13 @@ impl State {
     }
 }
 
-/// Returns how many commands must wait to be worth another call beside those in flight, of a store that
-/// takes `max_batch` at once.
+/// Returns how many commands must be queued to justify another call in addition to those in flight,
+/// for a store that accepts `max_batch` commands at once.
 ///
-/// The first two begin with a single command: a few partitions that each wait for one record must not
-/// wait for each other. A third and a fourth need more, because small batches cost the store several
-/// times as much, and a store with large ones splits them among more servers.
+/// The first two calls start with a single command, so that a few partitions, each waiting for one
+/// record, do not wait for each other. The third and fourth need more: small batches cost the store
+/// several times as much, and a store that accepts large batches distributes them among more
+/// servers.
 fn worth_a_call(in_flight: usize, max_batch: usize) -> usize {
     let worth = [1, max_batch / 64, max_batch / 8, max_batch / 4];
     worth[in_flight.min(MAX_CALLS - 1)].max(1)

@@ -1,7 +1,7 @@
-//! The keeper's state, and how it changes: no method waits, and none calls the store.
+//! The keeper's state and its transitions. No method waits, and none calls the store.
 //!
-//! What would run foreign code (a waker, a `Drop`, a log subscriber) is [`Deferred`] until the mutex is
-//! released. Each step of the protocol has a file of its own.
+//! Everything that would run foreign code (a waker, a `Drop`, a log subscriber) is [`Deferred`]
+//! until the mutex is released. Each step of the protocol has its own file.
 
 mod acquire;
 mod bounds;
@@ -27,7 +27,7 @@ use super::slot::{CommandState, Phase, Slot, What};
 use super::timers::Timers;
 use crate::store::{StoreError, StoreErrorKind};
 
-/// All that a keeper knows.
+/// The complete state of a keeper.
 #[derive(Debug)]
 pub(super) struct State {
     clock: Clock,
@@ -37,30 +37,30 @@ pub(super) struct State {
     ends: Ends,
     timers: Timers,
     queues: Queues,
-    /// Those that have begun: a handful.
+    /// The calls in progress, of which there are only a few.
     calls: Vec<Call>,
     next_call: u64,
-    /// The largest token seen from any key: none below it is granted to this process.
+    /// The largest token seen from any key. This process is granted no smaller one.
     floor: FencingToken,
-    /// How many keys are in doubt.
+    /// The number of keys in doubt.
     in_doubt: usize,
-    /// At this number of slots, those of abandoned requests are removed.
+    /// The number of slots at which those of abandoned requests are removed.
     sweep_at: usize,
-    /// No new locks are taken.
+    /// Whether new locks are refused.
     is_shutting_down: bool,
     /// Notified when no slot is left.
     shut_down: Vec<oneshot::Sender<()>>,
-    /// The background is gone, and nothing is sent any more.
+    /// Whether the background is gone, so that nothing is sent anymore.
     is_stopped: bool,
-    /// When the background looks next.
+    /// When the background runs next.
     alarm: Duration,
-    /// The background has to look before that.
+    /// Whether the background has to run before that.
     wake: bool,
     deferred: SmallVec<[Deferred; 2]>,
 }
 
-/// Slots whose command waits to be sent. A place may be stale: the slot's command has been sent from an
-/// earlier one, or the slot is gone.
+/// Slots with a command to send. An element may be stale: the slot's command was sent from an
+/// earlier element, or the slot is gone.
 #[derive(Debug, Default)]
 struct Queues {
     callers: VecDeque<usize>,
@@ -102,7 +102,7 @@ impl State {
         }
     }
 
-    /// Takes no new locks from now on, and notifies this when none is left.
+    /// Stops granting locks, and notifies `done` when none is left.
     pub(super) fn shut_down(&mut self, done: oneshot::Sender<()>) {
         self.is_shutting_down = true;
         if !self.is_stopped {
@@ -122,7 +122,7 @@ impl State {
         self.is_stopped
     }
 
-    /// Loses all locks and drops all requests: nothing renews them any more.
+    /// Loses all locks and drops all requests, because nothing renews them anymore.
     pub(super) fn stop(&mut self) {
         self.is_stopped = true;
         self.shut_down.clear();
@@ -142,7 +142,7 @@ impl State {
         }
     }
 
-    /// Returns what a change leaves to be done without the mutex.
+    /// Returns the work that remains after a change, to be done without the mutex.
     pub(super) fn after(&mut self) -> After {
         if self.slots.is_empty() && !self.shut_down.is_empty() {
             self.deferred.extend(self.shut_down.drain(..).map(Deferred::ShutDown));
@@ -157,7 +157,7 @@ impl State {
         After { deferred: std::mem::take(&mut self.deferred), start, wake }
     }
 
-    /// Takes in the answers to a call, unless it was given up.
+    /// Processes the answers to a call, unless the call was aborted.
     pub(super) fn answered(&mut self, id: CallId, answers: Answers) {
         let Some(Call { stage: Stage::InFlight { sent, .. }, .. }) = self.remove_call(id) else {
             return;
@@ -191,7 +191,7 @@ impl State {
         }
     }
 
-    /// Removes a slot whose last command is answered.
+    /// Removes a slot after the answer to its last command.
     fn end_when_idle(&mut self, index: usize) {
         if self.slots[index].command != CommandState::InFlight {
             let mut slot = self.slots.remove(index);
@@ -209,7 +209,7 @@ impl State {
 
 fn corrupt() -> StoreError {
     StoreError::unreadable(
-        "what is stored under the key is no entry of this version; it was left as it is",
+        "the stored value is not an entry that this version can read; it was left unchanged",
     )
 }
 
@@ -217,8 +217,8 @@ fn is_unreadable(error: &StoreError) -> bool {
     error.kind() == StoreErrorKind::Unreadable
 }
 
-/// Returns the pause before a repeat: 50 ms, doubling to about a second and a half, so that a store that
-/// is available again is soon noticed.
+/// Returns the delay before a repeated command: 50 ms, doubling to about 1.5 s, so that a store
+/// that is available again is soon noticed.
 fn repeat_after(tries: u32) -> Duration {
     Duration::from_millis(50 << tries.saturating_sub(1).min(5))
 }
@@ -236,7 +236,7 @@ mod tests {
     use crate::keeper::shared::Start;
     use crate::keeper::slot::draw_owner;
 
-    /// Answers the call that a change begins; returns whether the change has woken the background.
+    /// Answers the call started by a change. Returns whether the change woke the background.
     fn answer(state: &mut State, reply: Reply) -> bool {
         let After { start, wake, .. } = state.after();
         let Some(Start::Call(batch)) = start else {
@@ -275,7 +275,7 @@ mod tests {
             state.settle(slot, Settlement::Complete { reply: None }, None);
             woken += u64::from(answer(&mut state, Reply::Completed));
         }
-        assert_eq!(woken, 1, "by the first call's limit, which is the earliest timer");
+        assert_eq!(woken, 1, "woken only for the time limit of the first call, the earliest timer");
         assert!(state.slots.is_empty() && state.calls.is_empty());
     }
 }

@@ -1,4 +1,4 @@
-//! Renewing, and finding out that a lock is lost.
+//! Renewing locks, and detecting lost ones.
 
 use campanile_core::{Answer, LostCause, Reply, State as EntryState};
 
@@ -15,7 +15,7 @@ impl State {
         let slot = &mut self.slots[index];
         let ttl = slot.terms.ttl;
         let Phase::Held(held) = &mut slot.phase else {
-            // Settled meanwhile: that command is next, if there is one.
+            // The lock was settled in the meantime. If the settlement needs a command, it is next.
             return match slot.phase {
                 Phase::Ended => self.end_when_idle(index),
                 _ => self.queue(index),
@@ -23,10 +23,11 @@ impl State {
         };
         match answer.map(|answer| answer.reply) {
             Ok(Reply::Renewed) => held.renewed(sent.at, ttl),
-            // By this very grant: together with the effect of its handler, which is about to report it.
+            // Completed by this grant, together with the effect of its handler, which is about to
+            // report it.
             Ok(Reply::Settled(EntryState::Completed)) => held.renew_at = held.control.deadline(),
             Ok(Reply::Lost | Reply::Settled(_)) => self.lose(index, LostCause::Superseded),
-            // One failure loses nothing: there is time for some more tries before the deadline.
+            // A single failure is harmless: there is time for more tries before the deadline.
             Ok(_) => held.renew_at = now + ttl / 24,
             Err(error) => {
                 held.renew_at = now + ttl / 24;
@@ -36,7 +37,7 @@ impl State {
         self.check(index);
     }
 
-    /// Renews a held lock if that is due, declares it lost if it is, and sets its next timer.
+    /// Renews a held lock if a renewal is due, declares it lost if it is, and sets its next timer.
     pub(super) fn check(&mut self, index: usize) {
         let now = self.clock.now();
         let Phase::Held(held) = &self.slots[index].phase else {

@@ -1,4 +1,4 @@
-//! Settling: until the store has answered.
+//! Settling locks, which is repeated until the store answers.
 
 use std::time::SystemTime;
 
@@ -14,7 +14,7 @@ use crate::keeper::slot::{CommandState, Phase, Settling};
 use crate::store::StoreError;
 
 impl State {
-    /// Settles the lock of a slot. The reply is dropped if the keeper has stopped.
+    /// Settles the lock of a slot. If the keeper has stopped, `reply` is dropped.
     pub(in crate::keeper) fn settle(
         &mut self,
         index: usize,
@@ -26,7 +26,7 @@ impl State {
         };
         self.timers.set(index, &mut slot.timer, None);
         let Phase::Held(held) = std::mem::replace(&mut slot.phase, Phase::Ended) else {
-            unreachable!("a held lock is settled once, and its slot stays until then");
+            unreachable!("a held lock is settled once, and its slot exists until then");
         };
         let (grant, attempt) = (held.grant, held.attempt);
         match settlement {
@@ -39,7 +39,7 @@ impl State {
             _ => {}
         }
         slot.phase = Phase::Settling(Settling { grant, attempt, settlement, reply, tries: 0 });
-        // A renewal that is only queued is dropped: its place in the queue is stale now.
+        // A renewal that is only queued is dropped: its element in the queue is now stale.
         if slot.command != CommandState::InFlight {
             slot.command = CommandState::Idle;
             self.queue(index);
@@ -49,7 +49,7 @@ impl State {
     pub(super) fn settle_answered(&mut self, index: usize, answer: Result<Answer, StoreError>) {
         let slot = &mut self.slots[index];
         let Phase::Settling(settling) = &mut slot.phase else {
-            unreachable!("a settlement waits for its answer");
+            unreachable!("only a settling slot has sent a settlement");
         };
         let mut end = None;
         let result = match answer.map(|answer| (answer.reply, answer.now)) {
@@ -61,11 +61,11 @@ impl State {
                 Err(NotSettled::Lost(settling.lost(&slot.key)))
             }
             Ok((Reply::Corrupt, _)) => Err(NotSettled::Unreadable(corrupt())),
-            // An answer, too: no repeat would change it.
+            // This is an answer as well: a repetition would not change it.
             Err(error) if is_unreadable(&error) => Err(NotSettled::Unreadable(error)),
             Ok(_) | Err(_) => {
-                // Only an answer decides; the command is the same, so it can be repeated. That
-                // keeps the lock as well as a renewal would.
+                // Only an answer decides. The command is unchanged and can be repeated, which keeps
+                // the lock as well as a renewal would.
                 self.in_doubt += usize::from(settling.tries == 0);
                 settling.tries += 1;
                 let at = self.clock.now() + repeat_after(settling.tries).min(slot.terms.ttl / 6);
@@ -84,15 +84,15 @@ impl State {
     }
 }
 
-/// Returns what the entry now says to other requests, as far as that is known here.
+/// Returns what the entry now means for other requests, if it is known here.
 fn known(settling: &Settling, at: SystemTime) -> Option<Known> {
     let attempts = settling.attempt.into();
     match &settling.settlement {
-        // The answer to a repeat does not say when it was completed.
+        // The answer to a repeated completion does not contain the time of the first.
         Settlement::Complete { reply } if settling.tries == 0 => {
             Some(Known::Completed { reply: reply.clone(), attempts, completed_at: at })
         }
-        // None keeps what was there, and a long one is cut.
+        // The store keeps the previous text for an empty reason, and truncates a long one.
         Settlement::Reject { reason } if (1..=MAX_ERROR_BYTES).contains(&reason.len()) => {
             Some(Known::Failed { attempts, reason: Some(reason.clone()) })
         }
