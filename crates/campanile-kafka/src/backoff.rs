@@ -1,18 +1,18 @@
-//! The driver's own back-off from servers.
+//! The driver's backoffs for unavailable servers.
 
 use std::time::Duration;
 
 use campanile_idempotency::Backoff;
 
-/// From a server that does not answer, or refuses, by one who asks for all: that it is back should be
-/// noticed soon.
+/// Returns the backoff of a caller that retries on behalf of all others, for a server that does not
+/// answer or refuses. It is short, because a recovery should be noticed soon.
 pub(crate) fn impatient() -> Backoff {
     Backoff::new(Duration::from_millis(100), Duration::from_secs(1))
-        .expect("positive, and not above its maximum")
+        .expect("the initial delay is positive and at most the maximum")
 }
 
-/// The same by many, each for itself.
+/// Returns the same for many callers that each retry for themselves.
 pub(crate) fn each() -> Backoff {
     Backoff::new(Duration::from_millis(100), Duration::from_secs(5))
-        .expect("positive, and not above its maximum")
+        .expect("the initial delay is positive and at most the maximum")
 }

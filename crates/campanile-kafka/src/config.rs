@@ -8,31 +8,33 @@ use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::KafkaError;
 use tracing::level_filters::LevelFilter;
 
-/// What the driver does by itself; librdkafka must not do it as well.
+/// Settings for tasks of the driver, which librdkafka must not perform as well.
 const FORCED_OFF: &[&str] = &["enable.auto.commit", "enable.auto.offset.store"];
 
-/// Where the user has set nothing.
+/// Defaults for settings that the user has not set.
 const DEFAULTS: &[(&str, &str)] = &[
-    // A new group, or one whose offset is gone, skips nothing; what it meets again are duplicates.
+    // A group that is new, or has lost its offset, skips nothing; records that it reads again are
+    // duplicates.
     ("auto.offset.reset", "earliest"),
-    // As the Java client does. What is corrupt on its way or on a broker's disk is not processed.
+    // The default of the Java client. Records that were corrupted in transit or on a broker's disk are
+    // not processed.
     ("check.crcs", "true"),
-    // For each of the queues that partitions share. The driver has a budget beside.
+    // For each of the queues that partitions share. The driver also has a budget of its own.
     ("queued.min.messages", "300"),
     ("queued.max.messages.kbytes", "128"),
-    // Shorter runs of one partition.
+    // Shortens the runs of records from one partition.
     ("max.partition.fetch.bytes", "65536"),
-    // After a full queue, look again soon; the default is a second.
+    // Fetches again soon after a queue was full; the default is a second.
     ("fetch.queue.backoff.ms", "5"),
     ("fetch.wait.max.ms", "10"),
 ];
 
-/// The largest fetch unless the user has set a size that this one would contradict. Uncompressed
-/// records pin the response they came in.
+/// The largest fetch, unless the user has set a message size that contradicts it. Uncompressed records
+/// keep the whole response that contains them in memory.
 const FETCH_MAX_BYTES: (&str, &str) = ("fetch.max.bytes", "2097152");
 const MESSAGE_SIZES: &[&str] = &["message.max.bytes", "receive.message.max.bytes"];
 
-/// The settings of a consumer: librdkafka's names and values, over the driver's defaults.
+/// The configuration of a consumer: librdkafka settings, which override the driver's defaults.
 ///
 /// ```
 /// use campanile_kafka::ConsumerConfig;
@@ -42,39 +44,39 @@ const MESSAGE_SIZES: &[&str] = &["message.max.bytes", "receive.message.max.bytes
 ///     .set("session.timeout.ms", "10000");
 /// ```
 ///
-/// Defaults that differ from librdkafka's: `partition.assignment.strategy` is `cooperative-sticky`
+/// These defaults differ from librdkafka's: `partition.assignment.strategy` is `cooperative-sticky`
 /// (except with `group.protocol=consumer`), `auto.offset.reset` is `earliest`, `check.crcs` is `true`,
 /// and the queues are small, because the driver has a budget of its own. `enable.auto.commit` and
 /// `enable.auto.offset.store` are always `false`.
 ///
 /// Records that do not match their checksum, or that librdkafka cannot read, end serving with an error
-/// that names their partition. Nothing behind them is processed or committed. To skip them, set the
-/// group's offset behind them; to process what is there, set `check.crcs` to `false`.
+/// that names their partition. No record behind them is processed or committed. To skip corrupt records,
+/// set the group's offset behind them; to process them as they are, set `check.crcs` to `false`.
 ///
-/// With an `auto.offset.reset` of `latest`, a group skips what a partition has before the group first
-/// reads from it. Where that is becomes known by the first record that comes, and is committed with that
-/// record still unfinished, so that whoever goes on misses none from there on. Of a partition from which
-/// nothing came yet nothing is committed: what is produced there between a stop and the next start is
-/// skipped, too.
+/// With an `auto.offset.reset` of `latest`, a group skips the records that a partition contains before
+/// the group first reads from it. The first record that is delivered determines this start offset. The
+/// offset is committed while that record is still unfinished, so that the next owner of the partition
+/// misses no record from there on. For a partition that has not delivered a record yet, no offset is
+/// committed: records that are produced there between a stop and the next start are skipped, too.
 #[derive(Clone)]
 pub struct ConsumerConfig(pub(crate) ClientConfig);
 
 impl ConsumerConfig {
-    /// For these brokers (`host:port`, separated by commas) and this group.
+    /// Creates a configuration with these brokers (`host:port`, separated by commas) and this group.
     pub fn new(brokers: impl Into<String>, group: impl Into<String>) -> Self {
         let mut config = ClientConfig::new();
         config.set("bootstrap.servers", brokers).set("group.id", group);
         Self(config)
     }
 
-    /// Sets one of librdkafka's settings; it wins over the driver's default. An unknown name is
-    /// refused by [`Consumer::new`](crate::Consumer::new).
+    /// Sets a librdkafka setting. It overrides the driver's default.
+    /// [`Consumer::new`](crate::Consumer::new) refuses unknown names.
     pub fn set(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.0.set(name, value);
         self
     }
 
-    /// Adds the defaults, and refuses what contradicts.
+    /// Adds the defaults, and refuses contradictory settings.
     pub(crate) fn checked(mut self) -> Result<Checked, ConfigError> {
         let brokers = self.required(&["bootstrap.servers", "metadata.broker.list"])?;
         let group = self.required(&["group.id"])?;
@@ -89,7 +91,7 @@ impl ConsumerConfig {
         Ok(Checked { client: self.0, brokers, group, max_poll_interval_ms })
     }
 
-    /// The value of a setting that must be there, under one of its names.
+    /// Returns the value of a required setting, under any of its names.
     fn required(&self, names: &[&str]) -> Result<String, ConfigError> {
         let value = names.iter().find_map(|name| self.0.get(name));
         match value.map(str::trim) {
@@ -104,8 +106,8 @@ impl ConsumerConfig {
                 && !matches!(value, "false" | "f" | "0")
             {
                 return Err(ConfigError::new(format!(
-                    "`{name}` is `{value}`, but must be `false` or left out: offsets are committed \
-                     by the driver, once their records are finished"
+                    "`{name}` is `{value}`, but must be `false` or left out: the driver commits \
+                     offsets once their records are finished"
                 )));
             }
             self.0.set(name, "false");
@@ -118,7 +120,7 @@ impl ConsumerConfig {
         if MESSAGE_SIZES.iter().all(|name| self.0.get(name).is_none()) {
             self.default(FETCH_MAX_BYTES);
         }
-        // In the newer protocol the broker assigns, and a strategy of the client's is refused.
+        // In the newer protocol the broker assigns partitions, and refuses a strategy of the client.
         if self.0.get("group.protocol").is_none_or(|protocol| protocol == "classic") {
             self.default(("partition.assignment.strategy", "cooperative-sticky"));
         }
@@ -147,7 +149,7 @@ impl fmt::Debug for ConsumerConfig {
     }
 }
 
-/// Settings that librdkafka takes, as far as that can be told without a client.
+/// Validated settings, as far as librdkafka can validate them without a client.
 pub(crate) struct Checked {
     pub(crate) client: ClientConfig,
     pub(crate) brokers: String,
@@ -155,7 +157,7 @@ pub(crate) struct Checked {
     pub(crate) max_poll_interval_ms: u64,
 }
 
-/// In our terms, why librdkafka refuses a setting.
+/// Converts librdkafka's error about a setting.
 pub(crate) fn refusal(error: KafkaError) -> ConfigError {
     ConfigError::new(match error {
         // The value may be a secret.
@@ -164,14 +166,15 @@ pub(crate) fn refusal(error: KafkaError) -> ConfigError {
     })
 }
 
-/// What `auto.offset.reset` is, unless a group without an offset begins at the start of a partition.
+/// Returns the value of `auto.offset.reset`, unless a group without an offset begins at the start of a
+/// partition.
 pub(crate) fn begins_elsewhere(client: &ClientConfig) -> Option<&str> {
     client
         .get("auto.offset.reset")
         .filter(|reset| !matches!(*reset, "earliest" | "smallest" | "beginning"))
 }
 
-/// As much of librdkafka's log as somebody listens to.
+/// Returns librdkafka's log level that corresponds to the subscriber's.
 fn log_level() -> RDKafkaLogLevel {
     match LevelFilter::current() {
         LevelFilter::OFF | LevelFilter::ERROR => RDKafkaLogLevel::Error,

@@ -1,4 +1,4 @@
-//! How a consumer is made.
+//! The configuration of a consumer.
 
 use std::fmt;
 use std::sync::Arc;
@@ -23,14 +23,14 @@ use crate::serve::Serve;
 use crate::thread::Prepared;
 use crate::transaction::Transactions;
 
-/// How often changed offsets are committed, without transactions: what a crash replays at most, as
-/// duplicates.
+/// How often changed offsets are committed, without transactions. A crash replays at most the records
+/// that finished within this time, as duplicates.
 const COMMIT_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Feeds records into a tower service, and commits the offsets of those that are finished.
+/// Feeds records into a tower service, and commits the offsets of finished records.
 ///
-/// By default the records of one partition are processed in their order, one at a time; partitions
-/// side by side. [`Order`] has other ways. See the [crate's documentation](crate) for an example.
+/// By default, the records of one partition are processed in order, one at a time, and partitions
+/// concurrently; [`Order`] has alternatives. See the [crate's documentation](crate) for an example.
 pub struct Consumer {
     config: Checked,
     topics: Vec<String>,
@@ -48,11 +48,11 @@ pub struct Consumer {
 }
 
 impl Consumer {
-    /// A consumer with these settings. Nothing is connected before it serves.
+    /// Creates a consumer with these settings. The consumer does not connect before it serves.
     ///
     /// # Errors
-    /// If there are no brokers or no group, if a setting is unknown to librdkafka or has no valid
-    /// value, or if automatic commits are on: the driver commits by itself.
+    /// Fails if the brokers or the group are missing, if a setting is unknown to librdkafka or has no
+    /// valid value, or if automatic commits are enabled, since the driver commits by itself.
     pub fn new(config: impl Into<ConsumerConfig>) -> Result<Self, ConfigError> {
         Ok(Self {
             config: config.into().checked()?,
@@ -71,141 +71,158 @@ impl Consumer {
         })
     }
 
-    /// Subscribes to these topics, beside those of former calls. One that begins with `^` is a
-    /// regular expression over the topics' names.
+    /// Subscribes to these topics, in addition to those of earlier calls. A name that begins with `^` is
+    /// a regular expression over the names of topics.
     ///
-    /// A topic that is created later and matches, and partitions that a topic is given, are found when
-    /// librdkafka looks next: every `topic.metadata.refresh.interval.ms`, by default 5 minutes. They are
-    /// read from their start, as `auto.offset.reset` is `earliest` by default.
+    /// librdkafka discovers new matching topics, and new partitions of a topic, every
+    /// `topic.metadata.refresh.interval.ms`, by default 5 minutes. They are read from their start, since
+    /// `auto.offset.reset` is `earliest` by default.
     pub fn subscribe<T: Into<String>>(mut self, topics: impl IntoIterator<Item = T>) -> Self {
         self.topics.extend(topics.into_iter().map(Into::into));
         self
     }
 
-    /// Which records are processed one after the other. Default: [`Order::by_partition`].
+    /// Sets which records are processed one after the other. Default: [`Order::by_partition`].
     ///
-    /// A record's handler starts when the one before it is processed. Under an idempotency layer, the
-    /// service is called for it a little earlier: while the store records the outcome of the one
-    /// before, its lock is acquired. Middleware in front of the layer sees that call.
+    /// A record's handler starts when the record before it is processed. With an idempotency layer, the
+    /// service is called slightly earlier: the record's lock is acquired while the store records the
+    /// outcome of the record before it. Middleware in front of the layer sees that call.
     pub fn with_order(mut self, order: Order) -> Self {
         self.order = order;
         self
     }
 
-    /// How many records may be at work at the same time, over all partitions; at least 1. By
-    /// partition, each is of another one. Else at most half of them are of one of several partitions, so
-    /// that one whose handlers are slow holds up no other. Default: 256, enough to keep a store's batches
-    /// full.
+    /// Sets how many records may be in flight at the same time, over all partitions; at least 1.
+    ///
+    /// With [`Order::by_partition`], each of them belongs to another partition. Otherwise, if there are
+    /// several partitions, each has at most half of the records in flight, so that a partition with slow
+    /// handlers does not hold up the others.
+    ///
+    /// Default: 256, enough to keep a store's batches full.
     pub fn with_max_in_flight(mut self, n: usize) -> Self {
         self.max_in_flight = n.max(1);
         self
     }
 
-    /// How much may be kept in memory: records with their bytes that were read and are not finished.
-    /// Beyond it, partitions are paused; what librdkafka prefetches comes on top. One of several
-    /// partitions holds at most half of it. When some that stand still have filled it together, the
-    /// others share another quarter. A single record may exceed it.
+    /// Sets how much is kept in memory: the number and the bytes of records that were read and are not
+    /// finished. Above this budget, partitions are paused; librdkafka's prefetched records are not
+    /// included. If there are several partitions, each holds at most half of the budget. When stalled
+    /// partitions together have filled it, the others share another quarter. A single record may exceed
+    /// the budget.
     ///
-    /// Default: 20 000 records and 32 MiB, because more brings no throughput.
+    /// Default: 20 000 records and 32 MiB, because a larger budget does not increase throughput.
     ///
-    /// # The process's memory
-    /// What it takes beyond what it has when it is idle is at most this budget and a quarter, two
-    /// responses on their way (`fetch.max.bytes`, 2 MiB each), some 12 MiB of the allocator's and of the
-    /// work itself, and the 16 queues into which librdkafka prefetches, which partitions share: each has
-    /// `queued.max.messages.kbytes`, by default 128 KiB here, or one record or uncompressed batch of a
-    /// producer's if that is larger. With records and batches of up to 512 KiB that is 64 MiB by default,
-    /// with those of 1 MiB 72 MiB, however many partitions there are and however large the backlog is. One
-    /// more partition costs some kilobytes of its own.
+    /// # Memory usage of the process
+    /// A busy consumer needs at most this much more memory than an idle one:
     ///
-    /// In [transactions](Self::serve_transactional), what records give out counts until it is committed.
-    /// Where that alone fills the budget, a partition's oldest unfinished record is dispatched and none
-    /// behind it, until there is room again. So it takes as much once more at most, and what the records
-    /// at work give out then.
+    /// * this budget and a quarter of it,
+    /// * two responses in flight (`fetch.max.bytes`, 2 MiB each),
+    /// * some 12 MiB for the allocator and the work itself,
+    /// * the 16 queues into which librdkafka prefetches, which the partitions share. Each holds
+    ///   `queued.max.messages.kbytes`, by default 128 KiB here, or one record or one uncompressed batch
+    ///   of a producer if that is larger.
+    ///
+    /// With records and batches of up to 512 KiB this adds up to 64 MiB by default, with those of 1 MiB
+    /// to 72 MiB, regardless of the number of partitions and the size of the backlog. Each additional
+    /// partition costs some kilobytes of its own.
+    ///
+    /// In [transactions](Self::serve_transactional), the outputs of records count until they are
+    /// committed. While outputs alone fill the budget, only the oldest unfinished record of each
+    /// partition is dispatched. The process then needs at most the same amount once more, plus the
+    /// outputs of the records in flight.
     pub fn with_budget(mut self, records: usize, bytes: usize) -> Self {
         let count = |n: usize| (n as u64).max(1);
         self.budget = Amount { records: count(records), bytes: count(bytes) };
         self
     }
 
-    /// How long records at work may take to end, at a shutdown and when their partition is revoked.
-    /// What takes longer is dropped, its lock released; it comes again, here or elsewhere.
+    /// Sets how long records in flight may take to finish at a shutdown, and when their partition is
+    /// revoked. A record that takes longer is dropped and its lock released; the record is delivered
+    /// again, to this or another consumer.
     ///
-    /// Default: 10 s, longer than most handlers and well below the 30 s after which orchestrators
-    /// kill. At a revoke it is at most half of `max.poll.interval.ms`: the whole group waits.
+    /// Default: 10 s, longer than most handlers take and well below the 30 s after which orchestrators
+    /// kill a process. At a revoke, the timeout is at most half of `max.poll.interval.ms`, because the
+    /// whole group waits.
     pub fn with_drain_timeout(mut self, timeout: Duration) -> Self {
         self.drain_timeout = timeout;
         self
     }
 
-    /// How long the start may take until a broker has answered. Until then a warning says what is
-    /// missing; afterwards serving ends with an error. Default: 30 s, because brokers that are
-    /// restarted together with the consumer take some seconds.
+    /// Sets how long to wait at startup until a broker responds. In the meantime a warning says what is
+    /// missing; after the timeout, serving ends with an error.
+    ///
+    /// Default: 30 s, because brokers that are restarted together with the consumer take several seconds.
     pub fn with_start_timeout(mut self, timeout: Duration) -> Self {
         self.start_timeout = timeout;
         self
     }
 
-    /// After which time it is told, by an event at level WARN, that a partition stands still: that its
-    /// oldest unfinished record has been that for so long, while others could be processed. The event
-    /// says what that waits for: its handler, a back-off, a lock that somebody else holds, the store,
-    /// a resume. It comes again whenever that time has doubled. A partition from which no record comes
-    /// is not told: whether there is one is the brokers' knowledge, and its
-    /// [lag](crate::PartitionStatus::lag) only a guess at it.
+    /// Sets the time after which a stalled partition is logged, at level WARN. A partition is stalled if
+    /// its oldest unfinished record has not changed for this time, while other records could be
+    /// processed. The event says what the record waits for: its handler, a backoff, a lock held by
+    /// another owner, the store, or a resume. The event is repeated each time the stall has lasted twice
+    /// as long.
     ///
-    /// Default: 60 s, because by then most handlers have ended, and a lock of the default 30 s that a
-    /// dead process has left is over. Give it more than the slowest handler needs.
+    /// A partition that delivers no records is not logged: only the brokers know whether it has any, and
+    /// its [lag](crate::PartitionStatus::lag) is merely an estimate.
+    ///
+    /// Default: 60 s, because most handlers have finished by then, and a lock that a dead process has
+    /// left expires after 30 s by default. Set more than the slowest handler needs.
     pub fn with_stall_warning(mut self, after: Duration) -> Self {
         self.stall = after;
         self
     }
 
-    /// Does not compare for how long a topic's records and their entries are kept.
+    /// Disables the comparison of how long a topic's records and their entries are kept.
     ///
-    /// Otherwise each topic is looked at once (`DescribeConfigs`), when the first of its records that
-    /// came through an idempotency layer is finished: where the topic keeps records for longer (its
-    /// `retention.ms`; for ever, if it is compacted) than the layer keeps COMPLETED entries
-    /// (`with_retention`), an event at level WARN tells both. A record that is read again when its
-    /// entry is gone runs again, as after a reset of the group's offset, or when that was lost.
-    /// Nothing is refused, and a user who may not look is told so at INFO.
+    /// By default, the driver reads each topic's configuration once (`DescribeConfigs`), when the first
+    /// of its records that passed an idempotency layer is finished. If the topic keeps records for
+    /// longer (its `retention.ms`; forever, if it is compacted) than the layer keeps COMPLETED entries
+    /// (`with_retention`), an event at level WARN reports both times. The reason: a record that is read
+    /// again after its entry has expired is processed again, for example when the group's offset was
+    /// reset or lost. The comparison refuses nothing. If the user is not allowed to read the
+    /// configuration, an event at level INFO says so.
     pub fn without_retention_check(mut self) -> Self {
         self.checks_retention = false;
         self
     }
 
-    /// What happens to a record whose attempts are used up, or that cannot be tried: a
+    /// Sets what happens to a record that has used up its attempts, or cannot be processed at all: a
     /// [`DeadLetter`](crate::DeadLetter) topic, or another [`GivenUp`]. Default: [`GivenUp::Stop`].
     pub fn with_given_up(mut self, policy: impl Into<GivenUp>) -> Self {
         self.given_up = policy.into();
         self
     }
 
-    /// Where records wait that are to be tried again, so that those behind them go on. **They give up
-    /// the order of a key.** Default: none; such a record holds up its partition.
+    /// Sets the retry topics, in which records wait for their next attempt without holding up the records
+    /// behind them. **This gives up the order of a key.** Default: none; a record to retry holds up its
+    /// partition.
     pub fn with_retry_topics(mut self, topics: RetryTopics) -> Self {
         self.retry_topics = Some(topics);
         self
     }
 
-    /// Decides about errors that are not the idempotency layer's: of a stack without it, or from
-    /// outside of it. Several are asked in the order in which they were added.
+    /// Adds a classifier for errors that do not come from the idempotency layer: errors of a stack
+    /// without the layer, or of middleware around it. Classifiers are asked in the order in which they
+    /// were added.
     ///
-    /// Default: [`Defaults`](campanile_idempotency::Defaults), which retries what it does not know,
-    /// after a back-off of 1 s, doubling up to 5 min, with full jitter. That back-off is kept in
-    /// memory only: attempts are counted by the layer alone.
+    /// Default: [`Defaults`](campanile_idempotency::Defaults), which retries unknown errors after a
+    /// backoff of 1 s, doubling up to 5 min, with full jitter. This backoff exists in memory only: only
+    /// the layer counts attempts.
     pub fn with_classifier(mut self, classifier: impl Classify) -> Self {
         self.classifiers.0.push(Box::new(classifier));
         self
     }
 
-    /// Serves records to this service. Await what it returns.
+    /// Serves records to this service. Await the returned [`Serve`].
     ///
-    /// Each record gets a clone of the service, as in axum: the clone is polled ready and called in a task
-    /// of the runtime that awaits this. Its response is not looked at; `Ok` means that the record is
-    /// finished. [`Outputs`](crate::Outputs) are sent by
-    /// [`serve_transactional`](Self::serve_transactional) only.
+    /// Each record gets a clone of the service, as in axum: the clone is polled ready and called in a
+    /// task of the runtime that awaits the [`Serve`]. The response is ignored; `Ok` means that the record
+    /// is finished. Only [`serve_transactional`](Self::serve_transactional) sends
+    /// [`Outputs`](crate::Outputs).
     ///
-    /// What limits concurrency in the service, such as tower's `ConcurrencyLimit`, is shared by its
-    /// clones. Records that wait until it is ready take no place of those
+    /// A concurrency limit in the service, such as tower's `ConcurrencyLimit`, is shared by the clones.
+    /// Records that wait for the service to be ready do not count as
     /// [in flight](Self::with_max_in_flight).
     pub fn serve<S>(self, service: S) -> Serve
     where
@@ -217,11 +234,11 @@ impl Consumer {
         self.start(Ok(Router::single(ServiceRoute::new(service, None))))
     }
 
-    /// Serves the records of several topics, each to the service of its route, and subscribes to
-    /// these topics beside those of [`subscribe`](Self::subscribe). Await what it returns.
+    /// Serves the records of several topics, each to the service of its route, and subscribes to these
+    /// topics in addition to those of [`subscribe`](Self::subscribe). Await the returned [`Serve`].
     ///
-    /// Each service is as [`serve`](Self::serve)'s. All share this consumer's settings, its budget and
-    /// [`with_max_in_flight`](Self::with_max_in_flight) among them.
+    /// Each service is called as in [`serve`](Self::serve). All services share this consumer's settings,
+    /// including the budget and [`with_max_in_flight`](Self::with_max_in_flight).
     pub fn serve_routes(self, routes: Routes) -> Serve {
         let consumer = self.subscribe(routes.topics());
         consumer.start(routes.checked())
@@ -238,7 +255,7 @@ impl Consumer {
         })
     }
 
-    /// Checks the settings, and makes what serves.
+    /// Checks the settings, and creates the parts of the driver.
     fn prepare(
         self,
         router: Router,
@@ -254,8 +271,9 @@ impl Consumer {
             tracing::warn!(
                 drain_timeout = ?self.drain_timeout,
                 at_a_revoke = ?longest,
-                "records in flight have less time to end when their partition is revoked than at a \
-                 shutdown: raise `max.poll.interval.ms` to twice the drain timeout, or lower that"
+                "records in flight have less time to finish when their partition is revoked than \
+                 at a shutdown: raise `max.poll.interval.ms` to twice the drain timeout, or lower \
+                 the drain timeout"
             );
         }
         let group = self.config.group;
@@ -287,7 +305,7 @@ impl Consumer {
             GivenUp::DeadLetter(policy) => {
                 let letters = DeadLetters::new(policy, &self.config.client, &group);
                 let letters = Arc::new(letters.map_err(ConsumerError::Config)?);
-                // What a regular expression stands for is seen when it is assigned.
+                // The topics of a regular expression are known only when they are assigned.
                 for topic in topics.iter().filter(|topic| !topic.starts_with('^')) {
                     let added = targets.add(&letters, &topic.as_str().into());
                     added.map_err(ConsumerError::Config)?;

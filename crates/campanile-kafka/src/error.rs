@@ -1,4 +1,4 @@
-//! Why serving ended.
+//! The error of a consumer.
 
 use std::error::Error;
 use std::fmt::{self, Write};
@@ -7,30 +7,32 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use campanile_core::{BoxError, ConfigError, Coordinates, error};
 use rdkafka::error::KafkaError;
 
-/// Why [`Serve`](crate::Serve) ended otherwise than by its signal.
+/// Why [`Serve`](crate::Serve) ended other than by a shutdown.
 ///
-/// Before it is returned, what was in flight was drained as in a graceful shutdown, and what was
-/// finished was committed.
+/// Before the error is returned, records in flight are drained as in a graceful shutdown, and
+/// finished records are committed.
 ///
-/// `Debug` prints the error with all its sources, since that is what a `main` that returns it shows.
+/// `Debug` prints the error with all its sources, because a `main` that returns the error prints it
+/// with `Debug`.
 #[non_exhaustive]
 pub enum ConsumerError {
-    /// The settings contradict each other.
+    /// The settings are invalid, or contradict each other.
     Config(ConfigError),
-    /// The service will never be ready again: its `poll_ready` failed, or panicked.
+    /// The service will never be ready again: its `poll_ready` failed or panicked.
     Service(BoxError),
-    /// A record stopped the consumer. Its offset is not committed, so it is the first that comes
-    /// again.
+    /// A record stopped the consumer. Its offset is not committed, so the record is the first one
+    /// to be received again.
     Stopped {
-        /// Which record.
+        /// The position of the record.
         at: Coordinates,
-        /// Why, with what would help; the service's error is among its sources.
+        /// Why the record stopped the consumer, and what to do. The service's error is among its
+        /// sources.
         source: BoxError,
     },
     /// Kafka cannot be consumed: no broker was reached at the start, a topic does not exist, the
     /// group may not be joined, or librdkafka reported a fatal error.
     Kafka {
-        /// What does not work, and what would help.
+        /// What failed, and what to do.
         what: Box<str>,
         /// librdkafka's error, if it gave one.
         source: Option<KafkaError>,
@@ -56,9 +58,9 @@ impl fmt::Debug for ConsumerError {
 impl fmt::Display for ConsumerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Config(_) => f.write_str("the consumer's settings contradict"),
-            Self::Service(_) => f.write_str("the service is not ready any more"),
-            Self::Stopped { at, .. } => write!(f, "stopped at {at}, which is not committed"),
+            Self::Config(_) => f.write_str("invalid consumer settings"),
+            Self::Service(_) => f.write_str("the service will never be ready again"),
+            Self::Stopped { at, .. } => write!(f, "stopped at {at}; its offset is not committed"),
             Self::Kafka { what, .. } => f.write_str(what),
         }
     }
@@ -74,7 +76,7 @@ impl Error for ConsumerError {
     }
 }
 
-/// A record that stops the consumer, with what would help.
+/// The reason why a record stops the consumer, with what to do.
 #[derive(Debug)]
 struct Unfinished {
     help: &'static str,
@@ -93,28 +95,29 @@ impl Error for Unfinished {
     }
 }
 
-/// An error with its sources, for events: one line, and no record's content of ours.
+/// Returns the texts of an error and its sources on one line, for log events. Campanile's own
+/// errors do not contain record content.
 pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
     error::sources(error).map(shown).collect::<Vec<_>>().join(": ")
 }
 
-/// An error's text.
+/// Returns an error's text.
 fn shown(error: &(dyn Error + 'static)) -> String {
     let mut text = String::new();
     write_text(&mut text, error);
     text
 }
 
-/// Writes an error's text. Errors come from users: a `Display` that fails has written what it could,
-/// and so has one that panics.
+/// Writes an error's text. Errors come from users: if a `Display` fails or panics, the text that it
+/// has written so far is kept.
 pub(crate) fn write_text(to: &mut impl Write, error: &(dyn Error + 'static)) {
     let written = catch_unwind(AssertUnwindSafe(|| write!(to, "{error}")));
     if written.is_err() {
-        let _ = to.write_str("(an error whose text panicked)");
+        let _ = to.write_str("(formatting the error panicked)");
     }
 }
 
-/// A panic's message, where it has one.
+/// Returns a panic's message, or a placeholder if it has none.
 pub(crate) fn panic_text(panic: Box<dyn std::any::Any + Send>) -> String {
     error::panic_text(panic).unwrap_or_else(|| "a panic without a message".to_owned())
 }
@@ -123,7 +126,7 @@ pub(crate) fn panic_text(panic: Box<dyn std::any::Any + Send>) -> String {
 mod tests {
     use super::*;
 
-    /// Panics when it is shown, or when it is asked for its source.
+    /// Panics when it is formatted, or when it is asked for its source.
     #[derive(Debug)]
     enum Rude {
         Text,
@@ -134,7 +137,7 @@ mod tests {
         fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             f.write_str("rude")?;
             match self {
-                Self::Text => panic!("a panic of this test"),
+                Self::Text => panic!("injected panic"),
                 Self::Source => Ok(()),
             }
         }
@@ -144,7 +147,7 @@ mod tests {
         fn source(&self) -> Option<&(dyn Error + 'static)> {
             match self {
                 Self::Text => None,
-                Self::Source => panic!("a panic of this test"),
+                Self::Source => panic!("injected panic"),
             }
         }
     }
@@ -152,7 +155,7 @@ mod tests {
     #[test]
     fn an_error_that_panics_when_it_is_shown_is_shown_as_far_as_it_goes() {
         let of_text = chain(&error::permanent(Rude::Text));
-        assert_eq!(of_text, "permanent error: rude(an error whose text panicked)");
+        assert_eq!(of_text, "permanent error: rude(formatting the error panicked)");
         assert_eq!(chain(&error::permanent(Rude::Source)), "permanent error: rude");
     }
 }

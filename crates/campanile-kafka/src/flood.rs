@@ -1,21 +1,23 @@
-//! When so much dies that it is not the records' fault.
+//! Detection of floods of dead letters, which point to a cause outside of the records.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Pauses the consumer when too many records become dead letters: a dependency that is down, or a
-/// handler that was deployed broken, fails every record, and would empty the whole topic into another.
+/// A guard that pauses the consumer when too many records become dead letters. If a dependency is
+/// unavailable, or a broken handler was deployed, every record fails, and the whole topic would be
+/// moved into another.
 ///
-/// What is counted is the last so many records that were finished, in whatever time: processed,
-/// skipped or dead-lettered. Before the publication that would exceed the limit, the consumer pauses:
-/// nothing is dispatched, the record keeps its place, and an event at level ERROR says why. So does
-/// each record that is at work meanwhile and would become a dead letter. What is held so gets its last
-/// attempt back (a bounded number of times, so that what ends the process still comes to an end), and
-/// the consumer stays in its group. [`Handle::resume`](crate::Handle::resume) goes on: what was held
-/// is tried again, and the guard counts from the beginning.
+/// The guard counts dead letters among the last finished records (processed, skipped or
+/// dead-lettered), however long those took. Before the publication that would exceed the limit, the
+/// consumer pauses: no records are dispatched, the record keeps its place, and an event at level
+/// ERROR says why. A record that is in flight at that time and would become a dead letter keeps its
+/// place as well. A record that is held this way gets its last attempt back (a bounded number of
+/// times, so that a record that crashes the process is still given up in the end), and the consumer
+/// stays in its group. After [`Handle::resume`](crate::Handle::resume), the records that were held
+/// are tried again, and the guard counts from zero.
 ///
-/// Default: at most 50 of the last 100. Half of what comes is more than a topic has of bad records,
-/// and 50 letters can be looked through.
+/// Default: at most 50 of the last 100 records. Bad records alone do not make up half of a topic,
+/// and 50 letters can be inspected by hand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FloodGuard(Option<Limit>);
 
@@ -26,13 +28,13 @@ struct Limit {
 }
 
 impl FloodGuard {
-    /// At most so many dead letters among the last `of_last` finished records; these are at least 1.
-    /// With `most` at 0, it pauses before the first.
+    /// Allows at most `most` dead letters among the last `of_last` finished records. `of_last` is
+    /// at least 1. If `most` is 0, the consumer pauses before the first dead letter.
     pub fn new(most: usize, of_last: usize) -> Self {
         Self(Some(Limit { most, of_last: of_last.max(1) }))
     }
 
-    /// Whatever is given up is published.
+    /// Publishes a dead letter for every record that is given up, without a limit.
     pub fn off() -> Self {
         Self(None)
     }
@@ -44,16 +46,16 @@ impl Default for FloodGuard {
     }
 }
 
-/// Counts what is finished.
+/// Counts the finished records.
 pub(crate) struct Flood {
     guard: FloodGuard,
-    /// The last that were finished, and whether each is a dead letter.
+    /// The last finished records, and whether each became a dead letter.
     last: VecDeque<bool>,
-    /// One clone for each publication that is under way.
+    /// One clone for each publication in flight.
     under_way: Arc<()>,
 }
 
-/// That a publication is under way, until this is dropped.
+/// Marks a publication as in flight until this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Passage {
     _under_way: Arc<()>,
@@ -71,7 +73,8 @@ impl Flood {
         Self { guard, last: VecDeque::new(), under_way: Arc::new(()) }
     }
 
-    /// Whether one more may be published. Those that are under way count as if they were.
+    /// Admits one more publication, unless it would exceed the limit. Publications in flight count
+    /// as dead letters.
     pub(crate) fn admit(&self) -> Result<Passage, Flooded> {
         if let FloodGuard(Some(Limit { most, of_last })) = self.guard {
             let new = Arc::strong_count(&self.under_way);
@@ -83,7 +86,7 @@ impl Flood {
         Ok(Passage { _under_way: self.under_way.clone() })
     }
 
-    /// A record was finished.
+    /// Counts a finished record.
     pub(crate) fn finished(&mut self, dead: bool) {
         let FloodGuard(Some(Limit { of_last, .. })) = self.guard else {
             return;
@@ -94,7 +97,7 @@ impl Flood {
         self.last.push_back(dead);
     }
 
-    /// Counts from the beginning.
+    /// Resets the count.
     pub(crate) fn clear(&mut self) {
         self.last.clear();
     }
@@ -118,7 +121,8 @@ mod tests {
         assert_eq!(flood.admit().unwrap_err(), Flooded { most: 2, of_last: 4 });
         flood.finished(false);
         flood.admit().unwrap_err();
-        // The next is the fourth after the first, which then is none of the last four.
+        // The next record is the fourth after the first, so the first is no longer among the last
+        // four.
         flood.finished(false);
         flood.admit().unwrap();
     }

@@ -7,27 +7,27 @@ use campanile_idempotency::{HeldLock, IdempotencyError};
 
 use crate::dead_letter::{DeadLetter, DeadLetters};
 
-/// What happens to a record that is given up: its attempts are used up or its error is permanent, or
-/// it cannot be tried at all (it does not decode, it has no valid key, its key was used for another
-/// payload).
+/// What happens to a record that is given up: its attempts are used up, its error is permanent, or
+/// it cannot be tried at all (it does not decode, it has no valid key, or its key was used for
+/// another payload).
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub enum GivenUp {
-    /// Serving ends with [`ConsumerError::Stopped`](crate::ConsumerError::Stopped), and the record's
-    /// offset is not committed. The default, because anything else loses the record unless somebody
-    /// has decided where it goes.
+    /// Serving ends with [`ConsumerError::Stopped`](crate::ConsumerError::Stopped), and the
+    /// record's offset is not committed. The default, because any other policy loses the record
+    /// unless the user has decided where it goes.
     #[default]
     Stop,
-    /// The record is skipped: its key's entry becomes FAILED, with the error as its reason, then the
-    /// offset is committed. Without a lock (it was never tried) the offset alone. An event at level
-    /// WARN names each.
+    /// The record is skipped: its key's entry becomes FAILED, with the error as its reason, then
+    /// the offset is committed. Without a lock (the record was never tried), only the offset is
+    /// committed. An event at level WARN names each skipped record.
     ///
-    /// **Nothing ends it.** There is no [`FloodGuard`](crate::FloodGuard) for it: a handler that was
-    /// deployed broken, or a dependency that refuses everything, skips the whole topic. Where that
-    /// would hurt, use a [`DeadLetter`] topic.
+    /// **Nothing limits this policy.** There is no [`FloodGuard`](crate::FloodGuard) for it: if a
+    /// broken handler was deployed, or a dependency refuses everything, the whole topic is skipped.
+    /// Where that would do harm, use a [`DeadLetter`] topic.
     Skip,
-    /// The record is published to a topic for dead letters; when the brokers have acknowledged that,
-    /// its key's entry becomes FAILED, and then the offset is committed.
+    /// The record is published to a dead-letter topic. When the brokers have acknowledged it, its
+    /// key's entry becomes FAILED, and then the offset is committed.
     DeadLetter(DeadLetter),
 }
 
@@ -37,7 +37,7 @@ impl From<DeadLetter> for GivenUp {
     }
 }
 
-/// What the policy comes to while serving.
+/// The policy as the scheduler applies it.
 #[derive(Clone)]
 pub(crate) enum Fate {
     Stop,
@@ -45,14 +45,14 @@ pub(crate) enum Fate {
     DeadLetter(Arc<DeadLetters>),
 }
 
-/// The lock that a given-up record may come with.
+/// The lock that a given-up record comes with, if any.
 pub(crate) enum Burial {
-    /// It never had one.
+    /// The record never had a lock.
     None,
-    /// That of its last attempt, which failed.
+    /// The lock of the record's last attempt, which failed.
     LastAttempt(HeldLock),
-    /// One that was granted to bury it, no attempt was made. How many of these there were, without
-    /// those that were let go in order.
+    /// A lock that was granted only to bury the record, without an attempt. `burials` is the number
+    /// of such grants, without those that ended cleanly.
     Exhausted { lock: HeldLock, burials: u32 },
 }
 
@@ -64,7 +64,8 @@ impl Burial {
         }
     }
 
-    /// How many burials were begun and not let go in order: this one, and those that were interrupted.
+    /// Returns the number of burials that did not end cleanly: this one, and those that were
+    /// interrupted.
     pub(crate) fn number(&self) -> u32 {
         match self {
             Self::None | Self::LastAttempt(_) => 0,
@@ -73,29 +74,30 @@ impl Burial {
     }
 }
 
-/// Gives the record up for good. Only after this is `Ok` may its offset be committed.
+/// Gives the record up for good. Its offset may be committed only after this returns `Ok`.
 pub(crate) async fn skip(burial: Burial, reason: String) -> Result<(), IdempotencyError> {
     match burial {
         Burial::None => Ok(()),
         Burial::LastAttempt(lock) => lock.reject(reason).await,
-        // The last attempt's error stays: an empty reason keeps it.
+        // An empty reason keeps the error of the last attempt.
         Burial::Exhausted { lock, .. } => lock.reject("").await,
     }
 }
 
-/// Leaves everything as it is, because the consumer stops here.
+/// Settles the lock without giving the record up, because the consumer stops at this record.
 pub(crate) async fn leave(burial: Burial) -> Result<(), IdempotencyError> {
     match burial {
         Burial::None => Ok(()),
-        // It counts as the failed attempt that it was; a mended handler may try what is left.
+        // The attempt counts as failed. A fixed handler can use the attempts that are left.
         Burial::LastAttempt(lock) => lock.fail().await,
         Burial::Exhausted { lock, .. } => lock.release().await,
     }
 }
 
-/// Lets it go as if it had not been tried, because the consumer pauses here: what fails is not the
-/// record's fault, and who resumes wants it tried by what was mended. An attempt of which nothing is
-/// left would have it buried instead.
+/// Releases the lock as if the record had not been tried, because the consumer pauses at this
+/// record. The failure is not the record's fault, and after the resume the record is to be tried
+/// with the fix in place. If the attempt counted and none were left, the record would be buried
+/// instead.
 pub(crate) async fn hold(burial: Burial) -> Result<(), IdempotencyError> {
     match burial {
         Burial::None => Ok(()),

@@ -1,4 +1,4 @@
-//! What a program can tell a consumer that serves, and learn from it.
+//! Control and inspection of a running consumer.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,12 +8,12 @@ use crate::driver::{Control, Shutdown};
 use crate::health::Health;
 use crate::status::Status;
 
-/// Pauses, resumes and ends a consumer that serves, and tells how it does. Made by [`Serve::handle`](crate::Serve::handle);
-/// its clones are of the same consumer.
+/// A handle to a running consumer: pauses, resumes and shuts it down, and reports its state. Returned by
+/// [`Serve::handle`](crate::Serve::handle); all clones refer to the same consumer.
 ///
-/// While it is paused, the consumer dispatches nothing. What is at work ends and is committed, but
-/// for what would become a dead letter: that keeps its place and gets its last attempt back. The
-/// consumer stays in its group, and shutdowns and rebalances go as ever.
+/// While paused, the consumer dispatches no records. Records in flight finish and are committed, except
+/// for records that would become dead letters: these keep their place, and their last attempt is not
+/// counted. The consumer stays in its group; shutdowns and rebalances work as usual.
 ///
 /// ```
 /// # use campanile_core::{BoxError, Record};
@@ -25,10 +25,10 @@ use crate::status::Status;
 ///     .with_given_up(DeadLetter::topic("payments.dead"))
 ///     .serve(service);
 /// let handle = serve.handle();
-/// // for a route such as `/resume`, which calls its `resume`
+/// // for a route such as `/resume`, which calls `admin.resume()`
 /// let admin = handle.clone();
 /// tokio::spawn(async move {
-///     // ends with serving
+///     // ends when serving ends
 ///     while let Some(why) = handle.wait_paused().await {
 ///         println!("page somebody, once: {why}");
 ///         handle.wait_resumed().await;
@@ -40,23 +40,24 @@ use crate::status::Status;
 /// ```
 pub struct Handle {
     control: Arc<Control>,
-    /// The pause that `wait_paused` told last, by how often it was resumed before; or `NONE`.
+    /// The pause that `wait_paused` returned last, identified by the number of resumes before it, or
+    /// `NONE`.
     told: AtomicU64,
 }
 
 /// No pause.
 const NONE: u64 = u64::MAX;
 
-/// Why a consumer is paused.
+/// The reason why a consumer is paused.
 ///
-/// There may be further reasons and figures some day, so a pattern has to leave room for both:
+/// More reasons and fields may be added, so patterns must allow for both:
 ///
 /// ```
 /// use campanile_kafka::Paused;
 ///
 /// fn page(why: &Paused) -> Option<String> {
 ///     match why {
-///         // Whoever did that knows.
+///         // The operator who paused the consumer knows.
 ///         Paused::ByHandle => None,
 ///         Paused::Flood { most, .. } => Some(format!("more than {most} dead letters at a time")),
 ///         other => Some(other.to_string()),
@@ -66,15 +67,15 @@ const NONE: u64 = u64::MAX;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Paused {
-    /// By [`Handle::pause`].
+    /// Paused by [`Handle::pause`].
     ByHandle,
-    /// By the [`FloodGuard`](crate::FloodGuard): one more would have been more than `most` dead
-    /// letters among the last `of_last` finished records.
+    /// Paused by the [`FloodGuard`](crate::FloodGuard): one more dead letter would have been more than
+    /// `most` among the last `of_last` finished records.
     #[non_exhaustive]
     Flood {
-        /// How many there may be.
+        /// The maximum number of dead letters.
         most: usize,
-        /// Of so many.
+        /// The number of finished records that are considered.
         of_last: usize,
     },
 }
@@ -82,10 +83,10 @@ pub enum Paused {
 impl fmt::Display for Paused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::ByHandle => f.write_str("paused by its handle"),
+            Self::ByHandle => f.write_str("paused by a handle"),
             Self::Flood { most, of_last } => write!(
                 f,
-                "paused by its flood guard: one more would be more than {most} dead letters among \
+                "paused by the flood guard: one more would be more than {most} dead letters among \
                  the last {of_last} finished records"
             ),
         }
@@ -97,55 +98,59 @@ impl Handle {
         Self { control, told: AtomicU64::new(NONE) }
     }
 
-    /// Dispatches nothing until it is resumed. Before it serves, too.
+    /// Pauses the consumer: no records are dispatched until it is resumed. Can be called before serving
+    /// starts.
     pub fn pause(&self) {
         self.control.pause(Paused::ByHandle);
     }
 
-    /// Goes on, whatever the pause's reason. The flood guard counts from the beginning, and the
-    /// records that it has held are tried again at once, with the attempt that failed as if it had not
-    /// been made. One whose attempts were used up before (by crashes, say) is not tried but buried.
+    /// Resumes the consumer, regardless of the reason for the pause. The flood guard starts counting from
+    /// zero. The records that it has held back are retried at once, and their failed attempt is not
+    /// counted. A record that had used up its attempts before, for example by crashes, is not retried but
+    /// becomes a dead letter.
     pub fn resume(&self) {
         self.control.resume();
     }
 
-    /// Ends it gracefully, as the signal of
-    /// [`with_graceful_shutdown`](crate::Serve::with_graceful_shutdown) does. Once it ends, and after
-    /// that, this changes nothing. Before it serves, too: then it ends as soon as it begins.
+    /// Starts a graceful shutdown, as the signal of
+    /// [`with_graceful_shutdown`](crate::Serve::with_graceful_shutdown) does. Does nothing if the
+    /// consumer is already shutting down or has ended. If called before serving starts, serving ends as
+    /// soon as it starts.
     pub fn shutdown(&self) {
         self.control.shutdown(Shutdown::Graceful);
     }
 
-    /// Ends it without waiting for the records at work, also in the middle of a graceful shutdown:
-    /// they are dropped as when the drain's time is up, which counts no attempt, and their locks are
-    /// released; what is finished is committed, and the consumer leaves its group. With a store and
-    /// brokers that answer that takes no time; where they do not, some seconds.
+    /// Shuts down without waiting for the records in flight, even during a graceful shutdown. They are
+    /// dropped as after the drain timeout, which counts no attempt, and their locks are released;
+    /// finished records are committed, and the consumer leaves its group. This is immediate if the store
+    /// and the brokers respond, and takes some seconds if they do not.
     ///
-    /// The [`Summary`](crate::Summary) says in `left` how many records were not finished.
-    /// [`with_shutdown_signals`](crate::Serve::with_shutdown_signals) calls it at a second signal.
+    /// [`Summary::left`](crate::Summary::left) is the number of records that were not finished.
+    /// [`with_shutdown_signals`](crate::Serve::with_shutdown_signals) does the same at a second signal.
     pub fn shutdown_now(&self) {
         self.control.shutdown(Shutdown::Now);
     }
 
-    /// Whether it works.
+    /// Returns the consumer's health.
     pub fn health(&self) -> Health {
         Health::of(self.control.vitals())
     }
 
-    /// How far it is, and what it has of each partition.
+    /// Returns the consumer's stage and the status of each assigned partition.
     pub fn status(&self) -> Status {
         self.control.vitals().status()
     }
 
-    /// Why it is paused; `None` if it is not.
+    /// Returns the reason why the consumer is paused, or `None` if it is not.
     pub fn paused(&self) -> Option<Paused> {
         self.control.state().borrow().paused.clone()
     }
 
-    /// Waits until it is paused, and tells why; at once if it is. `None` when it has ended.
+    /// Waits until the consumer is paused, and returns the reason; returns immediately if it is paused
+    /// already. Returns `None` when the consumer has ended.
     ///
     /// # Cancellation
-    /// It may be dropped at any time.
+    /// The future may be dropped at any time.
     pub async fn wait_paused(&self) -> Option<Paused> {
         let mut state = self.control.state().subscribe();
         let paused = state.wait_for(|state| state.paused.is_some() || state.ended).await;
@@ -156,19 +161,20 @@ impl Handle {
         Some(why)
     }
 
-    /// Waits until the pause is over that [`wait_paused`](Self::wait_paused) of this handle told last,
-    /// and is not fooled by another that follows at once. Without one, until the present pause is over.
-    /// At once if it is not paused, or has ended.
+    /// Waits until the end of the pause that [`wait_paused`](Self::wait_paused) of this handle returned
+    /// last, even if another pause follows immediately. If that method has not returned a pause yet,
+    /// waits until the end of the current pause. Returns immediately if the consumer is not paused, or
+    /// has ended.
     ///
     /// # Cancellation
-    /// It may be dropped at any time.
+    /// The future may be dropped at any time.
     pub async fn wait_resumed(&self) {
         let mut state = self.control.state().subscribe();
         let pause = match self.told.load(Ordering::Relaxed) {
             NONE => state.borrow().resumed,
             told => told,
         };
-        // At the end it is not paused any more. No error: the sender is in `self`.
+        // The end of serving also ends the pause. This never fails, because the sender is in `self`.
         let _ = state.wait_for(|state| state.paused.is_none() || state.resumed != pause).await;
     }
 }
@@ -222,13 +228,13 @@ mod tests {
             (Handle::new(switch.control().clone()), Handle::new(switch.control().clone()));
         admin.pause();
         pager.wait_paused().await;
-        // It is resumed and paused again while the page is on its way.
+        // The consumer is resumed and paused again while the first pause is handled.
         admin.resume();
         admin.pause();
         pager.wait_resumed().await;
         assert_eq!(pager.wait_paused().await, Some(Paused::ByHandle));
         assert_eq!(pager.wait_resumed().now_or_never(), None);
-        // A handle that has told nothing waits for the end of this one.
+        // A handle that has not returned any pause waits for the end of the current one.
         assert_eq!(pager.clone().wait_resumed().now_or_never(), None);
         admin.resume();
         pager.clone().wait_resumed().await;

@@ -1,5 +1,5 @@
-//! The Kafka consumer driver of Campanile: it feeds records into a tower service, and commits the
-//! offsets of those that are finished, and of no others.
+//! The Kafka consumer driver of Campanile: feeds records into a tower service, and commits the offsets
+//! of finished records only.
 //!
 //! ```
 //! use campanile_core::{BoxError, DecodeLayer, Request, key};
@@ -14,7 +14,7 @@
 //!
 //! # #[tokio::main]
 //! # async fn main() -> Result<(), BoxError> {
-//! let kafka = MockKafka::start(1)?; // a cluster in this process
+//! let kafka = MockKafka::start(1)?; // an in-process cluster
 //! kafka.create_topic("payments", 3)?;
 //! for _ in 0..2 {
 //!     let payment = Message::to("payments").partition(0).payload(r#"{"id":"p-1","cents":100}"#);
@@ -23,9 +23,9 @@
 //!
 //! let (charged, mut charges) = tokio::sync::mpsc::unbounded_channel();
 //! let service = ServiceBuilder::new()
-//!     // what does not decode never takes a lock
+//!     // a record that does not decode never acquires a lock
 //!     .layer(DecodeLayer::json())
-//!     // one lock for each payment
+//!     // one lock per payment
 //!     .layer(IdempotencyLayer::new(MemoryStore::new(), "payments", key::field(|p: &Payment| &p.id))?)
 //!     // a slow handler fails its attempt
 //!     .timeout(Duration::from_secs(10))
@@ -38,7 +38,7 @@
 //!     .subscribe(["payments"])
 //!     .serve(service)
 //!     .with_graceful_shutdown(async move {
-//!         // a program would wait for Ctrl-C
+//!         // a real program waits for Ctrl-C
 //!         assert_eq!(charges.recv().await, Some(100));
 //!     })
 //!     .await?;
@@ -47,68 +47,75 @@
 //! # }
 //! ```
 //!
-//! # What holds
+//! # Guarantees
 //!
-//! * **Order.** Records of a partition are processed in their order, one at a time; one that is to be
-//!   tried again holds up its partition, and only that. Partitions are processed side by side. By
-//!   [`Order`], the records of one key are in their order and others beside them, or all side by side.
-//!   With [`RetryTopics`] what is to be tried again waits in a topic of its own and holds up nobody,
-//!   which gives up the order.
-//! * **Commits.** The offset that is committed has only finished records below it: those that the
-//!   service answered with `Ok`, those that were given up by an explicit policy, and those whose copy is
-//!   in a retry topic. A completion that comes after its partition was revoked commits nothing.
-//! * **Errors.** [`IdempotencyError`](campanile_idempotency::IdempotencyError) says what follows: a
-//!   key that is locked or backing off is tried again when its time has come, a store that is down
-//!   stops the dispatch. Then one record at a time is dispatched as a probe, until the store has
-//!   answered one, and all go on; a probe whose handler runs for more than 6 s counts as answered. None
-//!   of this counts as an attempt. What is given up goes where [`GivenUp`] says: by default the consumer
-//!   stops there. Other errors are classified; see [`with_classifier`](Consumer::with_classifier).
-//! * **Outputs.** What a handler gives out for other topics can be [committed in one
-//!   transaction](Consumer::serve_transactional) with the offsets of what it read.
-//! * **Dead letters.** With [`DeadLetter`], what is given up is published to a topic of its own; when
-//!   the brokers have acknowledged that, the key's entry becomes FAILED; then the offset is committed.
-//!   So a record is lost nowhere, and a letter may be there twice. While a letter cannot be published,
-//!   its partition waits. When too much dies, the consumer pauses: see [`FloodGuard`] and [`Handle`].
-//! * **Panics.** In a handler they are as an error that is retried. In `poll_ready` they end serving.
-//! * **Rebalances.** What is at work in a partition that is revoked may end, within
-//!   [a time](Consumer::with_drain_timeout), and is committed before the partition is given away. What
-//!   does not end is dropped, with its lock released.
-//! * **Records** come as they are, but for names of headers: librdkafka ends a name at its first NUL,
-//!   and what is not UTF-8 becomes U+FFFD. Records that are corrupt, or in a format that librdkafka does
-//!   not know, end serving with an error; see [`ConsumerConfig`].
+//! * **Order.** The records of a partition are processed in order, one at a time. A record that is to be
+//!   retried holds up its own partition only. Partitions are processed concurrently. With [`Order`], only
+//!   the records of one key are processed in order, or all records concurrently. With [`RetryTopics`],
+//!   records to retry wait in a topic of their own and hold up no other record, at the cost of ordering.
+//! * **Commits.** A committed offset has only finished records below it: records to which the service
+//!   responded with `Ok`, records that an explicit policy gave up, and records with a copy in a retry
+//!   topic. A completion that arrives after its partition was revoked commits nothing.
+//! * **Errors.** [`IdempotencyError`](campanile_idempotency::IdempotencyError) determines the reaction:
+//!   a record with a locked key, or a key in backoff, is retried when the wait is over, and an
+//!   unavailable store stops the dispatch. One record at a time is then dispatched as a probe, until the
+//!   store has answered a probe and the dispatch resumes; a probe with a handler that runs for more than
+//!   6 s counts as answered. None of this counts as an attempt. [`GivenUp`] determines what happens to
+//!   records that are given up: by default the consumer stops. Other errors are classified; see
+//!   [`with_classifier`](Consumer::with_classifier).
+//! * **Outputs.** A handler's messages to other topics can be [committed in one
+//!   transaction](Consumer::serve_transactional) with the offsets of its input records.
+//! * **Dead letters.** With [`DeadLetter`], records that are given up are published to a dead-letter
+//!   topic. Once the brokers have acknowledged a dead letter, the key's entry becomes FAILED; then the
+//!   offset is committed. So no record is lost, but a dead letter may be published twice. While a dead
+//!   letter cannot be published, its partition waits. When too many records fail, the consumer pauses:
+//!   see [`FloodGuard`] and [`Handle`].
+//! * **Panics.** A panic in a handler counts as a retryable error. A panic in `poll_ready` ends serving.
+//! * **Rebalances.** Records in flight may finish after their partition is revoked, within
+//!   [a timeout](Consumer::with_drain_timeout), and are committed before the partition is released.
+//!   Records that do not finish are dropped, and their locks are released.
+//! * **Records** are passed on unchanged, except for the names of headers: librdkafka ends a name at its
+//!   first NUL, and bytes that are not UTF-8 become U+FFFD. Records that are corrupt, or in a format
+//!   that librdkafka does not know, end serving with an error; see [`ConsumerConfig`].
 //! * **Memory** is bounded by [a budget](Consumer::with_budget).
-//! * **The end** comes with a signal ([`Serve::with_shutdown_signals`]) or by a [`Handle`]: what is at
-//!   work may end, within the same time as at a rebalance, and a second signal does not wait for it.
-//! * **Health** is the driver's own progress: a store or brokers that are away leave it live. See
-//!   [`Health`], and [`HealthService`] for probes; [`Handle::status`] tells the lag of each partition.
+//! * **Graceful shutdown** starts with a signal ([`Serve::with_shutdown_signals`]) or by a [`Handle`]:
+//!   records in flight may finish, within the same timeout as in a rebalance. A second signal does not
+//!   wait for them.
+//! * **Health** covers the driver's own progress: the driver stays live while the store or the brokers
+//!   are unavailable. See [`Health`], and [`HealthService`] for probes; [`Handle::status`] reports the
+//!   lag of each partition.
 //!
-//! # Events
+//! # Observability
 //!
 //! Each attempt has a span `record` at level DEBUG, with the fields of OpenTelemetry's messaging
-//! conventions; keys and payloads are in none. Rebalances, retries, skipped records, dead letters,
-//! failing commits and a store that goes down are events, and so is a [partition that stands
-//! still](Consumer::with_stall_warning), with what it waits for; at level ERROR is what waits for
-//! somebody: a dead letter that cannot be published (once for each record, then at WARN), and a pause
-//! because of a flood. A record is named in `record` by where it stands; a copy in a retry topic has
-//! its `origin` as well, by which it is followed, and a retry tells `after` which time, and in which
-//! `retry_topic`, it comes again. A dead letter that has no payload is `truncated`. What librdkafka
-//! logs has the target `librdkafka`.
+//! conventions. No span contains keys or payloads. Events report rebalances, retries, skipped records,
+//! dead letters, failed commits, an unavailable store, and a [stalled
+//! partition](Consumer::with_stall_warning) with the reason why it waits. Events at level ERROR require
+//! action: a dead letter that cannot be published (once per record, then at WARN), and a pause by the
+//! flood guard.
 //!
-//! At the start, what is not set up safely is told at WARN: a topic that [keeps records for longer
-//! than their entries](Consumer::without_retention_check) are kept, and a drain that a revoke would
-//! cut.
+//! The field `record` contains the coordinates of a record. A copy in a retry topic also has its
+//! `origin`, by which the record can be traced; a retry has the delay `after` which the record is
+//! delivered again, and the `retry_topic`. A dead letter without its payload is `truncated`.
+//! librdkafka's own log has the target `librdkafka`.
+//!
+//! At startup, an unsafe configuration is logged at WARN: a topic that [retains records for longer than
+//! their entries are kept](Consumer::without_retention_check), and a drain timeout that a revoke would
+//! shorten.
 //!
 //! # Layout
 //!
-//! * [`Consumer`] and [`ConsumerConfig`] say how, [`Serve`] does it, and ends with a [`Summary`] or a
-//!   [`ConsumerError`].
+//! * [`Consumer`] and [`ConsumerConfig`] configure the driver; [`Serve`] runs it, and completes with a
+//!   [`Summary`] or a [`ConsumerError`].
 //! * `driver` decides which record is started next and what is committed. It runs on a thread of its own,
-//!   over a source of records, and knows no Kafka client; a simulated source shows what it promises.
-//! * `kafka` is that source over librdkafka's consumer. [`Routes`] are several services.
-//! * `dead_letter` publishes what is given up, and `retry_topics` what waits; both through `publish`,
-//!   which waits for acknowledgements.
-//! * `transaction` commits [`Outputs`] with the offsets; a [`Publisher`] publishes outside of them.
-//! * `retention` compares for how long a topic's records and their entries are kept.
+//!   reads from a source of records, and depends on no Kafka client; a simulated source tests its
+//!   guarantees.
+//! * `kafka` implements the source over librdkafka's consumer. [`Routes`] maps topics to services.
+//! * `dead_letter` publishes records that are given up, and `retry_topics` records to retry; both use
+//!   `publish`, which waits for acknowledgements.
+//! * `transaction` commits [`Outputs`] with the offsets; a [`Publisher`] publishes outside of
+//!   transactions.
+//! * `retention` compares how long a topic's records and their entries are kept.
 
 mod backoff;
 mod config;

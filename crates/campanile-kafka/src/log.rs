@@ -1,4 +1,4 @@
-//! What librdkafka logs, as events.
+//! Forwards librdkafka's log to `tracing`.
 
 use rdkafka::config::RDKafkaLogLevel;
 

@@ -1,4 +1,4 @@
-//! Which records are processed one after the other.
+//! The order in which records are processed.
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -8,8 +8,9 @@ use campanile_core::{KeyExtractor, Record};
 
 use crate::error::panic_text;
 
-/// Which records of a partition are processed one after the other, in their order; all others side
-/// by side. Given to [`Consumer::with_order`](crate::Consumer::with_order).
+/// The processing order within a partition: which records are processed one after another. All
+/// other records are processed concurrently. Passed to
+/// [`Consumer::with_order`](crate::Consumer::with_order).
 ///
 /// ```
 /// use campanile_core::{ConfigError, Record, key};
@@ -18,31 +19,32 @@ use crate::error::panic_text;
 /// # fn main() -> Result<(), ConfigError> {
 /// let config = ConsumerConfig::new("localhost:9092", "billing");
 /// let consumer = Consumer::new(config)?.subscribe(["payments"]);
-/// // in each partition, the records of an account one after the other
+/// // in each partition, the records of an account are processed in order
 /// let consumer = consumer.with_order(Order::by(key::header("account")));
 /// # let _ = consumer;
 /// # Ok(())
 /// # }
 /// ```
 ///
-/// Records of different partitions are always processed side by side: Kafka itself knows no order
-/// between them. So what is to be in order must be in one partition, as records with the same record
-/// key are by default: between processes the order is that of the partitions alone, of which each
-/// belongs to one process at a time. Copies in [retry topics](crate::RetryTopics) are processed by
-/// partition.
+/// Records of different partitions are always processed concurrently, because Kafka itself defines
+/// no order between them. So records that must be processed in order must be in one partition, as
+/// records with the same record key are by default. Between processes, the only order is that of
+/// the partitions, each of which belongs to one process at a time. Copies in [retry
+/// topics](crate::RetryTopics) are processed by partition.
 ///
-/// # What it costs
-/// [`by_key`](Self::by_key) and [`by`](Self::by) hash each record's key once, and keep some hundred
-/// bytes for each key that has records in memory, which the [budget](crate::Consumer::with_budget)
-/// bounds by its number of records; nothing is kept of other keys. [`none`](Self::none) keeps as much
-/// for each record, [`by_partition`](Self::by_partition) for each partition.
+/// # Cost
+/// [`by_key`](Self::by_key) and [`by`](Self::by) hash each record's key once, and keep a few
+/// hundred bytes for each key that has records in memory. The
+/// [budget](crate::Consumer::with_budget) bounds these by its number of records; nothing is kept
+/// for other keys. [`none`](Self::none) keeps as much for each record,
+/// [`by_partition`](Self::by_partition) for each partition.
 ///
-/// # How far ahead
-/// A partition's offset is committed up to its oldest record that is not finished. With
-/// [`by_key`](Self::by_key), [`by`](Self::by) and [`none`](Self::none), others go on behind one that
-/// takes long or waits: as many as the [budget](crate::Consumer::with_budget) has records, counted
-/// from that one. Then its partition waits for it. So many at most are read again after a crash, and
-/// answered as duplicates.
+/// # How far ahead records are processed
+/// A partition's offset is committed up to its oldest unfinished record. With
+/// [`by_key`](Self::by_key), [`by`](Self::by) and [`none`](Self::none), other records are processed
+/// behind one that takes long or waits: as many as the [budget](crate::Consumer::with_budget) has
+/// records, counted from that one. Then its partition waits for it. At most that many records are
+/// read again after a crash, and answered as duplicates.
 pub struct Order(Kind);
 
 enum Kind {
@@ -52,40 +54,43 @@ enum Kind {
     None,
 }
 
-/// Records of a partition with the same number are processed in order.
+/// Records of a partition with the same order key are processed in order.
 pub(crate) type OrderKey = u64;
 
-/// The number of records that no key tells apart.
+/// The order key of records that no other key distinguishes.
 pub(crate) const PARTITION: OrderKey = 0;
 
-/// How a record's number is found.
+/// How a record's order key is found.
 pub(crate) enum Keying {
-    /// This is it. `None`: the record is processed beside all others.
+    /// The order key is known. `None`: the record is processed concurrently with all others.
     Key(Option<OrderKey>),
-    /// By [`Order::extract`], which is user code.
+    /// [`Order::extract`] finds the order key. It runs user code.
     Extract,
 }
 
 impl Order {
-    /// The whole partition: each record once the one before it is finished. The default, because it
-    /// is what Kafka promises.
+    /// Processes all records of a partition in order: each starts when the previous one is
+    /// finished. The default, because it is what Kafka promises.
     ///
-    /// One record that takes long, waits for its next attempt or for a lock holds up its partition.
+    /// A record that takes long, or waits for its next attempt or for a lock, holds up its
+    /// partition.
     pub fn by_partition() -> Self {
         Self(Kind::Partition)
     }
 
-    /// Records with the same record key. Those without a key are in order among themselves.
+    /// Processes records with the same record key in order. Records without a key are in order
+    /// among themselves.
     ///
-    /// Keys that share a number of 64 bits, which happens by chance, are in order, too.
+    /// Keys with the same 64-bit hash, by coincidence, are in order as well.
     pub fn by_key() -> Self {
         Self(Kind::Key(RandomState::new()))
     }
 
-    /// Records with the same key of this extractor: a header, or what a closure makes of the record.
-    /// Those for which it finds none, gives an error or panics are in order among themselves.
+    /// Processes records with the same extracted key in order: a header, or the result of a
+    /// closure. Records for which the extractor finds no key, returns an error or panics are in
+    /// order among themselves.
     ///
-    /// With the extractor of the idempotency layer, a duplicate is met after its original is
+    /// With the extractor of the idempotency layer, a duplicate is processed after its original is
     /// finished, and never waits for its lock in this process.
     pub fn by(key: impl KeyExtractor<Record> + Send + Sync + 'static) -> Self {
         let state = RandomState::new();
@@ -95,19 +100,19 @@ impl Order {
                 Ok(Ok(None) | Err(_)) => PARTITION,
                 Err(panic) => {
                     let (record, error) = (record.coordinates(), panic_text(panic));
-                    tracing::error!(%record, error, "the order's extractor panicked, as if it found no key");
+                    tracing::error!(%record, error, "order extractor panicked; assuming no key");
                     PARTITION
                 }
             }
         })))
     }
 
-    /// All side by side.
+    /// Processes all records concurrently.
     pub fn none() -> Self {
         Self(Kind::None)
     }
 
-    /// Returns a record's number, or that the extractor has to find it.
+    /// Returns a record's order key, or that the extractor has to find it.
     pub(crate) fn keying(&self, record: &Record) -> Keying {
         match &self.0 {
             Kind::Partition => Keying::Key(Some(PARTITION)),
@@ -120,7 +125,7 @@ impl Order {
         }
     }
 
-    /// Runs the extractor, where there is one. Never panics.
+    /// Runs the extractor, if there is one. Never panics.
     pub(crate) fn extract(&self, record: &Record) -> OrderKey {
         match &self.0 {
             Kind::By(extract) => extract(record),
@@ -129,7 +134,7 @@ impl Order {
     }
 }
 
-/// [`by_partition`](Self::by_partition).
+/// The default order is [`by_partition`](Self::by_partition).
 impl Default for Order {
     fn default() -> Self {
         Self::by_partition()
@@ -161,7 +166,7 @@ mod tests {
         }
     }
 
-    /// The record's number, whichever way it is found.
+    /// Returns the record's order key, however it is found.
     fn number(order: &Order, record: &Record) -> Option<OrderKey> {
         match order.keying(record) {
             Keying::Key(key) => key,
@@ -186,7 +191,7 @@ mod tests {
         assert_ne!(number_of(None, "a"), number_of(None, "b"));
         let refuses = Order::by(|_: &Record| Err::<String, _>("no"));
         assert_eq!(number(&refuses, &record(None, "a")), Some(PARTITION));
-        let panics = Order::by(|_: &Record| -> Option<String> { panic!("a panic of this test") });
+        let panics = Order::by(|_: &Record| -> Option<String> { panic!("injected panic") });
         assert_eq!(number(&panics, &record(None, "a")), Some(PARTITION));
     }
 

@@ -1,4 +1,4 @@
-//! The user's choices, as the scheduler reads them.
+//! The user's settings, as the scheduler uses them.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -13,12 +13,12 @@ use crate::order::Order;
 use crate::retention::Retentions;
 use crate::retry_topics::{Ladder, Sources};
 
-/// What the scheduler decides by.
+/// The settings of the scheduler.
 pub(crate) struct Policies {
     pub(crate) order: Arc<Order>,
-    /// How far ahead of a partition's oldest unfinished record others may be started.
+    /// How far ahead of a partition's oldest unfinished record other records may be started.
     pub(crate) far: u64,
-    /// Whether a partition's first offset is committed before anything of it is finished.
+    /// Whether a partition's first offset is committed before any of its records is finished.
     pub(crate) commits_start: bool,
     pub(crate) max_in_flight: usize,
     pub(crate) given_up: Fate,
@@ -31,7 +31,7 @@ pub(crate) struct Policies {
     pub(crate) classifiers: Classifiers,
 }
 
-/// The user's classifiers, in their order.
+/// The user's classifiers, in the order in which they were added.
 pub(crate) struct Classifiers(pub(crate) Vec<Box<dyn Classify>>);
 
 impl Classify for Classifiers {

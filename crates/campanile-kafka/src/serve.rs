@@ -1,4 +1,4 @@
-//! Serving, until it ends.
+//! The future of a running consumer.
 
 use std::fmt;
 use std::future::IntoFuture;
@@ -17,34 +17,35 @@ use crate::signals::Signals;
 use crate::summary::Summary;
 use crate::thread::Serving;
 
-/// A consumer with its service: await it. Made by
+/// A consumer with its service, which serves when awaited. Returned by
 /// [`Consumer::serve`](crate::Consumer::serve).
 ///
-/// It ends with a [`Summary`] after a signal
+/// The future completes with a [`Summary`] after a signal
 /// ([`with_shutdown_signals`](Self::with_shutdown_signals),
-/// [`with_graceful_shutdown`](Self::with_graceful_shutdown)) or when its [`Handle`] says so, and
+/// [`with_graceful_shutdown`](Self::with_graceful_shutdown)) or a shutdown by its [`Handle`], and
 /// otherwise only with an error.
 ///
 /// # Cancellation
-/// Dropping the future is a shutdown, too, but one that waits for nothing: records at work are
-/// dropped and their locks released, what was finished is committed, and the consumer leaves its
-/// group, on a thread of its own. A program that ends at once does not wait for that: then locks
-/// expire by themselves, and what was finished is answered as duplicates when it comes again.
+/// Dropping the future also shuts the consumer down, without waiting: records in flight are dropped and
+/// their locks released, finished records are committed, and the consumer leaves its group, all on a
+/// separate thread. A program that exits immediately does not wait for that thread. Locks then expire by
+/// themselves, and finished records that are delivered again are answered as duplicates.
 ///
 /// # Panics
-/// When it is awaited outside of a tokio runtime, or, with `with_shutdown_signals`, in one whose I/O
-/// is not enabled.
-#[must_use = "it serves nothing until it is awaited"]
+/// Panics if awaited outside of a tokio runtime or, with `with_shutdown_signals`, in a runtime without
+/// I/O enabled.
+#[must_use = "a consumer serves nothing until it is awaited"]
 pub struct Serve {
     consumer: Box<str>,
     start: Start,
     control: Arc<Control>,
     signal: BoxFuture<'static, ()>,
-    /// Whether it ends by the process's own.
+    /// Whether the signals of the process shut it down.
     signals: bool,
 }
 
-// Boxed, so that a service which does not fit is one error, at `serve`, and not another at the await.
+// Boxed, so that a service with the wrong bounds causes one compile error at `serve`, and not another
+// one at the await.
 type Start = Box<dyn FnOnce(runtime::Handle) -> Result<Serving, ConsumerError> + Send>;
 
 impl Serve {
@@ -62,19 +63,20 @@ impl Serve {
         }
     }
 
-    /// What pauses, resumes and ends it, and tells how it does.
+    /// Returns a handle, which pauses, resumes and shuts down the consumer, and reports its state.
     pub fn handle(&self) -> Handle {
         Handle::new(self.control.clone())
     }
 
-    /// Ends gracefully when this future resolves: nothing more is read or begun, records at work may
-    /// end (see [`Consumer::with_drain_timeout`](crate::Consumer::with_drain_timeout)) and are
-    /// committed, and the consumer leaves its group.
+    /// Shuts down gracefully when this future resolves: no more records are read or started, records in
+    /// flight may finish (see [`Consumer::with_drain_timeout`](crate::Consumer::with_drain_timeout)) and
+    /// are committed, and the consumer leaves its group.
     ///
-    /// That takes no longer than the drain's time-out and some seconds, also if the brokers cannot
-    /// be reached. Give it every signal by which the program is stopped: an orchestrator sends
-    /// SIGTERM, a terminal SIGINT. To end it before that time is over, call
-    /// [`Handle::shutdown_now`].
+    /// The shutdown takes at most the drain timeout and some seconds, even if the brokers are
+    /// unreachable. To end it earlier, call [`Handle::shutdown_now`].
+    ///
+    /// The future should resolve on every signal that stops the program: an orchestrator sends SIGTERM, a
+    /// terminal SIGINT.
     pub fn with_graceful_shutdown<F>(self, signal: F) -> Self
     where
         F: Future<Output = ()> + Send + 'static,
@@ -82,12 +84,12 @@ impl Serve {
         Self { signal: Box::pin(signal), ..self }
     }
 
-    /// Ends by the signals that stop a program, SIGTERM and SIGINT (Ctrl-C): gracefully at the first,
-    /// as [`with_graceful_shutdown`](Self::with_graceful_shutdown) does, and at once at the second, as
-    /// [`Handle::shutdown_now`] does.
+    /// Shuts down on the signals that stop a program, SIGTERM and SIGINT (Ctrl-C): gracefully on the
+    /// first one, as [`with_graceful_shutdown`](Self::with_graceful_shutdown) does, and immediately on
+    /// the second one, as [`Handle::shutdown_now`] does.
     ///
-    /// From the await on, and for the rest of the process's life, these signals end nothing else by
-    /// themselves: tokio keeps what it has registered.
+    /// Once this is awaited, these signals no longer terminate the process by themselves, for the rest of
+    /// its lifetime: tokio never removes its signal handlers.
     pub fn with_shutdown_signals(self) -> Self {
         Self { signals: true, ..self }
     }
@@ -101,7 +103,7 @@ impl IntoFuture for Serve {
         let Self { start, control, signal, signals, .. } = self;
         Box::pin(async move {
             let handle = Handle::new(control.clone());
-            // Once serving has ended, this changes nothing.
+            // Has no effect once serving has ended.
             let _abandoned = Abandoned(control.clone());
             let serving = pin!(serve(start, control, signal));
             if !signals {
@@ -116,7 +118,7 @@ impl IntoFuture for Serve {
     }
 }
 
-/// Starts the driver, and waits for its end.
+/// Starts the driver, and waits until it has ended.
 async fn serve(
     start: Start,
     control: Arc<Control>,
@@ -132,14 +134,14 @@ async fn serve(
     };
     let summary = ended
         .unwrap_or_else(|_| Err(ConsumerError::kafka("the driver's thread has panicked", None)));
-    // A source whose brokers do not answer is left behind.
+    // Does not wait any longer for a source with unresponsive brokers.
     if timeout(CLOSE, closed).await.is_err() {
         tracing::warn!("timed out leaving the group");
     }
     summary
 }
 
-/// Ends serving at once when its future is dropped.
+/// Shuts down immediately when the future of serving is dropped.
 struct Abandoned(Arc<Control>);
 
 impl Drop for Abandoned {

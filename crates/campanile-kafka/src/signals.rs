@@ -1,4 +1,4 @@
-//! The signals that stop a program.
+//! Shutdown signals.
 
 use std::convert::Infallible;
 use std::io;
@@ -7,7 +7,7 @@ use campanile_core::ConfigError;
 
 use crate::handle::Handle;
 
-/// Those of this process.
+/// The shutdown signals of this process.
 pub(crate) struct Signals {
     #[cfg(unix)]
     terminate: tokio::signal::unix::Signal,
@@ -18,20 +18,20 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// What comes from now on is heard.
+    /// Registers for the signals. Signals that arrive from now on are not lost.
     pub(crate) fn listen() -> Result<Self, ConfigError> {
         Self::register().map_err(|error| {
-            ConfigError::new(format!("the signals that stop a program cannot be heard: {error}"))
+            ConfigError::new(format!("failed to register for shutdown signals: {error}"))
         })
     }
 
-    /// Ends serving: gracefully at the first, at once at the second.
+    /// Shuts the consumer down: gracefully at the first signal, at once at the second.
     pub(crate) async fn end(mut self, handle: Handle) -> Infallible {
         let signal = self.next().await;
-        tracing::info!(signal, "shutting down; a second signal does not wait for what is at work");
+        tracing::info!(signal, "shutting down; a second signal drops the records in flight");
         handle.shutdown();
         let signal = self.next().await;
-        tracing::warn!(signal, "shutting down at once: what is at work is let go");
+        tracing::warn!(signal, "shutting down at once; dropping the records in flight");
         handle.shutdown_now();
         std::future::pending().await
     }
@@ -51,13 +51,13 @@ impl Signals {
         Ok(Self { interrupt: tokio::signal::windows::ctrl_c()? })
     }
 
-    /// The next one's name.
+    /// Waits for the next signal and returns its name.
     #[cfg(unix)]
     async fn next(&mut self) -> &'static str {
         use futures_util::future::{Either, select};
         use std::pin::pin;
 
-        // Neither ever ends.
+        // Neither of the two streams ever ends.
         match select(pin!(self.terminate.recv()), pin!(self.interrupt.recv())).await {
             Either::Left(_) => "SIGTERM",
             Either::Right(_) => "SIGINT",

@@ -1,33 +1,34 @@
-//! How a consumer does.
+//! The status of a consumer.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How far a consumer is in its life, and what it has of each partition that is assigned to it. Given
-/// by [`Handle::status`](crate::Handle::status).
+/// The stage of a consumer, and its progress in each partition that is assigned to it. Returned by
+/// [`Handle::status`](crate::Handle::status).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Status {
-    /// How far it is.
+    /// The current stage.
     pub stage: Stage,
-    /// The partitions that are assigned, by topic and number. None before the first rebalance and
+    /// The assigned partitions, sorted by topic and number. Empty before the first rebalance and
     /// after the end.
     pub partitions: Vec<PartitionStatus>,
 }
 
-/// How far a consumer is in its life. It goes on in this order, and may leave some out.
+/// A stage in the life of a consumer. A consumer passes through the stages in this order, and may
+/// skip some.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Stage {
-    /// It is not awaited yet, or waits for its brokers and topics.
+    /// The consumer is not awaited yet, or waits for its brokers and topics.
     Starting,
-    /// It has subscribed, and serves what is assigned.
+    /// The consumer has subscribed, and serves the partitions that are assigned.
     Serving,
-    /// It begins nothing more, and waits for what is at work.
+    /// The consumer starts no more records, and waits for those in flight.
     Draining,
-    /// It commits, and leaves its group.
+    /// The consumer commits, and leaves its group.
     Closing,
-    /// It has ended, or was dropped.
+    /// Serving has ended, or its future was dropped.
     Ended,
 }
 
@@ -36,31 +37,32 @@ impl Stage {
         [Self::Starting, Self::Serving, Self::Draining, Self::Closing, Self::Ended];
 }
 
-/// What a consumer has of one partition.
+/// The progress of a consumer in one partition.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct PartitionStatus {
     /// The partition's topic.
     pub topic: Arc<str>,
-    /// Its number.
+    /// The partition's number.
     pub partition: i32,
-    /// Everything below this offset is finished; it is what is committed, within a fraction of a
-    /// second if the brokers answer. `None` until a record of this assignment is finished; with an
-    /// `auto.offset.reset` of `latest`, until one has come.
+    /// The partition's watermark: every record below this offset is finished. The watermark is
+    /// committed within a fraction of a second if the brokers answer. `None` until a record of this
+    /// assignment is finished or, with an `auto.offset.reset` of `latest`, until a record is
+    /// received.
     pub mark: Option<i64>,
-    /// How many offsets there are from [`mark`](Self::mark), or else from the first record of this
-    /// assignment, to the partition's end: those of unfinished records, and of what takes up offsets
-    /// without being a record (what compaction has removed, transaction markers).
+    /// The number of offsets from [`mark`](Self::mark), or else from the first record of this
+    /// assignment, to the partition's end. It includes the offsets of unfinished records, and those
+    /// that have no record (removed by compaction, or used by transaction markers).
     ///
-    /// The end is the one that came with the last fetch, looked at once a second: of a partition that
-    /// is not being fetched, since it is paused or enough of it is prefetched, it stays as it was,
-    /// and the true lag may be more. `None` until the first record of this assignment has come: what
-    /// was committed before is not known here.
+    /// The end is the one reported by the last fetch, and is updated once a second. While a
+    /// partition is not fetched, because it is paused or enough of it is prefetched, the end does
+    /// not change, and the true lag may be larger. `None` until the first record of this assignment
+    /// is received: what was committed before is not known here.
     pub lag: Option<u64>,
-    /// How many of its records are in memory: read, and not finished.
+    /// The number of the partition's records in memory: read, and not finished.
     pub held: u64,
-    /// For how long its oldest unfinished record has been that: at work, waiting for another attempt,
-    /// or for its turn. What is behind it is not committed. Looked at once a second, so `None` also
-    /// where records come and go more quickly.
+    /// How long the oldest unfinished record has been the oldest: in flight, or waiting for another
+    /// attempt or for its turn. Nothing behind that record is committed. Updated once a second, so
+    /// this is also `None` if records come and go faster than that.
     pub oldest: Option<Duration>,
 }

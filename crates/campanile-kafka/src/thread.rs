@@ -9,7 +9,7 @@ use crate::kafka::{self, KafkaSource};
 use crate::policies::Policies;
 use crate::summary::Summary;
 
-/// A consumer that is about to serve.
+/// A consumer that is ready to serve.
 pub(crate) struct Prepared {
     pub(crate) source: kafka::Settings,
     pub(crate) policies: Policies,
@@ -24,13 +24,13 @@ impl Prepared {
         let timer = timer.map_err(|error| no_thread(&error))?;
         let (ended, result) = oneshot::channel();
         let (left, closed) = oneshot::channel();
-        // Events of the driver's thread go where the caller's go. Without a subscriber yet, they go to
-        // the global one that may be set later.
+        // Events of the driver's thread go to the caller's subscriber. If the caller has none yet,
+        // none is set, so that they go to a global subscriber that may be set later.
         let subscriber = tracing::dispatcher::get_default(Clone::clone);
         let run = move || {
             let _subscriber = (!subscriber.is::<NoSubscriber>())
                 .then(|| tracing::dispatcher::set_default(&subscriber));
-            // Dropped last, when the group was left.
+            // Dropped last, after the consumer has left the group.
             let _left: oneshot::Sender<()> = left;
             let Self { source, policies, services, driver } = self;
             let source = match KafkaSource::start(&source) {
@@ -43,25 +43,25 @@ impl Prepared {
             let driver =
                 async { Driver::new(source, policies, services, switch, driver).run().await };
             let (result, source) = timer.block_on(driver);
-            // Nobody waits for it if the future was dropped.
+            // The receiver is gone if the future was dropped.
             let _ = ended.send(result);
             drop(source);
         };
         let thread = std::thread::Builder::new().name("campanile-driver".into()).spawn(run);
-        // Nothing joins it: a broker that does not answer must not hold up the end.
+        // The thread is not joined: a broker that does not answer must not delay the end.
         thread.map_err(|error| no_thread(&error))?;
         Ok(Serving { result, closed })
     }
 }
 
-/// A driver's thread that was started.
+/// A started driver thread.
 pub(crate) struct Serving {
-    /// How serving has ended.
+    /// The result of serving.
     pub(crate) result: oneshot::Receiver<Result<Summary, ConsumerError>>,
-    /// Closed once the group was left.
+    /// Closed once the consumer has left the group.
     pub(crate) closed: oneshot::Receiver<()>,
 }
 
 fn no_thread(error: &std::io::Error) -> ConsumerError {
-    ConsumerError::kafka(format!("no thread for the driver: {error}"), None)
+    ConsumerError::kafka(format!("failed to start the driver's thread: {error}"), None)
 }

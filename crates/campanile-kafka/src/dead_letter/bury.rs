@@ -1,4 +1,4 @@
-//! From a record that is given up to an entry that is FAILED.
+//! Buries records that were given up: publishes the dead letter, then makes the entry FAILED.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -16,14 +16,14 @@ use crate::given_up::{Burial, leave, skip};
 use crate::publish::{Publisher, Refused};
 use crate::retry_topics::origin;
 
-/// From this burial on a letter has no payload: one before was interrupted, maybe by its fault. Those
-/// that were let go in order are not counted.
+/// From this burial on, a letter has no payload: an earlier burial was interrupted, and the payload
+/// may be the reason. Burials that ended cleanly are not counted.
 const TRUNCATED_FROM: u32 = 2;
 
-/// From this burial on nothing is published.
+/// From this burial on, nothing is published any more.
 const STUCK_FROM: u32 = 5;
 
-/// The longest record key that a truncated letter keeps.
+/// The longest record key, in bytes, that a truncated letter keeps.
 const KEPT_KEY: usize = 16 * 1024;
 
 /// Publishes dead letters.
@@ -34,38 +34,41 @@ pub(crate) struct DeadLetters {
     group: Arc<str>,
 }
 
-/// A record that is given up.
+/// A record that was given up.
 pub(crate) struct Dead {
     pub(crate) record: Record,
     pub(crate) cause: Cause,
-    /// What its entry keeps.
+    /// The reason that is stored in its entry.
     pub(crate) reason: String,
 }
 
-/// Why a record is not buried. It is not committed, and is dealt with again later.
+/// Why a record was not buried. Its offset is not committed, and the record is handled again later.
 #[derive(Debug)]
 pub(crate) enum Unburied {
-    /// It could not be published within the budget, and what would help. Its lock, if it had one, is
-    /// let go.
+    /// The letter could not be published within the budget; `help` says what to do. The lock, if
+    /// the record had one, is dropped.
     Unpublished { topic: Option<Arc<str>>, error: String, help: &'static str },
-    /// So many burials were interrupted, but for this one, that nothing is published any more. Its lock
-    /// is let go.
+    /// Too many burials of this record were interrupted, so nothing is published any more. The lock
+    /// is released.
     Stuck { burials: u32 },
-    /// Its lock was lost, or its entry cannot be written.
+    /// The lock was lost, or the entry cannot be written.
     Unsettled(BoxError),
 }
 
-/// What of a record its letter has.
+/// Which parts of its record a letter has.
 #[derive(Clone, Copy)]
 struct Form {
-    /// Neither the payload nor what else is large.
+    /// Whether the payload is left out, and with it a large key and large headers.
     truncated: bool,
-    /// The record's time.
+    /// Whether the letter has the record's timestamp.
     timed: bool,
 }
 
 impl DeadLetters {
-    /// Settings that the producer does not take are refused.
+    /// Creates the publisher of dead letters.
+    ///
+    /// # Errors
+    /// Fails if the producer rejects a setting.
     pub(crate) fn new(
         policy: DeadLetter,
         consumer: &ClientConfig,
@@ -76,16 +79,16 @@ impl DeadLetters {
         Ok(Self { publisher, topic, headers, group: group.into() })
     }
 
-    /// The topic for dead letters of this one. An error says why there is none.
+    /// Returns the dead-letter topic of a source topic. The error says why there is none.
     pub(crate) fn topic_of(&self, source: &str) -> Result<Arc<str>, String> {
         self.topic.of(source)
     }
 
-    /// Publishes the record's dead letter, and then makes its entry FAILED. Only after this is `Ok`
-    /// may its offset be committed.
+    /// Publishes the record's dead letter, then makes its entry FAILED. The record's offset may be
+    /// committed only after this returns `Ok`.
     ///
     /// # Cancellation
-    /// Dropped, its lock is let go; the letter may be published all the same.
+    /// If the future is dropped, the lock is dropped with it. The letter may still be published.
     pub(crate) async fn bury(&self, dead: Dead, burial: Burial) -> Result<(), Unburied> {
         let burials = burial.number();
         if burials >= STUCK_FROM {
@@ -93,7 +96,7 @@ impl DeadLetters {
             return Err(Unburied::Stuck { burials });
         }
         let topic = self.topic_of(&dead.record.origin().topic).map_err(|error| {
-            let help = "correct what chooses the topic, and start again";
+            let help = "fix the function that chooses the topic, then restart";
             Unburied::Unpublished { topic: None, error, help }
         })?;
         let truncated = burials >= TRUNCATED_FROM;
@@ -109,12 +112,13 @@ impl DeadLetters {
             topic = &*topic,
             truncated,
             error = dead.reason,
-            "given up: dead-lettered"
+            "record given up and dead-lettered"
         );
         skip(burial, dead.reason).await.map_err(unsettled)
     }
 
-    /// As long as the lock holds: it is looked at first, for an attempt may outlive it.
+    /// Publishes the letter while the lock is held. The loss of the lock is polled first, because
+    /// an attempt may outlive its lock.
     async fn publish_under(
         &self,
         lock: Option<&Lock>,
@@ -127,13 +131,14 @@ impl DeadLetters {
         };
         let publication = pin!(self.publish(topic, dead, Some(lock.token()), truncated));
         match select(lock.lost(), publication).await {
-            // Whoever has it now buries the record, or tries it.
+            // The new owner of the lock buries the record, or tries it again.
             Either::Left((lost, _)) => Err(unsettled(IdempotencyError::LockLost(lost))),
             Either::Right((published, _)) => Ok(published),
         }
     }
 
-    /// In the form that the topic takes; gives that.
+    /// Publishes the letter in the most complete form that the topic accepts, and returns that
+    /// form.
     async fn publish(
         &self,
         topic: &Arc<str>,
@@ -170,15 +175,15 @@ impl DeadLetters {
     }
 }
 
-/// What would help against it.
+/// Returns what to do about a refused publication.
 fn help(refused: &Refused) -> &'static str {
     match refused {
         Refused::TooLarge => {
-            "it is too large even without its payload: raise the topic's `max.message.bytes`, or the \
-             producer's if that is set"
+            "the record is too large even without its payload: raise the topic's \
+             `max.message.bytes`, or the producer's `message.max.bytes` if that is set"
         }
-        Refused::Timestamp => "the topic takes it neither with the record's time nor without",
-        Refused::Otherwise(_) => "create the topic, allow writing to it, or bring its brokers back",
+        Refused::Timestamp => "the topic rejects it both with and without the record's timestamp",
+        Refused::Otherwise(_) => "create the topic, allow writes to it, or restore its brokers",
     }
 }
 

@@ -1,7 +1,7 @@
-//! What becomes of records that are given up, where they are kept.
+//! Dead letters: records that were given up, kept in a topic.
 //!
-//! A dead letter is published, then the key's entry becomes FAILED, then the offset is committed: a
-//! crash in between leaves a second copy of the letter at most, and loses none.
+//! A dead letter is published, then the key's entry becomes FAILED, then the offset is committed. A
+//! crash in between leaves at most a second copy of the letter, and loses none.
 
 mod bury;
 mod headers;

@@ -1,4 +1,4 @@
-//! How dead letters are published.
+//! The policy by which dead letters are published.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,8 @@ use super::topic::Topic;
 use crate::flood::FloodGuard;
 use crate::publish::Terms;
 
-/// Records that are given up go to a topic of their own, and are committed only after that.
+/// A policy that publishes given-up records to a topic of their own, and commits their offsets only
+/// after that.
 ///
 /// ```
 /// use campanile_kafka::{Consumer, ConsumerConfig, DeadLetter};
@@ -22,40 +23,43 @@ use crate::publish::Terms;
 /// ```
 ///
 /// A dead letter has the key, the payload, the timestamp and the headers of its record, and headers
-/// that say where it came from and why it died: see [`HeaderStyle`]. Its partition follows from its
-/// key, so the topic may have any number of partitions.
+/// that say where the record came from and why it was given up: see [`HeaderStyle`]. Its partition
+/// follows from its key, so the topic may have any number of partitions.
 ///
-/// Two things of a record cannot be told to Kafka again. A header's name that is not UTF-8 has U+FFFD
-/// in the place of what is not, and ends at its first NUL, as librdkafka hands it out. A timestamp that
-/// is not after 1970, or that the topic refuses, is that of the letter's publication; the headers of
-/// [`HeaderStyle::Spring`] have the record's.
+/// Two parts of a record cannot always be preserved. In a header name that is not UTF-8, the
+/// invalid bytes become U+FFFD, and a name ends at its first NUL, as librdkafka returns it. A
+/// timestamp that is not after 1970, or that the topic refuses, becomes the time of the letter's
+/// publication; the headers of [`HeaderStyle::Spring`] keep the record's.
 ///
-/// # What holds
-/// * The letter is published, with the acknowledgement of all replicas in sync; then the key's entry
-///   becomes FAILED; then the offset is committed. A crash in between publishes the letter again,
-///   and loses none. Copies of one letter tell the same original topic, partition and offset, and the
-///   same `campanile-key`; not the same `campanile-token`, for the second burial has a lock of its own.
-/// * While a letter cannot be published, its record's offset stays where it is, its partition waits,
-///   and the others go on. An event at level ERROR says what is wrong.
-/// * A letter that is too large for the topic is published without its payload: its headers say
-///   where the record stands. So is one during whose publication a process died before, since that
-///   may be its fault. From the fifth burial on of which all before were interrupted so, nothing is
-///   published or committed any more: an event at level ERROR says so, and the partition stands still
-///   until the key is reopened. A burial that is let go in order counts for neither: by a topic that
-///   is away, a pause, a shutdown, a revoke or a stop.
-/// * If more than half of what is finished becomes dead letters, the consumer pauses instead of
-///   emptying its topic into another: see [`FloodGuard`].
-/// * A publication that is interrupted by a shutdown or a revoke is a failed attempt; whoever has the
-///   record next publishes its letter.
+/// # Guarantees
+/// * The letter is published and acknowledged by all in-sync replicas; then the key's entry becomes
+///   FAILED; then the offset is committed. A crash in between publishes the letter again, and loses
+///   none. Copies of a letter have the same original topic, partition and offset, and the same
+///   `campanile-key`, but not the same `campanile-token`, because the second burial has a lock of
+///   its own.
+/// * While a letter cannot be published, its record's offset is not committed and its partition
+///   waits. The other partitions continue. An event at level ERROR says what is wrong.
+/// * A letter that is too large for the topic is published without its payload; its headers say
+///   where the record is stored. The same applies if an earlier burial (an attempt to publish the
+///   letter) was interrupted by a crash, because the payload may have caused the crash. From the
+///   fifth burial on, if the earlier ones were all interrupted this way, nothing is published or
+///   committed any more: an event at level ERROR says so, and the partition waits until the key is
+///   reopened. A burial that ends cleanly is not counted, whether an unavailable topic, a pause, a
+///   shutdown, a revoke or a stop ended it.
+/// * If more than half of the finished records become dead letters, the consumer pauses instead of
+///   moving its whole topic into another: see [`FloodGuard`].
+/// * A publication that is interrupted by a shutdown or a revoke is a failed attempt. The next
+///   owner of the record publishes its letter.
 ///
-/// The idempotency layer must hand over what it gives up, as it does by default; what it
-/// [rejects](campanile_idempotency::policy::OnGivenUp::Reject) by itself never comes here.
+/// The idempotency layer must hand over the records that it gives up, as it does by default. A
+/// record that the layer [rejects](campanile_idempotency::policy::OnGivenUp::Reject) by itself
+/// never becomes a dead letter.
 ///
-/// The topic must exist when serving begins, and must not be one of those that are consumed. Give it
-/// a retention that leaves time to look at it, and no compaction: that keeps one letter of each record
-/// key, and takes none without a key.
+/// The topic must exist when serving starts, and must not be one of the topics that are consumed.
+/// Give it a retention that leaves time to inspect the letters, and no compaction: a compacted
+/// topic keeps one letter for each record key, and accepts none without a key.
 ///
-/// `Debug` prints no values of settings.
+/// `Debug` does not print the values of settings.
 #[derive(Clone, Debug)]
 pub struct DeadLetter {
     pub(super) topic: Topic,
@@ -65,13 +69,13 @@ pub struct DeadLetter {
 }
 
 impl DeadLetter {
-    /// All dead letters go to this topic.
+    /// Publishes all dead letters to this topic.
     pub fn topic(topic: impl Into<String>) -> Self {
         Self::new(Topic::One(topic.into().into()))
     }
 
-    /// The dead letters of each topic go to the one that this gives for its name, such as
-    /// `|topic| format!("{topic}.dead")`.
+    /// Publishes the dead letters of each topic to the one that `choose` returns for its name, such
+    /// as `|topic| format!("{topic}.dead")`.
     pub fn by_topic(choose: impl Fn(&str) -> String + Send + Sync + 'static) -> Self {
         Self::new(Topic::BySource(Arc::new(choose)))
     }
@@ -85,38 +89,41 @@ impl DeadLetter {
         }
     }
 
-    /// Whose tools are to read the headers. Default: [`HeaderStyle::Spring`].
+    /// Sets the style of the headers. Default: [`HeaderStyle::Spring`].
     pub fn with_headers(mut self, style: HeaderStyle) -> Self {
         self.headers = style;
         self
     }
 
-    /// Sets one of librdkafka's settings for the producer. It wins over the consumer's, from which
-    /// the producer has its brokers, its security and all else that is not a consumer's alone, and
-    /// over these defaults: no batches, so that one message that is refused has no others refused;
-    /// `compression.type=lz4`; `partitioner=murmur2_random`, as Kafka's own clients have it; and
-    /// `message.max.bytes=100000000`, for what is too large the topic decides.
+    /// Sets a librdkafka property of the producer. It overrides the consumer's properties, from
+    /// which the producer takes its brokers, its security and everything else that is not specific
+    /// to consumers. It also overrides these defaults: no batches, so that a message that is
+    /// refused causes no others to be refused; `compression.type=lz4`;
+    /// `partitioner=murmur2_random`, as in Kafka's own clients; and `message.max.bytes=100000000`,
+    /// so that the topic decides what is too large.
     ///
-    /// What contradicts is refused when serving begins: `acks` is `all`, `message.timeout.ms` follows
-    /// from [`with_timeout`](Self::with_timeout), there are no transactions, and the brokers are the
-    /// consumer's: no `bootstrap.servers`. To have them in another cluster, mirror the topic.
+    /// Contradictory settings are refused when serving starts: `acks` is `all`,
+    /// `message.timeout.ms` follows from [`with_timeout`](Self::with_timeout), there are no
+    /// transactions, and the brokers are the consumer's, so `bootstrap.servers` cannot be set. To
+    /// have the letters in another cluster, mirror the topic.
     pub fn set(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.terms.set(name, value);
         self
     }
 
-    /// How long one publication may take; what is refused is tried again meanwhile. At least 1 s.
-    /// Then the record's lock is let go, and all begins anew after a back-off.
+    /// Sets how long one publication may take. Within that time, a publication that is refused is
+    /// retried. At least 1 s. Afterwards the record's lock is dropped, and the burial starts over
+    /// after a backoff.
     ///
-    /// Default: 5 min, librdkafka's default for the time a message has to be delivered: brokers that
-    /// are restarted one after the other are back by then, and the lock of a record that is buried
-    /// may be held for twice as long.
+    /// Default: 5 min, librdkafka's default for the delivery of a message. Brokers that are
+    /// restarted one after the other are back by then, and the lock of a record that is being
+    /// buried may be held for twice as long.
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
         self.terms.set_budget(timeout);
         self
     }
 
-    /// When to pause instead of publishing. Default: [`FloodGuard::default`].
+    /// Sets when to pause instead of publishing. Default: [`FloodGuard::default`].
     pub fn with_flood_guard(mut self, guard: FloodGuard) -> Self {
         self.flood_guard = guard;
         self

@@ -1,4 +1,5 @@
-//! Which topic's dead letters go where, and that no letter comes back.
+//! The dead-letter topic of each consumed topic, and the check that no dead letter is consumed
+//! again.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,14 +8,17 @@ use campanile_core::ConfigError;
 
 use super::DeadLetters;
 
-/// The topics that are consumed, each with the one for its dead letters; a retry topic has none, for
-/// its records have other origins.
+/// The topics that are consumed, each with its dead-letter topic. A retry topic has none, because
+/// its records originate from other topics.
 #[derive(Default)]
 pub(crate) struct Targets(HashMap<Arc<str>, Option<Arc<str>>>);
 
 impl Targets {
-    /// This topic is consumed. A topic of dead letters that is consumed as well is an error: what
-    /// dies would come again, for ever.
+    /// Adds a topic that is consumed.
+    ///
+    /// # Errors
+    /// Fails if the topic has no valid dead-letter topic, or if a dead-letter topic is consumed as
+    /// well: a record that keeps failing would come back forever.
     pub(crate) fn add(
         &mut self,
         letters: &DeadLetters,
@@ -29,18 +33,18 @@ impl Targets {
         match targets.find(|(_, target)| self.0.contains_key(*target)) {
             None => Ok(()),
             Some((source, target)) => Err(ConfigError::new(format!(
-                "`{target}` is consumed, and gets the dead letters of `{source}`: subscribe to one \
-                 of them only, or choose another topic for the dead letters"
+                "`{target}` is consumed, but is also the dead-letter topic of `{source}`: \
+                 subscribe to only one of them, or choose another dead-letter topic"
             ))),
         }
     }
 
-    /// This retry topic is consumed.
+    /// Adds a retry topic that is consumed.
     pub(crate) fn add_retries(&mut self, topic: &Arc<str>) {
         self.0.insert(topic.clone(), None);
     }
 
-    /// The topics for dead letters.
+    /// Returns the dead-letter topics.
     pub(crate) fn topics(&self) -> impl Iterator<Item = &Arc<str>> {
         self.0.values().flatten()
     }

@@ -1,4 +1,4 @@
-//! The topic for dead letters.
+//! The choice of the dead-letter topic.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::error::panic_text;
 
-/// Kafka's own bound.
+/// The longest topic name that Kafka allows.
 const LONGEST: usize = 249;
 
 #[derive(Clone)]
@@ -16,7 +16,7 @@ pub(super) enum Topic {
 }
 
 impl Topic {
-    /// The topic for dead letters of this one. An error says why there is none.
+    /// Returns the dead-letter topic of a source topic. The error says why there is none.
     pub(super) fn of(&self, source: &str) -> Result<Arc<str>, String> {
         let topic = match self {
             Self::One(topic) => topic.clone(),
@@ -24,18 +24,18 @@ impl Topic {
                 let chosen = catch_unwind(AssertUnwindSafe(|| choose(source)));
                 let panicked = |panic: Box<dyn std::any::Any + Send>| {
                     let text = panic_text(panic);
-                    format!("the choice of the dead-letter topic for `{source}` panicked: {text}")
+                    format!("the dead-letter topic function panicked for `{source}`: {text}")
                 };
                 chosen.map_err(panicked)?.into()
             }
         };
         if !is_name(&topic) {
             return Err(format!(
-                "`{topic}` cannot be the dead-letter topic of `{source}`: it is no topic's name"
+                "`{topic}` cannot be the dead-letter topic of `{source}`: not a valid topic name"
             ));
         }
         if *topic == *source {
-            return Err(format!("the dead letters of `{source}` would go to `{source}` itself"));
+            return Err(format!("`{source}` cannot be its own dead-letter topic"));
         }
         Ok(topic)
     }
@@ -65,11 +65,11 @@ mod tests {
     #[test]
     fn what_is_no_topic_and_what_is_the_records_own_is_refused() {
         for (topic, why) in [
-            ("", "no topic's name"),
-            ("a b", "no topic's name"),
-            ("a\0b", "no topic's name"),
-            ("..", "no topic's name"),
-            ("orders", "`orders` itself"),
+            ("", "not a valid topic name"),
+            ("a b", "not a valid topic name"),
+            ("a\0b", "not a valid topic name"),
+            ("..", "not a valid topic name"),
+            ("orders", "`orders` cannot be its own"),
         ] {
             let error = Topic::One(topic.into()).of("orders").unwrap_err();
             assert!(error.contains(why), "{error}");
@@ -80,8 +80,8 @@ mod tests {
 
     #[test]
     fn a_choice_that_panics_has_chosen_none() {
-        let topic = Topic::BySource(Arc::new(|_| panic!("a panic of this test")));
+        let topic = Topic::BySource(Arc::new(|_| panic!("injected panic")));
         let error = topic.of("orders").unwrap_err();
-        assert!(error.contains("a panic of this test"), "{error}");
+        assert!(error.contains("injected panic"), "{error}");
     }
 }

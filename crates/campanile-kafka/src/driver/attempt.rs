@@ -1,4 +1,4 @@
-//! One call of the service with one record.
+//! An attempt: one call of the service with one record.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::{Context, Poll, ready};
@@ -13,57 +13,60 @@ use crate::error::panic_text;
 use crate::flood::Passage;
 use crate::routes::{Readiness, Route, RouteError, RouteFuture};
 
-/// How the work on a record ended.
+/// The outcome of the work on a record.
 #[derive(Debug)]
 pub(crate) enum Outcome {
-    /// The service has answered `Ok`.
+    /// The service returned `Ok`.
     Processed { outputs: Vec<Output> },
-    /// The service has answered `Ok`, but its outputs are not known.
+    /// The service returned `Ok`, but its outputs are unknown.
     Unsendable(BoxError),
-    /// The service has answered with an error.
+    /// The service returned an error.
     Failed(BoxError),
-    /// The service, or the drop of its future, has panicked.
+    /// The service panicked, or the drop of its future did.
     Panicked(String),
     /// The service will never be ready again.
     Unready(BoxError),
-    /// The record is given up, and that is recorded.
+    /// The record was given up, and its entry, if it has one, was updated.
     Skipped,
-    /// The record's dead letter is published, and that is recorded.
+    /// The record's dead letter was published, and its entry, if it has one, was updated.
     DeadLettered(Passage),
-    /// The record's dead letter is not published, or that is not recorded.
+    /// The record's dead letter was not published, or its entry was not updated.
     NotDeadLettered(Unburied),
-    /// A copy of the record is in a retry topic.
+    /// A copy of the record was published to a retry topic.
     Deferred,
-    /// No copy is; the record is tried again after this time, or after the driver's own backoff.
+    /// The copy was not published. The record is retried after this time, or after the driver's own
+    /// backoff.
     NotDeferred(Option<Duration>),
-    /// The consumer stops at the record, whose lock is released.
+    /// The consumer stops at the record. The record's lock is released.
     Left,
-    /// The consumer is paused at the record, whose lock is released.
+    /// The consumer is paused at the record. The record's lock is released.
     Held,
 }
 
-/// One call of the service with one record. Dropped before it has ended, the record counts as
-/// interrupted: the layer then releases the lock and counts no failed attempt.
+/// One call of the service with one record.
+///
+/// If the attempt is dropped before it has ended, the record counts as interrupted: the layer
+/// releases the lock and does not count a failed attempt.
 pub(super) struct Attempt {
     record: Record,
-    /// Taken by the call.
+    /// Taken when the service is called.
     readiness: Option<Readiness>,
     /// Present while the call is in progress.
     future: Option<RouteFuture>,
-    /// How it ended, if it has ended ahead of its turn.
+    /// The outcome, if the attempt has ended ahead of its turn.
     ended: Option<Outcome>,
     span: Span,
 }
 
 impl Attempt {
-    /// Makes an attempt, which may be polled `ahead` of its turn.
+    /// Creates an attempt. With `ahead`, the attempt may be polled ahead of its turn.
     pub(super) fn new(record: Record, readiness: Readiness, group: &str, ahead: bool) -> Self {
         record.start(ahead);
         let span = span::record(&record, group);
         Self { record, readiness: Some(readiness), future: None, ended: None, span }
     }
 
-    /// Returns whether the handler has succeeded, and all that is left is to record that.
+    /// Returns whether the handler has succeeded and only its completion has to be recorded.
     pub(super) fn is_recording(&self) -> bool {
         self.record.is_recording()
     }
@@ -73,12 +76,13 @@ impl Attempt {
         self.record.is_duplicate()
     }
 
-    /// Returns whether a layer has answered with an error, after which middleware may call it again.
+    /// Returns whether a layer has returned an error, after which middleware may call the layer
+    /// again.
     pub(super) fn has_failed(&self) -> bool {
         self.record.has_failed()
     }
 
-    /// Polls it before its turn. The layer acquires the lock, but the handler waits.
+    /// Polls the attempt ahead of its turn. The layer acquires the lock, but the handler waits.
     pub(super) fn poll_ahead(&mut self, cx: &mut Context<'_>, route: &dyn Route) {
         if self.ended.is_none()
             && let Poll::Ready(outcome) = self.poll(cx, route)
@@ -87,12 +91,12 @@ impl Attempt {
         }
     }
 
-    /// Lets the handler run.
+    /// Begins the record's turn, so that the handler may run.
     pub(super) fn begin_turn(&self) {
         self.record.begin_turn();
     }
 
-    /// Never panics.
+    /// Polls the attempt in its turn. Never panics; a panic of the service becomes the outcome.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>, route: &dyn Route) -> Poll<Outcome> {
         let Self { record, readiness, future, ended, span } = self;
         if let Some(outcome) = ended.take() {
@@ -103,7 +107,7 @@ impl Attempt {
             if let Some(readiness) = readiness.take() {
                 *future = Some(route.call(record.clone(), readiness));
             }
-            let future = future.as_mut().expect("it was called just now, or before");
+            let future = future.as_mut().expect("set by the first poll");
             let answer = ready!(future.as_mut().poll(cx));
             Poll::Ready(match answer {
                 Ok(Ok(outputs)) => Outcome::Processed { outputs },
@@ -116,11 +120,14 @@ impl Attempt {
             Ok(polled) => ready!(polled),
             Err(panic) => Outcome::Panicked(panic_text(panic)),
         };
-        // Before the end is reported: what the future holds is free when the next record starts.
+        // Drop the future before the outcome is reported, so that its resources are free when the next
+        // record starts.
         let future = future.take();
         let outcome = match catch_unwind(AssertUnwindSafe(|| drop(future))) {
             Ok(()) => outcome,
-            Err(panic) => Outcome::Panicked(format!("a drop panicked: {}", panic_text(panic))),
+            Err(panic) => {
+                Outcome::Panicked(format!("dropping the future panicked: {}", panic_text(panic)))
+            }
         };
         if !matches!(outcome, Outcome::Processed { .. }) {
             span.record("otel.status_code", "ERROR");
@@ -128,19 +135,20 @@ impl Attempt {
         Poll::Ready(outcome)
     }
 
-    /// Returns its record.
+    /// Returns the record.
     pub(super) fn record(&self) -> &Record {
         &self.record
     }
 }
 
-/// Never panics.
+/// Marks the record as interrupted if the call is in progress. Never panics.
 impl Drop for Attempt {
     fn drop(&mut self) {
         if let Some(future) = self.future.take() {
             let _entered = self.span.enter();
             self.record.set_interrupted();
-            // Two attempts may be dropped by one panic. The panic hook reports this one.
+            // If a panic drops several attempts, a panic here would abort the process. The panic hook
+            // reports it.
             let _ = catch_unwind(AssertUnwindSafe(|| drop(future)));
         }
     }

@@ -1,5 +1,5 @@
-//! When offsets are committed. One commit is in flight at a time: a later one could otherwise be taken
-//! back by an earlier one that librdkafka repeats.
+//! The schedule of offset commits. At most one commit is in flight at a time: librdkafka repeats
+//! failed commits, and a repeated one could otherwise undo a later one.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,16 +11,17 @@ use tokio::time::{Instant, Sleep, sleep};
 use super::assignment::Assignment;
 use super::source::{CommitEnd, Source};
 
-/// How soon a commit is repeated that has failed while it is waited for.
+/// The delay before a failed commit is repeated.
 const REPEAT: Duration = Duration::from_millis(100);
 
 pub(super) struct Commits {
-    /// How often what is finished is committed: what a crash replays at most, as duplicates.
+    /// The commit interval. After a crash, at most the records that were finished within one
+    /// interval are replayed, as duplicates.
     interval: Duration,
     in_flight: bool,
-    /// Whether the last commit has failed for good.
+    /// Whether the last commit failed permanently.
     refused: bool,
-    /// When the next one may start.
+    /// The time at which the next commit may start.
     next: Pin<Box<Sleep>>,
 }
 
@@ -29,7 +30,7 @@ impl Commits {
         Self { interval, in_flight: false, refused: false, next: Box::pin(sleep(interval)) }
     }
 
-    /// The commit in flight has ended.
+    /// Handles the end of the commit in flight.
     pub(super) fn ended(&mut self, end: CommitEnd) {
         self.in_flight = false;
         self.refused = end == CommitEnd::Refused;
@@ -40,7 +41,7 @@ impl Commits {
         self.next.as_mut().reset(Instant::now() + after);
     }
 
-    /// Starts a commit, if one is due; at once with `now`.
+    /// Starts a commit if one is due; immediately if `now` is set.
     pub(super) fn poll(
         &mut self,
         cx: &mut Context<'_>,
@@ -56,7 +57,8 @@ impl Commits {
         }
     }
 
-    /// Commits what is finished of these partitions. Ready when all of it is committed, or cannot be.
+    /// Commits the finished records of these partitions. Ready when all of them are committed, or
+    /// when the commit was refused.
     pub(super) fn poll_flush(
         &mut self,
         cx: &mut Context<'_>,
@@ -87,7 +89,7 @@ impl Commits {
     }
 }
 
-/// Returns whether anything of these is finished and not committed.
+/// Returns whether any of these partitions has a watermark that is not committed.
 pub(super) fn is_due(partitions: &[Arc<Assignment>]) -> bool {
     partitions.iter().any(|assignment| assignment.uncommitted().is_some())
 }

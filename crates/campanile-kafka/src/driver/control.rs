@@ -1,4 +1,4 @@
-//! What handles and the driver share: pauses, resumes and shutdowns.
+//! The state that handles and the driver share: pauses, resumes and shutdowns.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,22 +20,22 @@ pub(crate) struct Control {
 #[derive(Default)]
 pub(crate) struct State {
     pub(crate) paused: Option<Paused>,
-    /// How many times it was resumed.
+    /// The number of resumes.
     pub(crate) resumed: u64,
     shutdown: Option<Shutdown>,
     pub(crate) ended: bool,
 }
 
-/// How serving is to end.
+/// How serving ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Shutdown {
-    /// Records in flight may end, within the drain's time.
+    /// Records in flight may finish within the drain timeout.
     Graceful,
     /// Records in flight are dropped.
     Now,
 }
 
-/// Whether runs may start their next record.
+/// Flags that keep runs from starting their next record.
 #[derive(Default)]
 pub(crate) struct Halt {
     paused: AtomicBool,
@@ -43,12 +43,11 @@ pub(crate) struct Halt {
 }
 
 impl Halt {
-    /// Returns whether the consumer is paused.
     pub(super) fn is_paused(&self) -> bool {
         self.paused.load(Ordering::Acquire)
     }
 
-    /// Returns whether only the records that the scheduler has chosen are started.
+    /// Returns whether a run may start only the record that the scheduler has started it for.
     pub(super) fn is_suspended(&self) -> bool {
         self.suspended.load(Ordering::Acquire)
     }
@@ -63,7 +62,7 @@ impl Control {
         &self.state
     }
 
-    /// Pauses the consumer. A flood says more than a pause that was asked for.
+    /// Pauses the consumer. A flood replaces a pause by handle, but not the other way round.
     pub(crate) fn pause(&self, why: Paused) {
         self.change(|state| {
             let changes = match state.paused {
@@ -87,7 +86,7 @@ impl Control {
         });
     }
 
-    /// Ends serving. A later call may only hurry an earlier one.
+    /// Shuts the consumer down. A later call can only speed up the shutdown.
     pub(crate) fn shutdown(&self, how: Shutdown) {
         self.change(|state| {
             let changes = !state.ended && state.shutdown < Some(how);
@@ -98,7 +97,6 @@ impl Control {
         });
     }
 
-    /// Returns whether serving is to end.
     pub(crate) fn is_shutting_down(&self) -> bool {
         self.state.borrow().shutdown.is_some()
     }
@@ -106,7 +104,7 @@ impl Control {
     fn change(&self, change: impl FnOnce(&mut State) -> bool) {
         let changed = self.state.send_if_modified(|state| {
             let changed = change(state);
-            // Under the state's lock, so that both change in the same order.
+            // Set under the state's lock, so that both change in the same order.
             self.halt.paused.store(state.paused.is_some(), Ordering::Release);
             changed
         });
@@ -116,10 +114,10 @@ impl Control {
     }
 }
 
-/// The driver's end of the control. Dropped, serving has ended.
+/// The driver's half of the control. Serving has ended once it is dropped.
 pub(crate) struct Switch {
     control: Arc<Control>,
-    /// As it was logged last.
+    /// The pause state that was last logged.
     paused: bool,
     resumed: u64,
     shutdown: Option<Shutdown>,
@@ -144,24 +142,25 @@ impl Switch {
         self.control.vitals()
     }
 
-    /// Returns whether records may be started, and dead letters published, at this moment.
+    /// Returns whether the consumer is paused. No record is started and no dead letter is published
+    /// then.
     pub(super) fn is_paused(&self) -> bool {
         self.control.halt.is_paused()
     }
 
-    /// Returns what runs ask before each record.
+    /// Returns the flags that runs check before each record.
     pub(super) fn halt(&self) -> Arc<Halt> {
         self.control.halt.clone()
     }
 
-    /// Stops runs before their next record, or lets them go on.
+    /// Sets whether runs stop before their next record.
     pub(super) fn suspend(&self, suspended: bool) {
         self.control.halt.suspended.store(suspended, Ordering::Release);
     }
 
     /// Returns whether the consumer was resumed since the last call.
     pub(super) fn poll_resumed(&mut self, cx: &mut Context<'_>) -> bool {
-        // Register first, so that what changes after the look wakes the driver.
+        // Register the waker before reading the state, so that no change is missed.
         self.control.driver.register(cx.waker());
         let state = self.control.state.borrow();
         let resumed = state.resumed != self.resumed;
@@ -170,16 +169,16 @@ impl Switch {
         if paused != self.paused {
             self.paused = paused;
             match &state.paused {
-                // A flood is logged where it is met.
-                Some(Paused::ByHandle) => tracing::info!("paused"),
+                // A flood is logged where it is detected.
+                Some(Paused::ByHandle) => tracing::info!("consumer paused through its handle"),
                 Some(Paused::Flood { .. }) => {}
-                None => tracing::info!("resumed"),
+                None => tracing::info!("consumer resumed"),
             }
         }
         resumed
     }
 
-    /// Returns how serving is to end, if that has changed since the last call.
+    /// Returns how serving ends, if this has changed since the last call.
     pub(crate) fn take_shutdown(&mut self) -> Option<Shutdown> {
         let shutdown = self.control.state.borrow().shutdown;
         let new = shutdown != self.shutdown;

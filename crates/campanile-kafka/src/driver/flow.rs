@@ -1,47 +1,50 @@
 //! Back-pressure: when to read, and which partitions to pause.
 //!
-//! A budget that is full for a moment is the usual state of a busy consumer: reading stops, and goes
-//! on when there is room. Only one that stays full is a stall; then partitions are paused, which
-//! throws away what is prefetched of them, and librdkafka may take a second to fetch from them again.
+//! A busy consumer often has a full budget for a moment. Reading then stops, and continues when
+//! there is room. Only a budget that stays full is a stall. Partitions are then paused, which is
+//! expensive: their prefetched records are discarded, and librdkafka may take a second to fetch
+//! from them again.
 //!
-//! A partition whose record waits for minutes must not hold up the others. So no partition holds more
-//! than half of the budget, and when several have filled it together, the others get a small
-//! allowance beyond it.
+//! A partition with a record that waits for minutes must not hold up the others. One of several
+//! partitions may therefore hold at most half of the budget, and when several partitions have
+//! filled the budget together, the others get a small allowance beyond it.
 
 use std::time::Duration;
 
 use super::LOW_WATER;
 
-/// For how long reading may just stop. As long as librdkafka may take to fetch again when all partitions
-/// were paused, for nothing wakes its thread: a consumer that needs longer for the part above low water
-/// needs three times as long for what is left then, so it never waits for records.
+/// How long reading may stop before partitions are paused. After all partitions were paused,
+/// librdkafka may take this long to fetch again, since nothing wakes its thread. A consumer that
+/// needs longer than this for the part of the budget above the low-water mark needs three times as
+/// long for the rest, so it never runs out of records meanwhile.
 const STALL: Duration = Duration::from_secs(1);
 
-/// The part of the budget that one of several partitions may hold.
+/// The fraction of the budget that one of several partitions may hold.
 const HOG: f64 = 0.5;
 
-/// The part of the budget that the partitions of retry topics may hold together: their records wait
-/// for minutes, and others need not wait with them.
+/// The fraction of the budget that the partitions of retry topics may hold together. Their records
+/// wait for minutes, and other records must not wait with them.
 const RETRIES: f64 = 0.25;
 
-/// The part of the budget that partitions share beyond it while others fill it. They may exceed it by
-/// as much, since a partition is paused only after it was read from.
+/// The fraction of the budget that partitions share beyond it while other partitions fill it. They
+/// may exceed this allowance by as much again, since a partition is paused only after it was read
+/// from.
 pub(super) const ALLOWANCE: f64 = 0.125;
 
-/// How reading goes.
+/// The state of reading.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Flow {
     Open,
-    /// The budget is full, since then.
+    /// The budget has been full since this time.
     Full {
         since: Duration,
     },
-    /// It has been full for too long.
+    /// The budget has been full for too long.
     Stalled,
 }
 
 impl Flow {
-    /// Where it stands now, at this level of the budget.
+    /// Returns the next state, given the level of the budget at this time.
     pub(super) fn next(self, level: f64, now: Duration) -> Self {
         match self {
             Self::Open if level >= 1.0 => Self::Full { since: now },
@@ -51,15 +54,15 @@ impl Flow {
         }
     }
 
-    /// Whether a partition that reads and holds this part of the budget, of which it may hold the
-    /// most, is to be paused.
+    /// Returns whether to pause a partition that is being read, holds the fraction `held` of the
+    /// budget and may hold the fraction `most`.
     pub(super) fn pauses(self, held: f64, most: f64, partitions: usize) -> bool {
         let hog = partitions > 1 && held > most;
         hog || (self == Self::Stalled && held > ALLOWANCE / partitions as f64)
     }
 
-    /// Whether a partition that is paused and holds this part of the budget, of which it may hold
-    /// the most, is to read again.
+    /// Returns whether to resume a paused partition that holds the fraction `held` of the budget
+    /// and may hold the fraction `most`.
     pub(super) fn resumes(self, held: f64, most: f64, partitions: usize) -> bool {
         match self {
             Self::Stalled => held <= ALLOWANCE / 2.0 / partitions as f64,
@@ -68,13 +71,14 @@ impl Flow {
     }
 }
 
-/// Below this level of the budget nobody is paused, with retry topics or without.
+/// Returns the level of the budget below which no partition is paused, with or without retry
+/// topics.
 pub(super) fn calm(retries: bool) -> f64 {
     if retries { RETRIES } else { HOG }
 }
 
-/// The most of the budget that one of several partitions may hold: one of a retry topic, if so many
-/// of them are assigned.
+/// Returns the fraction of the budget that one of several partitions may hold. For a partition of a
+/// retry topic, `of_retries` is the number of such partitions that are assigned.
 pub(super) fn most(of_retries: Option<usize>) -> f64 {
     of_retries.map_or(HOG, |retries| RETRIES / retries as f64)
 }
@@ -95,8 +99,8 @@ mod tests {
         assert_eq!(still.next(0.7, NOW + STALL / 2), Flow::Open);
     }
 
-    /// Whether any of so many partitions is paused within some minutes, if the brokers have whatever there
-    /// is room for, and the handlers finish this part of the budget in a second.
+    /// Returns whether any partition is paused within some minutes, if the brokers fill any room at
+    /// once and the handlers finish this fraction of the budget per second.
     fn pauses(finished: f64, partitions: usize) -> bool {
         let round = Duration::from_millis(20);
         let (mut flow, mut level, mut now) = (Flow::Open, 0.0, NOW);
@@ -106,7 +110,7 @@ mod tests {
                 return true;
             }
             if flow == Flow::Open && level < 1.0 {
-                // Then comes the next round at once.
+                // The next round follows immediately.
                 level = 1.0;
             } else {
                 level -= finished * round.as_secs_f64();

@@ -1,12 +1,14 @@
-//! Maps by numbers that are spread already, or that count up.
+//! Hash maps for keys that are well-distributed or sequential numbers.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// Keys are made here and by nobody else, so that no one can make them collide.
+/// A map without protection against hash collisions. All keys are generated in this crate, so no
+/// client can make them collide.
 pub(crate) type ByNumber<K, V> = HashMap<K, V, BuildHasherDefault<Number>>;
 
-/// Spreads one number over all bits, by multiplication with the golden ratio's.
+/// A hasher for one number, which it multiplies by 2^64 divided by the golden ratio to spread it
+/// over all bits.
 #[derive(Default)]
 pub(crate) struct Number(u64);
 
@@ -16,7 +18,7 @@ impl Hasher for Number {
     }
 
     fn write(&mut self, _: &[u8]) {
-        unreachable!("keys are numbers of 64 bits");
+        unreachable!("keys are 64-bit numbers");
     }
 
     fn finish(&self) -> u64 {

@@ -1,4 +1,4 @@
-//! How much is read, and from which partitions.
+//! The intake: how much is read, and from which partitions.
 
 use std::sync::Arc;
 
@@ -9,20 +9,20 @@ use super::budget::{Amount, Usage};
 use super::flow::{self, ALLOWANCE, Flow};
 use super::source::Source;
 
-/// The budget, and the partitions that it is shared by.
+/// The budget and the partitions that share it.
 pub(super) struct Intake {
     budget: Amount,
     total: Arc<Usage>,
     flow: Flow,
     start: Instant,
     partitions: Vec<Fed>,
-    /// How many partitions are paused.
+    /// The number of paused partitions.
     paused: usize,
-    /// How many are a retry topic's.
+    /// The number of partitions of retry topics.
     retries: usize,
 }
 
-/// A partition that is assigned.
+/// An assigned partition.
 struct Fed {
     assignment: Arc<Assignment>,
     paused: bool,
@@ -41,7 +41,7 @@ impl Intake {
         self.count_retries();
     }
 
-    /// Removes partitions. Returns those of them that are paused.
+    /// Removes partitions. Returns those that were paused.
     pub(super) fn revoke(&mut self, assignments: &[Arc<Assignment>]) -> Vec<Arc<Assignment>> {
         let is_one = |fed: &mut Fed| assignments.iter().any(|other| other.id == fed.assignment.id);
         let revoked = self.partitions.extract_if(.., is_one);
@@ -61,21 +61,21 @@ impl Intake {
         self.total.total().level(self.budget)
     }
 
-    /// Returns how full the budget is with outputs alone.
+    /// Returns the fraction of the budget that outputs alone take.
     pub(super) fn outputs_level(&self) -> f64 {
         self.total.outputs().level(self.budget)
     }
 
-    /// Returns how much may be read now. `None`: nothing.
+    /// Returns how much may be read now, or `None` if nothing may be read.
     pub(super) fn room(&mut self) -> Option<Amount> {
         self.flow = self.flow.next(self.level(), self.start.elapsed());
-        // So little at once that a partition which is paused after it was read from does not fill the
-        // budget alone.
+        // A partition is paused only after it was read from. This limit keeps a single read from
+        // filling the budget.
         let most = self.budget.part(ALLOWANCE);
         match self.flow {
             Flow::Open => self.total.total().left_of(self.budget).map(|room| room.at_most(most)),
             Flow::Full { .. } => None,
-            // The others share what is beyond the budget.
+            // Partitions that are not paused share an allowance beyond the budget.
             Flow::Stalled => {
                 let beyond = self.budget.part(1.0 + 2.0 * ALLOWANCE);
                 let room = self.total.total().left_of(beyond)?;
@@ -84,9 +84,10 @@ impl Intake {
         }
     }
 
-    /// Pauses and resumes partitions, as the flow asks for; all are paused to `stop`.
+    /// Pauses and resumes partitions according to the flow. With `stop`, all partitions are paused.
     pub(super) fn pause_and_resume(&mut self, source: &mut impl Source, stop: bool) {
-        // Below this level there is none to pause, and without paused ones none to resume.
+        // Below this level no partition needs a pause, and without paused partitions none needs a
+        // resume.
         if !stop && self.paused == 0 && self.level() <= flow::calm(self.retries > 0) {
             return;
         }
@@ -105,11 +106,11 @@ impl Intake {
         }
         self.paused = self.paused + pause.len() - resume.len();
         if !pause.is_empty() {
-            tracing::debug!(partitions = pause.len(), "pause");
+            tracing::debug!(partitions = pause.len(), "pausing partitions");
             source.pause(&pause);
         }
         if !resume.is_empty() {
-            tracing::debug!(partitions = resume.len(), "resume");
+            tracing::debug!(partitions = resume.len(), "resuming partitions");
             source.resume(&resume);
         }
     }

@@ -1,22 +1,22 @@
-//! The driver: it takes records from a [`Source`], starts attempts at them, and has the source commit
-//! what is finished. It knows no Kafka client.
+//! The driver: takes records from a [`Source`], starts attempts at them, and has the source commit
+//! the offsets of finished records. The driver does not depend on a Kafka client.
 //!
 //! | | runs on | does |
 //! |---|---|---|
 //! | source, scheduler, budget, commits | the driver's own thread | never blocks, and runs no user code |
 //! | attempts | the program's runtime, spawned from the driver's thread | decode, key, acquire, handler, settle |
 //!
-//! The thread is woken by the source and by attempts that end. It is no thread of the program's runtime,
-//! so nothing that user code does can keep it from other partitions, rebalances or the shutdown.
+//! The thread is woken by the source and by attempts that end. It is not a worker of the program's
+//! runtime, so user code cannot keep it from serving other partitions, rebalances or the shutdown.
 //!
-//! * `source`: the trait that a Kafka client implements; `assignment`: one partition as long as it is
-//!   assigned.
+//! * `source`: the trait that a Kafka client implements; `assignment`: the state of one partition while
+//!   it is assigned.
 //! * `scheduler`: queues, timers, retries, the breaker, drains.
-//! * `run`: the task that runs records, each by an `attempt`; `waker` and `reports`: what connects it
-//!   with the scheduler.
-//! * `intake`, `flow`, `budget`: how much is read, and from where.
-//! * `watermark`, `commits`: what may be committed, and when.
-//! * `control`, `vitals`: what a [`Handle`](crate::Handle) sets and sees.
+//! * `run`: the task that runs records, each in an `attempt`; `waker` and `reports`: the connection
+//!   between this task and the scheduler.
+//! * `intake`, `flow`, `budget`: how much is read, and from which partitions.
+//! * `watermark`, `commits`: which offsets are committed, and when.
+//! * `control`, `vitals`: the state that a [`Handle`](crate::Handle) sets and reads.
 
 mod assignment;
 mod attempt;
@@ -67,37 +67,39 @@ use crate::policies::Policies;
 use crate::status::Stage;
 use crate::summary::Summary;
 
-/// Below this part of the budget a full consumer reads again.
+/// The fraction of the budget below which a full consumer reads again.
 const LOW_WATER: f64 = 0.75;
 
-/// From this part of the budget on, transactions are committed without waiting for their interval.
+/// The fraction of the budget at which transactions are committed without waiting for the commit
+/// interval.
 const HURRY: f64 = 0.5;
 
-/// How long the last commit of partitions that are given up may take. What is not committed by then comes
-/// again, and is answered as duplicates.
+/// How long the last commit may take before partitions are released. Records that are not committed
+/// by then are delivered again, and answered as duplicates.
 const LAST_COMMIT: Duration = Duration::from_secs(4);
 
-/// How long the release of locks may take whose futures were dropped: then the next owner finds them
-/// free. A store that is unavailable holds nobody up for longer; the locks expire by themselves.
+/// How long to wait until the locks of dropped futures are released, so that the next owner finds them
+/// free. If the store is unavailable, the locks expire by themselves.
 const RELEASE: Duration = Duration::from_secs(1);
 
-/// How long the consumer may take to leave its group. Brokers that cannot be reached hold up the end for no
-/// longer.
+/// How long the consumer may take to leave its group. Unreachable brokers do not delay the end of
+/// serving for longer.
 pub(crate) const CLOSE: Duration = Duration::from_secs(5);
 
-/// How often status, stalls and health are updated.
+/// The interval at which status, stalls and health are updated.
 const TICK: Duration = Duration::from_secs(1);
 
-/// How often the source is polled although nothing has woken the driver.
+/// The interval at which the source is polled even if nothing has woken the driver.
 const POLL: Duration = Duration::from_millis(100);
 
-/// After this many rounds without a pause, other tasks of the driver's runtime get their turn.
+/// The maximum number of rounds in one poll, after which other tasks of the driver's runtime get their
+/// turn.
 const ROUNDS: usize = 32;
 
-/// What the driver is made with.
+/// The settings of the driver.
 pub(crate) struct Settings {
     pub(crate) budget: Amount,
-    /// What is in memory of all partitions; shared with the source.
+    /// The memory usage of all partitions, shared with the source.
     pub(crate) total: Arc<Usage>,
     pub(crate) drain_timeout: Duration,
     pub(crate) revoke_timeout: Duration,
@@ -116,7 +118,7 @@ pub(crate) struct Driver<S> {
     runtime: tokio::runtime::Handle,
     settings: Settings,
     phase: Phase,
-    /// The partitions that are assigned, those that are being given up included.
+    /// The assigned partitions, including revoked ones that are not released yet.
     assigned: Vec<Arc<Assignment>>,
     revoke: Option<Revoke>,
     error: Option<ConsumerError>,
@@ -128,24 +130,25 @@ pub(crate) struct Driver<S> {
 
 enum Phase {
     Serving,
-    /// Nothing more is started, and what is in flight may end.
+    /// No further record is started, and records in flight may finish.
     Draining,
-    /// What is finished is committed, until then at most.
+    /// The offsets of finished records are committed, until `late` at the latest.
     Committing {
         late: Pin<Box<Sleep>>,
         repeated: bool,
     },
-    /// The source leaves its group, until then at most.
+    /// The source leaves its group, until this deadline at the latest.
     Closing(Pin<Box<Sleep>>),
     Closed,
 }
 
-/// Partitions that are being given up.
+/// Revoked partitions that are not released yet.
 struct Revoke {
     partitions: Vec<Arc<Assignment>>,
     lost: bool,
     drain: DrainId,
-    /// Once they are drained: how long their last commit may take.
+    /// The deadline of the last commit, and whether a commit was started already. Set once the
+    /// partitions are drained.
     commit: Option<(Pin<Box<Sleep>>, bool)>,
 }
 
@@ -178,15 +181,15 @@ impl<S: Source> Driver<S> {
         }
     }
 
-    /// Serves until a shutdown or an error, and then until all is drained, committed and left. Returns the
-    /// source, whose drop may block.
+    /// Serves until a shutdown or an error, then drains all partitions, commits and leaves the group.
+    /// Returns the source as well, because dropping it may block.
     pub(crate) async fn run(mut self) -> (Result<Summary, ConsumerError>, S) {
         self.scheduler.vitals().enter(Stage::Serving);
         poll_fn(|cx| self.poll(cx)).await;
         let summary = self.scheduler.summary();
         match &self.error {
-            Some(error) => tracing::info!(?summary, %error, "served"),
-            None => tracing::info!(?summary, "served"),
+            Some(error) => tracing::info!(?summary, %error, "consumer stopped"),
+            None => tracing::info!(?summary, "consumer stopped"),
         }
         (self.error.map_or(Ok(summary), Err), self.source)
     }
@@ -249,7 +252,7 @@ impl<S: Source> Driver<S> {
             }
             Event::Revoked { partitions, lost } => {
                 self.scheduler.vitals().revoke(lost);
-                // Else a partition that comes back would still be paused.
+                // Otherwise a partition that is assigned again would still be paused.
                 let paused = self.intake.revoke(&partitions);
                 if !paused.is_empty() {
                     self.source.resume(&paused);
@@ -287,20 +290,21 @@ impl<S: Source> Driver<S> {
         true
     }
 
-    /// Starts nothing more. The first error is the one that is returned.
+    /// Begins to drain all partitions: no further record is started. `run` returns the first error.
     fn stop(&mut self, error: Option<ConsumerError>) {
         if let Some(error) = error {
             self.error.get_or_insert(error);
         }
         if matches!(self.phase, Phase::Serving) {
             self.phase = Phase::Draining;
-            // Whoever sees the stage finds that nothing more is begun.
+            // The stage changes only after the scheduler has stopped, so no record is started in it.
             self.scheduler.stop(self.settings.drain_timeout);
             self.scheduler.vitals().enter(Stage::Draining);
         }
     }
 
-    /// Starts only records whose end releases outputs, while outputs fill the budget.
+    /// While outputs fill the budget, restricts the scheduler to records that release outputs when
+    /// they finish.
     fn check_outputs(&mut self) {
         if self.settings.has_outputs {
             let least = if self.scheduler.outputs_full() { LOW_WATER } else { 1.0 };
@@ -308,7 +312,8 @@ impl<S: Source> Driver<S> {
         }
     }
 
-    /// Gives up revoked partitions, once they are drained and committed.
+    /// Releases revoked partitions once they are drained and committed. Returns whether it has
+    /// released any.
     fn poll_revoke(&mut self, cx: &mut Context<'_>) -> bool {
         let Some(revoke) = &mut self.revoke else {
             return false;
@@ -327,10 +332,12 @@ impl<S: Source> Driver<S> {
                 if late.as_mut().poll(cx).is_pending() {
                     return false;
                 }
-                tracing::warn!("timed out committing revoked partitions");
+                tracing::warn!(
+                    "timed out committing revoked partitions; records may be delivered again"
+                );
             }
         }
-        // What of them is in no transaction by now is the next owner's.
+        // Outputs that are not in a transaction by now are left to the partitions' next owners.
         revoke.partitions.iter().for_each(|assignment| assignment.outbox.close());
         self.assigned.retain(|assignment| !revoke.partitions.iter().any(|r| r.id == assignment.id));
         self.revoke = None;
@@ -359,7 +366,9 @@ impl<S: Source> Driver<S> {
                     if late.as_mut().poll(cx).is_pending() {
                         return false;
                     }
-                    tracing::warn!("timed out committing; the last commit is uncertain");
+                    tracing::warn!(
+                        "timed out waiting for the last commit; records may be delivered again"
+                    );
                 }
                 self.assigned.iter().for_each(|assignment| assignment.outbox.close());
                 self.source.close();
@@ -378,8 +387,8 @@ impl<S: Source> Driver<S> {
         }
     }
 
-    /// Wakes the driver now and then: to poll the source, to collect what runs have reported meanwhile,
-    /// and once a second for status and health.
+    /// Wakes the driver periodically, to poll the source and to take reports that did not wake it, and
+    /// once a second to update status and health.
     fn poll_timer(&mut self, cx: &mut Context<'_>) -> bool {
         if self.timer.as_mut().poll(cx).is_pending() {
             return false;

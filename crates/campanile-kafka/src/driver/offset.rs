@@ -1,11 +1,11 @@
-//! An offset that threads share.
+//! An atomic, optional offset.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
-/// Stands for no offset. The offsets of records are not negative.
+/// The value for no offset. The offsets of records are never negative.
 const NONE: i64 = -1;
 
-/// An optional offset. One thread stores it, and others may load it.
+/// An optional offset that one thread stores and any thread may load.
 pub(crate) struct AtomicOffset(AtomicI64);
 
 impl AtomicOffset {

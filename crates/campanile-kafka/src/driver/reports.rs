@@ -1,4 +1,4 @@
-//! What attempts report to the scheduler.
+//! Reports from attempts to the scheduler.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Waker};
@@ -11,11 +11,11 @@ use super::attempt::Outcome;
 use super::scheduler::QueueId;
 use crate::order::OrderKey;
 
-/// With this many reports pending, the scheduler is woken even if none is urgent.
+/// The number of pending reports that wakes the scheduler even if none is urgent.
 const FULL: usize = 64;
 
-/// A queue of reports from the program's runtime to the scheduler's thread, and of wake-ups that the
-/// scheduler's thread makes on behalf of attempts.
+/// A queue of reports from the program's runtime to the scheduler's thread. It also has the wakers
+/// of tasks that the scheduler's thread wakes on behalf of attempts.
 #[derive(Default)]
 pub(crate) struct Reports {
     inbox: Mutex<Inbox>,
@@ -28,30 +28,30 @@ struct Inbox {
     wakes: Vec<Waker>,
 }
 
-/// What has happened to a queue's run, or to a partition.
+/// An event of a queue's run, or of a partition.
 pub(crate) enum Report {
-    /// The run's first record is processed, and its next one is started.
+    /// The run's first record is processed, and the next one is started.
     Processed { queue: QueueId, outputs: Vec<Output> },
-    /// The run has ended with this outcome of its first record.
+    /// The run has ended. The outcome is that of its first record.
     Ended { queue: QueueId, outcome: Outcome },
     /// The run was stopped before its first record was started.
     Stopped { queue: QueueId },
     /// The run's record waits until its service is ready.
     NotReady { queue: QueueId },
-    /// It waits no longer.
+    /// The run's record no longer waits for its service.
     Ready { queue: QueueId },
-    /// The order's extractor has found the keys of the oldest records without one.
+    /// The order's extractor has determined the keys of the oldest keyless records.
     Keyed { assignment: AssignmentId, keys: Vec<OrderKey> },
 }
 
 impl Reports {
-    /// Sends a report that the scheduler acts upon at once.
+    /// Sends a report and wakes the scheduler.
     pub(crate) fn send(&self, report: Report) {
         self.inbox().reports.push(report);
         self.scheduler.wake();
     }
 
-    /// Sends a report that can wait until the scheduler wakes for something else.
+    /// Sends a report that can wait until the scheduler is woken by something else.
     pub(crate) fn send_lazily(&self, report: Report) {
         let pending = {
             let mut inbox = self.inbox();
@@ -63,16 +63,16 @@ impl Reports {
         }
     }
 
-    /// Has the scheduler's thread wake this task.
+    /// Makes the scheduler's thread wake this task.
     pub(super) fn wake_from_scheduler(&self, task: Waker) {
         self.inbox().wakes.push(task);
         self.scheduler.wake();
     }
 
-    /// Moves all reports to `reports`, and wakes what is to be woken from here. Returns whether there
-    /// was anything.
+    /// Moves all reports to `reports`, and wakes the tasks that are to be woken from this thread.
+    /// Returns whether there were any reports or wakers.
     pub(super) fn take(&self, cx: &mut Context<'_>, reports: &mut Vec<Report>) -> bool {
-        // Register first, so that what arrives after the look wakes the scheduler.
+        // Register the waker before taking the reports, so that no report is missed.
         self.scheduler.register(cx.waker());
         let wakes = {
             let mut inbox = self.inbox();
@@ -89,14 +89,14 @@ impl Reports {
     }
 }
 
-/// Reports about one run.
+/// Reports the progress of one run.
 pub(crate) struct Reporter {
     pub(crate) queue: QueueId,
     pub(crate) reports: Arc<Reports>,
 }
 
 impl Reporter {
-    /// Reports how the run's first record ended, which ends the run.
+    /// Reports the outcome of the run's first record, which ends the run.
     pub(crate) fn ended(self, outcome: Outcome) {
         self.reports.send(Report::Ended { queue: self.queue, outcome });
     }

@@ -1,12 +1,13 @@
 //! The task that runs the next records of a queue, one after the other.
 //!
 //! All user code runs here: decoders, key extractors, readiness, handlers. A record that blocks or
-//! panics holds up its own queue only, which has to wait for it anyway.
+//! panics holds up only its own queue, which has to wait for the record anyway.
 //!
-//! While one record's outcome is being recorded, the next one is started *ahead* of its turn: its lock
-//! is acquired with the same trip to the store, and its handler waits until the record before it is
-//! processed. If that is not, the lock is released, and no attempt is counted. Behind duplicates several
-//! are started ahead, since these are mostly duplicates as well.
+//! While the store records the outcome of one record, the next record is started *ahead* of its
+//! turn: its lock is acquired in the same round trip to the store, and its handler waits until the
+//! previous record is processed. If the previous record is not processed after all, the lock is
+//! released and no attempt is counted. After a duplicate, several records are started ahead, since
+//! they are mostly duplicates as well.
 
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
@@ -31,28 +32,29 @@ use super::waker::AttemptWaker;
 use crate::order::Order;
 use crate::routes::{Readiness, Route};
 
-/// A run ends after the record at which it has taken this long, so that queues which wait for a place
-/// in flight get their turn.
+/// The time after which a run ends, as soon as the record in progress is finished. Queues that wait
+/// because of the in-flight limit then get their turn.
 const QUANTUM: Duration = Duration::from_millis(10);
 
-/// How many records are started ahead where those before them were duplicates: as likely are these, and
-/// their answers come with one trip to the store.
+/// The maximum number of records that are started ahead after duplicates. These records are probably
+/// duplicates as well, and one round trip to the store answers all of them.
 const REPLAYED: usize = 16;
 
-/// The next records of a queue, and what they need.
+/// The next records of a queue, and everything that is needed to run them.
 pub(super) struct Run {
-    /// At least one.
+    /// The records, at least one.
     pub(super) records: Vec<Record>,
     pub(super) route: Arc<dyn Route>,
     pub(super) assignment: Arc<Assignment>,
-    /// Set while no further record may be started.
+    /// Keeps the run from starting further records while it is set.
     pub(super) halt: Arc<Halt>,
     pub(super) group: Arc<str>,
     pub(super) reporter: Reporter,
 }
 
 impl Run {
-    /// Starts the run. Dropping the task drops the record at work as interrupted.
+    /// Spawns the run. Dropping the task drops the attempts in progress, which then count as
+    /// interrupted.
     pub(super) fn spawn(self, runtime: &Handle) -> Task<()> {
         let waker = AttemptWaker::new(self.reporter.reports.clone());
         Task::spawn_on(runtime, Woken { future: self.work(), waker })
@@ -64,7 +66,8 @@ impl Run {
         let since = Instant::now();
         let is_over = || since.elapsed() >= QUANTUM;
         let is_stopped = || halt.is_paused() || assignment.is_stopped();
-        // A suspended scheduler has started this run for its first record, as a probe of the store.
+        // Suspension does not stop the first record: a suspended scheduler starts a run for that
+        // record alone, as a probe of the store.
         let is_halted = || is_stopped() || halt.is_suspended();
         let attempt = |record, ahead| {
             let readiness = Readiness::new(*queue, reports.clone());
@@ -76,7 +79,7 @@ impl Run {
             _ => return reports.send(Report::Stopped { queue: *queue }),
         };
         let mut ahead = VecDeque::new();
-        // How many records are started ahead, since those before them were duplicates.
+        // The number of records to start ahead because the previous records were duplicates.
         let mut replayed = 0;
         loop {
             let outcome = poll_fn(|cx| {
@@ -84,7 +87,8 @@ impl Run {
                     return Poll::Ready(outcome);
                 }
                 if current.has_failed() {
-                    // It may be called again, and need a permit that those ahead of their turn have.
+                    // Middleware may call the layer again, and that call may need a permit that
+                    // the attempts ahead of their turn hold.
                     replayed = 0;
                     take_back(&mut ahead, &mut rest);
                 }
@@ -120,7 +124,7 @@ impl Run {
                 return reports.send(Report::Stopped { queue: *queue });
             }
             if is_over() {
-                // Only the next one is run, which has its lock.
+                // The next record is still run, since it already has its lock.
                 take_back(&mut ahead, &mut rest);
             }
             next.begin_turn();
@@ -129,25 +133,26 @@ impl Run {
     }
 }
 
-/// Drops attempts whose turn has not come.
+/// Drops the attempts that are ahead of their turn, and returns their records to `rest`.
 fn take_back(ahead: &mut VecDeque<Attempt>, rest: &mut VecDeque<Record>) {
     while let Some(attempt) = ahead.pop_back() {
         rest.push_front(attempt.record().clone());
     }
 }
 
-/// If the partition is being given up, waits until the locks of records that were dropped ahead of their
-/// turn are released, so that the partition's next owner finds them free.
+/// If the partition is being released, waits until the locks of records that were dropped ahead of
+/// their turn are released, so that the partition's next owner finds them free.
 async fn released(records: &VecDeque<Record>, assignment: &Assignment) {
     if assignment.is_stopped() {
         let released = timeout(RELEASE, join_all(records.iter().map(Record::let_go)));
-        // Boxed, since few runs get here: it is a fourth of the task's size. The drain logs a timeout.
+        // Boxed, because this future is a fourth of the task's size and few runs need it. A timeout
+        // is logged by the drain.
         let _ = Box::pin(released).await;
     }
 }
 
 pin_project! {
-    /// A run whose polls and wake-ups go through its own waker.
+    /// A run that is polled and woken through its own waker.
     struct Woken<F> {
         #[pin]
         future: F,
@@ -164,7 +169,7 @@ impl<F: Future> Future for Woken<F> {
     }
 }
 
-/// Runs the order's extractor over records, in a task of its own.
+/// Spawns a task that extracts the order keys of these records.
 pub(super) fn spawn_keying(
     runtime: &Handle,
     order: Arc<Order>,
@@ -192,7 +197,8 @@ mod tests {
     use crate::driver::{QueueId, Switch, Usage, Vitals};
     use crate::routes::{RouteError, RouteFuture};
 
-    /// A route that stands for an idempotency layer: each call is recorded until it is told how it ended.
+    /// A route in place of an idempotency layer. The outcome of a call is being recorded until the test
+    /// ends the call.
     #[derive(Default)]
     struct Layered {
         calls: Mutex<Vec<Call>>,
@@ -206,7 +212,7 @@ mod tests {
     }
 
     enum Step {
-        /// The layer answers with an error, and something in front of it is about to call it again.
+        /// The layer returns an error, and middleware in front of it is about to call it again.
         Fails,
         Ends(Result<(), BoxError>),
     }
@@ -228,7 +234,7 @@ mod tests {
                 }
                 interrupt.set_recording();
                 loop {
-                    match next.recv().await.expect("the test ends it") {
+                    match next.recv().await.expect("the test ends the call") {
                         Step::Fails => interrupt.record().set_failed(),
                         Step::Ends(ended) => {
                             return ended.map(|()| Ok(Vec::new())).map_err(RouteError::Failed);
@@ -264,12 +270,12 @@ mod tests {
         _task: Task<()>,
     }
 
-    /// A run of two records, which are no duplicates.
+    /// Starts a run of two records that are not duplicates.
     async fn run() -> World {
         run_of(2, 0).await
     }
 
-    /// A run of so many records, of which the first are duplicates.
+    /// Starts a run of this number of records, of which the first `duplicates` are duplicates.
     async fn run_of(records: i64, duplicates: i64) -> World {
         let total: Arc<Usage> = Arc::default();
         let assignment = Assignment::new(AssignmentId(0), "t".into(), 0, None, total);
@@ -354,7 +360,8 @@ mod tests {
         for _ in 0..10 {
             world.settle().await;
         }
-        // The first that is none, and those that were started with the last duplicates.
+        // The duplicates, the first record that is not a duplicate, and the records that were started
+        // together with the last duplicates.
         let calls = world.route.calls();
         assert!(calls > 41 && calls <= 41 + REPLAYED, "{calls}");
         assert!(world.route.record(40).is_recording());
@@ -371,7 +378,7 @@ mod tests {
     async fn records_that_are_taken_back_are_started_again_in_their_order() {
         let world = run_of(4, 0).await;
         assert_eq!(world.route.calls(), 2);
-        // As where a retry calls the layer again.
+        // As if a retry were about to call the layer again.
         world.route.step(0, Step::Fails);
         world.settle().await;
         assert!(world.route.record(1).interrupt().is_set());

@@ -1,4 +1,4 @@
-//! Where records come from and where offsets are committed.
+//! The interface to the source of records, which also commits offsets.
 
 use std::sync::Arc;
 use std::task::Context;
@@ -12,10 +12,10 @@ use crate::error::ConsumerError;
 
 /// A member of a consumer group: librdkafka's consumer, or a simulated one.
 ///
-/// No method blocks for long; what takes time ends with an [`Event`].
+/// No method blocks for long. An operation that takes time ends with an [`Event`].
 pub(crate) trait Source {
-    /// Appends what has happened since the last call, with records of about `room` at most; none if
-    /// `room` is `None`. Returns whether there was anything.
+    /// Appends the events since the last call, with records of up to about `room`, or none if
+    /// `room` is `None`. Returns whether it made progress.
     ///
     /// The context's waker is woken when there is more.
     fn poll(&mut self, cx: &mut Context<'_>, room: Option<Amount>, events: &mut Vec<Event>)
@@ -24,55 +24,56 @@ pub(crate) trait Source {
     /// Stops fetching from these partitions.
     fn pause(&mut self, partitions: &[Arc<Assignment>]);
 
-    /// Fetches from these partitions again.
+    /// Resumes fetching from these partitions.
     fn resume(&mut self, partitions: &[Arc<Assignment>]);
 
-    /// Starts to commit what is finished of these partitions. Returns whether a commit is in flight
-    /// now; it ends with [`Event::Committed`], and the next one is started only after that.
+    /// Starts to commit the watermarks of these partitions. Returns whether a commit is now in
+    /// flight. It ends with [`Event::Committed`], and the next commit is started only after that.
     fn commit(&mut self, partitions: &[Arc<Assignment>]) -> bool;
 
-    /// Gives up the partitions of the last [`Event::Revoked`], which are drained and committed.
+    /// Releases the partitions of the last [`Event::Revoked`], after they were drained and
+    /// committed.
     fn release(&mut self);
 
     /// Updates each partition's end offset.
     fn update_extents(&mut self, partitions: &[Arc<Assignment>]);
 
-    /// Leaves the group. It ends with [`Event::Closed`].
+    /// Leaves the group. This ends with [`Event::Closed`].
     fn close(&mut self);
 }
 
-/// What a source reports.
+/// An event that a source reports.
 pub(crate) enum Event {
-    /// The group has assigned these partitions, possibly none.
+    /// The group has assigned these partitions. The list may be empty.
     Assigned(Vec<Arc<Assignment>>),
     /// Records, in order within each partition.
     Records(Vec<Received>),
-    /// These partitions are taken away, or are lost already. They are kept until
-    /// [`Source::release`].
+    /// These partitions are revoked, or already lost. The source keeps them until
+    /// [`Source::release`] is called.
     Revoked { partitions: Vec<Arc<Assignment>>, lost: bool },
     /// The commit in flight has ended.
     Committed(CommitEnd),
-    /// Nothing more will come.
+    /// The source has failed, and the consumer stops.
     Failed(ConsumerError),
-    /// The group was left.
+    /// The source has left the group.
     Closed,
 }
 
-/// How a commit has ended.
+/// How a commit ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CommitEnd {
-    /// The brokers have acknowledged it.
+    /// The brokers acknowledged the commit.
     Acknowledged,
-    /// It failed, and may succeed if it is repeated.
+    /// The commit failed, and may succeed if it is repeated.
     Failed,
-    /// It failed for good, as after a rebalance.
+    /// The commit failed permanently, for example after a rebalance.
     Refused,
 }
 
-/// A record, and the assignment that it was received in.
+/// A record, and the assignment in which it was received.
 pub(crate) struct Received {
     pub(crate) assignment: AssignmentId,
     pub(crate) record: Record,
-    /// When it is due, if it comes from a retry topic.
+    /// The time at which the record is due, if it comes from a retry topic.
     pub(crate) due: Option<SystemTime>,
 }

@@ -1,5 +1,5 @@
-//! The span of one attempt at a record, with the fields of OpenTelemetry's messaging conventions. Neither
-//! the key nor the payload is among them.
+//! The span of one attempt, with the fields of OpenTelemetry's messaging conventions. The span
+//! contains neither the key nor the payload.
 
 use campanile_core::Record;
 use tracing::Span;
@@ -8,7 +8,7 @@ use tracing::field::Empty;
 pub(super) fn record(record: &Record, group: &str) -> Span {
     tracing::debug_span!(
         "record",
-        // The name that OpenTelemetry's conventions ask for.
+        // The span name that OpenTelemetry's conventions specify.
         otel.name = format_args!("process {}", record.topic()),
         otel.kind = "consumer",
         otel.status_code = Empty,

@@ -1,15 +1,14 @@
-//! A task that is aborted with its handle.
+//! A task that is aborted when its handle is dropped.
 
 use std::future::Future;
 
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
-/// A spawned task. Dropping it aborts the task: its future is dropped, soon.
+/// A spawned task. Dropping the handle aborts the task, and its future is dropped soon afterwards.
 pub(crate) struct Task<T>(JoinHandle<T>);
 
 impl<T: Send + 'static> Task<T> {
-    /// Spawns a task on this runtime.
     pub(crate) fn spawn_on(
         runtime: &Handle,
         future: impl Future<Output = T> + Send + 'static,
@@ -20,7 +19,7 @@ impl<T: Send + 'static> Task<T> {
     /// Aborts the task, and waits until its future is dropped.
     pub(crate) async fn cancel(mut self) {
         self.0.abort();
-        // Cancelled, or completed just before: its future is gone either way.
+        // The task was cancelled, or had just completed. Its future is dropped in either case.
         let _ = (&mut self.0).await;
     }
 }

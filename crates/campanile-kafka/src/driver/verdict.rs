@@ -1,4 +1,4 @@
-//! What an error means for its record.
+//! Verdicts: what an error means for its record.
 
 use std::error::Error;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,23 +10,25 @@ use campanile_idempotency::{Defaults, Failed, IdempotencyError, Settled, StoreEr
 use crate::error::chain;
 use crate::given_up::Burial;
 
-/// What is to be done with a record whose attempt ended in an error.
+/// What to do with a record after an attempt that ended in an error.
 pub(crate) enum Verdict {
-    /// The attempt failed. Again after this time, or after the driver's own back-off.
+    /// The attempt failed. The record is retried after this time, or after the driver's own
+    /// backoff.
     Retry { after: Option<Duration> },
-    /// It says nothing about the record. Again after this time, or when the holder has ended.
+    /// The error says nothing about the record. It is tried again after this time, or when the
+    /// holder of its key has ended.
     Wait { after: Option<Duration>, settled: Option<Settled> },
-    /// The store is down: nothing is dispatched until it answers.
+    /// The store is unavailable. No record is dispatched until it answers.
     StoreDown,
-    /// No further attempt.
+    /// No further attempt is made. The consumer's policy decides what happens to the record.
     GiveUp { burial: Burial, reason: String, help: &'static str },
-    /// Given up on purpose, whatever the policy.
+    /// The record is skipped on purpose, regardless of the policy.
     Skip { burial: Burial, reason: String },
-    /// The consumer stops here.
+    /// The consumer stops at this record.
     Stop { burial: Burial, help: &'static str },
 }
 
-/// Judges an error: the layer's own by what it says, any other by the classifier.
+/// Judges an error: errors of the idempotency layer by their kind, all others by the classifier.
 pub(crate) fn judge(error: &BoxError, classifier: &dyn Classify) -> Verdict {
     match IdempotencyError::find(&**error) {
         Some(own) => idempotency(own),
@@ -41,10 +43,10 @@ fn idempotency(error: &IdempotencyError) -> Verdict {
             Verdict::Wait { after: Some(*retry_after), settled: settled.clone() }
         }
         IdempotencyError::BackingOff { retry_after, .. } => wait(Some(*retry_after)),
-        // Its handler may have had its effect, and each further run may repeat it: the driver's own
-        // back-off, which doubles, makes these runs rare where locks are lost again and again.
+        // The handler may have had its effect, and each further run may repeat it. The driver's own
+        // backoff doubles, so these runs are rare where locks are lost repeatedly.
         IdempotencyError::LockLost(_) => wait(None),
-        // One entry that cannot be read says nothing about the others.
+        // An unreadable entry says nothing about other entries.
         IdempotencyError::Store(error) if error.kind() == StoreErrorKind::Unreadable => wait(None),
         IdempotencyError::Store(_) => Verdict::StoreDown,
         IdempotencyError::Failed(failed) => of_failed(failed),
@@ -54,8 +56,8 @@ fn idempotency(error: &IdempotencyError) -> Verdict {
                 burials: exhausted.burials,
             }),
             reason: exhausted.to_string(),
-            help: "no attempt is left: raise the layer's `with_max_attempts` to try it again, or \
-                   give `with_given_up` a `DeadLetter` topic, or `GivenUp::Skip`",
+            help: "no attempts are left: raise the layer's `with_max_attempts` to retry the \
+                   record, or pass a `DeadLetter` topic or `GivenUp::Skip` to `with_given_up`",
         },
         IdempotencyError::MissingKey
         | IdempotencyError::InvalidKey(_)
@@ -64,7 +66,7 @@ fn idempotency(error: &IdempotencyError) -> Verdict {
             burial: Burial::None,
             help: "the lock keeper was shut down before the consumer",
         },
-        // An error of a later version says nothing about the record that we could know.
+        // The meaning of an error that a later version adds is not known here.
         _ => wait(None),
     }
 }
@@ -76,34 +78,35 @@ fn of_failed(failed: &Failed) -> Verdict {
         Disposition::DeadLetter => Verdict::GiveUp {
             burial: burial(),
             reason: reason(),
-            help: "its last attempt failed, or its error is permanent: mend the handler and start \
-                   again, with a higher `with_max_attempts` of the layer if none is left, or give \
-                   `with_given_up` a `DeadLetter` topic, or `GivenUp::Skip`",
+            help: "the last attempt failed, or the error is permanent: fix the handler, then \
+                   restart (raise the layer's `with_max_attempts` if no attempts are left), or \
+                   pass a `DeadLetter` topic or `GivenUp::Skip` to `with_given_up`",
         },
         Disposition::Skip => Verdict::Skip { burial: burial(), reason: reason() },
         Disposition::Stop => {
-            Verdict::Stop { burial: burial(), help: "the handler's error says so" }
+            Verdict::Stop { burial: burial(), help: "the handler's error is classified as `Stop`" }
         }
         Disposition::Release => Verdict::Wait { after: failed.retry_after, settled: None },
         _ => Verdict::Retry { after: failed.retry_after },
     }
 }
 
-/// An error of a stack without the layer, or from outside of it.
+/// Judges an error of a stack without the idempotency layer, or from outside the layer.
 fn other(error: &(dyn Error + 'static), classifier: &dyn Classify) -> Verdict {
     let classified = catch_unwind(AssertUnwindSafe(|| {
         classifier.classify(error).or_else(|| Defaults.classify(error))
     }));
     let Ok(disposition) = classified else {
-        tracing::error!("the classifier panicked, which is taken as retry");
+        tracing::error!("the classifier panicked; retrying the record");
         return Verdict::Retry { after: None };
     };
     match disposition {
         Some(Disposition::DeadLetter) => cannot_be_tried(error),
         Some(Disposition::Skip) => Verdict::Skip { burial: Burial::None, reason: chain(error) },
-        Some(Disposition::Stop) => {
-            Verdict::Stop { burial: Burial::None, help: "the service's error says so" }
-        }
+        Some(Disposition::Stop) => Verdict::Stop {
+            burial: Burial::None,
+            help: "the service's error is classified as `Stop`",
+        },
         Some(Disposition::Release) => Verdict::Wait { after: None, settled: None },
         Some(Disposition::Retry { after }) => Verdict::Retry { after },
         _ => Verdict::Retry { after: None },
@@ -114,12 +117,13 @@ fn cannot_be_tried(error: &(dyn Error + 'static)) -> Verdict {
     Verdict::GiveUp {
         burial: Burial::None,
         reason: chain(error),
-        help: "no attempt would mend it: correct what produces the record, or how it is decoded \
-               and keyed, or give `with_given_up` a `DeadLetter` topic, or `GivenUp::Skip`",
+        help: "no attempt can succeed: fix the producer of the record, or how the record is \
+               decoded and keyed, or pass a `DeadLetter` topic or `GivenUp::Skip` to \
+               `with_given_up`",
     }
 }
 
-/// Whether the store has answered on the way to this error.
+/// Returns whether the store answered before this error occurred.
 pub(crate) fn asked_the_store(error: &BoxError) -> bool {
     match IdempotencyError::find(&**error) {
         Some(
@@ -129,7 +133,7 @@ pub(crate) fn asked_the_store(error: &BoxError) -> bool {
             | IdempotencyError::Mismatch { .. }
             | IdempotencyError::LockLost(_),
         ) => true,
-        // Held in this process, that is known without asking.
+        // The lock is held in this process, which is known without asking the store.
         Some(IdempotencyError::Locked { settled, .. }) => settled.is_none(),
         Some(IdempotencyError::Store(error)) => error.kind() == StoreErrorKind::Unreadable,
         _ => false,

@@ -1,4 +1,4 @@
-//! What handles can see of the driver.
+//! The state of the driver that handles can read.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -10,29 +10,30 @@ use tokio::time::Instant;
 use super::assignment::{Assignment, AssignmentId};
 use crate::status::{PartitionStatus, Stage, Status};
 
-/// Nothing.
+/// The value for no time.
 const NONE: u64 = u64::MAX;
 
-/// Written where something happens, and read by handles.
+/// The state of the driver, updated where it changes and read by handles.
 pub(crate) struct Vitals {
     stage: AtomicU8,
-    /// The partitions that are assigned.
+    /// The assigned partitions.
     assignments: Mutex<Vec<Arc<Assignment>>>,
     origin: Instant,
-    /// When the driver was polled last.
+    /// When the driver was last polled.
     round: AtomicU64,
-    /// When the ping was sent that the program's runtime has not answered.
+    /// When the pending ping was sent to the program's runtime.
     pinged: AtomicU64,
-    /// Whether the group has assigned partitions, if only none, and they were not lost since.
+    /// Whether the group has made an assignment, even an empty one, that was not lost since.
     assigned: AtomicBool,
     store_down: AtomicBool,
-    /// Since when each partition's oldest unfinished record has been that.
+    /// Since when each partition's oldest unfinished record has been the oldest.
     oldest: Mutex<HashMap<AssignmentId, Instant>>,
     longest_round: Duration,
 }
 
 impl Vitals {
-    /// With the longest time that may pass between two polls of the driver.
+    /// Creates the state of a driver that is starting. `longest_round` is the maximum time between
+    /// two polls of the driver.
     pub(crate) fn new(longest_round: Duration) -> Self {
         Self {
             stage: AtomicU8::new(Stage::Starting as u8),
@@ -51,17 +52,18 @@ impl Vitals {
         Stage::ALL[usize::from(self.stage.load(Ordering::Acquire))]
     }
 
-    /// It is there now, or later already.
+    /// Enters a stage, unless a later stage was entered already.
     pub(crate) fn enter(&self, stage: Stage) {
         self.stage.fetch_max(stage as u8, Ordering::AcqRel);
     }
 
-    /// The driver is polled.
+    /// Notes that the driver is polled.
     pub(crate) fn round(&self) {
         self.round.store(self.now(), Ordering::Relaxed);
     }
 
-    /// Returns whether the program's runtime may be pinged, since it has answered the last ping.
+    /// Starts a ping of the program's runtime. Returns `false` if the last ping was not answered
+    /// yet.
     pub(crate) fn ping(&self) -> bool {
         let free = self.pinged.load(Ordering::Acquire) == NONE;
         if free {
@@ -70,19 +72,19 @@ impl Vitals {
         free
     }
 
-    /// The program's runtime has answered.
+    /// Notes that the program's runtime answered the ping.
     pub(crate) fn pong(&self) {
         self.pinged.store(NONE, Ordering::Release);
     }
 
-    /// Updates whether the store is unavailable, and since when each partition's oldest unfinished record
-    /// has been that.
+    /// Updates whether the store is unavailable, and since when each partition's oldest unfinished
+    /// record has been the oldest.
     pub(crate) fn update(&self, store_down: bool, oldest: HashMap<AssignmentId, Instant>) {
         *lock(&self.oldest) = oldest;
         self.store_down.store(store_down, Ordering::Relaxed);
     }
 
-    /// Returns how long the driver was not polled. `None` before it has started.
+    /// Returns the time since the last poll of the driver, or `None` if it was not polled yet.
     pub(crate) fn since_round(&self) -> Option<Duration> {
         self.since(&self.round)
     }
@@ -91,7 +93,8 @@ impl Vitals {
         self.longest_round
     }
 
-    /// Returns how long the program's runtime has not answered a ping.
+    /// Returns how long the program's runtime has left a ping unanswered, or `None` if no ping is
+    /// pending.
     pub(crate) fn since_pinged(&self) -> Option<Duration> {
         self.since(&self.pinged)
     }
@@ -104,13 +107,13 @@ impl Vitals {
         self.store_down.load(Ordering::Relaxed)
     }
 
-    /// The group has assigned these, beside those that are.
+    /// Adds partitions that the group has assigned.
     pub(crate) fn assign(&self, assignments: &[Arc<Assignment>]) {
         self.assignments().extend(assignments.iter().cloned());
         self.assigned.store(true, Ordering::Relaxed);
     }
 
-    /// Slots have ended.
+    /// Removes revoked partitions. With `lost`, the group's assignment was lost.
     pub(crate) fn revoke(&self, lost: bool) {
         self.assignments().retain(|assignment| !assignment.is_revoked());
         if lost {
@@ -118,7 +121,7 @@ impl Vitals {
         }
     }
 
-    /// Serving has ended.
+    /// Notes that serving has ended.
     pub(crate) fn end(&self) {
         self.enter(Stage::Ended);
         self.assignments().clear();
@@ -147,7 +150,7 @@ impl Vitals {
         lock(&self.assignments)
     }
 
-    /// Milliseconds since the origin.
+    /// Returns the milliseconds since `origin`.
     fn now(&self) -> u64 {
         self.origin.elapsed().as_millis() as u64
     }

@@ -1,10 +1,10 @@
-//! Wake-ups of attempts that no blocked handler can hold back.
+//! Wake-ups of attempts that a blocked handler cannot delay.
 //!
-//! tokio puts a task that is woken on one of its worker threads into that worker's LIFO slot, from
-//! which no other worker takes it. If the handler that woke it (by releasing a mutex, a semaphore, a
-//! channel) then blocks its thread, the task is stuck although other threads are free. So a wake-up
-//! from within another attempt's poll is made by the scheduler's thread: that one is no worker, and
-//! what it wakes enters the queue that all workers share.
+//! tokio puts a task that is woken on one of its worker threads into the LIFO slot of that worker,
+//! from which no other worker takes it. If the handler that woke the task (by releasing a mutex, a
+//! semaphore or a channel) then blocks its thread, the task is stuck although other threads are
+//! idle. A wake-up from within another attempt's poll is therefore made by the scheduler's thread.
+//! This thread is not a worker, so a task that it wakes enters the queue that all workers share.
 
 use std::cell::Cell;
 use std::ptr;
@@ -16,7 +16,7 @@ use futures_util::task::{ArcWake, AtomicWaker, waker_ref};
 use super::reports::Reports;
 
 thread_local! {
-    /// The attempt that this thread polls.
+    /// The attempt that this thread is polling.
     static POLLING: Cell<*const AttemptWaker> = const { Cell::new(ptr::null()) };
 }
 
@@ -31,7 +31,7 @@ impl AttemptWaker {
         Arc::new(Self { task: AtomicWaker::new(), reports })
     }
 
-    /// Polls user code, which is woken through this waker, as a part of the task of `cx`.
+    /// Polls user code as part of the task of `cx`. The user code is woken through this waker.
     pub(super) fn poll<T>(
         self: &Arc<Self>,
         cx: &mut Context<'_>,
@@ -46,7 +46,8 @@ impl AttemptWaker {
 impl ArcWake for AttemptWaker {
     fn wake_by_ref(this: &Arc<Self>) {
         let polling = POLLING.get();
-        // A task that wakes itself goes to the back of its worker's queue, where others find it.
+        // A task that wakes itself goes to the back of its worker's queue, where other workers find
+        // it.
         if polling.is_null() || ptr::eq(polling, Arc::as_ptr(this)) {
             this.task.wake();
         } else if let Some(task) = this.task.take() {
@@ -55,7 +56,7 @@ impl ArcWake for AttemptWaker {
     }
 }
 
-/// Restores what the thread polled before; attempts may be nested.
+/// Restores the attempt that the thread was polling before, since attempts may be nested.
 struct Polling(*const AttemptWaker);
 
 impl Polling {
@@ -90,7 +91,7 @@ mod tests {
         }));
         assert!(waiting.poll().is_pending());
         let mut noop = Context::from_waker(Waker::noop());
-        let kept = kept.take().expect("it was polled");
+        let kept = kept.take().expect("the future was polled");
         other.poll(&mut noop, |_| kept.wake_by_ref());
         assert!(!waiting.is_woken());
         assert!(reports.take(&mut noop, &mut Vec::new()));

@@ -1,4 +1,4 @@
-//! Whether a consumer works, for those who restart it and for those who wait for it.
+//! Liveness and readiness of a consumer.
 
 mod service;
 
@@ -9,30 +9,31 @@ pub use self::service::HealthService;
 use crate::driver::Vitals;
 use crate::status::Stage;
 
-/// How long the program's runtime may take to run a task of the driver's. It needs microseconds, unless
-/// handlers block every one of its threads: more than a busy machine ever takes, and less than anybody
-/// should wait for a restart.
+/// How long the program's runtime may take to run a task of the driver. This takes microseconds,
+/// unless handlers block all threads of the runtime. 30 s is more than a busy machine ever takes,
+/// and less than anyone should wait for a restart.
 const ANSWER: Duration = Duration::from_secs(30);
 
-/// Whether a consumer works. Given by [`Handle::health`](crate::Handle::health); as an HTTP service
-/// it is [`HealthService`].
+/// The liveness and readiness of a consumer. Returned by [`Handle::health`](crate::Handle::health);
+/// [`HealthService`] serves it over HTTP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Health {
-    /// Whether the driver itself makes progress; if it does not, only a restart helps.
+    /// Whether the driver itself makes progress. If not, only a restart helps.
     ///
-    /// Two things are looked at: the driver's thread polls Kafka, and the program's runtime, in which
-    /// handlers run, answers it. Nothing outside the process counts: a store or brokers that are
-    /// unavailable, a pause and a long handler leave it live. It is live before it serves, and not after
-    /// the end.
+    /// Two conditions are checked: the driver's thread polls Kafka, and the program's runtime,
+    /// which runs the handlers, answers the driver. Nothing outside the process counts: the
+    /// consumer stays live while the store or the brokers are unavailable, during a pause, and
+    /// while a handler takes long. It is live before it serves, and not live after serving has
+    /// ended.
     pub live: Result<(), Unhealthy>,
-    /// Whether it is live, its group has assigned partitions to it (if only none: a spare member is
-    /// ready), the store answers, and it is not shutting down.
+    /// Whether the consumer is live, its group has assigned partitions to it (possibly none, so a
+    /// spare member is ready), the store answers, and the consumer is not shutting down.
     ///
-    /// A pause leaves it ready, so that whoever is to resume it through a service of Kubernetes'
-    /// still reaches it: see [`Handle::paused`](crate::Handle::paused). A store that was down and that
-    /// nobody has asked for some seconds, since the consumer is paused or has no records that could, does
-    /// not count as down.
+    /// A paused consumer stays ready, so that a request to resume it still reaches it through a
+    /// Kubernetes Service: see [`Handle::paused`](crate::Handle::paused). A store that was
+    /// unavailable is disregarded after some seconds in which no record has used it, because the
+    /// consumer is paused or has no records that need the store.
     pub ready: Result<(), Unhealthy>,
 }
 
@@ -40,29 +41,30 @@ pub struct Health {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Unhealthy {
-    /// Not live: the driver's thread has not polled Kafka for longer than `max.poll.interval.ms`, after
-    /// which it is not in its group any more.
+    /// Not live: the driver's thread has not polled Kafka for longer than `max.poll.interval.ms`,
+    /// after which the consumer is no longer in its group.
     #[non_exhaustive]
     Driver {
-        /// For this long.
+        /// The time since the last poll.
         silent: Duration,
     },
-    /// Not live: the program's runtime has not run a task of the driver's for more than 30 s. Something
-    /// blocks all of its threads.
+    /// Not live: the program's runtime has not run a task of the driver for more than 30 s.
+    /// Something blocks all of its threads.
     #[non_exhaustive]
     Runtime {
-        /// For this long.
+        /// The time since the task was spawned.
         silent: Duration,
     },
     /// Not live: serving has ended.
     Ended,
-    /// Not ready: the brokers or the topics were not found so far.
+    /// Not ready: the brokers or the topics have not been found yet.
     Starting,
-    /// Not ready: it is shutting down.
+    /// Not ready: the consumer is shutting down.
     ShuttingDown,
-    /// Not ready: its group has not assigned anything yet, or it was put out of its group.
+    /// Not ready: the group has not assigned anything yet, or the consumer was removed from its
+    /// group.
     Unassigned,
-    /// Not ready: the store does not answer, so nothing is dispatched.
+    /// Not ready: the store does not answer, so no records are dispatched.
     StoreDown,
 }
 
@@ -70,17 +72,17 @@ impl fmt::Display for Unhealthy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Driver { silent } => {
-                write!(f, "the thread that polls Kafka hangs, for {silent:.0?}")
+                write!(f, "the driver's thread has not polled Kafka for {silent:.0?}")
             }
             Self::Runtime { silent } => write!(
                 f,
-                "the runtime hangs, for {silent:.0?}: something blocks all of its threads"
+                "the runtime has run no task for {silent:.0?}: something blocks all of its threads"
             ),
             Self::Ended => f.write_str("serving has ended"),
-            Self::Starting => f.write_str("starting: the brokers or the topics were not found yet"),
+            Self::Starting => f.write_str("starting: brokers or topics have not been found yet"),
             Self::ShuttingDown => f.write_str("shutting down"),
-            Self::Unassigned => f.write_str("the group has assigned no partitions yet"),
-            Self::StoreDown => f.write_str("the store does not answer, so nothing is dispatched"),
+            Self::Unassigned => f.write_str("the group has not assigned any partitions"),
+            Self::StoreDown => f.write_str("the store does not answer; no records are dispatched"),
         }
     }
 }
@@ -104,7 +106,7 @@ fn live(vitals: &Vitals) -> Result<(), Unhealthy> {
         return Err(Unhealthy::Runtime { silent });
     }
     match over(vitals.since_round(), vitals.longest_round()) {
-        // Its last one is the consumer's drop, and that is waited for elsewhere.
+        // The last round drops the consumer, and `Serve` limits how long that may take.
         Some(silent) if vitals.stage() < Stage::Closing => Err(Unhealthy::Driver { silent }),
         _ => Ok(()),
     }
@@ -152,11 +154,11 @@ mod tests {
     async fn runtime_that_does_not_answer_a_ping_is_not_live() {
         let vitals = serving();
         later(ANSWER * 2).await;
-        assert_eq!(Health::of(&vitals).ready, Ok(()), "it was not pinged");
+        assert_eq!(Health::of(&vitals).ready, Ok(()), "no ping was sent");
         assert!(vitals.ping());
         later(ANSWER).await;
         assert_eq!(Health::of(&vitals).live, Ok(()));
-        assert!(!vitals.ping(), "it is not pinged twice");
+        assert!(!vitals.ping(), "a second ping is not sent");
         later(Duration::from_millis(1)).await;
         let silent = ANSWER + Duration::from_millis(1);
         assert_eq!(Health::of(&vitals).live, Err(Unhealthy::Runtime { silent }));
@@ -173,7 +175,7 @@ mod tests {
         let dead = Err(Unhealthy::Driver { silent: POLL + Duration::from_secs(1) });
         assert_eq!(Health::of(&vitals), Health { live: dead.clone(), ready: dead });
         vitals.enter(Stage::Closing);
-        assert_eq!(Health::of(&vitals).live, Ok(()), "it closes the consumer");
+        assert_eq!(Health::of(&vitals).live, Ok(()), "the consumer is being closed");
     }
 
     #[tokio::test(start_paused = true)]

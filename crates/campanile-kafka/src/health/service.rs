@@ -11,7 +11,10 @@ use tower_service::Service;
 use super::{Health, Unhealthy};
 use crate::handle::Handle;
 
-/// Answers `…/live` and `…/ready` of any method: 200, or 503 with the [reason](Unhealthy) as text.
+/// An HTTP service for liveness and readiness probes.
+///
+/// Responds to `…/live` and `…/ready`, with any method. The status is 200, or 503 with the
+/// [reason](Unhealthy) as text.
 ///
 /// ```
 /// # use campanile_core::{BoxError, Record};
@@ -31,27 +34,28 @@ use crate::handle::Handle;
 /// # serving().unwrap();
 /// ```
 ///
-/// As a liveness probe of Kubernetes' `/live` restarts what hangs, and nothing else; give `/ready` to
-/// the readiness probe, so that a rollout waits until a consumer has its partitions. What each means
-/// is said at [`Health`].
+/// As a Kubernetes liveness probe, `/live` restarts a consumer that hangs, and nothing else. Use
+/// `/ready` as the readiness probe, so that a rollout waits until a consumer has its partitions.
+/// [`Health`] describes both.
 #[derive(Clone, Debug)]
 pub struct HealthService {
     handle: Handle,
 }
 
 impl HealthService {
-    /// Tells of the consumer of this handle.
+    /// Creates a service that reports the health of this handle's consumer.
     pub fn new(handle: Handle) -> Self {
         Self { handle }
     }
 
     fn answer(&self, path: &str) -> Response<String> {
         let Health { live, ready } = self.handle.health();
-        // The last part only, for whatever it is mounted under is stripped by some routers.
+        // Only the last segment is matched, because some routers strip the prefix under which the
+        // service is nested, and others do not.
         let (status, body) = match path.rsplit('/').next() {
             Some("live") => told(live, "live"),
             Some("ready") => told(ready, "ready"),
-            _ => (StatusCode::NOT_FOUND, "there are /live and /ready\n".to_owned()),
+            _ => (StatusCode::NOT_FOUND, "not found: use /live or /ready\n".to_owned()),
         };
         let mut response = Response::new(body);
         *response.status_mut() = status;

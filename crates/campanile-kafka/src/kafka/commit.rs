@@ -1,4 +1,4 @@
-//! What is committed, and what a commit's failure means.
+//! Offset commits: what is committed, and what a failure means.
 
 use std::sync::Arc;
 
@@ -7,23 +7,23 @@ use rdkafka::{Offset, TopicPartitionList};
 
 use crate::driver::{Assignment, CommitEnd};
 
-/// Returns the watermarks that are not committed; `None` if there are none.
+/// Returns the watermarks that are not committed, or `None` if there are none.
 pub(super) fn uncommitted(partitions: &[Arc<Assignment>]) -> Option<TopicPartitionList> {
     let mut list = TopicPartitionList::new();
     for assignment in partitions {
         if let Some(watermark) = assignment.uncommitted() {
             let (topic, partition) = (&assignment.topic, assignment.partition);
             list.add_partition_offset(topic, partition, Offset::Offset(watermark))
-                .expect("a watermark is an offset of Kafka's or one more, and none is negative");
+                .expect("a watermark is a Kafka offset or one more, and never negative");
         }
     }
     (list.count() > 0).then_some(list)
 }
 
-/// Commits of offsets, of which one at a time is in flight.
+/// The state of offset commits, of which at most one is in flight at a time.
 #[derive(Default)]
 pub(super) struct OffsetCommits {
-    /// The partitions of the commit in flight: they may be revoked before its answer comes.
+    /// The partitions of the commit in flight. They may be revoked before the answer arrives.
     in_flight: Vec<Arc<Assignment>>,
     /// Whether the last commit failed, so that an outage is logged once.
     failing: bool,
@@ -34,7 +34,7 @@ impl OffsetCommits {
         self.in_flight = partitions.to_vec();
     }
 
-    /// Takes in the answer to the commit in flight.
+    /// Handles the answer to the commit in flight.
     pub(super) fn answered(
         &mut self,
         result: KafkaResult<()>,
@@ -63,7 +63,7 @@ impl OffsetCommits {
         let error = match result {
             Ok(()) => {
                 if std::mem::take(&mut self.failing) {
-                    tracing::info!("offsets are committed again");
+                    tracing::info!("offset commits succeed again");
                 }
                 return CommitEnd::Acknowledged;
             }
@@ -71,7 +71,7 @@ impl OffsetCommits {
         };
         let failure = Failure::of(&error);
         if failure == Failure::Overtaken {
-            tracing::debug!(%error, "a rebalance has overtaken a commit");
+            tracing::debug!(%error, "an offset commit was superseded by a rebalance");
         } else if !std::mem::replace(&mut self.failing, true) {
             let refused = failure == Failure::Refused;
             tracing::warn!(%error, refused, "failed to commit offsets; retrying");
@@ -83,14 +83,14 @@ impl OffsetCommits {
     }
 }
 
-/// What a failed commit means.
+/// The meaning of a failed commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Failure {
-    /// A rebalance has come first, or there was nothing to commit: no failure.
+    /// A rebalance came first, or there was nothing to commit. This is not a failure.
     Overtaken,
-    /// The brokers are unavailable, or busy.
+    /// The brokers are unavailable or busy.
     Transient,
-    /// The brokers refuse it.
+    /// The brokers refuse the commit.
     Refused,
 }
 

@@ -1,5 +1,5 @@
-//! What librdkafka calls back, on the thread that polls. It only takes down what has happened: the source
-//! acts upon it.
+//! The callbacks of librdkafka, on the thread that polls the consumer. They only record events; the
+//! source handles them.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,7 +19,7 @@ use crate::driver::{Assignment, AssignmentId, Usage};
 use crate::retry_topics::Rungs;
 use crate::transaction::Position;
 
-/// How long a seek may take. It waits for a thread of librdkafka, and for no broker.
+/// The timeout of a seek. It waits for a thread of librdkafka, but not for a broker.
 const SEEK: Duration = Duration::from_millis(100);
 
 /// The context of the consumer's client.
@@ -28,33 +28,33 @@ pub(super) struct Context {
     fetched: Arc<Fetched>,
     rungs: Rungs,
     total: Arc<Usage>,
-    /// Whether partitions are read only once they are [placed](Context::place).
+    /// Whether a partition is read only after it was moved to its [start position](Context::place).
     places: bool,
 }
 
-/// What has happened since it was taken.
+/// The assigned partitions, and the events that the source has not taken yet.
 #[derive(Default)]
 pub(super) struct State {
-    /// The partitions that are assigned and not revoked, and whose records are taken.
+    /// The assigned partitions from which records are taken, without those that were revoked.
     topics: HashMap<Arc<str>, HashMap<i32, Arc<Assignment>>>,
-    /// Those that are assigned, and whose position is not known yet.
+    /// The assigned partitions that are not at their start position yet.
     unplaced: Vec<Arc<Assignment>>,
-    /// Also of those that are not placed.
+    /// The queues of all assigned partitions, including unplaced ones.
     pub(super) queues: Queues,
     next: u64,
     /// Whether partitions were ever assigned.
     pub(super) started: bool,
     pub(super) rebalances: Vec<Rebalance>,
     pub(super) commits: Vec<(KafkaResult<()>, TopicPartitionList)>,
-    /// The text that came with the last error.
+    /// The text of the last error.
     reason: Option<String>,
-    /// The group is being left: what is revoked is given up at once.
+    /// Whether the consumer is leaving its group. Revoked partitions are then released immediately.
     closing: bool,
 }
 
 pub(super) enum Rebalance {
     Assigned(Vec<Arc<Assignment>>),
-    /// To be given up by [`Context::give_up`].
+    /// The source releases these partitions with [`Context::give_up`].
     Revoked {
         partitions: Vec<Arc<Assignment>>,
         list: TopicPartitionList,
@@ -76,10 +76,10 @@ impl Context {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Seeks to where these partitions start, and takes their records from now on. Those that cannot be
-    /// placed yet stay in the list.
+    /// Seeks to the start positions of these partitions, and takes their records from now on.
+    /// Partitions for which the seek fails stay in the list.
     pub(super) fn place(&self, consumer: &BaseConsumer<Self>, positions: &mut Vec<Position>) {
-        // Those that were revoked meanwhile are somebody else's.
+        // Partitions that were revoked in the meantime belong to another consumer.
         positions.retain(|(assignment, _)| !assignment.is_revoked());
         let sought = seek(consumer, positions);
         let mut state = self.state();
@@ -93,7 +93,7 @@ impl Context {
         });
     }
 
-    /// Returns the present assignment of a partition.
+    /// Returns the current assignment of a partition.
     pub(super) fn assignment(&self, topic: &str, partition: i32) -> Option<Arc<Assignment>> {
         self.state().topics.get(topic)?.get(&partition).cloned()
     }
@@ -102,19 +102,19 @@ impl Context {
         self.state().reason.take()
     }
 
-    /// From now on, what is revoked is given up at once.
+    /// From now on, releases partitions as soon as they are revoked.
     pub(super) fn close(&self) {
         self.state().closing = true;
     }
 
-    /// Gives up revoked partitions.
+    /// Releases revoked partitions.
     pub(super) fn give_up(&self, consumer: &BaseConsumer<Self>, list: &TopicPartitionList) {
         let result = match consumer.rebalance_protocol() {
             RebalanceProtocol::Cooperative => consumer.incremental_unassign(list),
             RebalanceProtocol::Eager | RebalanceProtocol::None => consumer.unassign(),
         };
         if let Err(error) = result {
-            tracing::warn!(%error, "failed to give up revoked partitions");
+            tracing::warn!(%error, "failed to release revoked partitions");
         }
     }
 
@@ -133,24 +133,25 @@ impl Context {
                 true => state.unplaced.push(new.clone()),
                 false => state.take(new.clone()),
             }
-            // Before the partition is assigned: then nothing of it goes to the consumer's own queue.
+            // Forward the partition before it is assigned, so that none of its messages go to the
+            // consumer's own queue.
             let queue = state.queues.add(new.clone());
             self.fetched.take_in(consumer, &new.topic, partition, queue);
             assignments.push(new);
         }
-        // A cooperative rebalance that adds nothing is one, too.
+        // A cooperative rebalance that adds no partitions is reported, but not logged.
         if !assignments.is_empty() {
-            tracing::info!(partitions = %Names(&assignments), "assigned");
+            tracing::info!(partitions = %Names(&assignments), "partitions assigned");
         }
         state.rebalances.push(Rebalance::Assigned(assignments));
         drop(state);
         if self.places {
-            // A lookup of an offset that is in flight when they are placed would be repeated, and undo the
-            // seek. So they have an offset that needs none, from which nothing is fetched.
+            // If an offset lookup were in flight during the seek, librdkafka would repeat the lookup and
+            // undo the seek. Offset 0 needs no lookup, and nothing is fetched from a paused partition.
             if let Err(error) = consumer.pause(list) {
                 tracing::warn!(%error, "failed to pause partitions until their offset is known");
             }
-            list.set_all_offsets(Offset::Offset(0)).expect("0 is an offset");
+            list.set_all_offsets(Offset::Offset(0)).expect("0 is a valid offset");
         }
         let result = match consumer.rebalance_protocol() {
             RebalanceProtocol::Cooperative => consumer.incremental_assign(list),
@@ -173,7 +174,7 @@ impl Context {
             }
         }
         if !partitions.is_empty() {
-            tracing::info!(partitions = %Names(&partitions), lost, "revoked");
+            tracing::info!(partitions = %Names(&partitions), lost, "partitions revoked");
         }
         if state.closing {
             drop(state);
@@ -198,7 +199,7 @@ impl State {
     }
 }
 
-/// Returns the partitions whose position was moved.
+/// Seeks to these positions. Returns the partitions for which this has succeeded.
 fn seek(consumer: &BaseConsumer<Context>, positions: &[Position]) -> HashSet<(String, i32)> {
     if positions.is_empty() {
         return HashSet::new();
@@ -206,14 +207,14 @@ fn seek(consumer: &BaseConsumer<Context>, positions: &[Position]) -> HashSet<(St
     let mut list = TopicPartitionList::new();
     for (assignment, offset) in positions {
         list.add_partition_offset(&assignment.topic, assignment.partition, *offset)
-            .expect("what the brokers say is committed is an offset");
+            .expect("a committed offset is a valid position");
     }
-    // First, for a seek to where nothing is committed begins a lookup.
+    // Resume first, because the seek of a partition without a committed offset starts a lookup.
     if let Err(error) = consumer.resume(&list) {
-        tracing::warn!(%error, "failed to resume partitions whose offset is known");
+        tracing::warn!(%error, "failed to resume partitions at their start offset");
     }
     match consumer.seek_partitions(list, SEEK) {
-        // One that librdkafka has not started yet says so.
+        // A partition that librdkafka has not started yet has an error, and its seek is retried.
         Ok(list) => {
             let elements = list.elements();
             let sought = elements.iter().filter(|element| element.error().is_ok());
@@ -227,8 +228,8 @@ fn seek(consumer: &BaseConsumer<Context>, positions: &[Position]) -> HashSet<(St
 }
 
 impl ConsumerContext for Context {
-    /// Does not wait for what is in flight, as a callback would have to: librdkafka leaves the partitions
-    /// assigned until [`Context::give_up`] is called.
+    /// Records the rebalance. The callback does not wait for records in flight: librdkafka keeps revoked
+    /// partitions assigned until [`Context::give_up`] is called.
     fn rebalance(
         &self,
         consumer: &BaseConsumer<Self>,
@@ -252,7 +253,7 @@ impl ClientContext for Context {
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
-        // The poll that served this returns the error as well; only the text comes here alone.
+        // The poll that runs this callback also returns the error, but not its text.
         let code = error.rdkafka_error_code().map(|code| code.to_string()).unwrap_or_default();
         let text = if reason.is_empty() { code } else { reason.to_owned() };
         self.state().reason = Some(text);
@@ -263,7 +264,7 @@ impl ClientContext for Context {
     }
 }
 
-/// Wakes the driver; shared with librdkafka's callbacks and with the thread of transactions.
+/// Wakes the driver. Shared with librdkafka's callbacks and with the threads of the transactor.
 pub(crate) type SourceWaker = Arc<AtomicWaker>;
 
 fn names(partitions: &TopicPartitionList) -> impl Iterator<Item = (String, i32)> {

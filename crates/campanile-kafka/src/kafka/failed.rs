@@ -6,7 +6,7 @@ use super::context::Context;
 use crate::driver::Event;
 use crate::error::ConsumerError;
 
-/// Takes in an error that librdkafka reports. Most it deals with itself.
+/// Handles an error that librdkafka reports. librdkafka recovers from most errors by itself.
 pub(super) fn failed(
     context: &Context,
     error: KafkaError,
@@ -20,32 +20,31 @@ pub(super) fn failed(
             events.push(Event::Failed(ConsumerError::kafka(reason, Some(error))));
         }
         KafkaError::MessageConsumption(code) if is_unreadable(*code) => {
-            let what =
-                format!("{reason}; to skip such records, set the group's offset behind them");
+            let what = format!("{reason}; to skip such records, set the group's offset past them");
             events.push(Event::Failed(ConsumerError::kafka(what, Some(error))));
         }
         KafkaError::MessageConsumption(code) if is_hopeless(*code, started) => {
             events.push(Event::Failed(ConsumerError::kafka(reason, Some(error))));
         }
-        _ => tracing::warn!(error = reason, "kafka"),
+        _ => tracing::warn!(error = reason, "librdkafka reported an error; continuing"),
     }
 }
 
-/// Returns whether there are records that are corrupt, or in a format that librdkafka does not know.
+/// Returns whether records are corrupt, or in a format that librdkafka does not know.
 ///
-/// It goes on behind them, or where `auto.offset.reset` says, and what follows would be committed past
-/// them.
+/// librdkafka continues after such records, or where `auto.offset.reset` says. Committing the
+/// records that follow would lose the unreadable ones.
 fn is_unreadable(code: Code) -> bool {
     matches!(code, Code::BadMessage | Code::BadCompression | Code::NotImplemented)
 }
 
-/// Returns whether librdkafka would repeat for ever what cannot succeed.
+/// Returns whether librdkafka would retry forever without success.
 fn is_hopeless(code: Code, started: bool) -> bool {
     match code {
-        // `auto.offset.reset=error`: the partition is read by nobody from now on.
+        // `auto.offset.reset=error`: librdkafka no longer reads the partition.
         Code::AutoOffsetReset => true,
-        // At the start these are mistakes in the settings. Later they may be repaired where they
-        // were made, while other partitions are processed.
+        // At startup these errors are configuration mistakes. Later they may be fixed at their
+        // source while other partitions are processed.
         Code::TopicAuthorizationFailed
         | Code::GroupAuthorizationFailed
         | Code::InvalidGroupId

@@ -1,4 +1,4 @@
-//! From librdkafka's message to a record of our own.
+//! Conversion of librdkafka's messages to records.
 
 use bytes::Bytes;
 use campanile_core::{Record, Timestamp, millis};
@@ -7,10 +7,11 @@ use super::native::fetched::Message;
 use crate::driver::{Assignment, Received};
 use crate::retry_topics::{self, Origin};
 
-/// Copies the message once. One of a retry topic is the record that it is a copy of.
+/// Converts a message to a record, copying it once. A message of a retry topic becomes the record
+/// that it is a copy of.
 ///
-/// A header's name that is not UTF-8 gets U+FFFD in the place of what is not: it is kept, it panics
-/// nowhere, and it is no name that anybody asks for.
+/// In a header name that is not UTF-8, U+FFFD replaces the invalid bytes. The header is kept and
+/// causes no panic, and its name matches no name that is looked up.
 pub(super) fn received(assignment: &Assignment, message: &Message<'_>) -> Received {
     let (topic, partition) = (assignment.topic.clone(), assignment.partition);
     let mut record = Record::builder(topic, partition, message.offset());
@@ -51,8 +52,8 @@ pub(super) fn received(assignment: &Assignment, message: &Message<'_>) -> Receiv
     Received { assignment: assignment.id, record: record.build(), due }
 }
 
-/// Key, payload and the values of headers, one after the other: one allocation for all, since another
-/// thread will free them.
+/// A copy of the key, the payload and the header values, back to back. They share one allocation,
+/// because another thread will free it.
 struct Copied(Bytes);
 
 impl Copied {
@@ -64,13 +65,14 @@ impl Copied {
         Self(all.into())
     }
 
-    /// The copy of the next one of them.
+    /// Returns the copy of the next part.
     fn next(&mut self, part: &[u8]) -> Bytes {
         self.0.split_to(part.len())
     }
 }
 
-/// A time that the platform can tell; a producer can send any.
+/// Converts a timestamp. Returns `None` if the platform cannot represent it: a producer can send
+/// any number.
 pub(super) fn timestamp(timestamp: rdkafka::Timestamp) -> Option<Timestamp> {
     match timestamp {
         rdkafka::Timestamp::NotAvailable => None,

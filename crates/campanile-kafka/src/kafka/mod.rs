@@ -1,12 +1,14 @@
 //! librdkafka's consumer, as the [`Source`](crate::driver::Source) of the driver.
 //!
-//! * `source` is the source itself, `context` what librdkafka calls back.
-//! * `queues` says which partitions share one of librdkafka's queues.
-//! * `taken` has the records of one round, and `failed` what errors in their place mean.
-//! * `start` waits for brokers and topics before the group is joined.
-//! * `message` makes records of messages; `to_record` does so for those who consume by themselves.
-//! * `commit` says what a commit's failure means.
-//! * `native` has what rdkafka's safe interface lacks.
+//! * `source` is the source itself; `context` has librdkafka's callbacks.
+//! * `queues` decides which partitions share a queue of librdkafka.
+//! * `taken` has the records of one round; `failed` handles errors that librdkafka reports in their
+//!   place.
+//! * `start` waits for brokers and topics before the consumer joins its group.
+//! * `message` converts messages to records; `to_record` does so for applications with a consumer
+//!   loop of their own.
+//! * `commit` interprets the failures of commits.
+//! * `native` has functions that rdkafka's safe interface lacks.
 
 mod commit;
 mod context;
@@ -31,19 +33,19 @@ use crate::driver::{Control, Usage};
 use crate::retry_topics::Rungs;
 use crate::transaction::Terms;
 
-/// What the source is made with.
+/// The settings of the source.
 pub(crate) struct Settings {
     pub(crate) client: ClientConfig,
     pub(crate) brokers: String,
     pub(crate) topics: Vec<String>,
-    /// The retry topics among the topics.
+    /// The retry topics among `topics`.
     pub(crate) rungs: Rungs,
-    /// Topics that must exist as well.
+    /// Further topics that must exist.
     pub(crate) dead_letter_topics: Vec<Arc<str>>,
     pub(crate) start_timeout: Duration,
-    /// What is in memory of all partitions; shared with the driver.
+    /// What is in memory of all partitions. Shared with the driver.
     pub(crate) total: Arc<Usage>,
     pub(crate) control: Arc<Control>,
-    /// Present where offsets are committed in transactions.
+    /// Present if offsets are committed in transactions.
     pub(crate) transactions: Option<Terms>,
 }

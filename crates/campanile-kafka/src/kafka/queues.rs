@@ -1,9 +1,9 @@
-//! Which partitions share a queue of librdkafka's.
+//! The distribution of partitions over librdkafka's queues.
 //!
-//! librdkafka bounds what it prefetches by queue. In one queue for all partitions, a few of them fill the
-//! budget while the others have nothing to do; with a queue for each, memory would grow with their
-//! number. So there is a fixed number of queues, and the one whose partitions have least in memory is read
-//! first.
+//! librdkafka limits its prefetch per queue. If all partitions shared one queue, a few of them would
+//! fill the budget while the others had no records to process. If each partition had its own queue,
+//! memory would grow with the number of partitions. The number of queues is therefore fixed, and the
+//! queue with the fewest records in the driver's memory is read first.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::driver::{Assignment, AssignmentId};
 pub(super) struct Queues([Vec<Arc<Assignment>>; QUEUES]);
 
 impl Queues {
-    /// Adds a partition to the queue that has the fewest, and returns that queue's index.
+    /// Adds a partition to the queue with the fewest partitions. Returns the index of this queue.
     pub(super) fn add(&mut self, assignment: Arc<Assignment>) -> usize {
         let queues = self.0.iter_mut().enumerate();
         let (index, queue) = queues.min_by_key(|(_, queue)| queue.len()).expect("there is a queue");
@@ -28,7 +28,8 @@ impl Queues {
         self.0.iter_mut().for_each(|queue| queue.retain(|assignment| assignment.id != id));
     }
 
-    /// Sets `order` to the indices of the queues that have partitions, the one to read first in front.
+    /// Sets `order` to the indices of the queues that have partitions, in the order in which they are to
+    /// be read.
     pub(super) fn order(&self, order: &mut Vec<usize>) {
         let records = |assignment: &Arc<Assignment>| assignment.usage.total().records;
         let (mut held, mut count) = (0, 0);
@@ -36,7 +37,8 @@ impl Queues {
             held += records(assignment);
             count += 1;
         }
-        // One that stands still must not hold up those that share its queue.
+        // Limit what a single partition counts, so that a stalled partition does not hold up the others
+        // in its queue.
         let most = held / u64::max(count, 1) + 1;
         let held = |index: &usize| {
             self.0[*index].iter().map(|assignment| records(assignment).min(most)).sum::<u64>()

@@ -1,4 +1,4 @@
-//! librdkafka's consumer as the driver's source.
+//! The driver's source: librdkafka's consumer.
 
 use std::sync::Arc;
 use std::task;
@@ -19,17 +19,17 @@ use crate::driver::{Amount, Assignment, CommitEnd, Event, Source, Usage};
 use crate::error::ConsumerError;
 use crate::transaction::{Committed, Position, Transactor};
 
-/// The most records that are taken from librdkafka at once.
+/// The maximum number of records that are taken from librdkafka at once.
 const BATCH: usize = 512;
 
-/// The most records that are taken of one queue at once, while others have some, too.
+/// The minimum share of a batch that each queue gets. With few queues, the shares are larger.
 const LEAST: usize = 32;
 
-/// The size of a record that is assumed as long as none was seen.
+/// The assumed size of a record, in bytes, until one has been received.
 const USUAL: u64 = 16 * 1024;
 
-/// How long it may take, when the consumer is closed, until a group that it joins has taken it in, and
-/// until it has left. Brokers that cannot be reached hold up the end for no longer.
+/// How long closing the consumer waits for a join that is in progress, and then for leaving the group.
+/// Unreachable brokers do not delay the end of serving for longer.
 const MEMBERSHIP: Duration = Duration::from_secs(2);
 
 pub(crate) struct KafkaSource {
@@ -37,23 +37,24 @@ pub(crate) struct KafkaSource {
     fetched: Arc<Fetched>,
     waker: SourceWaker,
     batch: Batch,
-    /// The order in which queues are read.
+    /// The indices of the queues, in the order in which they are read.
     order: Vec<usize>,
-    /// The largest record of the last batch.
+    /// The size of the largest record in the last batch.
     largest: u64,
     total: Arc<Usage>,
-    /// Where the last record came from: librdkafka hands over long runs of one partition.
+    /// The partition of the last record. librdkafka delivers long runs of records of one partition.
     last: Option<LastPartition>,
     commits: Commits,
-    /// Where partitions start that librdkafka has not started yet.
+    /// The start positions of partitions that librdkafka has not started yet.
     positions: Vec<Position>,
-    /// The partitions that are revoked and not given up.
+    /// The revoked partitions that are not released yet.
     revoked: Option<TopicPartitionList>,
     newer_protocol: bool,
-    /// Whether its group has taken it in.
+    /// Whether the consumer is known to have joined its group.
     joined: bool,
-    /// Whether it has to unsubscribe to leave its group: in the classic protocol, librdkafka's close does
-    /// not leave one in which it has no partitions. A static member stays in it.
+    /// Whether the consumer has to unsubscribe to leave its group. In the classic protocol, librdkafka's
+    /// close does not leave a group in which the consumer has no partitions. A static member stays
+    /// in the group.
     unsubscribes: bool,
     closing: Option<Closing>,
     clock: Clock,
@@ -62,11 +63,11 @@ pub(crate) struct KafkaSource {
 /// How offsets are committed.
 enum Commits {
     Offsets(OffsetCommits),
-    /// Together with outputs.
+    /// Offsets are committed together with outputs.
     Transactions(Box<Transactor>),
 }
 
-/// How far the consumer has left its group; each step until then at most.
+/// The steps of leaving the group, with their deadlines.
 enum Closing {
     Joining(Duration),
     Leaving(Duration),
@@ -74,7 +75,7 @@ enum Closing {
 }
 
 impl KafkaSource {
-    /// Connects, waits until brokers and topics are there, and joins the group.
+    /// Connects, waits until the brokers answer and the topics exist, and joins the group.
     pub(crate) fn start(settings: &Settings) -> Result<Self, ConsumerError> {
         let waker = SourceWaker::default();
         let fetched = Arc::new(Fetched::new(waker.clone()));
@@ -84,9 +85,9 @@ impl KafkaSource {
         let mut consumer: BaseConsumer<Context> =
             settings.client.create_with_context(context).map_err(|error| match error {
                 KafkaError::ClientCreation(text) => {
-                    ConsumerError::kafka(format!("librdkafka refuses the settings: {text}"), None)
+                    ConsumerError::kafka(format!("librdkafka rejects the settings: {text}"), None)
                 }
-                error => ConsumerError::kafka("librdkafka refuses the settings", Some(error)),
+                error => ConsumerError::kafka("librdkafka rejects the settings", Some(error)),
             })?;
         let nonempty = waker.clone();
         consumer.set_nonempty_callback(move || nonempty.wake());
@@ -94,13 +95,14 @@ impl KafkaSource {
         let commits = match &settings.transactions {
             Some(terms) => match Transactor::start(terms, settings, waker.clone())? {
                 Some(transactor) => Commits::Transactions(Box::new(transactor)),
-                // It is shutting down before it has begun.
+                // A shutdown was requested during the start.
                 None => Commits::Offsets(OffsetCommits::default()),
             },
             None => Commits::Offsets(OffsetCommits::default()),
         };
         start::subscribe(&consumer, settings)?;
-        // Last, for it must be closed before the consumer is dropped.
+        // Open the queues last: they must be closed before the consumer is dropped, and an early return
+        // would not close them.
         fetched.open(&consumer);
         let newer_protocol = settings.client.get("group.protocol") == Some("consumer");
         let unsubscribes = !newer_protocol && settings.client.get("group.instance.id").is_none();
@@ -124,13 +126,15 @@ impl KafkaSource {
         })
     }
 
-    /// Serves callbacks, and takes errors. Returns whether there was anything.
+    /// Polls the consumer's own queue, which runs callbacks and returns errors. Returns whether there
+    /// was an error or a record.
     ///
-    /// Records come by a queue of their own, but for a partition whose queue is not available.
+    /// Records arrive in the [`Fetched`] queues, except those of a partition that could not be forwarded
+    /// to such a queue.
     fn serve_callbacks(&mut self, taken: &mut Taken, events: &mut Vec<Event>) -> bool {
         let mut any = false;
         let Self { consumer, last, .. } = self;
-        // `None` may stand for an event that was served: the next round finds the next.
+        // `None` may also mean that a callback was run. The next round then finds the next event.
         while let Some(event) = consumer.poll(Duration::ZERO) {
             any = true;
             match event {
@@ -147,7 +151,7 @@ impl KafkaSource {
         any
     }
 
-    /// Appends what callbacks have taken down.
+    /// Takes the events that callbacks have recorded.
     fn take_callbacks(&mut self, events: &mut Vec<Event>) {
         let (rebalances, commits) = {
             let mut state = self.consumer.context().state();
@@ -182,7 +186,7 @@ impl KafkaSource {
         }
     }
 
-    /// Takes records up to `room`. Returns whether there may be more.
+    /// Takes records up to `room`. Returns whether it took any, since then there may be more.
     fn take_records(&mut self, room: Amount, taken: &mut Taken, events: &mut Vec<Event>) -> bool {
         let Self { consumer, fetched, batch, order, last, .. } = self;
         let fit = usize::try_from(room.bytes / self.largest.max(1)).unwrap_or(BATCH);
@@ -220,7 +224,7 @@ impl KafkaSource {
         }
     }
 
-    /// Takes the records of partitions whose position is known by now.
+    /// Seeks to the start positions that are known by now, and takes records from there on.
     fn place(&mut self, events: &mut Vec<Event>) {
         if let Commits::Transactions(transactor) = &mut self.commits {
             while let Some(fetched) = transactor.poll_positions() {
@@ -263,12 +267,13 @@ impl Source for KafkaSource {
         room: Option<Amount>,
         events: &mut Vec<Event>,
     ) -> bool {
-        // Register first, so that what comes after the look wakes the driver.
+        // Register the waker before polling, so that no event is missed.
         self.waker.register(cx.waker());
         let before = events.len();
         let mut taken = Taken::default();
         let mut any = self.serve_callbacks(&mut taken, events);
-        // Before the records: what is assigned is known before its first record.
+        // Take callbacks before records, so that a partition's assignment is reported before its first
+        // record.
         self.take_callbacks(events);
         self.place(events);
         if let Some(room) = room {
@@ -330,7 +335,7 @@ impl Source for KafkaSource {
                 assignment.extent.set_end(end);
             }
         }
-        // In the newer protocol a member that gets no partitions is told nothing.
+        // In the newer protocol, librdkafka runs no callback for a member that gets no partitions.
         if self.newer_protocol && !self.joined && native::is_member(&self.consumer) {
             self.consumer.context().state().rebalances.push(Rebalance::Assigned(Vec::new()));
             self.waker.wake();
@@ -339,8 +344,8 @@ impl Source for KafkaSource {
 
     fn close(&mut self) {
         self.consumer.context().close();
-        // librdkafka does not leave a group that has not taken it in yet, which would wait for it as long
-        // as a session lasts.
+        // librdkafka does not leave a group that it is still joining. The group would then wait for this
+        // member until its session times out.
         let joining = match start::is_subscribed(&self.consumer) {
             true => MEMBERSHIP,
             false => Duration::ZERO,
@@ -350,18 +355,19 @@ impl Source for KafkaSource {
 }
 
 impl Drop for KafkaSource {
-    /// Leaves the group; serves the revoke, and may block for as long as brokers do not answer.
+    /// Leaves the group. This handles the revoke, and may block for as long as brokers do not answer.
     fn drop(&mut self) {
         self.consumer.context().close();
         self.fetched.close();
     }
 }
 
-/// Returns the generation that the brokers hold a commit against. Without one they would take it from
-/// anybody.
+/// Returns the group's metadata with the generation that the brokers check on a commit, or `None` if the
+/// consumer is not a member. Without a generation the brokers would accept the commit of any client.
 fn group(consumer: &BaseConsumer<Context>) -> Option<ConsumerGroupMetadata> {
     let group = consumer.group_metadata()?;
-    // Asked afterwards: it becomes a member only while this thread polls.
+    // Check the membership after reading the metadata. The consumer becomes a member only while this
+    // thread polls, so the metadata is that of a member.
     native::is_member(consumer).then_some(group)
 }
 

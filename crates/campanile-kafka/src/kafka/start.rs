@@ -1,4 +1,4 @@
-//! Before the first record: are the brokers there, and the topics? Then it joins the group.
+//! Startup: waits until the brokers answer and the topics exist, then joins the group.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -11,14 +11,14 @@ use super::Settings;
 use super::context::Context;
 use crate::error::ConsumerError;
 
-/// How long one question may take: so long a shutdown waits at most.
+/// The timeout of one metadata request, and so the longest time that a shutdown waits.
 const QUESTION: Duration = Duration::from_millis(500);
 
-/// For how long a topic may be unknown: a new one is, until all brokers have heard of it.
+/// How long a topic may be unknown. A new topic is unknown until all brokers have learned of it.
 const UNKNOWN: Duration = Duration::from_secs(5);
 
-/// Asks for every topic until there is an answer. An answer is needed: without one, librdkafka would
-/// try for ever, and silently.
+/// Requests the metadata of every topic until all requests are answered. Without this check,
+/// librdkafka would retry forever without an error.
 pub(super) fn check(
     consumer: &BaseConsumer<Context>,
     settings: &Settings,
@@ -56,15 +56,18 @@ pub(super) fn check(
             if waited >= settings.start_timeout {
                 return Err(silent(settings, error));
             }
-            vec![format!("no broker answers: {error}")]
+            vec![format!("no broker answered; retrying: {error}")]
         } else {
-            // Only those that are missing are asked for again, and all are told at once.
+            // Only missing topics are requested again, and all of them are reported together.
             topics = unknown;
             if !topics.is_empty() && waited >= UNKNOWN.min(settings.start_timeout) {
                 let all: Vec<_> = topics.iter().map(|(topic, of)| missing(topic, *of)).collect();
                 return Err(ConsumerError::kafka(all.join("; "), None));
             }
-            topics.iter().map(|(topic, _)| format!("topic `{topic}` does not exist yet")).collect()
+            topics
+                .iter()
+                .map(|(topic, _)| format!("topic `{topic}` does not exist yet; retrying"))
+                .collect()
         };
         for trouble in troubles {
             if !told.contains(&trouble) {
@@ -79,7 +82,7 @@ pub(super) fn check(
     Ok(())
 }
 
-/// Joins the group, unless it is to end before it has begun.
+/// Joins the group, unless a shutdown was requested.
 pub(super) fn subscribe(
     consumer: &BaseConsumer<Context>,
     settings: &Settings,
@@ -89,11 +92,11 @@ pub(super) fn subscribe(
     }
     let topics: Vec<&str> = settings.topics.iter().map(String::as_str).collect();
     consumer.subscribe(&topics).map_err(|error| {
-        ConsumerError::kafka(format!("cannot subscribe to {}", topics.join(", ")), Some(error))
+        ConsumerError::kafka(format!("failed to subscribe to {}", topics.join(", ")), Some(error))
     })
 }
 
-/// Whether it joins the group, or has.
+/// Returns whether the consumer is joining its group or has joined it.
 pub(super) fn is_subscribed(consumer: &BaseConsumer<Context>) -> bool {
     consumer.subscription().is_ok_and(|topics| topics.count() > 0)
 }
@@ -112,11 +115,11 @@ fn missing(topic: &str, of: Use) -> String {
         }
         Use::Retries => format!(
             "retry topic `{topic}` does not exist: create it, with any number of partitions and a \
-             retention that is longer than any outage of this consumer, or correct its name"
+             retention longer than any outage of this consumer, or correct its name"
         ),
         Use::DeadLetters => format!(
-            "topic `{topic}`, for dead letters, does not exist: create it, with any number of \
-             partitions and a retention that leaves time to look at them, or correct its name"
+            "dead-letter topic `{topic}` does not exist: create it, with any number of partitions \
+             and a retention that leaves time to inspect the dead letters, or correct its name"
         ),
     }
 }
@@ -129,7 +132,8 @@ enum Answer {
 }
 
 fn ask(consumer: &BaseConsumer<Context>, topic: &str) -> Answer {
-    // librdkafka takes such a name for a regular expression, which may match nothing yet.
+    // librdkafka takes a name that starts with `^` as a regular expression, which may match no
+    // topic yet.
     let asked = (!topic.starts_with('^')).then_some(topic);
     let metadata = match consumer.fetch_metadata(asked, QUESTION) {
         Ok(metadata) => metadata,
@@ -145,7 +149,7 @@ fn ask(consumer: &BaseConsumer<Context>, topic: &str) -> Answer {
 
 fn silent(settings: &Settings, error: KafkaError) -> ConsumerError {
     let what = format!(
-        "no broker of `{}` answered within {:?}: check the addresses, and whether they are up",
+        "no broker of `{}` answered within {:?}: check the addresses, and that the brokers are up",
         settings.brokers, settings.start_timeout
     );
     ConsumerError::kafka(what, Some(error))

@@ -1,4 +1,4 @@
-//! The records that are taken from librdkafka in one round.
+//! The records taken from librdkafka in one round.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use super::message;
 use super::native::fetched::{Message, TopicHandle};
 use crate::driver::{Amount, Assignment, Received};
 
-/// Records that were taken in one round.
+/// The records taken in one round.
 #[derive(Default)]
 pub(super) struct Taken {
     pub(super) records: Vec<Received>,
@@ -35,7 +35,7 @@ impl Taken {
     }
 }
 
-/// Returns the assignment that a message belongs to; `None` if its partition is assigned no more.
+/// Returns the assignment of a message, or `None` if its partition is no longer assigned.
 fn assignment_of<'a>(
     last: &'a mut Option<LastPartition>,
     context: &Context,

@@ -1,4 +1,4 @@
-//! Records for those who consume by themselves.
+//! Records for applications with a consumer loop of their own.
 
 use bytes::Bytes;
 use campanile_core::Record;
@@ -8,7 +8,7 @@ use rdkafka::message::{BorrowedMessage, OwnedMessage};
 use super::message::timestamp;
 use super::native;
 
-/// Makes a [`Record`] of one of rdkafka's messages, for a loop of your own around the layer.
+/// Converts a message of rdkafka to a [`Record`], for a consumer loop of your own around the layer.
 ///
 /// ```
 /// use campanile_kafka::ToRecord;
@@ -21,12 +21,12 @@ use super::native;
 /// assert_eq!(message.to_record().coordinates().to_string(), "payments/3@42");
 /// ```
 ///
-/// It copies the message once, as the driver does: null and empty stay different, and a header's name
-/// that is not UTF-8 (on which rdkafka's own accessors panic) gets U+FFFD in the place of what is not.
-/// A copy from one of the driver's [retry topics](crate::RetryTopics) is a record of its own here,
-/// with headers that say where it stood first.
+/// The message is copied once, as in the driver. Null and empty values stay different. In a header
+/// name that is not UTF-8 (on which rdkafka's own accessors panic), U+FFFD replaces the invalid
+/// bytes. A copy from one of the driver's [retry topics](crate::RetryTopics) becomes a record of
+/// its own; its headers contain the coordinates of the original record.
 pub trait ToRecord: sealed::Sealed {
-    /// The message as a record.
+    /// Returns the message as a record.
     fn to_record(&self) -> Record;
 }
 

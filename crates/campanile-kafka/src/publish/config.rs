@@ -1,4 +1,4 @@
-//! What users say about a publisher.
+//! The configuration of a publisher.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,10 +9,10 @@ use rdkafka::ClientConfig;
 use super::Terms;
 use crate::ConsumerConfig;
 
-/// The settings of a [`Publisher`](super::Publisher). Brokers alone convert into them, and so does a
-/// [`ConsumerConfig`], of which all is taken over but what is a consumer's alone.
+/// The configuration of a [`Publisher`](super::Publisher). A string of brokers converts into it, and so
+/// does a [`ConsumerConfig`], except for the settings that are specific to consumers.
 ///
-/// `Debug` prints no values of settings.
+/// `Debug` does not print the values of settings.
 #[derive(Clone)]
 pub struct PublisherConfig {
     client: ClientConfig,
@@ -20,28 +20,34 @@ pub struct PublisherConfig {
 }
 
 impl PublisherConfig {
-    /// For these brokers (`host:port`, separated by commas).
+    /// Creates a configuration with these brokers (`host:port`, separated by commas).
     pub fn new(brokers: impl Into<String>) -> Self {
         let mut client = ClientConfig::new();
         client.set("bootstrap.servers", brokers);
         client.into()
     }
 
-    /// Sets one of librdkafka's settings. It wins over these defaults: `enable.idempotence=true`; no batches,
-    /// so that one message that is refused has no others refused; `compression.type=lz4`;
-    /// `partitioner=murmur2_random`, as Kafka's own clients have it; and `message.max.bytes=100000000`, for
-    /// what is too large the topic decides.
+    /// Sets a librdkafka setting. It overrides these defaults:
     ///
-    /// What contradicts is refused by [`Publisher::new`](super::Publisher::new): `acks` is `all`,
-    /// `message.timeout.ms` follows from [`with_timeout`](Self::with_timeout), there are no transactions, and
-    /// the brokers are those that it was made with.
+    /// * `enable.idempotence=true`.
+    /// * No batches, so that a refused message does not cause others to be refused.
+    /// * `compression.type=lz4`.
+    /// * `partitioner=murmur2_random`: the same as in Kafka's own clients.
+    /// * `message.max.bytes=100000000`: the topic decides which messages are too large.
+    ///
+    /// [`Publisher::new`](super::Publisher::new) refuses contradictory settings: `acks` is `all`,
+    /// `message.timeout.ms` follows from [`with_timeout`](Self::with_timeout), there are no
+    /// transactions, and the brokers are those passed to the constructor.
     pub fn set(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.terms.set(name, value);
         self
     }
 
-    /// How long one publication may take; what is refused is tried again meanwhile. At least 1 s. Default:
-    /// 10 s, in which a leader is elected anew; who publishes what must not be lost tries again after that.
+    /// Sets how long one publication may take. A refused message is retried within this time. At least
+    /// 1 s.
+    ///
+    /// Default: 10 s, which is enough to elect a new leader. After that, a caller that must not lose the
+    /// message publishes it again.
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
         self.terms.set_budget(timeout);
         self

@@ -1,4 +1,4 @@
-//! What librdkafka calls back about publications.
+//! librdkafka's callbacks about publications.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -9,13 +9,13 @@ use rdkafka::message::DeliveryResult;
 use rdkafka::producer::ProducerContext;
 use tokio::sync::oneshot;
 
-/// Who waits for the acknowledgement.
+/// Sends the acknowledgement to the caller that waits for it.
 pub(super) type Waiting = oneshot::Sender<Result<(), KafkaError>>;
 
-/// Passes acknowledgements on to who waits for them.
+/// Forwards acknowledgements to the callers that wait for them.
 #[derive(Default)]
 pub(super) struct Acknowledgements {
-    /// What the connections met last.
+    /// The last error of a connection.
     reason: Mutex<Option<String>>,
 }
 
@@ -31,13 +31,13 @@ impl ProducerContext for Acknowledgements {
     fn delivery(&self, result: &DeliveryResult<'_>, waiting: Box<Waiting>) {
         let result = match result {
             Ok(_) => {
-                // What was met before is over.
+                // Errors of the connections before this acknowledgement are resolved.
                 self.take_reason();
                 Ok(())
             }
             Err((error, _)) => Err(error.clone()),
         };
-        // Dropped meanwhile: then nobody wants to know.
+        // Fails if the publication was dropped in the meantime.
         let _ = waiting.send(result);
     }
 }
@@ -48,7 +48,7 @@ impl ClientContext for Acknowledgements {
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
-        tracing::debug!(%error, reason, "kafka, of the producer");
+        tracing::debug!(%error, reason, "error in the client of the producer");
         let text = if reason.is_empty() { error.to_string() } else { reason.to_owned() };
         *self.reason.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
     }

@@ -1,11 +1,11 @@
-//! A message as librdkafka takes it.
+//! Conversion of messages into librdkafka's records.
 
 use campanile_core::{Output, Timestamp, millis};
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::BaseRecord;
 use rdkafka::util::IntoOpaque;
 
-/// With what its delivery tells of it.
+/// Converts a message. The callback about its delivery gets `opaque`.
 pub(crate) fn record<O: IntoOpaque>(output: &Output, opaque: O) -> BaseRecord<'_, [u8], [u8], O> {
     let mut record = BaseRecord::with_opaque_to(&output.topic, opaque);
     record.key = output.key.as_deref();
@@ -22,7 +22,8 @@ fn headers(output: &Output) -> OwnedHeaders {
     })
 }
 
-/// As Kafka counts. A time before 1970, and 1970 itself, cannot be told to a producer.
+/// Converts a timestamp to milliseconds since 1970. A producer accepts neither the start of 1970 itself
+/// nor an earlier time.
 fn tellable(timestamp: Timestamp) -> Option<i64> {
     let (Timestamp::CreateTime(time) | Timestamp::LogAppendTime(time)) = timestamp;
     Some(millis::of(time)).filter(|&millis| millis > 0)

@@ -1,4 +1,4 @@
-//! Publishing to any topic, and waiting for the brokers' acknowledgement.
+//! Publishes to any topic, and waits for the brokers' acknowledgement.
 
 mod config;
 mod context;
@@ -29,12 +29,12 @@ pub(crate) use self::terms::Terms;
 use crate::backoff::impatient;
 use crate::config::refusal;
 
-/// How long one try may take, where the budget leaves room for several: brokers that are restarted
-/// are back in less, and a topic that was just created is known everywhere.
+/// The timeout of one attempt, if the budget allows for several: restarted brokers are back sooner, and
+/// all brokers know a newly created topic by then.
 const TRY: Duration = Duration::from_secs(30);
 
-/// Publishes messages, each acknowledged by all replicas that are in sync: a tower service of [`Output`]s,
-/// such as the outbox of `campanile-postgres` needs. Clones share one producer.
+/// A tower service that publishes [`Output`]s, each acknowledged by all in-sync replicas. The outbox of
+/// `campanile-postgres` needs such a service. Clones share one producer.
 ///
 /// ```
 /// use campanile_core::{BoxError, Output};
@@ -53,23 +53,24 @@ const TRY: Duration = Duration::from_secs(30);
 /// # }
 /// ```
 ///
-/// The producer is idempotent: what it sends again, because no answer came, is there once. That ends with
-/// the publication: who calls again publishes again.
+/// The producer is idempotent: a message that it sends again because no response arrived is stored once.
+/// This holds within one publication only: a second call publishes the message a second time.
 ///
 /// # Order
-/// Messages that are published at the same time have none. Who needs one waits for the acknowledgement.
+/// Messages that are published concurrently have no order. To order two messages, wait for the
+/// acknowledgement of the first one.
 ///
 /// # Errors
-/// [`Refused`], after [a time](PublisherConfig::with_timeout) in which it is tried again. Then nothing of the
-/// message is on its way any more; it may have been published all the same if no answer came.
+/// Returns [`Refused`] if retries within [the timeout](PublisherConfig::with_timeout) do not succeed.
+/// The message is then no longer in flight, but may have been published if no response arrived.
 ///
 /// # Cancellation
-/// Dropped, it tries no more; what was sent may be published.
+/// Dropping the future stops the retries; a message that was sent may still be published.
 #[derive(Clone)]
 pub struct Publisher {
     shared: Arc<Shared>,
     budget: Duration,
-    /// How long one try takes at most.
+    /// The timeout of one attempt.
     longest: Duration,
 }
 
@@ -79,34 +80,36 @@ struct Shared {
 }
 
 impl Publisher {
-    /// For these brokers (`host:port`, separated by commas), or with more [settings](PublisherConfig).
+    /// Creates a publisher for these brokers (`host:port`, separated by commas), or with more
+    /// [settings](PublisherConfig).
     ///
     /// # Errors
-    /// If a setting is unknown to librdkafka, or contradicts what a publication is.
+    /// Fails if a setting is unknown to librdkafka, or contradicts how messages are published.
     pub fn new(config: impl Into<PublisherConfig>) -> Result<Self, ConfigError> {
         let (client, terms) = config.into().checked()?;
         Self::beside(&client, &terms)
     }
 
-    /// A producer for the consumer's brokers, with settings of its own over the consumer's. One
-    /// publication may take as long as the budget says.
+    /// Creates a publisher for the consumer's brokers, with the producer's own settings over the
+    /// consumer's. The budget limits the time of one publication.
     pub(crate) fn beside(consumer: &ClientConfig, terms: &Terms) -> Result<Self, ConfigError> {
         let budget = terms.budget;
-        // At least two tries.
+        // Leaves time for at least two attempts.
         let longest = TRY.min(budget / 2);
         let client = settings::producer(consumer, &terms.settings, longest)?;
         let producer = Mutex::new(Arc::new(Closing::new(&client)?));
         Ok(Self { shared: Arc::new(Shared { client, producer }), budget, longest })
     }
 
-    /// Publishes it, and waits until the brokers have it. What they refuse is tried again within the
-    /// budget, but for what is too large or has a time that they do not take: neither would change.
+    /// Publishes a message, and waits until the brokers have acknowledged it. A refused message is
+    /// retried within the budget, unless it is too large or its timestamp is not accepted: a retry would
+    /// change neither.
     ///
-    /// When this gives an error, nothing of it is on its way any more. It may have been published all
-    /// the same if no answer came.
+    /// After an error, the message is no longer in flight. It may have been published nevertheless if no
+    /// response arrived.
     ///
     /// # Cancellation
-    /// Dropped, it tries no more; what was sent may be published.
+    /// Dropping the future stops the retries; a message that was sent may still be published.
     pub(crate) async fn publish(&self, message: &Output) -> Result<(), Refused> {
         let start = Instant::now();
         let mut tries = 0_u32;
@@ -114,7 +117,7 @@ impl Publisher {
             let closing = self.shared.producer().clone();
             let producer = closing.producer();
             let sent = match send(producer, message) {
-                // Gone unanswered only with the producer.
+                // The sender is dropped unused only together with the producer.
                 Ok(answer) => answer.await.unwrap_or(Err(KafkaError::Canceled)),
                 Err(error) => Err(error),
             };
@@ -136,7 +139,7 @@ impl Publisher {
             }
             if tries == 1 {
                 let topic = &*message.topic;
-                tracing::warn!(topic, error = text, "not published yet, to be tried again");
+                tracing::warn!(topic, error = text, "failed to publish a message; retrying");
             }
             sleep(delay).await;
         }
@@ -148,21 +151,21 @@ impl Shared {
         self.producer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// This one sends nothing any more: an idempotent producer does so when it cannot know what of it is
-    /// there, as after a loss of data.
+    /// Replaces a producer that has failed permanently. An idempotent producer fails when it cannot know
+    /// which of its messages are stored, for example after a loss of data.
     fn replace(&self, broken: &Arc<Closing>, reason: &str) {
         let mut producer = self.producer();
         if Arc::ptr_eq(&producer, broken) {
-            tracing::warn!(reason, "the producer has failed, and is made anew");
+            tracing::warn!(reason, "the producer has failed; replacing it");
             match Closing::new(&self.client) {
                 Ok(new) => *producer = Arc::new(new),
-                Err(error) => tracing::error!(%error, "the producer was not made anew"),
+                Err(error) => tracing::error!(%error, "failed to replace the producer"),
             }
         }
     }
 }
 
-/// One try. Gives its answer.
+/// Sends a message once. Returns the receiver of the acknowledgement.
 fn send(
     producer: &ThreadedProducer<Acknowledgements>,
     message: &Output,
@@ -181,7 +184,7 @@ impl fmt::Debug for Publisher {
     }
 }
 
-/// A producer that is dropped on a thread of its own: that joins its threads.
+/// A producer that is dropped on a separate thread, because the drop joins the producer's threads.
 struct Closing(Option<ThreadedProducer<Acknowledgements>>);
 
 impl Closing {
@@ -192,14 +195,14 @@ impl Closing {
     }
 
     fn producer(&self) -> &ThreadedProducer<Acknowledgements> {
-        self.0.as_ref().expect("taken only when it is dropped")
+        self.0.as_ref().expect("the producer is taken only on drop")
     }
 }
 
 impl Drop for Closing {
     fn drop(&mut self) {
         let producer = self.0.take();
-        // Without a thread it is dropped here, with the closure.
+        // If no thread can be spawned, the producer is dropped here, with the closure.
         let _ = std::thread::Builder::new()
             .name("campanile-publish".into())
             .spawn(move || drop(producer));
@@ -227,7 +230,7 @@ mod tests {
         let refused = publisher.publish(&message()).await.unwrap_err().to_string();
         let (_, met) =
             refused.split_once("Message timed out): ").unwrap_or_else(|| panic!("{refused}"));
-        // Whichever the connection said last.
+        // Either may be the last error of the connection.
         assert!(met.contains("127.0.0.1:1") || met.contains("brokers are down"), "{refused}");
     }
 
@@ -239,7 +242,7 @@ mod tests {
         let publisher = Publisher::beside(&config, &Terms::new(BUDGET)).unwrap();
         let producer = publisher.shared.producer().clone();
         let context = producer.producer().context();
-        context.error(KafkaError::Canceled, "an old trouble");
+        context.error(KafkaError::Canceled, "an earlier error");
         publisher.publish(&message()).await.unwrap();
         assert_eq!(context.take_reason(), None);
     }

@@ -1,19 +1,19 @@
-//! Why a message was not published.
+//! The error of a publication.
 
 use std::error::Error;
 use std::fmt;
 
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 
-/// Why a message was not published.
+/// The reason why a message was not published.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Refused {
-    /// Too large for the topic, or for the producer.
+    /// The message is too large for the topic, or for the producer.
     TooLarge,
-    /// The topic does not take messages of its time.
+    /// The topic does not accept the message's timestamp.
     Timestamp,
-    /// For another reason, until its time was up.
+    /// Another error, which persisted until the publication timed out.
     Otherwise(String),
 }
 
@@ -22,7 +22,7 @@ impl Refused {
         match error.rdkafka_error_code() {
             Some(Code::MessageSizeTooLarge | Code::MessageBatchTooLarge) => Self::TooLarge,
             Some(Code::InvalidTimestamp) => Self::Timestamp,
-            // The reason of a time-out is what the connection has met.
+            // The cause of a timeout is the last error of the connection.
             Some(Code::MessageTimedOut) => Self::Otherwise(
                 reason.map_or_else(|| error.to_string(), |r| format!("{error}: {r}")),
             ),
@@ -35,7 +35,7 @@ impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::TooLarge => f.write_str("too large for the topic: raise its `max.message.bytes`"),
-            Self::Timestamp => f.write_str("the topic does not take messages of this time"),
+            Self::Timestamp => f.write_str("the topic does not accept the message's timestamp"),
             Self::Otherwise(text) => f.write_str(text),
         }
     }

@@ -1,4 +1,4 @@
-//! The producer's settings, from the consumer's.
+//! The producer's settings, derived from the consumer's.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use rdkafka::ClientConfig;
 
 use crate::config::refusal;
 
-/// What a producer has no use for: librdkafka warns about each.
+/// Settings that a producer does not use: librdkafka warns about each of them.
 const OF_CONSUMERS: &[&str] = &[
     "group.id",
     "group.instance.id",
@@ -43,27 +43,27 @@ const OF_CONSUMERS: &[&str] = &[
     "consume.callback.max.messages",
 ];
 
-/// Where the user has set nothing.
+/// Defaults for settings that the user has not set.
 const DEFAULTS: &[(&str, &str)] = &[
-    // A record is as large as its own topic allows, so the target topic decides, and not a limit of
-    // the producer's. A broker closes the connection on requests beyond 100 MiB.
+    // Leaves the limit to the target topic: a record can be as large as its own topic allows. A broker
+    // closes the connection on requests above 100 MiB.
     ("message.max.bytes", "100000000"),
-    // One message for each batch: what a broker refuses, it refuses batch by batch, and one message
-    // must not have others refused.
+    // One message per batch: a broker refuses a batch as a whole, and one message must not cause others
+    // to be refused.
     ("batch.num.messages", "1"),
     ("linger.ms", "0"),
-    // A record that was compressed where it came from may be too large without.
+    // A record that was compressed in its own topic may be too large uncompressed.
     ("compression.type", "lz4"),
-    // As Kafka's own clients choose the partition of a key.
+    // Chooses the partition of a key as Kafka's own clients do.
     ("partitioner", "murmur2_random"),
 ];
 
-/// Settings that have one value only, under all their names.
+/// Settings with only one allowed value, under all of their names.
 const ACKS: &[&str] = &["acks", "request.required.acks"];
 const TIMEOUTS: &[&str] = &["message.timeout.ms", "delivery.timeout.ms"];
 const BROKERS: &[&str] = &["bootstrap.servers", "metadata.broker.list"];
 
-/// Those of a consumer's settings that every client has.
+/// Returns the consumer's settings that apply to every client.
 pub(crate) fn shared(consumer: &ClientConfig) -> ClientConfig {
     let mut client = consumer.clone();
     for name in OF_CONSUMERS {
@@ -72,11 +72,12 @@ pub(crate) fn shared(consumer: &ClientConfig) -> ClientConfig {
     client
 }
 
-/// The consumer's settings as a producer's, and over them the user's own for the producer.
+/// Returns a producer's settings: the consumer's, with the user's `own` settings for the producer over
+/// them.
 ///
 /// # Errors
-/// If one of the user's contradicts what a publication is: to the consumer's own cluster, acknowledged
-/// by all replicas, within a time of ours, without a transaction.
+/// Fails if one of the user's settings contradicts how messages are published: to the consumer's own
+/// cluster, acknowledged by all replicas, within the driver's own timeout, and without a transaction.
 pub(super) fn producer(
     consumer: &ClientConfig,
     own: &[(String, String)],
@@ -100,14 +101,14 @@ pub(super) fn producer(
 
 fn refuse(name: &str, value: &str) -> Result<(), ConfigError> {
     let why = if ACKS.contains(&name) && !matches!(value, "all" | "-1") {
-        "a publication counts only once all replicas that are in sync have it"
+        "a message counts as published only once all in-sync replicas have it"
     } else if TIMEOUTS.contains(&name) {
-        "it follows from the time that one publication may take"
+        "it follows from the timeout of one publication"
     } else if name == "transactional.id" {
-        "publications are in no transaction"
+        "messages are not published in a transaction"
     } else if BROKERS.contains(&name) {
-        "they are given already: copies and dead letters go to the cluster that is consumed, where they \
-         are read and were looked for"
+        "it is already set: copies and dead letters go to the cluster that is consumed, where their \
+         topics were looked up and are read"
     } else {
         return Ok(());
     };

@@ -1,9 +1,9 @@
-//! What users say about a producer of the driver's.
+//! The user's settings for a producer of the driver.
 
 use std::fmt;
 use std::time::Duration;
 
-/// Settings of librdkafka's, over the consumer's, and how long one publication may take.
+/// librdkafka settings that override the consumer's, and the time limit of one publication.
 #[derive(Clone)]
 pub(crate) struct Terms {
     pub(super) settings: Vec<(String, String)>,
@@ -19,13 +19,13 @@ impl Terms {
         self.settings.push((name.into(), value.into()));
     }
 
-    /// At least a second, in which a broker can answer.
+    /// Sets the time limit, which is at least a second so that a broker can respond.
     pub(crate) fn set_budget(&mut self, budget: Duration) {
         self.budget = budget.max(Duration::from_secs(1));
     }
 }
 
-/// Values of settings may be secrets.
+/// Omits the settings, because their values may be secrets.
 impl fmt::Debug for Terms {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Terms").field("timeout", &self.budget).finish_non_exhaustive()

@@ -1,4 +1,4 @@
-//! The question to the brokers.
+//! The request for the settings of topics.
 
 use std::collections::HashMap;
 use std::io;
@@ -16,13 +16,13 @@ use tokio::runtime::Handle;
 
 use super::Topic;
 
-/// How long the brokers have for an answer. They have just given a record.
+/// The timeout of the request. The brokers have just delivered a record, so they are reachable.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What they have said of each topic.
+/// The brokers' answer for each topic.
 pub(super) type Answer = KafkaResult<Vec<Result<Config, Code>>>;
 
-/// Settings of a topic.
+/// The settings of a topic.
 #[derive(Debug, Default)]
 pub(super) struct Config {
     topic: String,
@@ -51,7 +51,8 @@ impl From<ConfigResource> for Config {
     }
 }
 
-/// Asks on a thread of its own, and tells the answer. On the runtime of the caller.
+/// Sends the request from a thread of its own, on the caller's runtime. The answer goes to the
+/// channel.
 pub(super) fn spawn(
     client: ClientConfig,
     topics: Vec<Topic>,
@@ -59,7 +60,7 @@ pub(super) fn spawn(
 ) -> io::Result<()> {
     let runtime = Handle::current();
     let ask = move || {
-        // Whoever has asked may be gone.
+        // The receiver may be gone.
         let _ = told.send(runtime.block_on(ask(&client, &topics)));
     };
     std::thread::Builder::new().name("campanile-topics".into()).spawn(ask).map(drop)
@@ -73,7 +74,7 @@ async fn ask(client: &ClientConfig, topics: &[Topic]) -> Answer {
     Ok(answers.into_iter().map(|answer| answer.map(Config::from)).collect())
 }
 
-/// Passes on what librdkafka logs.
+/// Forwards librdkafka's log.
 struct Log;
 
 impl ClientContext for Log {
@@ -82,7 +83,7 @@ impl ClientContext for Log {
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
-        tracing::debug!(%error, reason, "kafka, of the look at topics");
+        tracing::debug!(%error, reason, "Kafka client error during the retention check");
     }
 }
 

@@ -1,11 +1,11 @@
-//! For how long something is kept, and whether that is too long.
+//! How long records and entries are kept, and whether records outlive their entries.
 
 use std::fmt;
 use std::time::Duration;
 
 use super::ask::Config;
 
-/// For how long something is kept.
+/// How long something is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kept {
     For(Duration),
@@ -13,9 +13,9 @@ pub(super) enum Kept {
 }
 
 impl Kept {
-    /// That of a topic's records; `None` if it cannot be told.
+    /// Returns how long a topic keeps its records. `None` if the settings do not say.
     pub(super) fn of(config: &Config) -> Option<Self> {
-        // Of a topic that is compacted and no more, the last record of each key is never deleted.
+        // A topic that is only compacted never deletes the last record of each key.
         let deletes = config.get("cleanup.policy")?.split(',').any(|p| p.trim() == "delete");
         match config.get("retention.ms")?.parse::<i64>().ok()? {
             _ if !deletes => Some(Self::Ever),
@@ -26,7 +26,7 @@ impl Kept {
     }
 }
 
-/// Whether records that are kept for so long can come again when their entries are gone.
+/// Returns whether a record that is kept this long can be read again after its entry has expired.
 pub(super) fn too_long(records: Kept, entries: Duration) -> bool {
     match records {
         Kept::For(records) => records > entries,
@@ -34,11 +34,11 @@ pub(super) fn too_long(records: Kept, entries: Duration) -> bool {
     }
 }
 
-/// In the largest unit that says it exactly.
+/// Formats the time in the largest unit that represents it exactly.
 impl fmt::Display for Kept {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self::For(time) = self else {
-            return f.write_str("for ever");
+            return f.write_str("forever");
         };
         let units = [(86_400, "d"), (3_600, "h"), (60, "min")];
         let fits = |(unit, _): &(u64, _)| time.subsec_nanos() == 0 && time.as_secs() % unit == 0;
@@ -81,6 +81,6 @@ mod tests {
     fn a_time_is_told_in_the_largest_unit_that_says_it_exactly() {
         let text = |seconds| Kept::For(Duration::from_secs(seconds)).to_string();
         assert_eq!([text(604_800), text(90_000), text(120)], ["7 d", "25 h", "2 min"]);
-        assert_eq!([text(61), Kept::Ever.to_string()], ["61s", "for ever"]);
+        assert_eq!([text(61), Kept::Ever.to_string()], ["61s", "forever"]);
     }
 }

@@ -1,8 +1,8 @@
-//! Whether entries are kept for as long as the records that they answer.
+//! Checks that idempotency entries are kept at least as long as the records that they deduplicate.
 //!
-//! The layer notes on each record for how long its entry will be kept; the brokers tell for how long
-//! the topic's records are. Asked once for each topic, after its first record was finished, by a
-//! thread of its own: the client's end blocks.
+//! The layer notes on each record how long its entry will be kept, and the brokers report how long
+//! the topic keeps its records. The brokers are asked once for each topic, after its first record
+//! is finished. The request runs on a thread of its own, because dropping the client blocks.
 
 mod ask;
 mod judge;
@@ -17,21 +17,21 @@ use rdkafka::ClientConfig;
 use self::ask::Answer;
 use self::judge::{Kept, too_long};
 
-/// A topic, and for how long the entries of its records are kept.
+/// A topic, and how long the entries of its records are kept.
 type Topic = (Arc<str>, Duration);
 
-/// The check of all topics of a consumer.
+/// The retention check for all topics of a consumer.
 pub(crate) struct Retentions {
-    /// `None` if it is off.
+    /// `None` if the check is off.
     client: Option<ClientConfig>,
     seen: HashSet<Arc<str>>,
-    /// What is to be asked for next.
+    /// The topics of the next request.
     next: Vec<Topic>,
     asked: Option<(Vec<Topic>, Receiver<Answer>)>,
 }
 
 impl Retentions {
-    /// Asks by the settings of this consumer.
+    /// Creates a check that connects with the settings of this consumer.
     pub(crate) fn new(consumer: &ClientConfig) -> Self {
         let client = Some(crate::publish::shared_settings(consumer));
         Self { client, ..Self::off() }
@@ -41,20 +41,20 @@ impl Retentions {
         Self { client: None, seen: HashSet::new(), next: Vec::new(), asked: None }
     }
 
-    /// The entries of this topic's records are kept for so long.
+    /// Adds a topic, unless it is known already, and how long the entries of its records are kept.
     pub(crate) fn see(&mut self, topic: &Arc<str>, entries: Duration) {
         if self.client.is_some() && self.seen.insert(topic.clone()) {
             self.next.push((topic.clone(), entries));
         }
     }
 
-    /// Goes on: tells what was answered, and asks for what is new. About once a second.
+    /// Logs the answer to the last request, and sends the next one. Called about once a second.
     pub(crate) fn go_on(&mut self) {
         if let Some((topics, answer)) = self.asked.take() {
             match answer.try_recv() {
                 Ok(answer) => tell(&topics, answer),
                 Err(TryRecvError::Empty) => self.asked = Some((topics, answer)),
-                Err(TryRecvError::Disconnected) => unknown("the question was given up"),
+                Err(TryRecvError::Disconnected) => unknown("the request was dropped"),
             }
         }
         if self.asked.is_none()
@@ -91,12 +91,13 @@ fn tell(topics: &[Topic], answer: Answer) {
                 topic = &**topic,
                 %records,
                 entries = %Kept::For(*entries),
-                "records of this topic are kept for longer than their entries: one that comes again \
-                 after that, as by a reset of the group's offset, runs again; raise the layer's \
-                 `with_retention`, or lower the topic's `retention.ms`"
+                "records of this topic are kept for longer than their idempotency entries: a \
+                 record that is read again after its entry has expired, such as after an offset \
+                 reset, runs again; raise the layer's `with_retention`, or lower the topic's \
+                 `retention.ms`"
             ),
             Some(_) => {}
-            None => unknown("the brokers do not tell the topic's retention.ms"),
+            None => unknown("the brokers did not return the topic's retention"),
         }
     }
 }
@@ -104,8 +105,8 @@ fn tell(topics: &[Topic], answer: Answer) {
 fn unknown(error: &str) {
     tracing::info!(
         error,
-        "not looked at: whether records are kept for longer than their entries; allow the user \
-         DescribeConfigs on the topics, or see to it yourself"
+        "could not check whether records are kept for longer than their idempotency entries; \
+         allow the user DescribeConfigs on the topics, or compare the two yourself"
     );
 }
 

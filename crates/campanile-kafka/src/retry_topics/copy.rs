@@ -1,7 +1,8 @@
-//! What a copy tells of the record that it is of.
+//! A record's copy in a retry topic, and the headers that refer to the original record.
 //!
-//! Its headers tell, all in text, where the record stood first and the time it had there. The copy's
-//! own time is that of its publication, for the delay counts from it and topics are deleted by it.
+//! These headers contain, all as text, the original position and timestamp of the record. The
+//! copy's own timestamp is the time of its publication, because its delay and the topic's retention
+//! are measured from that.
 
 use std::sync::Arc;
 
@@ -9,17 +10,18 @@ use bytes::Bytes;
 use campanile_core::{Coordinates, Output, Record, Timestamp, millis};
 use tracing::field::{DisplayValue, display};
 
-/// Of all of them. In a record that is no copy they mean nothing, and a copy does not take them over.
+/// The prefix of all these headers. In a record that is not a copy they mean nothing, and a copy
+/// does not inherit them.
 const PREFIX: &str = "campanile-origin-";
 const TOPIC: &str = "campanile-origin-topic";
 const PARTITION: &str = "campanile-origin-partition";
 const OFFSET: &str = "campanile-origin-offset";
-/// In milliseconds, if the record's producer had set its time.
+/// In milliseconds, if the timestamp was set by the record's producer.
 const CREATE_TIME: &str = "campanile-origin-create-time";
-/// In milliseconds, if the broker had.
+/// In milliseconds, if the timestamp was set by the broker.
 const LOG_APPEND_TIME: &str = "campanile-origin-log-append-time";
 
-/// A copy of this record, for this topic.
+/// Returns a copy of this record, for this topic.
 pub(super) fn message(record: &Record, topic: Arc<str>) -> Output {
     let own = record.headers().iter().filter(|(name, _)| !name.starts_with(PREFIX));
     let mut headers: Vec<(String, Option<Bytes>)> =
@@ -41,12 +43,13 @@ pub(super) fn message(record: &Record, topic: Arc<str>) -> Output {
     copy
 }
 
-/// Where a copy's record stood first, for events: by that it is followed. `None` of what is no copy.
+/// Returns the original position of a copy's record, by which log events refer to it. `None` if the
+/// record is not a copy.
 pub(crate) fn origin(record: &Record) -> Option<DisplayValue<&Coordinates>> {
     (record.origin() != record.coordinates()).then(|| display(record.origin()))
 }
 
-/// What the headers of a copy say.
+/// The contents of a copy's headers.
 #[derive(Debug, Default)]
 pub(crate) struct Origin {
     topic: Option<Arc<str>>,
@@ -56,7 +59,8 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
-    /// Takes a header, if it is one that only the copy has. The last of its name counts.
+    /// Consumes a header if it is one that only a copy has, and returns whether it is. If a header
+    /// is repeated, the last value counts.
     pub(crate) fn take(&mut self, name: &[u8], value: Option<&[u8]>) -> bool {
         if !name.starts_with(PREFIX.as_bytes()) {
             return false;
@@ -80,8 +84,8 @@ impl Origin {
         true
     }
 
-    /// Where the record stood, and its time; `None` if the headers do not say, or not all: then it is
-    /// no copy of ours.
+    /// Returns the record's original position and timestamp. `None` if the headers do not contain
+    /// the whole position: then the record is not one of our copies.
     pub(crate) fn told(self) -> Option<(Coordinates, Option<Timestamp>)> {
         let Self { topic, partition, offset, timestamp } = self;
         let coordinates = Coordinates { topic: topic?, partition: partition?, offset: offset? };
@@ -105,7 +109,7 @@ mod tests {
             .header("b", "")
     }
 
-    /// What a consumer of the retry topic makes of it.
+    /// Parses a copy as a consumer of the retry topic does.
     fn read(message: &Output) -> (Origin, Vec<&str>) {
         let mut origin = Origin::default();
         let rest = message

@@ -1,4 +1,4 @@
-//! Which topic a record goes to next.
+//! The choice of a record's next retry topic.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -16,19 +16,21 @@ use crate::publish::{Publisher, Refused};
 pub(crate) struct Rung {
     pub(crate) topic: Arc<str>,
     pub(crate) delay: Duration,
-    /// Which of them: the first is 0.
+    /// The index of the topic. The first is 0.
     step: usize,
 }
 
 impl Rung {
-    /// When a copy is due that was published then. `None` is never: nothing waits for it.
+    /// Returns when a copy that was published at this time is due. `None` if that is out of range;
+    /// then the copy does not wait.
     pub(crate) fn due(&self, published: SystemTime) -> Option<SystemTime> {
         published.checked_add(self.delay)
     }
 
-    /// How long a copy has to wait yet that is due then and came here at `received`. No longer than the
-    /// whole delay since that, whatever the clocks say: one that is behind delays copies once, and not
-    /// one after the other.
+    /// Returns how long a copy that is due at `due` and was received at `received` still has to
+    /// wait. `None` if it is due. The wait is at most the full delay counted from `received`,
+    /// whatever the clocks say: a clock that is behind delays all copies once, rather than one
+    /// after another.
     pub(crate) fn left(&self, due: SystemTime, received: Instant) -> Option<Duration> {
         let left = due.duration_since(now()).ok()?;
         let left = left.min(self.delay.saturating_sub(received.elapsed()));
@@ -36,13 +38,14 @@ impl Rung {
     }
 }
 
-/// The time by which copies wait: the machine's, since their timestamps come from others.
+/// Returns the wall-clock time. Copies wait by this clock, because their timestamps come from other
+/// machines.
 pub(crate) fn now() -> SystemTime {
-    #[expect(clippy::disallowed_methods, reason = "timestamps of Kafka tell no other time")]
+    #[expect(clippy::disallowed_methods, reason = "Kafka's timestamps are wall-clock time")]
     SystemTime::now()
 }
 
-/// All of them, with rising delays; none, if the consumer has no retry topics.
+/// The retry topics, with increasing delays. Empty if the consumer has none.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Rungs(Arc<[Rung]>);
 
@@ -54,30 +57,32 @@ impl Rungs {
         for (step, (topic, delay)) in rungs.into_iter().enumerate() {
             if topic.is_empty() || topic.starts_with('^') {
                 return refused(format!(
-                    "`{topic}` cannot be a retry topic: it is no topic's name"
+                    "`{topic}` cannot be a retry topic: not a valid topic name"
                 ));
             }
             if all.iter().any(|rung| *rung.topic == *topic) {
-                return refused(format!("`{topic}` is a retry topic twice"));
+                return refused(format!("retry topic `{topic}` is listed more than once"));
             }
             if delay < Duration::from_millis(1) || delay > limits::MAX_BACKOFF {
-                return refused(format!("the delay of `{topic}` is {delay:?}: from 1 ms to a day"));
+                return refused(format!(
+                    "the delay of `{topic}` is {delay:?}, but must be from 1 ms to a day"
+                ));
             }
             if delay <= shorter {
                 return refused(format!(
-                    "the delay of `{topic}` is {delay:?}: it must be longer than the one before"
+                    "the delay of `{topic}` is {delay:?}, but must be longer than the previous one"
                 ));
             }
             shorter = delay;
             all.push(Rung { topic: topic.into(), delay, step });
         }
         if all.is_empty() {
-            return refused("no retry topic: add one by `RetryTopics::then`".into());
+            return refused("no retry topic: add one with `RetryTopics::then`".into());
         }
         Ok(Self(all.into()))
     }
 
-    /// The one of this topic.
+    /// Finds the retry topic with this name.
     pub(crate) fn of(&self, topic: &str) -> Option<&Rung> {
         self.0.iter().find(|rung| *rung.topic == *topic)
     }
@@ -86,7 +91,8 @@ impl Rungs {
         self.0.iter().map(|rung| &rung.topic)
     }
 
-    /// The one after `from`, or the first of those behind it that is long enough, or else the last.
+    /// Chooses the retry topic after `from`, or the first later one with a delay of at least
+    /// `after`, or else the last.
     fn next(&self, after: Option<Duration>, from: Option<&Rung>) -> &Rung {
         let further = from.map_or(0, |from| from.step + 1);
         let after = after.unwrap_or_default();
@@ -95,15 +101,18 @@ impl Rungs {
     }
 }
 
-/// Retry topics, with what publishes to them.
+/// The retry topics, and the publisher of copies.
 pub(crate) struct Ladder {
     rungs: Rungs,
     publisher: Publisher,
 }
 
 impl Ladder {
-    /// Settings that the producer does not take are refused, topics that make no ladder, and a
-    /// consumer that would skip copies.
+    /// Creates the publisher of copies.
+    ///
+    /// # Errors
+    /// Fails if the producer rejects a setting, if the topics or their delays are invalid, or if
+    /// the consumer would skip copies.
     pub(crate) fn new(topics: RetryTopics, consumer: &ClientConfig) -> Result<Self, ConfigError> {
         let rungs = Rungs::new(topics.rungs)?;
         from_the_beginning(consumer)?;
@@ -115,32 +124,33 @@ impl Ladder {
         &self.rungs
     }
 
-    /// Where a record waits that is to be tried again after this time, and that came from this rung,
-    /// if from any.
+    /// Chooses the retry topic for a record that is to be retried after this time. `from` is the
+    /// retry topic that the record came from, if any.
     pub(crate) fn next(&self, after: Option<Duration>, from: Option<&Rung>) -> &Rung {
         self.rungs.next(after, from)
     }
 
-    /// Publishes a copy of a record to one of the topics. Only after this is `Ok` may the record's
-    /// offset be committed.
+    /// Publishes a copy of a record to a retry topic. The record's offset may be committed only
+    /// after this returns `Ok`.
     ///
     /// # Cancellation
-    /// Dropped, the copy may be published all the same.
+    /// If the future is dropped, the copy may still be published.
     pub(crate) async fn publish(&self, record: &Record, topic: &Arc<str>) -> Result<(), Refused> {
         self.publisher.publish(&copy::message(record, topic.clone())).await
     }
 }
 
-/// Refuses a consumer that begins anywhere else where nothing is committed: that is so in a retry topic
-/// until its first copy is processed, but the record that it is of is committed before.
+/// Rejects a consumer that skips existing records where no offset is committed. A retry topic has
+/// no committed offset until its first copy is processed. The original record's offset is already
+/// committed by then, so a copy that is skipped would be lost.
 fn from_the_beginning(consumer: &ClientConfig) -> Result<(), ConfigError> {
     match begins_elsewhere(consumer) {
         None => Ok(()),
         Some(other) => Err(ConfigError::new(format!(
             "`auto.offset.reset` is `{other}`, but must be `earliest` with retry topics: after a \
-             restart or a rebalance, copies in a retry topic of which nothing was committed yet would \
-             never be read. To skip what is in the other topics, set the group's offsets to their end \
-             before it first starts"
+             restart or a rebalance, copies in a retry topic without a committed offset would \
+             never be read. To skip the existing records of the other topics, set the group's \
+             offsets to their end before it first starts"
         ))),
     }
 }
@@ -192,7 +202,7 @@ mod tests {
         assert_eq!(rung.left(ahead, received), Some(40 * SECOND));
         tokio::time::advance(40 * SECOND).await;
         assert_eq!(rung.left(ahead, received), None);
-        // By clocks that agree, it may be sooner.
+        // With clocks that agree, the copy may be due sooner.
         let left = rung.left(now() + SECOND, Instant::now()).unwrap();
         assert!(left <= SECOND && rung.left(now() - SECOND, Instant::now()).is_none(), "{left:?}");
     }
@@ -217,10 +227,10 @@ mod tests {
         let day = 86_400 * SECOND;
         for (rungs, why) in [
             (vec![], "no retry topic"),
-            (vec![("", SECOND)], "no topic's name"),
-            (vec![("^a", SECOND)], "no topic's name"),
-            (vec![("a", SECOND), ("a", 2 * SECOND)], "twice"),
-            (vec![("a", SECOND), ("b", SECOND)], "`b` is 1s: it must be longer"),
+            (vec![("", SECOND)], "not a valid topic name"),
+            (vec![("^a", SECOND)], "not a valid topic name"),
+            (vec![("a", SECOND), ("a", 2 * SECOND)], "more than once"),
+            (vec![("a", SECOND), ("b", SECOND)], "`b` is 1s, but must be longer"),
             (vec![("a", Duration::ZERO)], "from 1 ms"),
             (vec![("a", day + SECOND)], "a day"),
         ] {

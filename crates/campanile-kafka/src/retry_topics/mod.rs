@@ -1,7 +1,7 @@
-//! Retries that hold nobody up: what failed waits in topics of its own.
+//! Non-blocking retries: failed records wait in topics of their own.
 //!
-//! A copy of the record is published, then the record's offset is committed: a crash in between
-//! leaves both, and they have one key.
+//! A copy of the record is published, then the record's offset is committed. A crash in between
+//! leaves both, and they have the same idempotency key.
 
 mod copy;
 mod ladder;
@@ -14,11 +14,12 @@ pub(crate) use self::ladder::{Ladder, Rung, Rungs, now};
 pub(crate) use self::sources::Sources;
 use crate::publish::Terms;
 
-/// Records that are to be tried again wait in topics of their own, and those behind them go on.
+/// Topics in which failed records wait for their next attempt, while the records behind them are
+/// processed.
 ///
-/// Without it, a record that is to be tried again holds up its partition until its back-off is over.
-/// With it, a copy is published to one of these topics, and the record's offset is committed. The
-/// consumer reads these topics as well, and processes a copy when its delay is over.
+/// Without retry topics, a record that is to be retried holds up its partition until its backoff is
+/// over. With them, a copy is published to one of these topics, and the record's offset is
+/// committed. The consumer reads these topics as well, and processes a copy when its delay is over.
 ///
 /// ```
 /// use campanile_kafka::{Consumer, ConsumerConfig, RetryTopics};
@@ -35,50 +36,58 @@ use crate::publish::Terms;
 /// # }
 /// ```
 ///
-/// **This gives up the order of a key.** Records behind the one that failed are processed before it.
-/// Where a later event must not overtake an earlier one of its account, do without.
+/// **Retry topics give up the order of a key.** Records behind the one that failed are processed
+/// before it. Do not use retry topics where a later event of an account must not overtake an
+/// earlier one.
 ///
-/// # Which topic
-/// The first failure goes to the first topic, and each further one at least one topic further; the
-/// last goes to itself. Where the back-off, or the time that the error
-/// [tells](campanile_core::error::retry_after), is longer than that topic's delay, the copy goes to the
-/// first topic behind it that is long enough, or else to the last. It never goes back: an error that
-/// tells a shorter time still waits for the delay of the next topic.
+/// # Choice of the topic
+/// The first failure goes to the first topic, and each further failure at least one topic further.
+/// A failure in the last topic goes to the last topic again. If the backoff, or the time that the
+/// error [asks for](campanile_core::error::retry_after), is longer than that topic's delay, the
+/// copy goes to the first later topic with a delay that is long enough, or else to the last. A copy
+/// never goes back: if the error asks for a shorter time, the copy still waits for the delay of the
+/// next topic.
 ///
-/// # What holds
-/// * A copy is the record as it came: key, payload, headers and timestamp; but a header's name that is
-///   not UTF-8 has U+FFFD in the place of what is not, and ends at its first NUL. Its coordinates are the
-///   copy's own, and its [origin](campanile_core::Record::origin) tells where the record stood first;
-///   [`key::coordinates`](campanile_core::key::coordinates) and dead letters go by that. So it keeps
-///   its key, its attempts and its back-off: the store knows them by the key.
-/// * The offset is committed after the brokers have acknowledged the copy. A crash in between leaves
-///   the record and its copy; who comes second is answered as a duplicate.
-/// * What cannot be published within [a time](Self::with_timeout) is tried again where it stands, as
-///   without retry topics.
-/// * Only failed attempts, panics among them, make copies. A key that is locked or backing off and a
-///   store that is down say nothing about the record, which waits where it stands. What is given up
-///   goes where [`GivenUp`](crate::GivenUp) says.
-/// * Copies that wait take about a quarter of the consumer's budget, and leave the others theirs.
+/// # Guarantees
+/// * A copy has the key, payload, headers and timestamp of its record. (In a header name that is
+///   not UTF-8, the invalid bytes become U+FFFD, and a name ends at its first NUL.) The copy has
+///   coordinates of its own, and its [origin](campanile_core::Record::origin) is the original
+///   position of the record, which [`key::coordinates`](campanile_core::key::coordinates) and dead
+///   letters use. So the copy keeps its idempotency key, its attempts and its backoff, which the
+///   store finds by the key.
+/// * The offset is committed after the brokers have acknowledged the copy. A crash in between
+///   leaves the record and its copy; the second one to be processed is answered as a duplicate.
+/// * If the copy cannot be published within [a timeout](Self::with_timeout), the record is retried
+///   in place, as without retry topics.
+/// * Only failed attempts, including panics, produce copies. A key that is locked or backing off
+///   and a store that is unavailable say nothing about the record, which then waits in place. A
+///   record that is given up goes where [`GivenUp`](crate::GivenUp) says.
+/// * Waiting copies use about a quarter of the consumer's budget, and leave the rest to other
+///   records.
 ///
-/// Attempts are counted by the idempotency layer alone: in a stack without it, nothing ends the
-/// retries.
+/// Only the idempotency layer counts attempts: in a stack without it, nothing ends the retries.
 ///
 /// # The topics
-/// They must exist when serving begins, belong to this group alone, and be deleted by time, not
-/// compacted. A new one is read from its beginning, so `auto.offset.reset` other than `earliest` is
-/// refused: a copy must not be skipped because nothing was committed before it. A copy of a record from
-/// a topic that the consumer is not subscribed to is another group's: it reaches no handler and stops
-/// the consumer ([`ConsumerError::Stopped`](crate::ConsumerError::Stopped)). So do not unsubscribe from
-/// a topic before its copies are through. A longer retention than the consumer's longest outage loses
-/// nothing. Headers that say where a record stood first are believed in these topics and in no others,
-/// so nobody else should write to them. Let the last delay be as long as the layer's longest back-off (5 min by default),
-/// and as the longest time that an error tells: a copy whose back-off outlasts its delay waits in its
-/// place, and holds up those behind it.
+/// The topics must exist when serving starts, belong to this group alone, and be deleted by time,
+/// not compacted. A new topic is read from its beginning, so an `auto.offset.reset` other than
+/// `earliest` is refused: a copy must not be skipped because no offset was committed before it.
+/// With a retention that is longer than the consumer's longest outage, nothing is lost.
 ///
-/// A topic that is taken out of the configuration is not read any more, and the copies that wait in it
-/// stay there until its retention deletes them. Before, let the group's lag in it come to nothing: stop
-/// what fails, or what is produced. If copies were left behind, put the topic back until they are
-/// through. A delay that is changed counts for the copies that wait already.
+/// A copy of a record from a topic that the consumer is not subscribed to belongs to another group.
+/// It reaches no handler and stops the consumer
+/// ([`ConsumerError::Stopped`](crate::ConsumerError::Stopped)), so do not unsubscribe from a topic
+/// before its copies are processed. The headers with a record's original position are trusted in
+/// these topics and in no others, so no other program should write to these topics.
+///
+/// Make the last delay at least as long as the layer's longest backoff (5 min by default) and as
+/// the longest time that an error asks for. A copy with a backoff that outlasts its delay waits in
+/// place, and holds up the copies behind it.
+///
+/// A topic that is removed from the configuration is no longer read, and the copies that wait in it
+/// stay there until its retention deletes them. Before you remove a topic, let the group's lag in
+/// it fall to zero: stop the cause of the failures, or the producers. If copies were left behind,
+/// add the topic again until they are processed. A changed delay also applies to copies that are
+/// already waiting.
 #[derive(Clone, Debug)]
 pub struct RetryTopics {
     rungs: Vec<(String, Duration)>,
@@ -86,34 +95,35 @@ pub struct RetryTopics {
 }
 
 impl RetryTopics {
-    /// None yet.
+    /// Creates an empty list of topics.
     pub fn new() -> Self {
         Self { rungs: Vec::new(), terms: Terms::new(Duration::from_secs(10)) }
     }
 
-    /// Adds a topic, whose records are processed this long after they were published to it. Each
-    /// delay must be longer than the one before; from 1 ms to a day, the longest back-off.
+    /// Adds a topic. Its records are processed `delay` after they were published to it. Each delay
+    /// must be longer than the previous one, and from 1 ms to a day, the longest backoff.
     ///
-    /// It is measured by this machine's clock from the copy's timestamp, and never longer than the
-    /// delay from when the copy was read. Clocks that differ shorten it; then the
-    /// store, which has the last word, has the copy wait in its place.
+    /// The delay is measured from the copy's timestamp by this machine's clock, and never lasts
+    /// longer than if it were measured from when the copy was read. Clocks that differ can shorten
+    /// the delay. Then the copy waits in place, because the store decides when an attempt is due.
     pub fn then(mut self, topic: impl Into<String>, delay: Duration) -> Self {
         self.rungs.push((topic.into(), delay));
         self
     }
 
-    /// Sets one of librdkafka's settings for the producer of copies; as
-    /// [`DeadLetter::set`](crate::DeadLetter::set). The brokers are the consumer's here, too: elsewhere
-    /// nobody would read the copies.
+    /// Sets a librdkafka property of the producer of copies, as
+    /// [`DeadLetter::set`](crate::DeadLetter::set) does. The brokers are the consumer's here as
+    /// well: copies in another cluster would not be read.
     pub fn set(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.terms.set(name, value);
         self
     }
 
-    /// How long one publication may take; what is refused is tried again meanwhile. At least 1 s.
-    /// Then the record is tried again where it stands.
+    /// Sets how long one publication may take. Within that time, a publication that is refused is
+    /// retried. At least 1 s. Afterwards the record is retried in place.
     ///
-    /// Default: 10 s, because until then its partition waits, as it would for a longer back-off.
+    /// Default: 10 s, because the record's partition waits for that time, as it would for a longer
+    /// backoff.
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
         self.terms.set_budget(timeout);
         self

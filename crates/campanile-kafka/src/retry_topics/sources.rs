@@ -1,4 +1,4 @@
-//! Whose copies may be in the retry topics.
+//! The topics that the records in retry topics may come from.
 
 use std::collections::HashSet;
 
@@ -7,12 +7,13 @@ use regex_lite::Regex;
 
 use crate::error::ConsumerError;
 
-/// The topics of the subscription, retry topics among them: a copy of any other topic's record is not
-/// ours.
+/// The subscribed topics, including the retry topics. A copy of a record from any other topic is
+/// not ours.
 pub(crate) struct Sources {
     names: HashSet<String>,
     patterns: Vec<Regex>,
-    /// Whether one is a regular expression that only librdkafka can read: then it may be any topic.
+    /// Whether there is a regular expression that only librdkafka can parse. Then any topic may
+    /// match.
     any: bool,
 }
 
@@ -31,17 +32,18 @@ impl Sources {
             || self.patterns.iter().any(|pattern| pattern.is_match(topic))
     }
 
-    /// An error if it is a copy whose record this consumer has never read: another group's, whose
-    /// handlers it would be for.
+    /// Returns an error if the record is a copy of one that this consumer has never read. Such a
+    /// copy belongs to another group, and is meant for that group's handlers.
     pub(crate) fn check(&self, record: &Record) -> Result<(), ConsumerError> {
         let origin = record.origin();
         if origin == record.coordinates() || self.contain(&origin.topic) {
             return Ok(());
         }
         let source = format!(
-            "it is a copy of {origin}, and this consumer does not read `{topic}`: another group seems \
-             to have `{retries}` among its retry topics. Give each group retry topics of its own. If \
-             `{topic}` was taken out of `subscribe`, leave it in until its copies are through",
+            "the record is a copy of {origin}, but this consumer does not read `{topic}`: another \
+             group seems to use the retry topic `{retries}`. Give each group retry topics of its \
+             own. If `{topic}` was removed from `subscribe`, keep it there until its copies are \
+             processed",
             topic = origin.topic,
             retries = record.topic(),
         );
@@ -64,6 +66,6 @@ mod tests {
         assert!(!contain(&["orders"], "orders2") && !contain(&["order."], "orders"));
         assert!(contain(&["^order"], "orders2") && contain(&["^a$", "^[a-z]+\\.eu$"], "bank.eu"));
         assert!(!contain(&["^order"], "bank") && !contain(&["^order$"], "orders"));
-        assert!(contain(&["^(a)\\1$"], "aa"), "librdkafka's alone");
+        assert!(contain(&["^(a)\\1$"], "aa"), "only librdkafka can parse this pattern");
     }
 }

@@ -13,7 +13,7 @@ pub use self::route::NoRoute;
 use self::route::Unrouted;
 pub(crate) use self::route::{Readiness, Route, RouteError, RouteFuture, ServiceRoute};
 
-/// A service for each topic, with its own body, key and limits:
+/// A service for each topic, with its own body type, key and limits. Serve it with
 /// [`Consumer::serve_routes`](crate::Consumer::serve_routes).
 ///
 /// ```
@@ -29,7 +29,7 @@ pub(crate) use self::route::{Readiness, Route, RouteError, RouteFuture, ServiceR
 /// struct Refund { number: u64 }
 ///
 /// # fn main() -> Result<(), BoxError> {
-/// // one keeper for all: it batches and renews for them together
+/// // one keeper for all services: it batches and renews for them together
 /// let keeper = LockKeeper::new(MemoryStore::new())?;
 /// let payments = ServiceBuilder::new()
 ///     .layer(DecodeLayer::json())
@@ -38,7 +38,7 @@ pub(crate) use self::route::{Readiness, Route, RouteError, RouteFuture, ServiceR
 /// let refunds = ServiceBuilder::new()
 ///     .layer(DecodeLayer::json())
 ///     .layer(IdempotencyLayer::new(&keeper, "refunds", key::body(|r: &Refund| r.number))?)
-///     // at most four at a time, while payments go on
+///     // at most four refunds at a time; payments are not limited
 ///     .concurrency_limit(4)
 ///     .service_fn(async |_: Request<Refund>| Ok::<_, BoxError>(()));
 ///
@@ -49,32 +49,33 @@ pub(crate) use self::route::{Readiness, Route, RouteError, RouteFuture, ServiceR
 /// ```
 ///
 /// # Readiness
-/// Each record gets a clone of its service, which is polled ready and then called: none holds a permit
-/// that it does not use. One that is not ready holds up the partitions of its topics and no others. One
-/// whose readiness fails ends serving, as a single service would.
+/// Each record gets a clone of its service, which is polled ready and then called, so no clone
+/// holds a permit that it does not use. A service that is not ready holds up the partitions of its
+/// topics and no others. If the `poll_ready` of a service fails, serving ends, as with a single
+/// service.
 pub struct Routes {
     topics: HashMap<Box<str>, usize>,
     services: Vec<Arc<dyn Route>>,
-    /// The first mistake.
+    /// The first configuration error.
     refused: Option<ConfigError>,
 }
 
-/// Where the service is that has no topic of its own.
+/// The index of the service that has no topic of its own.
 const FALLBACK: usize = 0;
 
 impl Routes {
-    /// No routes yet.
+    /// Creates an empty set of routes.
     pub fn new() -> Self {
         Self { topics: HashMap::new(), services: vec![Arc::new(Unrouted)], refused: None }
     }
 
-    /// The records of this topic go to this service. The topic is subscribed to.
+    /// Routes the records of this topic to this service, and subscribes to the topic.
     ///
-    /// A copy in one of the consumer's [retry topics](crate::RetryTopics) goes where the record of
-    /// which it is a copy would go.
+    /// A copy in one of the consumer's [retry topics](crate::RetryTopics) takes the route of its
+    /// original record.
     ///
     /// A topic with two routes, or a regular expression instead of a name, is refused when serving
-    /// begins.
+    /// starts.
     pub fn route<S>(mut self, topic: impl Into<String>, service: S) -> Self
     where
         S: Service<Record> + Clone + Send + 'static,
@@ -85,23 +86,24 @@ impl Routes {
         let topic = topic.into();
         if topic.starts_with('^') {
             self.refuse(format!(
-                "`{topic}` is no topic's name: give a regular expression to `subscribe`, and what \
-                 serves it to `fallback`"
+                "`{topic}` is not a topic name: pass a regular expression to `subscribe`, and the \
+                 service for its topics to `fallback`"
             ));
         }
         let number = self.services.len();
         if self.topics.insert(topic.as_str().into(), number).is_some() {
             self.refuse(format!("`{topic}` has two routes"));
         }
-        let serves = format!("the topic `{topic}`");
+        let serves = format!("topic `{topic}`");
         self.services.push(Arc::new(ServiceRoute::new(service, Some(serves.into()))));
         self
     }
 
-    /// The records of all other topics go to this service: of those that match a regular expression
-    /// of [`subscribe`](crate::Consumer::subscribe), say. The last one that is given counts.
+    /// Routes the records of all other topics to this service, such as those of topics that match a
+    /// regular expression of [`subscribe`](crate::Consumer::subscribe). A later call replaces the
+    /// service of an earlier one.
     ///
-    /// Default: none. Such a record is given up with the error [`NoRoute`].
+    /// Default: none. A record without a route is given up with the error [`NoRoute`].
     pub fn fallback<S>(mut self, service: S) -> Self
     where
         S: Service<Record> + Clone + Send + 'static,
@@ -114,7 +116,7 @@ impl Routes {
         self
     }
 
-    /// The topics with a route.
+    /// Returns the topics that have a route.
     pub(crate) fn topics(&self) -> impl Iterator<Item = &str> {
         self.topics.keys().map(|topic| &**topic)
     }

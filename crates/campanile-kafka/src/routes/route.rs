@@ -1,4 +1,4 @@
-//! One service, whatever its type.
+//! Type-erased services.
 
 use std::error::Error;
 use std::fmt;
@@ -15,27 +15,27 @@ use crate::driver::{QueueId, Report, Reports};
 use crate::error::panic_text;
 use crate::transaction::Answered;
 
-/// A service without its type.
+/// A type-erased service.
 pub(crate) trait Route: Send + Sync {
-    /// Waits until the service is ready, and calls it.
+    /// Waits until the service is ready, then calls it.
     fn call(&self, record: Record, readiness: Readiness) -> RouteFuture;
 }
 
 /// The response to one record.
 pub(crate) type RouteFuture = BoxFuture<'static, Result<Answered, RouteError>>;
 
-/// Why a service gave no response.
+/// Why a service returned no response.
 pub(crate) enum RouteError {
-    /// It will never be ready.
+    /// The service will never be ready.
     Unready(BoxError),
-    /// It answered with an error.
+    /// The service returned an error.
     Failed(BoxError),
 }
 
-/// A service, of which each record gets a clone.
+/// A service that is cloned for each record.
 pub(crate) struct ServiceRoute<S: Service<Record>> {
     service: Mutex<S>,
-    /// What it serves, for its errors; `None` for a service that serves everything.
+    /// What the service serves, for its errors. `None` if it serves everything.
     serves: Option<Arc<str>>,
     answer: fn(S::Response, &Record) -> Answered,
 }
@@ -44,12 +44,12 @@ impl<S> ServiceRoute<S>
 where
     S: Service<Record>,
 {
-    /// A route whose responses are not looked at.
+    /// Creates a route that ignores the responses.
     pub(crate) fn new(service: S, serves: Option<Arc<str>>) -> Self {
         Self { service: Mutex::new(service), serves, answer: |_, _| Ok(Vec::new()) }
     }
 
-    /// A route with what its responses mean.
+    /// Creates a route that interprets the responses with `answer`.
     pub(crate) fn answering(service: S, answer: fn(S::Response, &Record) -> Answered) -> Self {
         Self { service: Mutex::new(service), serves: None, answer }
     }
@@ -63,7 +63,7 @@ where
     S::Future: Send + 'static,
 {
     fn call(&self, record: Record, readiness: Readiness) -> RouteFuture {
-        // A clone that panics leaves the service as it was.
+        // A `clone` that panics leaves the service unchanged, so a poisoned lock is harmless.
         let mut service = self.service.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let (answer, serves) = (self.answer, self.serves.clone());
         Box::pin(async move {
@@ -74,7 +74,8 @@ where
                 }));
             }
             let response = service.call(record.clone());
-            // What it holds, such as a channel to a worker, is not held while the handler runs.
+            // Do not hold the service's resources, such as a channel to a worker, while the handler
+            // runs.
             drop(service);
             let response = response.await.map_err(|error| RouteError::Failed(error.into()))?;
             Ok(answer(response, &record))
@@ -82,8 +83,8 @@ where
     }
 }
 
-/// Tells the scheduler that a record waits for its service, so that it holds up other records of the
-/// same service and no others.
+/// Reports to the scheduler that a record waits for its service. Then other records of the same
+/// service are held up, and no others.
 pub(crate) struct Readiness {
     queue: QueueId,
     reports: Arc<Reports>,
@@ -96,7 +97,7 @@ impl Readiness {
 
     /// Waits until the service is ready.
     ///
-    /// A record that is ahead of its turn holds nothing up.
+    /// A record that was started ahead of its turn is not reported, so it holds nothing up.
     async fn of<S>(self, service: &mut S, record: &Record) -> Result<(), BoxError>
     where
         S: Service<Record, Error: BoxableError>,
@@ -125,7 +126,7 @@ impl Readiness {
     }
 }
 
-/// The fallback where there is none.
+/// The fallback of routes without one. Returns [`NoRoute`] for every record.
 pub(super) struct Unrouted;
 
 impl Route for Unrouted {
@@ -137,9 +138,9 @@ impl Route for Unrouted {
 
 /// A record's topic has no route in [`Routes`](super::Routes), and there is no fallback.
 ///
-/// It is marked as [permanent](error::permanent), so the record is given up as
-/// [`with_given_up`](crate::Consumer::with_given_up) says. A
-/// [classifier](crate::Consumer::with_classifier) for this type can say otherwise.
+/// The error is marked as [permanent](error::permanent), so the record is given up by the policy of
+/// [`with_given_up`](crate::Consumer::with_given_up). A
+/// [classifier](crate::Consumer::with_classifier) for this type can decide otherwise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoRoute {
     topic: Box<str>,
@@ -154,13 +155,13 @@ impl NoRoute {
 
 impl fmt::Display for NoRoute {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "`Routes` has neither a route for the topic `{}` nor a fallback", self.topic)
+        write!(f, "`Routes` has neither a route for topic `{}` nor a fallback", self.topic)
     }
 }
 
 impl Error for NoRoute {}
 
-/// Which of several services will never be ready again.
+/// Names the service, out of several, that will never be ready again.
 #[derive(Debug)]
 struct Unready {
     serves: Arc<str>,
@@ -169,7 +170,7 @@ struct Unready {
 
 impl fmt::Display for Unready {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the service of {}", self.serves)
+        write!(f, "the service for {}", self.serves)
     }
 }
 

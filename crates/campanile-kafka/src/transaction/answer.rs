@@ -1,4 +1,4 @@
-//! What of a service's answer is to be sent.
+//! The messages to send for a service's response.
 
 use std::error::Error;
 use std::fmt;
@@ -8,12 +8,13 @@ use campanile_core::{BoxError, Coordinates, Outcome, Output, Record};
 
 use super::Outputs;
 
-/// What a service's answer is to the driver: what is to be sent; an error if that is not known, by
-/// which the consumer stops.
+/// The messages to send for a record. An error means that they cannot be determined; it stops the
+/// consumer.
 pub(crate) type Answered = Result<Vec<Output>, BoxError>;
 
-/// What a service that is [served in transactions](crate::Consumer::serve_transactional) answers with:
-/// [`Outputs`], or through the idempotency layer an [`Outcome`] of them. Another service is refused:
+/// The response of a service that is [served in transactions](crate::Consumer::serve_transactional):
+/// [`Outputs`] or, through the idempotency layer, an [`Outcome`] of them. A service with any other
+/// response does not compile:
 ///
 /// ```compile_fail,E0271
 /// # use campanile_core::{BoxError, Record};
@@ -24,21 +25,21 @@ pub(crate) type Answered = Result<Vec<Output>, BoxError>;
 /// }
 /// ```
 #[diagnostic::on_unimplemented(
-    message = "a service that is served in transactions answers with `Outputs`, not with `{Self}`",
-    note = "the handler gives `Outputs::of(request.record())`, also where there are none; a layer outside \
-            of it may give `Outcome<Outputs>`"
+    message = "a service that is served in transactions must respond with `Outputs`, not with `{Self}`",
+    note = "return `Outputs::of(request.record())` from the handler, even without any output; a layer \
+            around it may return `Outcome<Outputs>`"
 )]
 pub trait IntoOutputs: sealed::Sealed {}
 
 mod sealed {
     pub trait Sealed {
-        /// What is to be sent for this record.
+        /// Returns the outputs to send for `record`.
         fn of(self, record: &super::Record) -> Result<super::Outputs, super::BoxError>;
     }
 }
 
 impl Outputs {
-    /// Whether they are this record's.
+    /// Checks that these outputs belong to `record`.
     pub(super) fn check(&self, record: &Record) -> Result<(), BoxError> {
         if self.at != *record.coordinates() {
             return Err(Unsendable::Foreign(self.at.clone()).into());
@@ -64,25 +65,28 @@ impl sealed::Sealed for Outcome<Outputs> {
                 Err(Unsendable::NotKept.into())
             }
             Self::Processed(outputs) | Self::Unguarded(outputs, _) => outputs.of(record),
-            // Its first run was for this very record, whose offset is not committed: then neither are
-            // the outputs.
+            // The first run processed this same record. Its offset is not committed, so the outputs
+            // are not committed either.
             Self::Duplicate(duplicate) => match duplicate.reply {
                 Some(outputs) if outputs.at == *record.coordinates() => Ok(outputs),
-                // Those of another record go with that one's offset.
+                // Another record's outputs are committed with that record's offset.
                 Some(_) => Ok(Outputs::of(record)),
                 None => Err(Unsendable::Unknown.into()),
             },
             Self::Parked(_) => Ok(Outputs::of(record)),
-            other => Err(format!("nobody knows what to send for {other:?}").into()),
+            other => Err(format!("cannot determine the outputs of {other:?}").into()),
         }
     }
 }
 
-/// It is not known what is to be sent.
+/// The reason why a record's outputs cannot be determined.
 #[derive(Debug)]
 enum Unsendable {
+    /// The handler returned the outputs of the record at these coordinates.
     Foreign(Coordinates),
+    /// The idempotency layer has not stored the outputs in the key's entry.
     NotKept,
+    /// The duplicate's entry has no readable outputs.
     Unknown,
 }
 
@@ -91,19 +95,19 @@ impl fmt::Display for Unsendable {
         match self {
             Self::Foreign(at) => write!(
                 f,
-                "the outputs are those of {at}: make them by `Outputs::of` with the record that the \
+                "the outputs belong to {at}: create them by `Outputs::of` from the record that the \
                  handler was called with"
             ),
             Self::NotKept => f.write_str(
-                "the idempotency layer does not keep the outputs, so a crash before they are \
-                 committed would lose them: make the layer by `Outputs::kept_by`, with a new \
-                 namespace, since this key is COMPLETED without its outputs",
+                "the idempotency layer does not store the outputs, so a crash before they are \
+                 committed would lose them: build the layer by `Outputs::kept_by`, with a new \
+                 namespace because this key is COMPLETED without its outputs",
             ),
             Self::Unknown => f.write_str(
-                "a duplicate whose outputs were not kept or cannot be read, so nobody knows whether \
-                 they were sent: give the layer a namespace in which all outputs are kept \
-                 (`Outputs::kept_by`), or reopen the key's entry by force (`Store::redrive`), after \
-                 which the handler runs again",
+                "the outputs of a duplicate were not stored or cannot be read, so it is unknown \
+                 whether they were sent: give the layer a namespace in which all outputs are \
+                 stored (`Outputs::kept_by`), or reopen the key's entry (`Store::redrive` with \
+                 `force`), after which the handler runs again",
             ),
         }
     }
@@ -111,7 +115,7 @@ impl fmt::Display for Unsendable {
 
 impl Error for Unsendable {}
 
-/// Returns what is to be sent for a record with this response.
+/// Extracts the messages to send for `record` from its service's response.
 pub(crate) fn outputs_of<T: IntoOutputs>(response: T, record: &Record) -> Answered {
     Ok(response.of(record)?.messages)
 }
@@ -136,7 +140,7 @@ mod tests {
         Outcome::Duplicate(Duplicate::new(reply, 1, SystemTime::UNIX_EPOCH))
     }
 
-    /// How many are sent for the record at 7.
+    /// The number of messages that are sent for the record at offset 7.
     fn sent(answer: impl IntoOutputs) -> usize {
         answer.of(&record(7)).unwrap().messages.len()
     }

@@ -1,4 +1,4 @@
-//! What is committed together.
+//! The content of one transaction.
 
 use std::sync::Arc;
 
@@ -8,31 +8,32 @@ use rdkafka::{Offset, TopicPartitionList};
 use super::Pending;
 use crate::driver::Assignment;
 
-/// The outputs of one transaction, and the offsets that go with them.
+/// The outputs and offsets of one transaction.
 pub(super) struct Batch {
     parts: Vec<Part>,
 }
 
-/// Of one partition.
+/// One partition's part of a batch.
 struct Part {
     assignment: Arc<Assignment>,
     watermark: i64,
     pending: Vec<Pending>,
 }
 
-/// A batch, and the group's generation that it is committed in.
+/// A batch, and the generation of the group to commit it in.
 pub(super) struct Request {
     pub(super) batch: Batch,
     pub(super) group: ConsumerGroupMetadata,
 }
 
 impl Batch {
-    /// Whether anything of these is finished and not committed.
+    /// Checks whether any of these partitions has finished records that are not committed.
     pub(super) fn is_due(partitions: &[Arc<Assignment>]) -> bool {
         partitions.iter().any(|assignment| assignment.uncommitted().is_some())
     }
 
-    /// What of these is finished and not committed.
+    /// Takes the outputs of the finished records that are not committed, with the watermark of each
+    /// partition.
     pub(super) fn of(partitions: &[Arc<Assignment>]) -> Self {
         let part = |assignment: &Arc<Assignment>| {
             let (watermark, pending) = assignment.outbox.take(|| assignment.uncommitted())?;
@@ -45,7 +46,7 @@ impl Batch {
         self.parts.is_empty()
     }
 
-    /// Without what was given away meanwhile: that is its next owner's to send.
+    /// Drops the partitions that were revoked in the meantime: their next owner sends the outputs.
     pub(super) fn ours(mut self) -> Self {
         self.parts.retain(|part| !part.assignment.outbox.is_closed());
         self
@@ -59,17 +60,17 @@ impl Batch {
                 assignment.partition,
                 Offset::Offset(*watermark),
             )
-            .expect("a watermark is an offset of Kafka's or one more, and none is negative");
+            .expect("a watermark is a record's offset or one above it, and never negative");
         }
         list
     }
 
-    /// The outputs of each record, in the order of its partition.
+    /// Iterates over the outputs of each record, in the order of its partition.
     pub(super) fn pending(&self) -> impl Iterator<Item = &Pending> {
         self.parts.iter().flat_map(|part| &part.pending)
     }
 
-    /// The brokers have committed it.
+    /// Marks the batch as committed by the brokers.
     pub(super) fn committed(self) {
         for part in self.parts {
             part.assignment.set_committed(part.watermark);

@@ -1,4 +1,4 @@
-//! The committed offsets of the group.
+//! The group's committed offsets.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::KafkaError;
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
-/// A client of the group that is not a member of it.
+/// A client that reads the group's offsets without being a member of the group.
 pub(super) struct Group(BaseConsumer);
 
 impl Group {
@@ -14,10 +14,10 @@ impl Group {
         Ok(Self(consumer.create()?))
     }
 
-    /// Returns the committed offset of each of these partitions. Waits `timeout` at most.
+    /// Returns the committed offset of each of these partitions. Waits at most `timeout`.
     ///
     /// # Errors
-    /// Also while a transaction that has offsets of these partitions is open.
+    /// Also fails while a transaction that contains offsets of these partitions is open.
     pub(super) fn committed(
         &self,
         partitions: &TopicPartitionList,
@@ -31,8 +31,8 @@ impl Group {
     }
 }
 
-/// Returns whether all of `offsets` are covered by what is committed. Of one transaction all are, or none
-/// is.
+/// Checks whether `committed` covers all of `offsets`. Of one transaction's offsets, either all are
+/// committed or none.
 pub(super) fn covers(committed: &TopicPartitionList, offsets: &TopicPartitionList) -> bool {
     let committed = committed.to_topic_map();
     let is_covered = |(partition, offset): (_, &Offset)| match (committed.get(partition), offset) {

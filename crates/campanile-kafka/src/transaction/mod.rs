@@ -1,15 +1,19 @@
-//! Kafka to Kafka: what a handler gives out and the offsets of what it took in, committed together.
+//! Kafka to Kafka: commits a handler's outputs and the offsets of its input records in one
+//! transaction.
 //!
-//! A record's outputs are held back from its end until the watermark has passed it: a transaction has
-//! the outputs of exactly those records that its offsets cover. They are kept until the brokers have
-//! committed them, so that a transaction which is aborted is done again without the handler.
+//! The outputs of a finished record are held back until the watermark has passed the record, so that
+//! a transaction contains the outputs of exactly the records that its offsets cover. Outputs are kept
+//! until the brokers have committed them, so that an aborted transaction is retried without running
+//! the handler again.
 //!
-//! * [`Transactions`] is what the user says, [`Outputs`] what a service answers with.
-//! * `answer` finds in an answer what is to be sent: of a duplicate, what its first run has recorded.
-//! * `pending` is what waits in memory, and is counted there.
-//! * `transactor` belongs to the driver's thread: it says when which records are committed. `worker` is
-//!   a thread of its own, with the producer, since all that it does there waits for brokers.
-//! * `positions` fetches where partitions start that are newly assigned, from the `group`.
+//! * [`Transactions`] is the user's configuration, [`Outputs`] the response of a service.
+//! * `answer` extracts the messages to send from a response: for a duplicate, the messages that the
+//!   first run recorded.
+//! * `pending` holds the outputs that wait in memory, and counts them in the budget.
+//! * `transactor` runs on the driver's thread and decides which records are committed, and when.
+//!   `worker` owns the producer and runs on a thread of its own, since all of its calls wait for
+//!   brokers.
+//! * `positions` fetches the start positions of newly assigned partitions from the `group`.
 
 mod answer;
 mod batch;

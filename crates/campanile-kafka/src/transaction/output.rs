@@ -1,15 +1,15 @@
-//! What a record's processing gives out.
+//! The messages that processing a record produces.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use campanile_core::{Coordinates, Output, Record};
 
-/// All messages that the processing of one record gives out, or none: what a service answers with that
-/// is [served in transactions](crate::Consumer::serve_transactional).
+/// The messages that processing one record produces, possibly none: the response of a service that is
+/// [served in transactions](crate::Consumer::serve_transactional).
 ///
-/// It belongs to its record, and knows where that stands: by that, a record which comes again after it
-/// was processed gets its outputs sent, and a duplicate that stands elsewhere does not.
+/// Outputs belong to one record and contain its coordinates. If that record is delivered again after it
+/// was processed, its outputs are sent; for a duplicate at other coordinates, nothing is sent.
 ///
 /// ```
 /// use campanile_core::{BoxError, Request};
@@ -23,12 +23,12 @@ use campanile_core::{Coordinates, Output, Record};
 pub struct Outputs {
     pub(super) at: Coordinates,
     pub(super) messages: Vec<Output>,
-    /// Whether a codec has written it down.
+    /// Whether a codec has encoded the outputs for the key's entry.
     pub(super) kept: AtomicBool,
 }
 
 impl Outputs {
-    /// Those of this record: none yet.
+    /// Creates the outputs of this record, without any message yet.
     pub fn of(record: &Record) -> Self {
         Self::at(record.coordinates().clone(), Vec::new())
     }
@@ -37,7 +37,7 @@ impl Outputs {
         Self { at, messages, kept: AtomicBool::new(false) }
     }
 
-    /// Adds a message, behind those that are there. Those for one partition keep their order.
+    /// Appends a message. Messages for the same partition keep their order.
     pub fn with(mut self, output: Output) -> Self {
         self.messages.push(output);
         self

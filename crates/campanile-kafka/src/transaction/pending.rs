@@ -1,4 +1,4 @@
-//! Outputs that wait in memory until their transaction is committed.
+//! Outputs held in memory until their transaction is committed.
 
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,12 +7,12 @@ use campanile_core::{Coordinates, Output};
 
 use crate::driver::{Amount, Usage};
 
-/// The outputs of one record that is processed. Dropped, they are counted no more.
+/// The outputs of one processed record. They count in the budget until this is dropped.
 pub(crate) struct Pending {
     pub(crate) at: Coordinates,
     pub(crate) messages: Vec<Output>,
     amount: Amount,
-    /// Of the partition, and of all.
+    /// The usage of the partition, and of all partitions.
     usages: [Arc<Usage>; 2],
 }
 
@@ -31,8 +31,8 @@ impl Drop for Pending {
     }
 }
 
-/// What waits of one assignment of a partition: the outputs of the records below its mark that are in no
-/// transaction yet.
+/// The outputs of one assignment of a partition: those of the records below its watermark, as long as
+/// no transaction contains them.
 #[derive(Default)]
 pub(crate) struct Outbox(Mutex<State>);
 
@@ -43,24 +43,26 @@ struct State {
 }
 
 impl Outbox {
-    /// Puts these in, and moves the mark with them: who takes has either both or neither.
+    /// Adds these outputs and moves the watermark in one step, so that [`take`](Self::take) sees
+    /// either both or neither.
     pub(crate) fn put(&self, pending: impl IntoIterator<Item = Pending>, set_mark: impl FnOnce()) {
         let mut state = self.state();
-        // What comes for a partition that was given away is somebody else's to make.
+        // After a revoke, the partition's next owner produces these outputs.
         if !state.closed {
             state.pending.extend(pending);
             set_mark();
         }
     }
 
-    /// Takes all, with the mark that they belong to.
+    /// Takes all outputs, with the watermark that they belong to. Takes nothing if there is no
+    /// watermark.
     pub(crate) fn take<M>(&self, mark: impl FnOnce() -> Option<M>) -> Option<(M, Vec<Pending>)> {
         let mut state = self.state();
         let mark = mark()?;
         Some((mark, mem::take(&mut state.pending)))
     }
 
-    /// The partition is given away: nothing of it is sent any more.
+    /// Drops all outputs and accepts no more, since the partition is given up.
     pub(crate) fn close(&self) {
         let mut state = self.state();
         state.closed = true;
@@ -106,7 +108,7 @@ mod tests {
         assert_eq!(outbox.take(|| Some(8)).unwrap().1.len(), 1);
         outbox.put([pending(&usages)], || {});
         outbox.close();
-        outbox.put([pending(&usages)], || panic!("its mark does not move"));
+        outbox.put([pending(&usages)], || panic!("moved the watermark of a closed outbox"));
         assert_eq!(outbox.take(|| Some(8)).unwrap().1.len(), 0);
         assert_eq!(usages[0].total(), Amount::default());
     }

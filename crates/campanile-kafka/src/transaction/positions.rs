@@ -1,10 +1,11 @@
-//! Where to start in partitions that are newly assigned.
+//! Start positions of newly assigned partitions.
 //!
-//! librdkafka (2.12) finds that by itself, and is wrong where it matters: a committed offset that
-//! waits for an open transaction is asked for again, but if the assignment changes in the meantime, the
-//! partition is started as if nothing were committed, at `auto.offset.reset`. With `earliest` that
-//! repeats outputs, and with `latest` it loses records. So the offsets are fetched here, until the brokers
-//! say what is committed, and the source seeks to them.
+//! librdkafka (2.12) looks up the start position by itself, but incorrectly in one case. While a
+//! committed offset is pending in an open transaction, librdkafka repeats its request; if the
+//! assignment changes in the meantime, it starts the partition as if no offset were committed, at
+//! `auto.offset.reset`. With `earliest` this repeats outputs, and with `latest` it loses records. This
+//! module therefore fetches the committed offsets until the brokers return them, and the source seeks
+//! to them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +22,7 @@ use crate::driver::Assignment;
 use crate::error::ConsumerError;
 use crate::kafka::SourceWaker;
 
-/// Where to start in one partition. [`Offset::Invalid`] where nothing is committed.
+/// The start position of one partition: [`Offset::Invalid`] if no offset is committed.
 pub(crate) type Position = (Arc<Assignment>, Offset);
 
 type Answer = Result<Vec<Position>, ConsumerError>;
@@ -36,48 +37,50 @@ pub(super) struct Positions {
 }
 
 impl Positions {
-    /// Asks with these settings of a consumer until `left` is set. `waker` is woken with each answer.
+    /// Creates a fetcher with these consumer settings. Requests are retried until `left` is set, and
+    /// `waker` is woken with each answer.
     pub(super) fn new(consumer: ClientConfig, left: Arc<AtomicBool>, waker: SourceWaker) -> Self {
         let (answer, answers) = channel();
         Self { consumer, answer, answers, left, waker }
     }
 
-    /// Starts to fetch the offsets of these partitions.
+    /// Starts fetching the committed offsets of these partitions.
     pub(super) fn fetch(&self, partitions: Vec<Arc<Assignment>>) -> Result<(), ConsumerError> {
         let (consumer, left) = (self.consumer.clone(), self.left.clone());
         let (answer, waker) = (self.answer.clone(), self.waker.clone());
         let thread = thread::Builder::new().name("campanile-positions".into());
-        // Nothing joins it: brokers that do not answer must not hold up the end.
+        // The thread is never joined: brokers that do not respond must not delay the shutdown.
         let spawned = thread.spawn(move || {
             let fetched = match fetch(partitions, &consumer, &left) {
                 Ok(Some(positions)) => Ok(positions),
                 Ok(None) => return,
                 Err(error) => Err(ConsumerError::kafka(
-                    "the group's committed offsets cannot be read: allow this user to describe it",
+                    "failed to read the group's committed offsets: allow this user to describe it",
                     Some(error),
                 )),
             };
-            // Nobody is left to hear it at a shutdown.
+            // Fails only at a shutdown, when the receiver is gone.
             let _ = answer.send(fetched);
             waker.wake();
         });
         let failed =
-            |error| ConsumerError::kafka(format!("failed to start a thread: {error}"), None);
+            |error| ConsumerError::kafka(format!("failed to spawn a thread: {error}"), None);
         spawned.map(drop).map_err(failed)
     }
 
-    /// Returns what was fetched, if anything was.
+    /// Takes the next answer, if any has arrived.
     pub(super) fn poll(&self) -> Option<Answer> {
         self.answers.try_recv().ok()
     }
 }
 
-/// Whether all of these were revoked.
+/// Checks whether all of these partitions were revoked.
 fn is_over(partitions: &[Arc<Assignment>]) -> bool {
     partitions.iter().all(|assignment| assignment.is_revoked())
 }
 
-/// `None` if nobody waits any more.
+/// Fetches the start positions of these partitions. Returns `None` once they are not needed any more,
+/// because serving ends or all of the partitions were revoked.
 fn fetch(
     partitions: Vec<Arc<Assignment>>,
     consumer: &ClientConfig,

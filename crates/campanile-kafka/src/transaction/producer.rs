@@ -1,4 +1,4 @@
-//! What librdkafka calls back about outputs.
+//! librdkafka's callbacks about the delivery of outputs.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -8,17 +8,17 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::message::{DeliveryResult, Message};
 use rdkafka::producer::ProducerContext;
 
-/// An output that was not taken.
+/// An output that was refused.
 pub(super) struct Refused {
-    /// Which record's it is, by its number in the batch.
+    /// The index of the output's record in the batch.
     pub(super) number: usize,
     pub(super) topic: String,
     pub(super) error: KafkaError,
-    /// Whether it was refused by itself, and not together with others.
+    /// Whether the output was refused by itself, and not together with others.
     pub(super) alone: bool,
 }
 
-/// The first output of a transaction that the brokers do not take.
+/// Keeps the first output of a transaction that is refused.
 pub(super) struct Deliveries {
     /// Whether each output is sent alone.
     pub(super) alone: bool,
@@ -30,7 +30,7 @@ impl Deliveries {
         Self { alone, refused: Mutex::default() }
     }
 
-    /// This one was not taken.
+    /// Records a refused output, unless another was refused before.
     pub(super) fn refuse(&self, refused: Refused) {
         self.refused.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(refused);
     }
@@ -41,14 +41,14 @@ impl Deliveries {
 }
 
 impl ProducerContext for Deliveries {
-    /// The number of the record in its batch.
+    /// The index of the record in its batch.
     type DeliveryOpaque = usize;
 
     fn delivery(&self, result: &DeliveryResult<'_>, number: usize) {
         let Err((error, message)) = result else {
             return;
         };
-        // What follows from an abort says nothing about the output.
+        // An abort purges outputs, which says nothing about the outputs themselves.
         if matches!(error.rdkafka_error_code(), Some(Code::PurgeQueue | Code::PurgeInflight)) {
             return;
         }
@@ -63,7 +63,7 @@ impl ClientContext for Deliveries {
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
-        tracing::debug!(%error, reason, "kafka, of the transactions");
+        tracing::debug!(%error, reason, "error in the client of the transactional producer");
     }
 
     fn stats_raw(&self, statistics: &[u8]) {

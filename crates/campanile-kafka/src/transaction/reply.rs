@@ -1,4 +1,4 @@
-//! Outputs as the reply that an entry keeps.
+//! The encoding of outputs as the reply in a key's entry.
 
 use std::sync::atomic::Ordering;
 
@@ -9,32 +9,33 @@ use campanile_idempotency::{IdempotencyLayer, ReplyCodec};
 
 use super::Outputs;
 
-/// The first byte. A change of what follows takes another.
+/// The first byte. Any change of the format that follows needs a new version.
 const VERSION: u8 = 1;
 
-/// Keeps [`Outputs`] in the entry of their key: a compact binary form with its version. Set by
+/// Stores [`Outputs`] in the entry of their key, in a compact binary format with a version. Set by
 /// [`Outputs::kept_by`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OutputsReply;
 
 impl Outputs {
-    /// This layer, keeping the outputs of the handler in the key's entry: a record whose key is
-    /// COMPLETED while its transaction was not committed comes again as a duplicate, and then they are
-    /// sent from there.
+    /// Configures the layer to store the handler's outputs in the key's entry. If a record's key is
+    /// COMPLETED but its transaction was not committed, the record is delivered again as a duplicate,
+    /// and its outputs are sent from the entry.
     ///
     /// Outputs that are larger than
-    /// [`with_max_reply_bytes`](IdempotencyLayer::with_max_reply_bytes) fail their record for good,
-    /// since they could be lost; raise that if they are.
+    /// [`with_max_reply_bytes`](IdempotencyLayer::with_max_reply_bytes) fail their record permanently,
+    /// because they could be lost; raise the limit for such outputs.
     pub fn kept_by<E, C>(layer: IdempotencyLayer<E, C>) -> IdempotencyLayer<E, OutputsReply> {
         layer.with_reply(OutputsReply).with_large_reply(OnLargeReply::Fail)
     }
 }
 
 impl ReplyCodec<Outputs> for OutputsReply {
-    /// Those of another record must not be kept: they would be taken for sent, with that one's offset.
+    /// Refuses outputs of another record: once stored, they would be considered sent with that record's
+    /// offset.
     fn check(&self, outputs: &Outputs, record: Option<&Record>) -> Result<(), BoxError> {
         match record {
-            // No attempt would mend a handler that mixes its answers up.
+            // A retry does not fix a handler that mixes up its responses.
             Some(record) => outputs.check(record).map_err(|error| error::stop(error).into()),
             None => Ok(()),
         }
@@ -65,7 +66,7 @@ impl ReplyCodec<Outputs> for OutputsReply {
     fn decode(&self, mut from: Bytes) -> Result<Option<Outputs>, BoxError> {
         let version = from.try_get_u8()?;
         if version != VERSION {
-            return Err(format!("outputs of version {version}, not of {VERSION}").into());
+            return Err(format!("unknown version {version} of outputs, expected {VERSION}").into());
         }
         let topic = text(&mut from)?.into();
         let at = Coordinates { topic, partition: from.try_get_i32()?, offset: from.try_get_i64()? };
@@ -74,13 +75,13 @@ impl ReplyCodec<Outputs> for OutputsReply {
             messages.push(message(&mut from)?);
         }
         if from.has_remaining() {
-            return Err("more than the outputs".into());
+            return Err("trailing bytes after the outputs".into());
         }
         Ok(Some(Outputs::at(at, messages)))
     }
 }
 
-/// No time is so early.
+/// Stands for no timestamp; no real timestamp is this early.
 const NO_TIME: i64 = i64::MIN;
 
 fn message(from: &mut Bytes) -> Result<Output, BoxError> {
@@ -90,7 +91,7 @@ fn message(from: &mut Bytes) -> Result<Output, BoxError> {
     output.timestamp = match from.try_get_i64()? {
         NO_TIME => None,
         millis => {
-            Some(Timestamp::CreateTime(millis::time(millis).ok_or("a time beyond all clocks")?))
+            Some(Timestamp::CreateTime(millis::time(millis).ok_or("timestamp out of range")?))
         }
     };
     for _ in 0..length(from)? {
@@ -104,7 +105,8 @@ fn millis_of(timestamp: Timestamp) -> i64 {
     millis::of(time)
 }
 
-/// Seven bits in each byte, the lowest first; all but the last have the eighth.
+/// Writes a length as LEB128: seven bits per byte, the lowest first, with the eighth bit set in all
+/// bytes but the last.
 fn put_length(to: &mut BytesMut, length: usize) {
     let mut left = length;
     while left >= 0x80 {
@@ -123,7 +125,7 @@ fn length(from: &mut Bytes) -> Result<usize, BoxError> {
             return Ok(length);
         }
     }
-    Err("a length that does not end".into())
+    Err("unterminated length".into())
 }
 
 fn put(to: &mut BytesMut, bytes: &[u8]) {
@@ -134,7 +136,7 @@ fn put(to: &mut BytesMut, bytes: &[u8]) {
 fn bytes(from: &mut Bytes) -> Result<Bytes, BoxError> {
     let length = length(from)?;
     if length > from.len() {
-        return Err("the outputs end too early".into());
+        return Err("truncated outputs".into());
     }
     Ok(from.split_to(length))
 }
@@ -178,7 +180,7 @@ mod tests {
     }
 
     fn decoded(bytes: Bytes) -> Result<Outputs, BoxError> {
-        Ok(OutputsReply.decode(bytes)?.expect("it never gives none"))
+        Ok(OutputsReply.decode(bytes)?.expect("decode never returns none"))
     }
 
     #[test]
@@ -194,9 +196,9 @@ mod tests {
     fn what_is_cut_or_of_another_version_is_an_error_and_never_fewer_outputs() {
         let whole = OutputsReply.encode(&outputs()).unwrap().unwrap();
         for end in 0..whole.len() {
-            decoded(whole.slice(..end)).expect_err("it is cut");
+            decoded(whole.slice(..end)).expect_err("truncated");
         }
-        decoded([&whole[..], b"x"].concat().into()).expect_err("it is too long");
+        decoded([&whole[..], b"x"].concat().into()).expect_err("too long");
         let other = [&[VERSION + 1], &whole[1..]].concat();
         let error = decoded(other.into()).unwrap_err();
         assert!(error.to_string().contains("version 2"), "{error}");

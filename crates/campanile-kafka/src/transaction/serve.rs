@@ -10,14 +10,15 @@ use crate::routes::{Router, ServiceRoute};
 use crate::serve::Serve;
 
 impl Consumer {
-    /// Serves records to this service, and commits what it gives out together with their offsets: who
-    /// reads that with `isolation.level=read_committed` sees the outputs of each record once, whatever
-    /// was killed or aborted in between. Await what it gives.
+    /// Serves records to this service, and commits its outputs in one transaction with the offsets of
+    /// the records. A reader with `isolation.level=read_committed` sees the outputs of each record once,
+    /// regardless of crashes and aborts. Await the returned [`Serve`].
     ///
-    /// The service answers each record with its [`Outputs`](crate::Outputs). They are held back until all
-    /// records before it in its partition are finished, and are committed with the offset behind it, in
-    /// one transaction of all partitions; they count in the [budget](Self::with_budget) until then. A
-    /// transaction that the brokers abort is done again with the same outputs.
+    /// The service responds to each record with its [`Outputs`](crate::Outputs). They are held back
+    /// until all earlier records of the partition are finished, and are then committed with the offset
+    /// after the record, in one transaction for all partitions. Until then they count in the
+    /// [budget](Self::with_budget). If the brokers abort a transaction, it is retried with the same
+    /// outputs.
     ///
     /// ```
     /// use campanile_core::{BoxError, DecodeLayer, Request, key};
@@ -38,7 +39,7 @@ impl Consumer {
     /// let layer = IdempotencyLayer::new(MemoryStore::new(), "bills", key::field(|p: &Payment| &p.id))?;
     /// let service = ServiceBuilder::new()
     ///     .layer(DecodeLayer::json())
-    ///     // one invoice for each payment, however often that comes; with the outputs in its entry
+    ///     // one invoice per payment, however often it is delivered; the entry stores the outputs
     ///     .layer(Outputs::kept_by(layer))
     ///     .service_fn(bill);
     /// let serve = Consumer::new(ConsumerConfig::new("localhost:9092", "billing"))?
@@ -49,30 +50,33 @@ impl Consumer {
     /// # }
     /// ```
     ///
-    /// # With the idempotency layer, and without
-    /// Transactions alone make one output of each *record*: a handler that only computes needs no more.
-    /// It runs again for what was not committed, so whatever else it does may happen twice; and a
-    /// producer that sends the same event twice sends two records. The layer makes one of each *key*, and
-    /// keeps the handler from running again: the outputs are kept in the key's entry
-    /// ([`Outputs::kept_by`](crate::Outputs::kept_by)). If its record comes again, since it was not
-    /// committed, they are sent from there; for a duplicate that stands elsewhere nothing is sent, since
-    /// they go with the first one's offset.
+    /// # With and without the idempotency layer
+    /// Transactions alone produce outputs once per *record*, which is enough for a handler that only
+    /// computes. The handler runs again for records that were not committed, so its other effects may
+    /// happen twice; and a producer that sends the same event twice sends two records.
     ///
-    /// Every topic goes to this one service, which may look at the record's: there are no
-    /// [`Routes`](crate::Routes) in transactions.
+    /// With the layer, outputs are produced once per *key*, and the handler does not run again: the key's
+    /// entry stores the outputs ([`Outputs::kept_by`](crate::Outputs::kept_by)). If the record is
+    /// delivered again because it was not committed, its outputs are sent from the entry. For a duplicate
+    /// at other coordinates nothing is sent, because the outputs are committed with the offset of the
+    /// first record.
+    ///
+    /// This one service receives the records of all topics, and can branch on the record's topic:
+    /// [`Routes`](crate::Routes) are not available in transactions.
     ///
     /// # What is not in a transaction
-    /// * Dead letters and the copies in [retry topics](crate::RetryTopics): they are published at once, and
-    ///   may be there twice. Two copies of one record are two records, so without the layer each has
-    ///   outputs; with it, the one that was processed.
-    /// * What the handler does elsewhere.
-    /// * A group whose offsets are set back: what is processed again is sent again, with the layer, too.
+    /// * Dead letters and the copies in [retry topics](crate::RetryTopics): they are published
+    ///   immediately, and possibly twice. Two copies of one record are two records. Without the layer,
+    ///   each of them has outputs; with the layer, only the copy that was processed.
+    /// * The other effects of the handler.
+    /// * Resets of the group's offsets: the outputs of records that are processed again are sent again,
+    ///   even with the layer.
     ///
     /// # Errors
-    /// Beside those of [`serve`](Self::serve): [`ConsumerError::Kafka`] where another instance takes the
-    /// transactional id, or where that or a topic may not be used; and [`ConsumerError::Stopped`] at a record
-    /// whose outputs the brokers never take, are another record's, or are not known, since a duplicate has
-    /// none in its entry.
+    /// In addition to the errors of [`serve`](Self::serve): [`ConsumerError::Kafka`] if another instance
+    /// takes over the transactional id, or if the id or a topic may not be used; and
+    /// [`ConsumerError::Stopped`] at a record with outputs that the brokers will never accept, that
+    /// belong to another record, or that are unknown because a duplicate's entry has none.
     ///
     /// [`ConsumerError::Kafka`]: crate::ConsumerError::Kafka
     /// [`ConsumerError::Stopped`]: crate::ConsumerError::Stopped

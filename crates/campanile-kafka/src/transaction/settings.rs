@@ -1,4 +1,4 @@
-//! What the user says about transactions.
+//! The configuration of transactions.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,19 +13,22 @@ use super::producer::Deliveries;
 use crate::config::refusal;
 use crate::publish::shared_settings;
 
-/// How what a service gives out is committed together with the offsets of what it took in:
+/// Configures how a service's outputs are committed together with the offsets of its input records, in
 /// [`Consumer::serve_transactional`](crate::Consumer::serve_transactional).
 ///
 /// # The transactional id
-/// Each instance of the program has an id of its own, and the same one when it is started again: with
-/// the number of a pod in a stateful set, say. Two that run with one id fence each other: the later one
-/// ends the earlier, unless that was just aborting a transaction, or one was open for longer than
-/// `transaction.timeout.ms`: it goes on with another producer then, which takes the id back. An
-/// instance that was killed leaves a transaction open; started again with its id, it aborts that at
-/// once. Otherwise those who read its outputs with `isolation.level=read_committed`, and whoever takes
-/// over its partitions, wait until the brokers do, after `transaction.timeout.ms`.
+/// Each instance of the program needs an id of its own, and keeps it across restarts: for example with
+/// the number of its pod in a stateful set. Two running instances with the same id fence each other: the
+/// later one ends the earlier one. The earlier one survives only if it was just aborting a transaction,
+/// or had a transaction open for longer than `transaction.timeout.ms`: it then continues with a new
+/// producer, which takes the id back.
 ///
-/// `Debug` prints no values of settings.
+/// An instance that is killed leaves its transaction open. When it restarts with the same id, it aborts
+/// that transaction at once. Otherwise, readers of its outputs with `isolation.level=read_committed` and
+/// the next owners of its partitions wait until the brokers abort the transaction, after
+/// `transaction.timeout.ms`.
+///
+/// `Debug` does not print the values of settings.
 #[derive(Clone)]
 pub struct Transactions {
     id: String,
@@ -33,7 +36,7 @@ pub struct Transactions {
     settings: Vec<(String, String)>,
 }
 
-/// Settings that librdkafka takes, for one consumer.
+/// Validated settings, for one consumer.
 #[derive(Clone)]
 pub(crate) struct Terms {
     client: ClientConfig,
@@ -46,31 +49,31 @@ pub(crate) struct Terms {
 }
 
 const TIMEOUT: &str = "transaction.timeout.ms";
-/// For how long an output is tried, under both names.
+/// How long the delivery of an output is retried, under both of its names.
 const DELIVERY: &[&str] = &["message.timeout.ms", "delivery.timeout.ms"];
-/// For how long a topic that is not there is waited for.
+/// How long to wait for a topic that does not exist.
 const PROPAGATION: &str = "topic.metadata.propagation.max.ms";
 
-/// Where the user has set nothing.
+/// Defaults for settings that the user has not set.
 const DEFAULTS: &[(&str, &str)] = &[
-    // Below the session time-out: whoever takes over from an instance that was killed does not wait for
-    // its transaction as well.
+    // Below the session timeout, so that the next owners of a killed instance's partitions do not
+    // also wait for its transaction.
     (TIMEOUT, "30000"),
-    // The target topic decides, and not a limit of the producer's.
+    // Leaves the limit to the target topic.
     ("message.max.bytes", "100000000"),
-    // As Kafka's own clients choose the partition of a key.
+    // Chooses the partition of a key as Kafka's own clients do.
     ("partitioner", "murmur2_random"),
 ];
 
-/// Settings that are the mode's own.
+/// Settings that the user cannot set, with the reason.
 const OWN: &[(&str, &str)] = &[
-    ("transactional.id", "it is what `Transactions::new` takes"),
-    ("bootstrap.servers", "a transaction cannot reach beyond the consumer's cluster"),
-    ("metadata.broker.list", "a transaction cannot reach beyond the consumer's cluster"),
+    ("transactional.id", "pass it to `Transactions::new`"),
+    ("bootstrap.servers", "a transaction cannot extend beyond the consumer's cluster"),
+    ("metadata.broker.list", "a transaction cannot extend beyond the consumer's cluster"),
 ];
 
 impl Transactions {
-    /// Transactions of this `transactional.id`.
+    /// Creates a configuration with this `transactional.id`.
     pub fn new(transactional_id: impl Into<String>) -> Self {
         Self {
             id: transactional_id.into(),
@@ -79,43 +82,48 @@ impl Transactions {
         }
     }
 
-    /// How often what is finished is committed: for so long a reader with
-    /// `isolation.level=read_committed` waits for an output. It comes sooner when the
+    /// Sets how often finished records are committed. A reader with `isolation.level=read_committed`
+    /// waits this long for an output. Records are committed sooner when the
     /// [budget](crate::Consumer::with_budget) is half full.
     ///
-    /// Default: 100 ms, because each transaction costs some round trips to the brokers, and a marker in
-    /// every partition that it has written to.
+    /// Default: 100 ms, because each transaction costs several round trips to the brokers, and a marker
+    /// in every partition that it has written to.
     pub fn with_interval(mut self, interval: Duration) -> Self {
         self.interval = interval;
         self
     }
 
-    /// Sets one of librdkafka's settings for the producer. It wins over the consumer's, from which the
-    /// producer has its brokers, its security and all else that is not a consumer's alone, and over
-    /// these defaults: `transaction.timeout.ms=30000`, below the consumer's session time-out, so that
-    /// nobody waits for a transaction that was left open for longer than for its partitions;
-    /// `partitioner=murmur2_random`, as Kafka's own clients have it; `message.max.bytes=100000000`, for
-    /// what is too large the topic decides; and, of the transaction's time, two thirds as
-    /// `message.timeout.ms` and one as `topic.metadata.propagation.max.ms`, so that it is known what is
-    /// wrong before the brokers abort it. Where a topic's `max.message.bytes` is below librdkafka's
-    /// `batch.size` of 1 MB, set that lower as well: an output that is refused together with others is
-    /// tried again alone, and from then on each is sent alone, which is slower.
+    /// Sets a librdkafka setting of the producer. It overrides the consumer's setting: the producer
+    /// inherits the brokers, the security settings and all others that are not specific to consumers. It
+    /// also overrides these defaults:
     ///
-    /// What contradicts is refused when serving begins: the id and the brokers are not set here, and
-    /// librdkafka refuses what transactions do not allow, as `acks` other than `all`.
+    /// * `transaction.timeout.ms=30000`: below the consumer's session timeout, so that an abandoned
+    ///   transaction holds up nothing for longer than its partitions do.
+    /// * `partitioner=murmur2_random`: the same as in Kafka's own clients.
+    /// * `message.max.bytes=100000000`: the topic decides which messages are too large.
+    /// * `message.timeout.ms` is two thirds of the transaction timeout, and
+    ///   `topic.metadata.propagation.max.ms` one third, so that the cause of a failure is known before
+    ///   the brokers abort the transaction.
+    ///
+    /// If a topic's `max.message.bytes` is below librdkafka's `batch.size` of 1 MB, lower `batch.size` as
+    /// well: an output that is refused together with others is retried alone, and from then on every
+    /// output is sent alone, which is slower.
+    ///
+    /// Contradictory settings are refused when serving starts: the id and the brokers cannot be set here,
+    /// and librdkafka refuses settings that transactions do not allow, such as `acks` other than `all`.
     pub fn set(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.settings.push((name.into(), value.into()));
         self
     }
 
-    /// These over a consumer's settings.
+    /// Applies these settings over a consumer's, and refuses contradictions.
     pub(crate) fn checked(self, consumer: &ClientConfig) -> Result<Terms, ConfigError> {
         if self.id.trim().is_empty() {
             return Err(ConfigError::new("`transactional.id` must not be empty"));
         }
         if consumer.get("isolation.level") == Some("read_uncommitted") {
             return Err(ConfigError::new(
-                "`isolation.level` must be `read_committed` or left out where records are served in \
+                "`isolation.level` must be `read_committed` or left out when records are served in \
                  transactions: otherwise the next owner of a partition does not wait for the offset \
                  of a transaction that is being committed, and sends its outputs again",
             ));
@@ -123,7 +131,7 @@ impl Transactions {
         let mut client = shared_settings(consumer);
         for (name, value) in &self.settings {
             if let Some((_, why)) = OWN.iter().find(|(own, _)| own == name) {
-                return Err(ConfigError::new(format!("the producer's `{name}` is not set: {why}")));
+                return Err(ConfigError::new(format!("cannot set the producer's `{name}`: {why}")));
             }
             client.set(name, value);
         }
@@ -138,8 +146,8 @@ impl Transactions {
         let timeout = timeout.ok_or_else(|| {
             ConfigError::new(format!("`{TIMEOUT}` must be a number of milliseconds"))
         })?;
-        // What is not delivered is told before the brokers abort the transaction, and a topic that does
-        // not exist before that: otherwise all that is told is that the producer is fenced.
+        // Delivery must fail before the brokers abort the transaction, and the lookup of a topic that
+        // does not exist even earlier. Otherwise the only error is that the producer is fenced.
         let third = timeout / 3;
         if !DELIVERY.iter().any(|name| client.get(name).is_some()) {
             client.set(DELIVERY[0], (third * 2).to_string());
@@ -159,8 +167,8 @@ impl Transactions {
 }
 
 impl Terms {
-    /// A producer, which has not begun yet. Sending each output alone is slower, and refuses no output
-    /// because of another.
+    /// Creates a producer, which is not initialized yet. Sending each output `alone` is slower, but then
+    /// no output is refused because of another.
     pub(super) fn producer(&self, alone: bool) -> KafkaResult<ThreadedProducer<Deliveries>> {
         let mut client = self.client.clone();
         if alone {

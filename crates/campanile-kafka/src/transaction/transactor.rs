@@ -1,4 +1,4 @@
-//! Commits transactions one after the other: the side of the driver's thread.
+//! The side of transactions that runs on the driver's thread: commits them one after the other.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,40 +25,39 @@ pub(crate) struct Transactor {
     answers: Receiver<Answer>,
     state: State,
     clock: Clock,
-    /// How many times in a row nothing was committed.
+    /// The number of consecutive transactions that were aborted.
     failures: u32,
     positions: Positions,
-    /// Says to the threads that their answers are not waited for any more.
+    /// Set when no caller waits for the threads' answers any more.
     left: Arc<AtomicBool>,
 }
 
 enum State {
+    /// No batch is pending.
     Idle,
-    /// The worker has a batch.
+    /// The worker is committing a batch.
     Busy,
-    /// A batch was aborted, and is sent again at that time.
-    Again {
-        batch: Batch,
-        at: Duration,
-    },
-    /// There are no more transactions.
+    /// A batch was not committed, and is sent again at this time.
+    Again { batch: Batch, at: Duration },
+    /// No further transaction is possible.
     Ended,
 }
 
-/// What has come of the transaction in flight.
+/// The result of the transaction in flight.
 pub(crate) enum Committed {
-    /// Nothing yet, or there is none.
+    /// There is no result yet, or no transaction is in flight.
     Nothing,
-    /// All of it is committed.
+    /// The transaction is committed.
     All,
-    /// Nothing of it is; it is kept, and sent again.
+    /// The transaction was aborted; its batch is kept, and sent again.
     Aborted,
-    /// There can be no more transactions. Returned once.
+    /// No further transaction is possible. Returned once.
     Ended(ConsumerError),
 }
 
 impl Transactor {
-    /// Starts the worker, and waits until it has the id; `None` at a shutdown.
+    /// Starts the worker, and waits until it has acquired the transactional id. Returns `None` at a
+    /// shutdown.
     pub(crate) fn start(
         terms: &Terms,
         settings: &Settings,
@@ -77,9 +76,9 @@ impl Transactor {
             Self { requests, answers, state, clock, failures: 0, positions, left: left.clone() };
         let worker = Worker::new(producer, terms.clone(), left, waker);
         let thread = thread::Builder::new().name("campanile-transactions".into());
-        // Nothing joins it: a broker that does not answer must not hold up the end.
+        // The thread is never joined: a broker that does not respond must not delay the shutdown.
         thread.spawn(move || worker.run(taken, answered)).map_err(|error| {
-            ConsumerError::kafka(format!("no thread for transactions: {error}"), None)
+            ConsumerError::kafka(format!("failed to spawn a thread: {error}"), None)
         })?;
         loop {
             match this.answers.recv_timeout(Duration::from_millis(20)) {
@@ -94,7 +93,7 @@ impl Transactor {
             settings.control.vitals().round();
             if this.clock.now() - start >= settings.start_timeout {
                 let what = format!(
-                    "the transactions' coordinator did not answer within {:?}",
+                    "timed out waiting for the transaction coordinator after {:?}",
                     settings.start_timeout
                 );
                 return Err(ConsumerError::kafka(what, None));
@@ -102,7 +101,7 @@ impl Transactor {
         }
     }
 
-    /// Starts to fetch where these partitions start, which are newly assigned.
+    /// Starts fetching the start positions of these newly assigned partitions.
     pub(crate) fn fetch_positions(
         &self,
         partitions: Vec<Arc<Assignment>>,
@@ -110,12 +109,12 @@ impl Transactor {
         self.positions.fetch(partitions)
     }
 
-    /// Returns where partitions start, if some was fetched.
+    /// Takes the start positions of partitions, if any have been fetched.
     pub(crate) fn poll_positions(&self) -> Option<Result<Vec<Position>, ConsumerError>> {
         self.positions.poll()
     }
 
-    /// Returns what has come of the transaction in flight.
+    /// Polls the transaction in flight for its result.
     pub(crate) fn poll(&mut self) -> Committed {
         match self.answers.try_recv() {
             Ok(answer) => self.answered(answer),
@@ -127,10 +126,10 @@ impl Transactor {
         }
     }
 
-    /// Starts a transaction with what is finished of these partitions, or with what was aborted. Returns
-    /// whether one is in flight.
+    /// Starts a transaction with the finished records of these partitions, or retries an aborted one.
+    /// Returns whether a transaction is in flight.
     ///
-    /// `group` is the group's present generation; `None` where this consumer is not in it.
+    /// `group` gets the current generation of the group: `None` if this consumer is not a member.
     pub(crate) fn commit(
         &mut self,
         partitions: &[Arc<Assignment>],
@@ -153,7 +152,7 @@ impl Transactor {
             return false;
         };
         self.state = State::Busy;
-        // A worker that is gone has panicked, as the next poll finds.
+        // Fails only if the worker has panicked, which the next poll reports.
         let _ = self.requests.send(Request { batch, group });
         true
     }
@@ -164,17 +163,17 @@ impl Transactor {
             Answer::Committed(batch) => {
                 batch.committed();
                 if std::mem::take(&mut self.failures) > 0 {
-                    tracing::info!("transactions are committed again");
+                    tracing::info!("transaction committed again after aborts");
                 }
                 self.state = State::Idle;
                 Committed::All
             }
             Answer::Aborted(batch, error) => {
                 self.failures = self.failures.saturating_add(1);
-                // So that an outage does not fill a log.
+                // Rate-limits the event, so that an outage does not fill the log.
                 if self.failures.is_power_of_two() {
                     let times = self.failures;
-                    tracing::warn!(error, times, "a transaction was aborted; retrying");
+                    tracing::warn!(error, times, "transaction aborted; retrying");
                 }
                 let at = self.clock.now() + impatient().delay(self.failures);
                 self.state = State::Again { batch, at };
@@ -195,5 +194,5 @@ impl Drop for Transactor {
 }
 
 fn panicked() -> ConsumerError {
-    ConsumerError::kafka("the thread of the transactions has panicked", None)
+    ConsumerError::kafka("the transaction worker's thread has panicked", None)
 }

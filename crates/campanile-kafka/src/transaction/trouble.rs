@@ -1,36 +1,36 @@
-//! What an error of a transaction means.
+//! Classification of the errors of transactions.
 
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 
 use crate::error::ConsumerError;
 
-/// What is to be done about it.
+/// The reaction to an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cure {
-    /// The same call again: how it came out is not known yet.
+    /// Repeat the call: its result is not known yet.
     Again,
-    /// The transaction cannot be committed: abort it, and begin another.
+    /// Abort the transaction, which cannot be committed, and begin another.
     Abort,
-    /// The producer can do nothing more.
+    /// Give up the producer, which can do nothing more.
     End,
 }
 
 impl Cure {
-    /// As the client says itself.
+    /// Classifies an error as librdkafka does.
     pub(super) fn of(error: &KafkaError) -> Self {
         match error {
             KafkaError::Transaction(error) if error.is_fatal() => Self::End,
             KafkaError::Transaction(error) if error.txn_requires_abort() => Self::Abort,
             KafkaError::Transaction(error) if error.is_retriable() => Self::Again,
             KafkaError::Transaction(_) => Self::End,
-            // Not all outputs are acknowledged yet, and the transaction is still open.
+            // Some outputs are not acknowledged yet, and the transaction is still open.
             KafkaError::Flush(Code::OperationTimedOut) => Self::Again,
             _ => Self::Abort,
         }
     }
 }
 
-/// Whether what was refused so will be refused again.
+/// Checks whether a retry would be refused with the same error.
 pub(super) fn is_permanent(error: &KafkaError) -> bool {
     let code = error.rdkafka_error_code();
     is_shared(error)
@@ -47,8 +47,8 @@ pub(super) fn is_permanent(error: &KafkaError) -> bool {
         )
 }
 
-/// Whether an output may be refused so because of another: brokers take all that is for a partition and
-/// comes together, or nothing of it.
+/// Checks whether another output may be the cause of this error: brokers accept or refuse the messages
+/// that arrive together for a partition as a whole.
 pub(super) fn is_shared(error: &KafkaError) -> bool {
     matches!(
         error.rdkafka_error_code(),
@@ -63,40 +63,41 @@ pub(super) fn is_shared(error: &KafkaError) -> bool {
     )
 }
 
-/// Whether the brokers take nothing more from this producer.
+/// Checks whether the brokers accept nothing more from this producer.
 fn is_fenced(error: &KafkaError) -> bool {
     let code = error.rdkafka_error_code();
     matches!(code, Some(Code::Fenced | Code::ProducerFenced | Code::InvalidProducerEpoch))
 }
 
-/// Whether the brokers may say so of a transaction that they have aborted for its time.
+/// Checks whether the brokers may report this error for a transaction that they have aborted because it
+/// exceeded its timeout.
 pub(super) fn is_outlived(error: &KafkaError) -> bool {
     let code = error.rdkafka_error_code();
     is_fenced(error)
         || matches!(code, Some(Code::InvalidTransactionalState | Code::InvalidProducerIdMapping))
 }
 
-/// What a transaction needs, and may not do.
+/// Creates the error for a transaction that lacks a permission.
 pub(super) fn forbidden(error: &KafkaError) -> ConsumerError {
-    let what = "a transaction is refused: allow this user to write to the topics of its outputs, and to \
-                commit in its group";
+    let what = "transaction refused: allow this user to write to the topics of its outputs and to \
+                commit offsets in its group";
     ConsumerError::kafka(what, Some(error.clone()))
 }
 
-/// Why there are no more transactions of this id.
+/// Creates the error that ends all transactions with this id.
 pub(super) fn end(id: &str, error: KafkaError) -> ConsumerError {
     let what = match error.rdkafka_error_code() {
         _ if is_fenced(&error) => format!(
-            "fenced: another producer has begun with `transactional.id` `{id}`; what this one has not \
-             committed comes again. Give each instance an id of its own, and start this one again"
+            "fenced: another producer has started with `transactional.id` `{id}`; uncommitted records \
+             are delivered again. Give each instance an id of its own, then restart this one"
         ),
         Some(Code::TransactionalIdAuthorizationFailed) => format!(
-            "`transactional.id` `{id}` may not be used: allow this user to write and describe it"
+            "`transactional.id` `{id}` may not be used: grant this user Write and Describe on it"
         ),
-        Some(Code::InvalidTransactionTimeout) => "`transaction.timeout.ms` is above the brokers' \
+        Some(Code::InvalidTransactionTimeout) => "`transaction.timeout.ms` exceeds the brokers' \
              `transaction.max.timeout.ms`: lower it"
             .to_owned(),
-        _ => format!("there can be no more transactions of `transactional.id` `{id}`"),
+        _ => format!("the producer with `transactional.id` `{id}` failed and cannot continue"),
     };
     ConsumerError::kafka(what, Some(error))
 }

@@ -1,4 +1,4 @@
-//! The thread that has the producer: it commits one batch after the other.
+//! The thread that owns the producer and commits one batch after the other.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,20 +19,22 @@ use crate::error::{ConsumerError, chain};
 use crate::kafka::SourceWaker;
 use crate::publish;
 
-/// How long one call may wait for the brokers. Then it is made again, unless nobody waits any more.
+/// The timeout of one call to the brokers. A call that times out is repeated, unless no caller waits
+/// for its result any more.
 pub(super) const CALL: Duration = Duration::from_secs(2);
 
-/// How soon it is asked again what is committed.
+/// The delay before a failed request for committed offsets is repeated.
 pub(super) const PAUSE: Duration = Duration::from_millis(100);
 
-/// How it went.
+/// The worker's answer.
 pub(super) enum Answer {
-    /// The producer has its id, and no former one has.
+    /// The producer has acquired its id, and any earlier producer has lost it.
     Ready,
+    /// The batch is committed.
     Committed(Batch),
-    /// Nothing of it is committed, for this reason.
+    /// Nothing of the batch is committed, for this reason.
     Aborted(Batch, String),
-    /// There will be no other answer.
+    /// No further transaction is possible. This is the last answer.
     Ended(ConsumerError),
 }
 
@@ -40,23 +42,25 @@ pub(super) struct Worker {
     producer: ThreadedProducer<Deliveries>,
     terms: Terms,
     clock: Clock,
-    /// Nobody waits any more.
+    /// Set when no caller waits for answers any more.
     left: Arc<AtomicBool>,
     /// Woken with each answer.
     waker: SourceWaker,
 }
 
-/// Why a transaction is not committed.
+/// The reason why a transaction is not committed.
 enum Failure {
+    /// The transaction must be aborted.
     Abort(KafkaError),
     /// The producer can do nothing more.
     End(KafkaError),
-    /// Nobody waits any more. What is open is aborted by the brokers, or by the next of this id.
+    /// No caller waits any more. The brokers, or the next producer with this id, abort the open
+    /// transaction.
     Left,
 }
 
 impl Worker {
-    /// For who calls this, and until that is `left`.
+    /// Creates a worker, which runs until `left` is set.
     pub(super) fn new(
         producer: ThreadedProducer<Deliveries>,
         terms: Terms,
@@ -85,12 +89,13 @@ impl Worker {
         }
     }
 
-    /// Takes the id. What a former producer of it has begun is committed or aborted then.
+    /// Acquires the transactional id. The transaction of an earlier producer with this id is committed
+    /// or aborted by then.
     fn begin(&self) -> Result<(), Failure> {
         self.call(|| self.producer.init_transactions(CALL))
     }
 
-    /// `None` if nobody waits any more.
+    /// Commits a batch. Returns `None` if no caller waits for the answer any more.
     fn commit(&mut self, Request { batch, group }: Request) -> Option<Answer> {
         let offsets = batch.offsets();
         let span = tracing::debug_span!("transaction", partitions = offsets.count());
@@ -124,11 +129,13 @@ impl Worker {
         }
     }
 
-    /// Nothing of it is committed, and all its outputs are reported.
+    /// Handles an aborted transaction: nothing of its batch is committed, and the delivery of all outputs
+    /// is reported.
     ///
-    /// What is sent again is sent by another producer. librdkafka (2.12) gives the numbers of what it has purged
-    /// to the next messages, also where brokers have some of it and only their answer was lost: they would
-    /// take those for repetitions, acknowledge them, and keep nothing.
+    /// A new producer sends the batch again. librdkafka (2.12) reuses the sequence numbers of purged
+    /// messages for the next messages, even if brokers have stored some of the purged ones and only their
+    /// response was lost. The brokers would consider the next messages duplicates, acknowledge them, and
+    /// store nothing.
     fn aborted(&mut self, batch: Batch, error: &KafkaError) -> Option<Answer> {
         let mut alone = self.producer.context().alone;
         let told = match self.producer.context().take() {
@@ -139,8 +146,8 @@ impl Worker {
                 alone = true;
                 let Refused { topic, error, .. } = refused;
                 format!(
-                    "topic `{topic}` refuses outputs that came together: from now on each is sent \
-                     alone, which is slower; set `batch.size` below its `max.message.bytes`: {}",
+                    "topic `{topic}` refuses outputs that are sent together: each is sent alone from \
+                     now on, which is slower; set `batch.size` below its `max.message.bytes`: {}",
                     chain(&error)
                 )
             }
@@ -156,8 +163,9 @@ impl Worker {
         }
     }
 
-    /// The transaction was open for longer than its time, and so the brokers have aborted it. Should it
-    /// have been another producer that has the id now, that one is fenced in turn, and starts again.
+    /// Handles a transaction that was open for longer than its timeout, so that the brokers have aborted
+    /// it. If another producer has acquired the id instead, that producer is fenced in turn, and has to
+    /// be restarted.
     fn outlived(&mut self, batch: Batch, error: &KafkaError) -> Option<Answer> {
         match self.renew(self.producer.context().alone).and_then(|()| self.is_committed(&batch)) {
             Ok(true) => Some(Answer::Committed(batch)),
@@ -166,13 +174,13 @@ impl Worker {
         }
     }
 
-    /// Goes on with another producer of the same id.
+    /// Replaces the producer by a new one with the same id.
     fn renew(&mut self, alone: bool) -> Result<(), Failure> {
         self.producer = self.terms.producer(alone).map_err(Failure::End)?;
         self.begin()
     }
 
-    /// Whether the answer to its commit is all that was lost.
+    /// Checks whether the batch is committed, and only the response to its commit was lost.
     fn is_committed(&self, batch: &Batch) -> Result<bool, Failure> {
         let offsets = batch.offsets();
         let group = Group::connect(&self.terms.consumer).map_err(Failure::End)?;
@@ -182,7 +190,7 @@ impl Worker {
                 Err(_) if self.left.load(Ordering::Acquire) => return Err(Failure::Left),
                 Err(error) if trouble::is_permanent(&error) => return Err(Failure::End(error)),
                 Err(error) => {
-                    tracing::debug!(%error, "the brokers do not say what is committed: asked again");
+                    tracing::debug!(%error, "failed to fetch committed offsets; retrying");
                     thread::sleep(PAUSE);
                 }
             }
@@ -204,7 +212,7 @@ impl Worker {
                     if self.left.load(Ordering::Acquire) {
                         return Err(Failure::Left);
                     }
-                    // Until some of them are acknowledged.
+                    // Waits until some of the queued outputs are acknowledged.
                     let _ = self.producer.flush(Duration::from_millis(10));
                     record = same;
                 }
@@ -213,7 +221,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Calls until it is known how that came out.
+    /// Repeats a call until its result is known.
     fn call(&self, call: impl Fn() -> Result<(), KafkaError>) -> Result<(), Failure> {
         let mut told = false;
         loop {
@@ -225,7 +233,7 @@ impl Worker {
                 Cure::Again if self.left.load(Ordering::Acquire) => return Err(Failure::Left),
                 Cure::Again => {
                     if !std::mem::replace(&mut told, true) {
-                        tracing::warn!(%error, "the brokers do not answer: asked again");
+                        tracing::warn!(%error, "no response from the brokers; retrying");
                     }
                 }
                 Cure::Abort => return Err(Failure::Abort(error)),
@@ -236,7 +244,7 @@ impl Worker {
 
     fn ended(&self, failure: Failure) -> Option<Answer> {
         match failure {
-            // Nothing is open that could be aborted.
+            // No transaction is open that could be aborted.
             Failure::End(error) | Failure::Abort(error) => {
                 Some(Answer::Ended(trouble::end(&self.terms.id, error)))
             }
@@ -245,15 +253,16 @@ impl Worker {
     }
 }
 
-/// The consumer stops at the record whose output nobody takes.
+/// Creates the error that stops the consumer at the record of the refused output.
 fn stopped(batch: &Batch, Refused { number, topic, error, .. }: Refused) -> ConsumerError {
-    let what = format!("topic `{topic}` does not take an output");
+    let what = format!("topic `{topic}` refused an output");
     match batch.pending().nth(number) {
         Some(pending) => {
-            let help = "an output is refused: create its topic, allow this user to write there, raise \
-                        the topic's `max.message.bytes`, or correct the handler. Behind the idempotency \
-                        layer that alone does not help, for the outputs are kept with the key: reopen it \
-                        (`Store::redrive`, by force), after which the handler runs again";
+            let help = "an output was refused: create its topic, allow this user to write to it, raise \
+                        the topic's `max.message.bytes`, or fix the handler. Behind the idempotency \
+                        layer a fixed handler is not enough, because the key's entry stores the \
+                        outputs: reopen the key (`Store::redrive` with `force`), after which the \
+                        handler runs again";
             let source = format!("{what}: {}", chain(&error));
             ConsumerError::stopped(&pending.at, help, source.into())
         }

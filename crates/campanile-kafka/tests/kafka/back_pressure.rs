@@ -1,4 +1,4 @@
-//! Memory is bounded, and a partition that stands still holds up no other.
+//! Memory is bounded, and a stalled partition blocks no other.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tower::service_fn;
 
 use crate::support::{Log, consumer, mock, serve, start, until, until_committed};
 
-/// For how long a stalled consumer is watched: a longer time only makes the test stricter.
+/// How long a stalled consumer is observed. A longer time only makes the test stricter.
 const WATCHED: Duration = Duration::from_secs(1);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -37,7 +37,7 @@ async fn a_stalled_handler_fills_the_budget_and_no_more_and_then_all_goes_on() {
         tokio::time::sleep(WATCHED).await;
         let summary = serving.stop().await.unwrap();
         assert!(summary.received > at_most / 3, "{summary:?}");
-        // One read may go a record beyond what is left.
+        // One fetch may exceed the remaining budget by a record.
         assert!(summary.received <= at_most + 4, "{summary:?}");
     }
     let log = Log::default();
@@ -97,7 +97,7 @@ async fn a_partition_whose_record_waits_for_long_does_not_hold_up_the_others() {
             }
         }
     });
-    // Partition 0 alone could fill it.
+    // Partition 0 alone could fill the budget.
     let consumer = consumer(config.clone(), "orders").with_budget(500, 64 << 20);
     let serving = serve(consumer, service);
     until_committed(&config, "orders", &[10, 5000, 5000, 5000]).await;
@@ -114,7 +114,7 @@ async fn outputs_that_wait_fill_the_budget_and_no_more_and_then_all_goes_on() {
     let kafka = mock("orders", PARTITIONS as i32, 500);
     kafka.create_topic("invoices", 1).unwrap();
     let (begun, gate) = (Log::default(), Arc::new(Semaphore::new(0)));
-    // Passed only by two that are at work together.
+    // Passed only by two records that are in flight together.
     let pair = Arc::new(Barrier::new(2));
     let (seen, first) = (begun.clone(), gate.clone());
     let service = service_fn(move |record: Record| {
@@ -140,12 +140,12 @@ async fn outputs_that_wait_fill_the_budget_and_no_more_and_then_all_goes_on() {
     begun.reaches(BUDGET).await;
     tokio::time::sleep(WATCHED).await;
     let count = begun.len();
-    assert!(count <= BUDGET + AT_ONCE + PARTITIONS, "{count} outputs wait");
+    assert!(count <= BUDGET + AT_ONCE + PARTITIONS, "{count} outputs are pending");
     gate.add_permits(PARTITIONS);
     let handle = serving.handle();
     let held = || handle.status().partitions.iter().map(|of| of.held).sum::<u64>();
-    until("all are sent", || begun.len() == 500 * PARTITIONS && held() == 0).await;
-    // One by one is over: those of a partition are side by side again.
+    until("all outputs are sent", || begun.len() == 500 * PARTITIONS && held() == 0).await;
+    // The one-by-one mode is over: records of a partition are processed concurrently again.
     let next = Message::to("orders").partition(0);
     kafka.producer().produce_all([next.clone(), next]).unwrap();
     begun.reaches(500 * PARTITIONS + 2).await;
@@ -153,7 +153,8 @@ async fn outputs_that_wait_fill_the_budget_and_no_more_and_then_all_goes_on() {
     assert_eq!(summary.processed, 500 * PARTITIONS as u64 + 2);
 }
 
-/// Also where each of many partitions has records that are large for the budget.
+/// The limit also holds if each of many partitions has records that are large compared to the
+/// budget.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stalled_partitions_hold_no_more_than_the_budget_and_a_quarter() {
     const PARTITIONS: i32 = 200;
@@ -174,13 +175,13 @@ async fn stalled_partitions_hold_no_more_than_the_budget_and_a_quarter() {
     let held = || handle.status().partitions.iter().map(|of| of.held).sum::<u64>() as usize;
     until("the budget is full", || held() * SIZE >= BUDGET).await;
     let mut most = 0;
-    // Longer than a full budget takes to be a stall.
+    // Longer than a full budget takes to count as a stall.
     for _ in 0..60 {
         tokio::time::sleep(Duration::from_millis(50)).await;
         most = most.max(held());
     }
     serving.stop().await.unwrap();
-    // One record may exceed the budget, and one more what is beyond it.
+    // One record may exceed the budget, and one more the allowance beyond the budget.
     let limit = BUDGET * 5 / 4 + 2 * SIZE;
     assert!(most * SIZE <= limit, "{most} records of {SIZE} bytes are held");
 }

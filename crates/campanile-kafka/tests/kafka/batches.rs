@@ -1,4 +1,4 @@
-//! Handlers of batches: each record is retried, finished and committed by itself.
+//! Batch handlers: each record of a batch is retried, finished and committed individually.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -18,7 +18,7 @@ async fn records_of_a_batch_are_retried_and_committed_each_by_itself() {
     const PARTITIONS: i32 = 8;
     let kafka = mock("orders", PARTITIONS, 40);
     let config = kafka.consumer_config("g");
-    // Of each record how often it was in a batch; and the largest batch.
+    // The number of batches that contained each record, and the size of the largest batch.
     let seen = Arc::new(Mutex::new((HashMap::<String, u32>::new(), 0)));
     let all = seen.clone();
     let handler = move |batch: Batch| {
@@ -31,7 +31,7 @@ async fn records_of_a_batch_are_retried_and_committed_each_by_itself() {
                 let record = request.record();
                 let times = all.0.entry(record.coordinates().to_string()).or_default();
                 *times += 1;
-                // Some fail at first, in the midst of others.
+                // Some records fail at first, in the middle of others.
                 match (record.offset() + i64::from(record.partition())) % 10 == 0 && *times == 1 {
                     true => Err(BoxError::from("busy")),
                     false => Ok(()),
@@ -49,7 +49,7 @@ async fn records_of_a_batch_are_retried_and_committed_each_by_itself() {
         .service_fn(handler);
     let serving = serve(consumer(config.clone(), "orders"), service);
     until_committed(&config, "orders", &[40; 8]).await;
-    // Also one that comes alone.
+    // A record that arrives alone is processed, too.
     fill(&kafka, "orders", 1, 1);
     until_committed(&config, "orders", &[41, 40, 40, 40, 40, 40, 40, 40]).await;
     let summary = serving.stop().await.unwrap();

@@ -1,4 +1,4 @@
-//! User code that blocks its thread: it holds up its own queue only, as long as the runtime has another
+//! User code that blocks its thread stalls only its own queue, as long as the runtime has another
 //! thread.
 
 use std::collections::HashSet;
@@ -20,10 +20,11 @@ use tower::{ServiceBuilder, service_fn};
 use crate::real::{blocking, logging};
 use crate::support::{Log, committed, consumer, fill, mock, serve, until, until_committed, within};
 
-/// Blocks threads until it is released, or dropped: a test that fails must not wait for its own handlers.
+/// Blocks threads until it is released or dropped, so that a failing test does not wait for its own
+/// handlers.
 struct Block(Blocks);
 
-/// What a handler blocks on.
+/// The part of a [`Block`] that a handler blocks on.
 #[derive(Clone, Default)]
 struct Blocks {
     free: Arc<(Mutex<bool>, Condvar)>,
@@ -55,7 +56,7 @@ impl Drop for Block {
 }
 
 impl Blocks {
-    /// What user code should not do.
+    /// Blocks the thread, as user code should not.
     fn wait(&self) {
         self.count.fetch_add(1, Ordering::SeqCst);
         let (free, changed) = &*self.free;
@@ -96,7 +97,7 @@ async fn two_blocked_handlers_leave_other_partitions_their_thread() {
     serving.stop().await.unwrap();
 }
 
-/// As an async mutex, a semaphore or a channel does.
+/// An async mutex, a semaphore or a channel wakes tasks in the same way.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn handler_woken_by_one_that_then_blocks_is_not_stuck() {
     let kafka = mock("orders", 3, 0);
@@ -126,7 +127,7 @@ async fn handler_woken_by_one_that_then_blocks_is_not_stuck() {
     });
     let serving = serve(consumer(config.clone(), "orders"), service);
     produce(&kafka, 1, 1);
-    until("it waits", || waits.load(Ordering::SeqCst)).await;
+    until("the handler waits", || waits.load(Ordering::SeqCst)).await;
     produce(&kafka, 0, 1);
     block.until(1).await;
     produce(&kafka, 2, 100);
@@ -137,7 +138,7 @@ async fn handler_woken_by_one_that_then_blocks_is_not_stuck() {
     serving.stop().await.unwrap();
 }
 
-/// Its lock would be renewed for nobody.
+/// Otherwise, the record's lock would be renewed although nothing processes the record.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn record_started_together_with_one_that_blocks_is_processed() {
     const PARTITIONS: i32 = 6;
@@ -161,12 +162,15 @@ async fn record_started_together_with_one_that_blocks_is_processed() {
     );
     let serving = serve(consumer(config.clone(), "orders"), service);
     let handle = serving.handle();
-    until("its partitions", || handle.status().partitions.len() == PARTITIONS as usize).await;
-    // All are there before the first is started.
+    until("the partitions are assigned", || {
+        handle.status().partitions.len() == PARTITIONS as usize
+    })
+    .await;
+    // All records are fetched before the first one is started.
     handle.pause();
     fill(&kafka, "orders", PARTITIONS, 1);
     let held = || handle.status().partitions.iter().map(|p| p.held).sum::<u64>();
-    until("all are held", || held() == PARTITIONS as u64).await;
+    until("all records are held", || held() == PARTITIONS as u64).await;
     handle.resume();
     block.until(1).await;
     until("the others are processed", || log.len() == PARTITIONS as usize - 1).await;
@@ -175,7 +179,7 @@ async fn record_started_together_with_one_that_blocks_is_processed() {
         let entry = store.entry(&StoreKey::new("orders".try_into().unwrap(), key));
         entry.is_some_and(|entry| entry.state() == State::Completed)
     };
-    until("they are completed", || (0..PARTITIONS - 1).all(completed)).await;
+    until("the other keys are completed", || (0..PARTITIONS - 1).all(completed)).await;
     block.release();
     until_committed(&config, "orders", &[1; PARTITIONS as usize]).await;
     serving.stop().await.unwrap();
@@ -225,7 +229,7 @@ async fn order_extractor_that_blocks_holds_up_its_partition_only() {
     produce(&kafka, 0, 10);
     produce(&kafka, 1, 100);
     until("the other partition is processed", || log.of(1).len() == 100).await;
-    assert!(log.of(0).is_empty(), "their keys are not known yet");
+    assert!(log.of(0).is_empty(), "the keys of the other records are not known yet");
     block.release();
     until_committed(&config, "orders", &[11, 100]).await;
     serving.stop().await.unwrap();
@@ -242,7 +246,7 @@ async fn blocked_handlers_on_all_threads_hold_up_no_shutdown() {
         async move {
             if record.partition() < 2 && record.offset() == 1 {
                 blocks.wait();
-                // The driver has dropped it: what comes after this is not run.
+                // The driver has dropped the future, so code after this point does not run.
                 tokio::task::yield_now().await;
             }
             seen.push(&record);
@@ -259,15 +263,16 @@ async fn blocked_handlers_on_all_threads_hold_up_no_shutdown() {
         thread::sleep(Duration::from_millis(1));
     }
     handle.shutdown();
-    // Both threads of the runtime are blocked, and so are its timers and the task that waits for serving.
+    // Both threads of the runtime are blocked, and with them its timers and the task that waits for
+    // serving.
     let mut rounds = 0;
     while handle.status().stage != Stage::Ended {
         thread::sleep(Duration::from_millis(10));
         rounds += 1;
-        assert!(rounds < 3000, "it has not ended");
+        assert!(rounds < 3000, "serving has not ended");
     }
     block.release();
-    let summary = within("the end", serving.ended()).await.unwrap();
+    let summary = within("serving ends", serving.ended()).await.unwrap();
     assert_eq!((summary.processed, summary.left), (3, 2));
     let asked = config.clone();
     let offsets = blocking(move || committed(&asked, "orders", 3)).await;
@@ -275,13 +280,13 @@ async fn blocked_handlers_on_all_threads_hold_up_no_shutdown() {
     assert_eq!(log.len(), 3);
 }
 
-/// What a panic carries, and what panics once more when it is dropped.
+/// A panic payload that panics again when it is dropped.
 struct Bomb;
 
 impl Drop for Bomb {
     fn drop(&mut self) {
         if !std::thread::panicking() {
-            panic!("a drop of this test");
+            panic!("injected panic in drop");
         }
     }
 }
@@ -319,7 +324,7 @@ async fn records_keep_their_order_where_some_wait_panic_or_fail() {
             let first = tries.lock().unwrap().insert(record.coordinates().clone());
             match record.offset() % 1000 {
                 300 => tokio::time::sleep(Duration::from_millis(1)).await,
-                600 if first => panic!("the first time"),
+                600 if first => panic!("injected panic"),
                 900 if first => {
                     let again = Duration::from_millis(1);
                     return Err(campanile_core::error::retry_after("no", again).into());
@@ -333,7 +338,7 @@ async fn records_keep_their_order_where_some_wait_panic_or_fail() {
     let serving = serve(consumer(config.clone(), "orders"), service);
     until_committed(&config, "orders", &[RECORDS; 2]).await;
     let summary = serving.stop().await.unwrap();
-    // In each thousand of each partition one has panicked and one has failed.
+    // In each thousand records of each partition, one has panicked and one has failed.
     assert_eq!((summary.processed, summary.retried), (2 * RECORDS as u64, 8));
     for partition in 0..2 {
         assert_eq!(log.of(partition), (0..RECORDS).collect::<Vec<_>>());

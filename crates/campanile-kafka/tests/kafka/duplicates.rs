@@ -1,4 +1,4 @@
-//! Records whose key is being processed in this process.
+//! Records with a key that is already being processed in this process.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,7 +15,7 @@ use tower::{Service, ServiceBuilder, ServiceExt};
 
 use crate::support::{consumer, serve, until, until_committed};
 
-/// The same key three times in each partition, and then another.
+/// Starts a cluster that has the same key three times in each partition, followed by another key.
 fn kafka(partitions: i32) -> MockKafka {
     let kafka = MockKafka::start(1).unwrap();
     kafka.create_topic("orders", partitions).unwrap();
@@ -28,7 +28,7 @@ fn kafka(partitions: i32) -> MockKafka {
     kafka
 }
 
-/// Where tower's concurrency limit stands.
+/// Position of tower's concurrency limit in the stack.
 #[derive(Clone, Copy, Debug)]
 enum Limit {
     None,
@@ -41,7 +41,7 @@ struct Stage {
     calls: Arc<AtomicUsize>,
     runs: Arc<AtomicUsize>,
     duplicates: Arc<AtomicUsize>,
-    /// A handler of the key `same` ends with each of these.
+    /// Each permit lets one handler of the key `same` finish.
     may_end: Arc<Semaphore>,
 }
 
@@ -63,7 +63,7 @@ impl Stage {
     {
         let keeper = LockKeeper::new(self.store.clone()).unwrap();
         let layer = IdempotencyLayer::new(&keeper, "orders", key::header("id")).unwrap();
-        // Whoever waited for the lock to expire would be late.
+        // A waiter that depended on the lock's expiry would time out.
         let layer = layer.with_lock_ttl(Duration::from_secs(3600)).unwrap();
         let (runs, may_end) = (self.runs.clone(), self.may_end.clone());
         let handler = tower::service_fn(move |request: Request| {
@@ -132,9 +132,10 @@ async fn duplicates_that_wait_hold_no_permit_and_are_answered_without_the_store(
     kafka.producer().produce_all((0..PARTITIONS as i32).map(message)).unwrap();
     let config = kafka.consumer_config("g");
     let stage = Stage::new();
-    // Of two permits the holder has one: the others are called all the same, and wait elsewhere.
+    // Of two permits, the holder has one. The other records are called nevertheless, and wait
+    // elsewhere.
     let serving = serve(consumer(config.clone(), "orders"), stage.service(Limit::Outside(2)));
-    until("all were called", || stage.calls.load(Ordering::SeqCst) >= PARTITIONS).await;
+    until("all records were called", || stage.calls.load(Ordering::SeqCst) >= PARTITIONS).await;
     stage.may_end.add_permits(1);
     until_committed(&config, "orders", &[1; PARTITIONS]).await;
     let summary = serving.stop().await.unwrap();

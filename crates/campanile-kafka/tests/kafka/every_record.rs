@@ -97,7 +97,7 @@ async fn what_arrives_while_a_record_is_at_work_waits_for_its_turn() {
             tokio::time::sleep(Duration::from_millis(20)).await;
             now.fetch_sub(1, Ordering::SeqCst);
             seen.push(&record);
-            // Another one at work would be seen as a record that comes twice.
+            // A second record in flight would show up as a retried record.
             if together == 1 { Ok(()) } else { Err(BoxError::from("not alone")) }
         }
     });
@@ -151,10 +151,11 @@ async fn the_service_is_polled_ready_only_with_a_record_in_hand_and_may_take_its
             Ok::<_, BoxError>(())
         }
     });
-    // The limit, which the clones share, makes all but one wait.
+    // The limit, which the clones share, makes all records but one wait.
     let service = PollsCounted { inner: ConcurrencyLimit::new(inner, 1), polled };
     let serving = serve(consumer(config.clone(), "orders"), service);
-    // It is a member once it has assigned partitions; before the first record nobody polls.
+    // The consumer is a member once it has assigned partitions. Before the first record, nothing
+    // polls the service.
     fill(&kafka, "orders", 1, 1);
     until_committed(&config, "orders", &[1]).await;
     let before = polls.load(Ordering::SeqCst);

@@ -1,4 +1,5 @@
-//! Records that are given up: stop, which loses nothing, or skip, which says so.
+//! Records that are given up: the consumer either stops, which loses nothing, or skips them, which
+//! is reported.
 
 use std::error::Error;
 use std::sync::{Arc, Mutex};
@@ -23,7 +24,7 @@ pub(crate) struct Order {
     permanent: bool,
 }
 
-/// What came out of the layer, by the record's offset.
+/// The outcomes returned by the layer, by the record's offset.
 pub(crate) type Outcomes = Arc<Mutex<Vec<(i64, &'static str)>>>;
 
 fn outcome(of: &Outcome<()>) -> &'static str {
@@ -76,7 +77,7 @@ pub(crate) fn kafka(payloads: &[&str]) -> MockKafka {
     kafka
 }
 
-/// The error and all its sources.
+/// Formats the error and all its sources.
 fn text(error: &ConsumerError) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
@@ -112,9 +113,9 @@ async fn by_default_a_record_without_attempts_stops_the_consumer_every_time_unti
     let kafka = kafka(&[GOOD, FAILS, LAST]);
     let config = kafka.consumer_config("g");
     let (keeper, outcomes) = (keeper(), Outcomes::default());
-    // The last attempt fails; then there is none left. The lock must not stay behind either time,
-    // or the next start would have to wait until it has expired.
-    for told in ["gateway is busy", "no attempt left after 2"] {
+    // The last attempt fails; afterwards no attempt is left. The lock must be released both times,
+    // or the next start would have to wait until it expires.
+    for told in ["gateway is busy", "no attempts left after 2"] {
         let service = service(&keeper, 2, &outcomes);
         let error = serve(consumer(config.clone(), "orders"), service).ended().await.unwrap_err();
         let text = text(&error);
@@ -139,7 +140,7 @@ async fn skipped_records_become_failed_and_are_committed_and_the_next_goes_on() 
     until_committed(&config, "orders", &[9]).await;
     let summary = serving.stop().await.unwrap();
     let told = outcomes.lock().unwrap().clone();
-    // The second of each key shows what became of the first.
+    // The second record of each key shows the result of the first one.
     let expected =
         [(0, "processed"), (5, "duplicate"), (6, "parked"), (7, "parked"), (8, "processed")];
     assert_eq!(told, expected);
@@ -221,7 +222,7 @@ async fn what_the_handler_itself_skips_is_parked_by_the_layer_and_counts_as_proc
     assert_eq!((summary.processed, summary.skipped), (1, 0));
 }
 
-/// A handler that hangs, or not, and tells the attempts.
+/// A handler that may hang, and records its attempts.
 fn attempts(
     keeper: &LockKeeper,
     attempts: &Arc<Mutex<Vec<u32>>>,
@@ -250,7 +251,7 @@ async fn a_shutdown_releases_the_lock_of_what_it_interrupts_and_hands_the_attemp
     let (keeper, told) = (keeper(), Arc::default());
     let short = consumer(config.clone(), "orders").with_drain_timeout(Duration::from_millis(50));
     let serving = serve(short, attempts(&keeper, &told, true));
-    until("it hangs", || told.lock().unwrap().len() == 1).await;
+    until("the handler hangs", || told.lock().unwrap().len() == 1).await;
     assert_eq!(serving.stop().await.unwrap().left, 1);
 
     let serving = serve(consumer(config.clone(), "orders"), attempts(&keeper, &told, false));
@@ -269,7 +270,7 @@ async fn a_shutdown_waits_for_the_answer_to_a_release_but_not_for_ever() {
     let short = consumer(kafka.consumer_config("g"), "orders")
         .with_drain_timeout(Duration::from_millis(50));
     let serving = serve(short, attempts(&keeper, &told, true));
-    until("it hangs", || told.lock().unwrap().len() == 1).await;
+    until("the handler hangs", || told.lock().unwrap().len() == 1).await;
     let start = Instant::now();
     serving.stop().await.unwrap();
     assert_eq!(store.count("release"), 1);

@@ -1,4 +1,4 @@
-//! What a handle ends.
+//! Shutdown through a handle.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,7 +11,7 @@ use tower::{Service, ServiceBuilder, service_fn};
 
 use crate::support::{Log, committed, consumer, mock, serve, until_committed, within};
 
-/// Handlers that end for the even records, and hang for the odd ones.
+/// A service that completes even records and hangs for odd ones.
 fn half_hangs(
     begun: &Log,
 ) -> impl Service<Record, Response = (), Error = BoxError, Future: Send> + Clone + Send + use<> {
@@ -27,7 +27,7 @@ fn half_hangs(
     })
 }
 
-/// A time that the test's bound would not allow.
+/// Sets a drain timeout that exceeds the time limit of the tests.
 fn patient(consumer: Consumer) -> Consumer {
     consumer.with_drain_timeout(Duration::from_secs(3600))
 }
@@ -52,7 +52,7 @@ async fn any_handle_ends_it_gracefully_and_said_again_that_changes_nothing() {
     handle.shutdown();
     let summary = serving.ended().await.unwrap();
     handle.shutdown();
-    assert_eq!(summary.processed, log.len() as u64, "what was at work has ended: {summary:?}");
+    assert_eq!(summary.processed, log.len() as u64, "records in flight completed: {summary:?}");
     assert!(summary.left > 0, "{summary:?}");
     let marks: Vec<_> = (0..3).map(|p| Some(log.of(p).len() as i64)).collect();
     assert_eq!(committed(&config, "orders", 3), marks);
@@ -64,7 +64,7 @@ async fn one_that_is_told_to_end_before_it_serves_begins_nothing() {
     let log = Log::default();
     let serve = consumer(kafka.consumer_config("g"), "orders").serve(half_hangs(&log));
     serve.handle().shutdown();
-    let summary = within("the end", serve.into_future()).await.unwrap();
+    let summary = within("serving ends", serve.into_future()).await.unwrap();
     assert_eq!((summary.processed, log.len()), (0, 0));
 }
 
@@ -91,7 +91,7 @@ async fn ended_at_once_it_releases_the_locks_and_hands_the_attempts_back() {
     let attempts = Arc::new(AtomicU32::new(0));
     let stack = |hangs: bool, log: &Log| {
         let (log, attempts) = (log.clone(), attempts.clone());
-        // A lock that is not released would be held for far longer than the test may take.
+        // A lock that is not released would be held far longer than the test may take.
         let layer = IdempotencyLayer::new(store.clone().boxed(), "orders", key::coordinates());
         let layer = layer.unwrap().with_lock_ttl(Duration::from_secs(3600)).unwrap();
         ServiceBuilder::new().layer(DecodeLayer::raw()).layer(layer).service_fn(

@@ -1,4 +1,4 @@
-//! Who is live, and who is ready.
+//! Liveness and readiness of a consumer.
 
 use std::future::{Ready, ready};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,15 +34,15 @@ async fn a_consumer_is_ready_with_its_assignment_also_if_that_is_empty() {
     assert_eq!(first.health().ready, Err(Unhealthy::Starting));
     assert_eq!(first.health().live, Ok(()));
     let one = start(serve_one);
-    until("its partition", || is_ready(&first)).await;
+    until("the first consumer is ready", || is_ready(&first)).await;
     assert_eq!(first.status().partitions.len(), 1);
 
     let other = serve(consumer(kafka.consumer_config("g"), "orders"), accepts());
     let second = other.handle();
-    until("the spare one", || is_ready(&second)).await;
-    until("both again", || is_ready(&first) && is_ready(&second)).await;
+    until("the spare consumer is ready", || is_ready(&second)).await;
+    until("both consumers are ready again", || is_ready(&first) && is_ready(&second)).await;
     let partitions = || first.status().partitions.len() + second.status().partitions.len();
-    until("one has it", || partitions() == 1).await;
+    until("one consumer owns the partition", || partitions() == 1).await;
     one.stop().await.unwrap();
     other.stop().await.unwrap();
     for handle in [first, second] {
@@ -58,17 +58,17 @@ async fn brokers_that_are_away_leave_it_live_and_when_its_group_has_given_it_up_
     config.set("session.timeout.ms", "1000").set("heartbeat.interval.ms", "100");
     let serving = serve(consumer(config, "orders"), accepts());
     let handle = serving.handle();
-    until("it is ready", || is_ready(&handle)).await;
+    until("the consumer is ready", || is_ready(&handle)).await;
     kafka.cluster().broker_down(1).unwrap();
     let unassigned = Err(Unhealthy::Unassigned);
-    until("its session is over", || handle.health().ready == unassigned).await;
+    until("the session has expired", || handle.health().ready == unassigned).await;
     assert_eq!(handle.health().live, Ok(()));
     kafka.cluster().broker_up(1).unwrap();
-    until("it is ready again", || is_ready(&handle)).await;
+    until("the consumer is ready again", || is_ready(&handle)).await;
     serving.stop().await.unwrap();
 }
 
-/// A handler whose store is down while this says so, and that ends so otherwise.
+/// A handler that reports its store down while `down` is set, and otherwise returns this result.
 fn on_a_store(
     down: &Arc<AtomicBool>,
     otherwise: fn() -> Result<(), BoxError>,
@@ -89,14 +89,15 @@ async fn a_store_that_is_down_makes_it_unready_and_leaves_it_live() {
     let service = service_fn(on_a_store(&down, || Ok(())));
     let serving = serve(consumer(kafka.consumer_config("g"), "orders"), service);
     let handle = serving.handle();
-    until("it is ready", || is_ready(&handle)).await;
+    until("the consumer is ready", || is_ready(&handle)).await;
     for _ in 0..2 {
         down.store(true, Ordering::SeqCst);
         fill(&kafka, "orders", 1, 1);
-        until("it is not", || handle.health().ready == Err(Unhealthy::StoreDown)).await;
+        until("the consumer is not ready", || handle.health().ready == Err(Unhealthy::StoreDown))
+            .await;
         assert_eq!(handle.health().live, Ok(()));
         down.store(false, Ordering::SeqCst);
-        until("it is again", || is_ready(&handle)).await;
+        until("the consumer is ready again", || is_ready(&handle)).await;
     }
     serving.stop().await.unwrap();
 }
@@ -110,11 +111,11 @@ async fn a_store_that_nobody_asks_since_the_consumer_is_paused_leaves_it_ready()
     let serving = serve(consumer(kafka.consumer_config("g"), "orders"), service);
     let handle = serving.handle();
     let store_down = || handle.health().ready == Err(Unhealthy::StoreDown);
-    until("it is not ready", store_down).await;
+    until("the consumer is not ready", store_down).await;
     handle.pause();
-    until("it is ready", || is_ready(&handle)).await;
+    until("the consumer is ready", || is_ready(&handle)).await;
     handle.resume();
-    until("it is asked again", store_down).await;
+    until("the store is called again", store_down).await;
     serving.stop().await.unwrap();
 }
 
@@ -122,20 +123,20 @@ async fn a_store_that_nobody_asks_since_the_consumer_is_paused_leaves_it_ready()
 async fn a_store_that_nobody_asks_since_there_are_no_records_leaves_it_ready() {
     let kafka = mock("orders", 1, 1);
     let down = Arc::new(AtomicBool::new(true));
-    // Without the store, whether it is up or not.
+    // Skips records without calling the store, whether or not the store is up.
     let skips = || Err(error::skip("of no interest").into());
     let service = service_fn(on_a_store(&down, skips));
     let config = kafka.consumer_config("g");
     let serving = serve(consumer(config.clone(), "orders"), service);
     let handle = serving.handle();
-    until("it is not ready", || handle.health().ready == Err(Unhealthy::StoreDown)).await;
+    until("the consumer is not ready", || handle.health().ready == Err(Unhealthy::StoreDown)).await;
     down.store(false, Ordering::SeqCst);
     until_committed(&config, "orders", &[1]).await;
-    until("it is ready", || is_ready(&handle)).await;
+    until("the consumer is ready", || is_ready(&handle)).await;
     serving.stop().await.unwrap();
 }
 
-/// Blocks the thread that asks whether it is ready, until it is released.
+/// A service with a `poll_ready` that blocks the thread until it is released.
 #[derive(Clone)]
 struct Blocks(Arc<Mutex<mpsc::Receiver<()>>>);
 
@@ -145,7 +146,7 @@ impl Service<Record> for Blocks {
     type Future = std::future::Ready<Result<(), BoxError>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        // An error is that nobody can release it any more.
+        // An error means that nothing can release it any more.
         let _ = self.0.lock().unwrap().recv();
         Poll::Ready(Ok(()))
     }
@@ -157,30 +158,30 @@ impl Service<Record> for Blocks {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn blocked_runtime_is_not_live_until_it_is_released() {
-    // As many as the runtime has threads.
+    // One partition for each thread of the runtime.
     let kafka = mock("orders", 2, 1);
     let (release, released) = mpsc::channel();
     let blocks = Blocks(Arc::new(Mutex::new(released)));
     let serving = serve(consumer(kafka.consumer_config("g"), "orders"), blocks);
     let handle = serving.handle();
-    until("its partitions", || handle.status().partitions.len() == 2).await;
+    until("the partitions are assigned", || handle.status().partitions.len() == 2).await;
     assert_eq!(handle.health().live, Ok(()));
-    // It may be silent for 30 s. Nothing fires the runtime's timers meanwhile.
+    // The driver may be silent for 30 s. The runtime's timers do not fire during that time.
     let mut rounds = 0;
     while handle.health().live.is_ok() {
         thread::sleep(Duration::from_millis(100));
         rounds += 1;
-        assert!(rounds < 600, "it is found to hang");
+        assert!(rounds < 600, "the hang is not detected");
     }
     assert!(rounds > 250, "{rounds}");
     let Err(why @ Unhealthy::Runtime { .. }) = handle.health().live else { panic!() };
-    assert!(why.to_string().contains("the runtime hangs, for 3"), "{why}");
+    assert!(why.to_string().contains("the runtime has run no task for 3"), "{why}");
     drop(release);
-    until("it goes on", || handle.health().live.is_ok()).await;
+    until("the runtime continues", || handle.health().live.is_ok()).await;
     serving.stop().await.unwrap();
 }
 
-/// Status and body of the answer to this path.
+/// Requests this path. Returns status and body of the response.
 async fn get(routes: &Router, path: &str) -> (StatusCode, String) {
     let request = Request::get(path).body(Body::empty()).unwrap();
     let (parts, body) = routes.clone().oneshot(request).await.unwrap().into_parts();
@@ -199,8 +200,8 @@ async fn a_router_answers_probes_with_it_wherever_it_is_mounted() {
         .nest_service("/health", service.clone())
         .route_service("/ready", service.clone())
         .route_service("/live", service);
-    until("it is ready", || is_ready(&handle)).await;
-    // Whoever is to resume it must reach it.
+    until("the consumer is ready", || is_ready(&handle)).await;
+    // A paused consumer stays ready, so that the caller that resumes it can reach it.
     handle.pause();
     assert_eq!(handle.paused(), Some(Paused::ByHandle));
     for path in ["/ready", "/health/ready"] {

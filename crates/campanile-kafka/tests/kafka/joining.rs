@@ -1,4 +1,4 @@
-//! Members of a group that are shut down before they have joined it.
+//! Members of a group that are shut down before they have joined the group.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,14 +12,14 @@ use crate::support::{Log, Serving, consumer, messages, serve, until};
 
 const PARTITIONS: i32 = 4;
 
-/// How long a broker takes to answer a member that joins: long enough to be met at each step.
+/// How long a broker takes to answer a joining member: long enough for a shutdown to hit each step.
 const ANSWER: Duration = Duration::from_millis(100);
 
-/// The members that are shut down, each so much later than the one before.
+/// Number of members that are shut down, and the delay between their shutdowns.
 const MEMBERS: u32 = 24;
 const LATER: Duration = Duration::from_millis(50);
 
-/// A server with a second address, at which it answers slowly.
+/// Starts a server with a second address, at which it answers slowly.
 fn slow_at_a_second_address() -> (KafkaServer, Proxy) {
     let [first, second, controller] = [(); 3].map(|()| free_port().unwrap());
     let proxy = Proxy::to(("127.0.0.1", second)).unwrap();
@@ -44,7 +44,7 @@ fn serves(config: &ClientConfig, topic: &str, log: &Log) -> Serving {
     serve(consumer(config.clone(), topic), logging(log))
 }
 
-/// How many partitions it has.
+/// Number of partitions that the member owns.
 fn holds(member: &Serving) -> usize {
     member.handle().status().partitions.len()
 }
@@ -59,7 +59,7 @@ async fn a_group_does_not_wait_for_members_that_were_shut_down_while_they_joined
         tokio::task::spawn_blocking(create).await.unwrap();
         let mut config = kafka.consumer_config(topic);
         config.set("group.protocol", protocol);
-        // Longer than anything may take here.
+        // Longer than anything in this test takes.
         match protocol {
             "classic" => config.set("session.timeout.ms", "120000"),
             _ => config.remove("session.timeout.ms").remove("heartbeat.interval.ms"),
@@ -69,7 +69,7 @@ async fn a_group_does_not_wait_for_members_that_were_shut_down_while_they_joined
 
         let log = Log::default();
         let stays = serves(&config, topic, &log);
-        until("it has all", || holds(&stays) == PARTITIONS as usize).await;
+        until("the member owns all partitions", || holds(&stays) == PARTITIONS as usize).await;
         let mut leaving = JoinSet::new();
         for number in 0..MEMBERS {
             let member = serves(&slow, topic, &Log::default());
@@ -81,15 +81,17 @@ async fn a_group_does_not_wait_for_members_that_were_shut_down_while_they_joined
         for ended in leaving.join_all().await {
             ended.unwrap();
         }
-        // Each rebalance ends only when the group waits for nobody.
+        // Each rebalance completes only when the group waits for no other member.
         let comes = serves(&config, topic, &log);
-        until(&format!("another has its part of {topic}"), || {
+        until(&format!("another member owns its share of {topic}"), || {
             holds(&comes) == PARTITIONS as usize / 2
         })
         .await;
         comes.stop().await.unwrap();
-        until(&format!("it has all of {topic} again"), || holds(&stays) == PARTITIONS as usize)
-            .await;
+        until(&format!("the member owns all of {topic} again"), || {
+            holds(&stays) == PARTITIONS as usize
+        })
+        .await;
         let server = kafka.clone();
         let fill = move || server.producer().produce_all(messages(topic, PARTITIONS, 1)).unwrap();
         tokio::task::spawn_blocking(fill).await.unwrap();
@@ -103,7 +105,7 @@ async fn a_group_does_not_wait_for_members_that_were_shut_down_while_they_joined
 async fn a_group_does_not_wait_for_a_spare_member_that_was_shut_down() {
     let kafka = topic("left", 1, &[]).await;
     let mut config = kafka.consumer_config("left");
-    // Longer than anything may take here.
+    // Longer than anything in this test takes.
     config.set("session.timeout.ms", "120000");
     let log = Log::default();
     let has = serves(&config, "left", &log);
@@ -115,6 +117,6 @@ async fn a_group_does_not_wait_for_a_spare_member_that_was_shut_down() {
     let comes = serves(&config, "left", &log);
     until("another is in the group", || is_ready(&comes)).await;
     stays.stop().await.unwrap();
-    until("it has it", || holds(&comes) == 1).await;
+    until("the new member owns the partition", || holds(&comes) == 1).await;
     comes.stop().await.unwrap();
 }

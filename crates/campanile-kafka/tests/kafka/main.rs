@@ -1,6 +1,7 @@
-//! The driver against librdkafka's mock cluster, and against a real Kafka where that is needed.
+//! Tests of the driver on librdkafka's mock cluster, and on a real Kafka where the mock does not
+//! suffice.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+#![expect(clippy::unwrap_used, reason = "test helpers")]
 
 mod back_pressure;
 mod batches;

@@ -1,4 +1,4 @@
-//! Members of a group that have a name of their own there.
+//! Static members of a group.
 
 use rdkafka::ClientConfig;
 
@@ -13,7 +13,7 @@ fn serves(config: &ClientConfig, topic: &str, name: &str, log: &Log) -> Serving 
     serve(consumer(config, topic), logging(log))
 }
 
-/// The partitions that a member has.
+/// The partitions that the member owns.
 fn of(member: &Serving) -> Vec<i32> {
     let status = member.handle().status();
     let mut partitions: Vec<_> = status.partitions.iter().map(|p| p.partition).collect();
@@ -28,20 +28,23 @@ async fn a_static_member_that_comes_back_within_its_session_has_its_partitions_a
         let mut config = kafka.consumer_config(name);
         config.set("group.protocol", protocol);
         match protocol {
-            // Longer than anything may take here.
+            // Longer than anything in this test takes.
             "classic" => config.set("session.timeout.ms", "120000"),
             _ => config.remove("session.timeout.ms").remove("heartbeat.interval.ms"),
         };
         let (stays, leaves) = (Log::default(), Log::default());
         let one = serves(&config, name, "one", &stays);
         let other = serves(&config, name, "other", &leaves);
-        until("each has half", || (of(&one).len(), of(&other).len()) == (2, 2)).await;
+        until("each member owns half of the partitions", || {
+            (of(&one).len(), of(&other).len()) == (2, 2)
+        })
+        .await;
         let (kept, left) = (of(&one), of(&other));
         other.stop().await.unwrap();
         blocking(move || kafka.producer().produce_all(messages(name, PARTITIONS, 5)).unwrap())
             .await;
-        // What it would do with the other's partitions, it would have done by the time it has done
-        // with its own.
+        // By the time the member has processed its own partitions, it would also have processed the
+        // other member's.
         stays.reaches(10).await;
         assert_eq!(of(&one), kept);
         let other = serves(&config, name, "other", &leaves);

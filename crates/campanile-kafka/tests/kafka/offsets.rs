@@ -1,4 +1,4 @@
-//! Where a consumer begins, and what becomes of commits that fail.
+//! Where a consumer starts, and what happens after failed commits.
 
 use std::fs;
 use std::os::unix::fs::FileExt as _;
@@ -16,17 +16,17 @@ use crate::support::{
     BOUND, Log, committed, consumer, fill, messages, mock, serve, start, until, until_committed,
 };
 
-/// Sets where a group without members has committed to, as an operator's tools do.
+/// Sets the committed offset of a group without members, as an operator's tools do.
 async fn set_offset(config: &ClientConfig, topic: &'static str, offset: i64) {
     let config = config.clone();
     let set = move || {
         let consumer: BaseConsumer = config.create().unwrap();
         let mut offsets = TopicPartitionList::new();
         offsets.add_partition_offset(topic, 0, Offset::Offset(offset)).unwrap();
-        // A member that has just left may still be there.
+        // A member that has just left may still be registered.
         campanile_test::eventually(BOUND, || consumer.commit(&offsets, CommitMode::Sync).ok())
     };
-    blocking(set).await.expect("a group without members takes it");
+    blocking(set).await.expect("a group without members accepts the commit");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -42,7 +42,7 @@ async fn a_group_whose_offset_is_set_back_or_forth_goes_on_from_there() {
         let log = Log::default();
         let serving = serve(consumer(config.clone(), "reset"), logging(&log));
         log.reaches((end - begins) as usize).await;
-        // And further.
+        // Later records are processed, too.
         blocking(|| kafka.producer().produce_all(messages("reset", 1, 5)).unwrap()).await;
         end += 5;
         until_committed(&config, "reset", &[end]).await;
@@ -58,8 +58,8 @@ async fn a_group_without_an_offset_begins_where_the_setting_says() {
     config.set("auto.offset.reset", "latest");
     let log = Log::default();
     let serving = serve(consumer(config, "orders"), logging(&log));
-    // Until it has found the end, it skips.
-    until("the first record", || {
+    // The consumer skips records until it has determined the end of the partition.
+    until("the first record is handled", || {
         fill(&kafka, "orders", 1, 1);
         log.len() > 0
     })
@@ -84,7 +84,7 @@ async fn a_corrupt_batch_ends_serving_and_nothing_is_committed_past_it() {
         }
         let path = kafka.segment("corrupt", 0);
         let bytes = fs::read(&path).unwrap();
-        // A batch begins with its first offset, in 8 bytes, and the length of what follows, in 4.
+        // A batch begins with its first offset (8 bytes) and the length of the rest (4 bytes).
         let mut at = 0;
         let last = loop {
             let (offset, length) = (&bytes[at..at + 8], &bytes[at + 8..at + 12]);
@@ -107,7 +107,7 @@ async fn a_corrupt_batch_ends_serving_and_nothing_is_committed_past_it() {
         let error = error.unwrap_err().to_string();
         assert!(error.contains("partition 0 of `corrupt`"), "{error}");
         assert!(error.contains("CRC32C"), "{error}");
-        // Those before it have come, or not yet.
+        // The records before the corrupt batch have been processed, or not yet.
         let before = log.of(0);
         assert_eq!(before, (0..before.len() as i64).collect::<Vec<_>>(), "{reset}");
         assert!(before.len() <= 10, "{reset}: {before:?}");
@@ -115,7 +115,7 @@ async fn a_corrupt_batch_ends_serving_and_nothing_is_committed_past_it() {
         assert_eq!(at, [Some(before.len() as i64)], "{reset}");
     }
 
-    // Behind it, as the error says.
+    // Continues behind the batch, as the error suggests.
     let config = kafka.consumer_config("behind");
     set_offset(&config, "corrupt", 20).await;
     let log = Log::default();
@@ -157,8 +157,8 @@ async fn a_group_that_began_at_the_end_loses_nothing_of_what_it_has_seen_and_not
         };
         let produce = || kafka.producer().produce_all(messages(name, 1, 1)).unwrap();
         let mut end = 0;
-        // Until it has found the end, it skips.
-        until("the first record", || {
+        // The consumer skips records until it has determined the end of the partition.
+        until("the first record is handled", || {
             tokio::task::block_in_place(produce);
             end += 1;
             log.len() > 0
@@ -181,10 +181,10 @@ async fn whatever_refuses_a_commit_it_is_sent_again_and_records_go_on() {
     for refusal in [
         // Overtaken by a rebalance.
         Refusal::RD_KAFKA_RESP_ERR_REBALANCE_IN_PROGRESS,
-        // Brokers that are busy.
+        // Busy brokers.
         Refusal::RD_KAFKA_RESP_ERR_COORDINATOR_LOAD_IN_PROGRESS,
         Refusal::RD_KAFKA_RESP_ERR_REQUEST_TIMED_OUT,
-        // Not allowed, or not accepted.
+        // Not authorized, or not accepted.
         Refusal::RD_KAFKA_RESP_ERR_GROUP_AUTHORIZATION_FAILED,
         Refusal::RD_KAFKA_RESP_ERR_INVALID_COMMIT_OFFSET_SIZE,
     ] {
@@ -194,7 +194,7 @@ async fn whatever_refuses_a_commit_it_is_sent_again_and_records_go_on() {
         let log = Log::default();
         let serving = serve(consumer(config.clone(), "orders"), logging(&log));
         log.reaches(20).await;
-        // Without another record to commit.
+        // The commit is repeated even without another record to commit.
         until_committed(&config, "orders", &[10; 2]).await;
         fill(&kafka, "orders", 2, 10);
         until_committed(&config, "orders", &[20; 2]).await;
@@ -203,8 +203,8 @@ async fn whatever_refuses_a_commit_it_is_sent_again_and_records_go_on() {
     }
 }
 
-/// librdkafka repeats a commit by itself where the coordinator moves or is slow: it must not land behind the
-/// next one.
+/// librdkafka repeats a commit on its own if the coordinator moves or is slow. The repeat must not
+/// arrive after the next commit.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn repeated_commit_never_takes_a_later_one_back() {
     let kafka = mock("orders", 1, 0);
@@ -227,7 +227,7 @@ async fn repeated_commit_never_takes_a_later_one_back() {
                 tokio::time::sleep(Duration::from_millis(pause)).await;
             }
             until_committed(&config, "orders", &[log.len() as i64]).await;
-            // Whatever is still on its way.
+            // Waits for commits that are still in flight.
             tokio::time::sleep(Duration::from_secs(2)).await;
             let (asked, all) = (config.clone(), log.len() as i64);
             let ask = move || committed(&asked, "orders", 1);

@@ -1,4 +1,4 @@
-//! Which records are processed one after the other, and how far others go ahead.
+//! Which records are processed one after the other, and how far other records may run ahead.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -15,7 +15,7 @@ use tower::{Service, service_fn};
 
 use crate::support::{Log, committed, consumer, mock, serve, until, until_committed};
 
-/// A cluster with one partition, in which records with these keys are.
+/// Starts a cluster with one partition that has records with these keys.
 fn keyed<'a>(keys: impl IntoIterator<Item = &'a str>) -> MockKafka {
     let kafka = mock("orders", 1, 0);
     let message = |key: &str| Message::to("orders").partition(0).key(key.to_owned()).payload("p");
@@ -37,7 +37,7 @@ enum Step {
     End(i64),
 }
 
-/// What the handler did, for each partition and key.
+/// The handler's steps for each partition and key.
 type History = Arc<Mutex<HashMap<(i32, Option<Bytes>), Vec<Step>>>>;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -95,7 +95,7 @@ async fn records_of_a_key_are_processed_one_after_the_other_in_their_order() {
     }
 }
 
-/// So many are at work at once, or none ever ends.
+/// A service with calls that finish only when this many of them are in flight together.
 fn together(
     many: usize,
     log: &Log,
@@ -189,7 +189,7 @@ async fn a_partition_whose_handlers_hang_has_half_of_those_at_work_and_holds_up_
         });
         let serving = serve(ordered(&config, order).with_max_in_flight(8), service);
         let all = || committed(&config, "orders", 2)[1] == Some(100);
-        until("all of the other partition", all).await;
+        until("the other partition is committed", all).await;
         assert_eq!(begun.of(0).len(), 4);
         gate.add_permits(100);
         until_committed(&config, "orders", &[100; 2]).await;
@@ -263,8 +263,8 @@ async fn what_is_finished_behind_a_record_that_is_let_go_is_not_committed_and_co
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_part_of_the_store_that_is_away_holds_up_its_own_keys_and_no_others() {
-    // Many of the first are of that part, as after an outage that met all that was at work; and at a
-    // low rate, too.
+    // The first case has many records of the unavailable part at the start, as after an outage that
+    // hit all records in flight. The second case has a low rate.
     for (first, pause) in [(24, Duration::from_millis(1)), (0, Duration::from_millis(100))] {
         let keys: Vec<String> = (0..120).map(|n| format!("k{n}")).collect();
         let kafka = keyed(keys.iter().map(String::as_str));

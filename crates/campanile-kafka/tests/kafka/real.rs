@@ -1,5 +1,5 @@
-//! What the mock cluster does not do: transactions, compaction, a broker that dies, the newer
-//! consumer protocol, the largest size of a topic's messages, a topic that is deleted.
+//! Features that the mock cluster lacks: transactions, compaction, a broker that dies, the newer
+//! consumer protocol, the maximum message size of a topic, a deleted topic.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -18,7 +18,8 @@ use crate::dead_letter::{header, letters_in};
 use crate::rebalance::share;
 use crate::support::{BOUND, Log, committed, consumer, messages, serve, until, until_committed};
 
-/// Shared: it takes some seconds to start. A `static` is never dropped; its process ends with ours.
+/// Shared, because it takes a few seconds to start. A `static` is never dropped; the server's
+/// process exits with ours.
 pub(crate) static KAFKA: LazyLock<KafkaServer> = LazyLock::new(|| {
     let builder = KafkaServer::builder()
         .property("log.cleaner.backoff.ms", "100")
@@ -30,7 +31,7 @@ pub(crate) async fn blocking<T: Send + 'static>(f: impl FnOnce() -> T + Send + '
     tokio::task::spawn_blocking(f).await.unwrap()
 }
 
-/// The shared server with this topic.
+/// Creates this topic on the shared server.
 pub(crate) async fn topic(
     name: &'static str,
     partitions: i32,
@@ -43,7 +44,7 @@ pub(crate) async fn topic(
     .await
 }
 
-/// Logs each record, and is done with it.
+/// A service that logs each record and succeeds.
 pub(crate) fn logging(
     log: &Log,
 ) -> impl Service<Record, Response = (), Error = BoxError, Future: Send> + Clone + Send + use<> {
@@ -65,7 +66,7 @@ async fn two_consumers_share_a_topic_without_loss_and_without_duplicates() {
                 config.set("partition.assignment.strategy", "range");
             }
             "newer" => {
-                // The broker's, in this protocol.
+                // The broker sets these in this protocol.
                 config.remove("session.timeout.ms").remove("heartbeat.interval.ms");
                 config.set("group.protocol", "consumer");
             }
@@ -90,7 +91,8 @@ async fn a_spare_member_of_the_group_is_ready_in_each_protocol() {
         let handles: Vec<_> = members.iter().map(|member| member.handle()).collect();
         let held = || handles.iter().map(|handle| handle.status().partitions.len()).sum::<usize>();
         let ready = || handles.iter().all(|handle| handle.health().ready.is_ok());
-        until("both are ready, and one has it", || ready() && held() == 1).await;
+        until("both members are ready, and one owns the partition", || ready() && held() == 1)
+            .await;
         for member in members {
             member.stop().await.unwrap();
         }
@@ -126,7 +128,7 @@ async fn transaction_markers_and_aborted_records_do_not_stop_the_watermark() {
     let config = kafka.consumer_config("transactions");
     let log = Log::default();
     let serving = serve(consumer(config.clone(), "transactions"), logging(&log));
-    // 10 records and a marker, three times; the last marker is nobody's.
+    // 10 records and a marker, three times. No record follows the last marker.
     until_committed(&config, "transactions", &[32]).await;
     serving.stop().await.unwrap();
     assert_eq!(log.of(0), (0..10).chain(22..32).collect::<Vec<_>>());
@@ -144,7 +146,7 @@ async fn gaps_of_compaction_do_not_stop_the_watermark() {
     let offsets = blocking(move || {
         let message = |n: i32| Message::to("compacted").key(format!("{}", n % 3)).payload("x");
         kafka.producer().produce_all((0..100).map(message)).unwrap();
-        // Only a segment that is closed is compacted, and the next record closes it.
+        // Only a closed segment is compacted, and the next record closes it.
         let compacted = eventually(BOUND, || {
             let closes = Message::to("compacted").key("closes").payload("x");
             kafka.producer().produce(closes).unwrap();
@@ -158,13 +160,17 @@ async fn gaps_of_compaction_do_not_stop_the_watermark() {
     let log = Log::default();
     let serving = serve(consumer(config.clone(), "compacted"), logging(&log));
     let last = *offsets.last().unwrap();
-    until("the last record", || log.of(0).last().is_some_and(|&offset| offset >= last)).await;
-    until("its commit", || committed(&config, "compacted", 1)[0].is_some_and(|c| c > last)).await;
+    until("the last record is handled", || log.of(0).last().is_some_and(|&offset| offset >= last))
+        .await;
+    until("the last record is committed", || {
+        committed(&config, "compacted", 1)[0].is_some_and(|c| c > last)
+    })
+    .await;
     serving.stop().await.unwrap();
-    assert!(log.of(0)[0] >= 97, "what was compacted came: {:?}", log.of(0));
+    assert!(log.of(0)[0] >= 97, "compacted records were received: {:?}", log.of(0));
 }
 
-/// The offsets that a plain consumer finds.
+/// Reads the offsets with a plain consumer.
 fn readable(config: &ClientConfig, topic: &str) -> Vec<i64> {
     let consumer: BaseConsumer = config.create().unwrap();
     let (_, end) = consumer.fetch_watermarks(topic, 0, BOUND).unwrap();
@@ -173,7 +179,7 @@ fn readable(config: &ClientConfig, topic: &str) -> Vec<i64> {
     consumer.assign(&list).unwrap();
     let mut offsets = Vec::new();
     while offsets.last() != Some(&(end - 1)) {
-        let message = consumer.poll(BOUND).expect("a record within the bound").unwrap();
+        let message = consumer.poll(BOUND).expect("a record within the time limit").unwrap();
         offsets.push(message.offset());
     }
     offsets
@@ -250,7 +256,7 @@ async fn what_is_too_large_for_the_topic_of_dead_letters_goes_there_without_its_
     })
     .await;
     let config = kafka.consumer_config("large");
-    // Compressed, they would fit.
+    // Compressed, the payloads would fit.
     let letters_to = DeadLetter::topic("large.dead").set("compression.type", "none");
     let consumer = consumer(config.clone(), "large").with_given_up(letters_to);
     let refuses =
@@ -319,7 +325,7 @@ async fn a_topic_of_dead_letters_that_is_deleted_holds_the_offset_until_it_is_th
         kafka
     })
     .await;
-    // Longer than a budget.
+    // Longer than one publication budget.
     tokio::time::sleep(Duration::from_secs(4)).await;
     assert_eq!(committed(&config, "orders", 1), [Some(1)]);
     let kafka = blocking(move || {

@@ -1,4 +1,4 @@
-//! What a rebalance drains, lets go and must not commit.
+//! What a rebalance drains, what it drops, and what it must not commit.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +14,7 @@ use crate::support::{
     BOUND, Log, Serving, committed, consumer, fill, mock, serve, until, until_committed,
 };
 
-/// Takes 10 ms for each record.
+/// A service that takes 10 ms per record.
 fn slow(
     log: &Log,
 ) -> impl Service<Record, Response = (), Error = BoxError, Future: Send> + Clone + Send + use<> {
@@ -22,7 +22,7 @@ fn slow(
     service_fn(move |record: Record| {
         let log = log.clone();
         async move {
-            // Before: what is begun twice has had its effect twice.
+            // Logged first: a record that is started twice has its effect twice.
             log.push(&record);
             tokio::time::sleep(Duration::from_millis(10)).await;
             Ok(())
@@ -30,24 +30,24 @@ fn slow(
     })
 }
 
-/// Two consumers share what is there, the second joining while the first is at work. Nothing may be
-/// missing, and nothing come twice.
+/// Two consumers share the records of a topic. The second one joins while the first one works. No
+/// record may be lost or processed twice.
 pub(crate) async fn share(config: &ClientConfig, topic: &str, partitions: i32, records: i64) {
     let (first, second, both) = (Log::default(), Log::default(), partitions as usize);
     let all = both * records as usize;
     let one = serve(consumer(config.clone(), topic), slow(&first));
     first.reaches(all / 10).await;
     let other = serve(consumer(config.clone(), topic), slow(&second));
-    until("all records", || first.len() + second.len() >= all).await;
+    until("all records are handled", || first.len() + second.len() >= all).await;
     until_committed(config, topic, &vec![records; both]).await;
     let (one, other) = (one.stop().await.unwrap(), other.stop().await.unwrap());
-    assert!(second.len() > all / 10, "the second had {} only", second.len());
+    assert!(second.len() > all / 10, "the second consumer handled only {}", second.len());
     let mut seen = first.all();
     seen.extend(second.all());
     seen.sort_unstable();
     let expected: Vec<_> =
         (0..partitions).flat_map(|p| (0..records).map(move |o| (p, o))).collect();
-    assert!(seen == expected, "{} and not {}", seen.len(), expected.len());
+    assert!(seen == expected, "handled {} records, expected {}", seen.len(), expected.len());
     assert_eq!(one.processed + other.processed, all as u64);
     for summary in [one, other] {
         assert_eq!(summary.received, summary.processed + summary.revoked + summary.left);
@@ -60,7 +60,7 @@ async fn a_second_consumer_takes_over_without_loss_and_without_duplicates() {
     share(&kafka.consumer_config("g"), "orders", 4, 300).await;
 }
 
-/// How a hanging handler's future ended.
+/// Records whether a hanging handler's future was interrupted when it is dropped.
 struct Witness {
     record: Record,
     interrupted: Log,
@@ -104,7 +104,7 @@ async fn what_does_not_end_in_time_is_interrupted_and_the_next_owner_has_it() {
         assert_eq!(second.of(partition), [5, 6, 7, 8, 9]);
         assert!(interrupted.all().contains(&(partition, 5)));
     }
-    assert_eq!(interrupted.len(), 2, "the other two are still at work");
+    assert_eq!(interrupted.len(), 2, "the other two records are still in flight");
     other.stop().await.unwrap();
     let summary = one.stop().await.unwrap();
     assert!(summary.revoked >= 2 && summary.left >= 2, "{summary:?}");
@@ -121,7 +121,7 @@ async fn a_completion_that_comes_after_the_revoke_commits_nothing() {
         b.push(&record);
         let (ended, release) = (e.clone(), r.clone());
         async move {
-            // It blocks its thread, so it cannot be dropped either.
+            // The handler blocks its thread, so its future cannot be dropped either.
             let mut waited = Duration::ZERO;
             while record.offset() == 5 && !release.load(Ordering::SeqCst) && waited < BOUND {
                 std::thread::sleep(Duration::from_millis(5));
@@ -135,7 +135,7 @@ async fn a_completion_that_comes_after_the_revoke_commits_nothing() {
     let one = serve(short, blocks);
     begun.reaches(4 * 6).await;
 
-    // The second consumer never finishes anything, so what is committed is the first one's.
+    // The second consumer never finishes a record, so all commits are the first one's.
     let taken = Log::default();
     let t = taken.clone();
     let never = service_fn(move |record: Record| {
@@ -146,7 +146,7 @@ async fn a_completion_that_comes_after_the_revoke_commits_nothing() {
     let other = serve(short, never);
     taken.reaches(2).await;
     release.store(true, Ordering::SeqCst);
-    until("all that blocked have ended", || {
+    until("all blocked handlers have ended", || {
         ended.all().iter().filter(|(_, offset)| *offset == 5).count() == 4
     })
     .await;
@@ -154,7 +154,8 @@ async fn a_completion_that_comes_after_the_revoke_commits_nothing() {
     let expected: Vec<i64> = (0..4).map(|p| if moved.contains(&p) { 5 } else { 10 }).collect();
     until_committed(&config, "orders", &expected).await;
     other.drop().await;
-    // Without the second one the partitions come back, and are processed from where they stood.
+    // Without the second consumer, the partitions return and are processed from the committed
+    // offsets.
     until_committed(&config, "orders", &[10; 4]).await;
     one.stop().await.unwrap();
     for partition in 0..4 {
@@ -183,7 +184,7 @@ async fn a_partition_that_was_paused_when_it_was_revoked_goes_on_when_it_comes_b
         .with_drain_timeout(Duration::from_millis(50));
     let one = serve(small, gated);
     begun.reaches(4).await;
-    // Long enough for the full budget to count as a stall, in which the partitions are paused.
+    // Long enough for the full budget to count as a stall, during which the partitions are paused.
     tokio::time::sleep(Duration::from_millis(500)).await;
 
     let second = Log::default();
@@ -200,7 +201,8 @@ async fn a_partition_that_was_paused_when_it_was_revoked_goes_on_when_it_comes_b
 async fn a_partition_that_comes_back_is_consumed_under_its_new_assignment() {
     let kafka = mock("orders", 1, 20);
     let mut config = kafka.consumer_config("g");
-    // With this one every rebalance takes the partition away, and gives it to one of them.
+    // With this strategy, every rebalance revokes the partition and assigns it to one of the
+    // members.
     config.set("partition.assignment.strategy", "range");
     let log = Log::default();
     let one = serve(consumer(config.clone(), "orders"), slow(&log));
@@ -237,13 +239,13 @@ async fn an_assignment_that_was_lost_is_let_go_at_once_and_not_committed() {
             Ok::<_, BoxError>(())
         }
     });
-    // It would wait as long as the test does.
+    // The drain timeout is as long as the test's time limit.
     let patient = consumer(config.clone(), "orders").with_drain_timeout(BOUND);
     let serving = serve(patient, hangs_once);
     begun.reaches(2).await;
     let expelled = RDKafkaRespErr::RD_KAFKA_RESP_ERR_UNKNOWN_MEMBER_ID;
     kafka.cluster().request_errors(RDKafkaApiKey::Heartbeat, &[expelled]);
-    until("the hanging one is dropped", || interrupted.len() == 1).await;
+    until("the hanging handler is dropped", || interrupted.len() == 1).await;
     until_committed(&config, "orders", &[3]).await;
     let summary = serving.stop().await.unwrap();
     assert_eq!(interrupted.all(), [(0, 1)]);

@@ -1,4 +1,4 @@
-//! Whatever a producer has sent comes as a record: nothing panics, nothing is lost.
+//! Whatever a producer sends arrives as a record: nothing panics, and nothing is lost.
 
 #![allow(unsafe_code)]
 
@@ -16,7 +16,7 @@ use tower::service_fn;
 
 use crate::support::{BOUND, consumer, mock, serve, until};
 
-/// All records of the topic, once this many are there.
+/// Receives the records of the topic until there are this many.
 async fn receive(config: ClientConfig, count: usize) -> Vec<Record> {
     let records = Arc::new(Mutex::new(Vec::new()));
     let received = records.clone();
@@ -27,7 +27,7 @@ async fn receive(config: ClientConfig, count: usize) -> Vec<Record> {
             async { Ok::<_, BoxError>(()) }
         }),
     );
-    until("the records", || records.lock().unwrap().len() == count).await;
+    until("all records are received", || records.lock().unwrap().len() == count).await;
     serving.stop().await.unwrap();
     let records = records.lock().unwrap();
     records.clone()
@@ -109,7 +109,7 @@ async fn a_header_whose_name_is_not_utf_8_comes_with_a_replaced_name() {
     assert_eq!(records[0].headers().last("caf\u{fffd}").unwrap().unwrap(), &b"latin"[..]);
 }
 
-/// rdkafka's own producer takes names in UTF-8 only.
+/// Produces a record with a header of any name. rdkafka's own producer accepts names in UTF-8 only.
 pub(crate) fn produce_header(
     producer: &BaseProducer,
     name: &[u8],

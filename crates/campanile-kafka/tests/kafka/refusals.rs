@@ -1,4 +1,4 @@
-//! What cannot be served is said, and when.
+//! Errors for configurations and services that cannot be served.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -49,8 +49,7 @@ async fn all_topics_that_do_not_exist_are_named_at_once() {
     }
     let consumer = consumer.with_given_up(DeadLetter::topic("parked"));
     let error = serve(consumer, service_fn(ignore)).ended().await.unwrap_err().to_string();
-    for topic in ["topic `order` does not", "topic `payment` does not", "topic `parked`, for dead"]
-    {
+    for topic in ["topic `order` does not", "topic `payment` does not", "topic `parked` does not"] {
         assert!(error.contains(topic), "{error}");
     }
     assert!(!error.contains("`orders`"), "{error}");
@@ -88,7 +87,7 @@ async fn what_librdkafka_refuses_is_told_in_its_words() {
     assert!(error.to_string().contains("fetch.max.bytes"), "{error}");
 }
 
-/// Is ready a number of times.
+/// A service that is ready a limited number of times.
 #[derive(Clone)]
 struct ReadyUntil {
     left: Arc<AtomicUsize>,
@@ -105,7 +104,7 @@ impl Service<Record> for ReadyUntil {
         let less = |left: usize| left.checked_sub(1);
         match self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less) {
             Ok(_) => Poll::Ready(Ok(())),
-            Err(_) if self.panics => panic!("a panic of this test"),
+            Err(_) if self.panics => panic!("injected panic"),
             Err(_) => Poll::Ready(Err("the pool is closed".into())),
         }
     }
@@ -118,7 +117,7 @@ impl Service<Record> for ReadyUntil {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_service_that_is_never_ready_again_ends_serving_after_what_it_did_is_committed() {
-    for (panics, text) in [(false, "the pool is closed"), (true, "a panic of this test")] {
+    for (panics, text) in [(false, "the pool is closed"), (true, "injected panic")] {
         let kafka = mock("orders", 1, 10);
         let config = kafka.consumer_config("g");
         let calls = Arc::new(AtomicUsize::new(0));

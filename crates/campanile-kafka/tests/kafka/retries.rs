@@ -1,4 +1,4 @@
-//! A record that is to be tried again holds up its partition, and only that.
+//! A record that waits for a retry blocks its own partition only.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -41,8 +41,8 @@ async fn what_follows_a_failed_record_is_neither_begun_nor_committed_before_it_s
         }
     });
     let serving = serve(consumer(config.clone(), "orders"), service);
-    until("five attempts", || attempts.load(Ordering::SeqCst) >= 5).await;
-    // The other partition goes on meanwhile.
+    until("five attempts are made", || attempts.load(Ordering::SeqCst) >= 5).await;
+    // The other partition progresses in the meantime.
     until_committed(&config, "orders", &[2, 5]).await;
     assert_eq!(log.of(0), [0, 1]);
     broken.store(false, Ordering::SeqCst);
@@ -64,7 +64,7 @@ async fn after_a_handlers_panic_the_record_is_tried_again_and_the_next_goes_on()
         async move {
             let first = record.partition() == 0 && record.offset() == 1;
             if first && count.fetch_add(1, Ordering::SeqCst) == 0 {
-                panic!("a panic of this test");
+                panic!("injected panic");
             }
             seen.push(&record);
             Ok::<_, BoxError>(())
@@ -91,7 +91,7 @@ impl Service<Record> for PanicsInCall {
     }
 
     fn call(&mut self, _: Record) -> Self::Future {
-        assert!(self.0.fetch_add(1, Ordering::SeqCst) > 0, "a panic of this test");
+        assert!(self.0.fetch_add(1, Ordering::SeqCst) > 0, "injected panic");
         std::future::ready(Ok(()))
     }
 }
@@ -140,7 +140,7 @@ async fn a_classifier_that_panics_has_said_retry() {
         let first = called.fetch_add(1, Ordering::SeqCst) == 0;
         async move { if first { Err(BoxError::from("broken")) } else { Ok(()) } }
     });
-    let classifier = |_: &(dyn std::error::Error + 'static)| panic!("a panic of this test");
+    let classifier = |_: &(dyn std::error::Error + 'static)| panic!("injected panic");
     let consumer = consumer(config.clone(), "orders").with_classifier(classifier);
     let serving = serve(consumer, service);
     until_committed(&config, "orders", &[1]).await;
@@ -178,9 +178,9 @@ async fn a_duplicate_in_another_partition_waits_for_the_holder_and_is_answered_w
         })
         .service(service);
     let serving = serve(consumer(config.clone(), "orders"), service);
-    until("both were called", || calls.load(Ordering::SeqCst) == 2).await;
+    until("both records were called", || calls.load(Ordering::SeqCst) == 2).await;
     gate.add_permits(1);
-    // Much sooner than the lock's time to live would allow.
+    // Much earlier than the lock's time to live would allow.
     until_committed(&config, "orders", &[1, 1]).await;
     let summary = serving.stop().await.unwrap();
     assert_eq!(began.len(), 1);

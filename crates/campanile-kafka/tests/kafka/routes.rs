@@ -12,7 +12,7 @@ use tower::{Service, ServiceBuilder, service_fn};
 
 use crate::support::{Log, committed, fill, start, until, until_committed};
 
-/// Of each topic one partition with this many records.
+/// Starts a cluster with a partition per topic and this many records in each.
 fn topics(topics: &[(&str, usize)]) -> (MockKafka, ClientConfig) {
     let kafka = MockKafka::start(1).unwrap();
     for (topic, records) in topics {
@@ -27,7 +27,7 @@ fn consumer(config: &ClientConfig) -> Consumer {
     Consumer::new(config.clone()).unwrap()
 }
 
-/// A handler that takes down what it gets.
+/// A service that logs each record.
 fn noting(
     log: &Log,
 ) -> impl Service<Record, Response = (), Error = BoxError, Future: Send> + Clone + Send + use<> {
@@ -69,7 +69,7 @@ async fn each_topics_records_come_to_its_own_service_with_its_own_body() {
     let mut all = [heard.recv().await.unwrap(), heard.recv().await.unwrap()];
     all.sort_unstable();
     assert_eq!(all, ["\"seven\"", "7"]);
-    assert_eq!(heard.recv().await, None, "each came once");
+    assert_eq!(heard.recv().await, None, "each record came once");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -90,7 +90,7 @@ async fn a_service_that_is_not_ready_holds_up_its_own_topic_and_no_other() {
     });
     let routes = Routes::new().route("slow", stalls).route("fast", noting(&fast));
     let serving = start(consumer(&config).serve_routes(routes));
-    until("the limit", || slow.len() == 2).await;
+    until("the limit is reached", || slow.len() == 2).await;
     until_committed(&config, "fast", &[100]).await;
     assert_eq!(slow.len(), 2);
     gate.add_permits(80);
@@ -106,7 +106,8 @@ async fn a_service_that_is_not_ready_holds_up_its_own_topic_and_no_other() {
 async fn a_service_is_polled_ready_only_with_a_record_of_its_own_in_hand() {
     let (kafka, config) = topics(&[("idle", 0), ("busy", 50)]);
     let (idle, busy) = (Log::default(), Log::default());
-    // The two share one permit: were it held for a topic without records, nothing would go on.
+    // The two services share one permit. If the permit were held for a topic without records,
+    // processing would stop.
     let permit = ServiceBuilder::new().layer(tower::limit::GlobalConcurrencyLimitLayer::new(1));
     let routes = Routes::new()
         .route("idle", permit.clone().service(noting(&idle)))
@@ -126,7 +127,7 @@ async fn a_record_without_a_route_is_given_up_by_the_policy_with_an_error_that_n
     let subscribed = || consumer(&config).subscribe(["^orders\\..*"]);
     let routes = |log: &Log| Routes::new().route("orders.eu", noting(log));
 
-    // By default the consumer stops there.
+    // By default, the consumer stops at the record.
     let stopped = start(subscribed().serve_routes(routes(&Log::default()))).ended().await;
     let error = stopped.unwrap_err();
     assert_eq!(error::find::<NoRoute>(&error).unwrap().topic(), "orders.us");
@@ -157,7 +158,7 @@ async fn topics_without_a_route_go_to_the_fallback() {
 async fn a_copy_in_a_retry_topic_goes_to_the_service_of_its_origin() {
     let (_kafka, config) = topics(&[("orders", 2), ("refunds", 3), ("retry", 0)]);
     let (told, mut heard) = mpsc::unbounded_channel();
-    // Each fails the records that come first, and takes the copies.
+    // Each service fails original records and accepts copies.
     let once = |name: &'static str| {
         let told = told.clone();
         service_fn(move |record: Record| {
@@ -195,7 +196,7 @@ async fn routes_that_contradict_are_refused() {
     }
 }
 
-/// Will never be ready.
+/// A service that never becomes ready.
 #[derive(Clone)]
 struct Dead;
 
@@ -209,7 +210,7 @@ impl Service<Record> for Dead {
     }
 
     fn call(&mut self, _: Record) -> Self::Future {
-        unreachable!("it is never ready")
+        unreachable!("the service is never ready")
     }
 }
 

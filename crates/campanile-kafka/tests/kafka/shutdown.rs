@@ -1,4 +1,4 @@
-//! What a shutdown drains, what it interrupts, and that it ends.
+//! What a shutdown drains, what it interrupts, and that it always ends.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -12,7 +12,7 @@ use crate::support::{
     BOUND, Log, committed, consumer, mock, serve, until, until_committed, within,
 };
 
-/// Sees how a handler's future ends.
+/// Records how a handler's future is dropped.
 struct Witness {
     record: Record,
     dropped: Arc<Mutex<Vec<(i64, bool)>>>,
@@ -43,7 +43,7 @@ async fn what_is_at_work_ends_and_is_committed_and_nothing_more_is_begun() {
     let mut serving = serve(consumer(config.clone(), "orders"), service);
     begun.reaches(3).await;
     serving.begin_to_stop().await;
-    // Permits for all: only the shutdown keeps the others from being begun.
+    // Permits for all records, so that only the shutdown prevents the others from being started.
     gate.add_permits(30);
     let summary = serving.ended().await.unwrap();
     assert_eq!(begun.len(), 3);
@@ -103,7 +103,7 @@ async fn after_a_drop_only_what_was_unfinished_comes_again() {
     until("both partitions hang", || begun.len() == 10).await;
     serving.drop().await;
     until_committed(&config, "orders", &[4, 4]).await;
-    until("both are dropped", || dropped.lock().unwrap().len() == 10).await;
+    until("both futures are dropped", || dropped.lock().unwrap().len() == 10).await;
     let interrupted: Vec<_> =
         dropped.lock().unwrap().iter().filter(|(_, i)| *i).map(|(offset, _)| *offset).collect();
     assert_eq!(interrupted, [4, 4]);
@@ -166,9 +166,9 @@ async fn a_handler_that_blocks_its_thread_holds_up_no_shutdown() {
             }
         }),
     );
-    until("one is at work", || begun.load(Ordering::SeqCst) == 1).await;
-    let summary = within("the shutdown", serving.stop()).await.unwrap();
-    assert!(!release.load(Ordering::SeqCst), "it still blocks");
+    until("a record is in flight", || begun.load(Ordering::SeqCst) == 1).await;
+    let summary = within("the shutdown completes", serving.stop()).await.unwrap();
+    assert!(!release.load(Ordering::SeqCst), "the handler still blocks");
     release.store(true, Ordering::SeqCst);
     assert_eq!((summary.processed, summary.left), (0, 3));
 }

@@ -1,4 +1,4 @@
-//! What a handle tells of a consumer.
+//! The status reported by a handle.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,7 +33,7 @@ async fn each_partition_tells_its_lag_its_mark_and_what_is_held_of_it() {
         let partitions = handle.status().partitions;
         partitions.len() == 2 && partitions.iter().all(check)
     };
-    until("all are held", || all(&|p| p.held == 10)).await;
+    until("all records are held", || all(&|p| p.held == 10)).await;
     begun.reaches(2).await;
     let status = handle.status();
     assert_eq!(status.stage, Stage::Serving);
@@ -49,7 +49,7 @@ async fn each_partition_tells_its_lag_its_mark_and_what_is_held_of_it() {
 
     permits.add_permits(100);
     let done = |p: &PartitionStatus| (p.lag, p.mark, p.held) == (Some(0), Some(10), 0);
-    until("all is finished", || all(&done)).await;
+    until("all records are finished", || all(&done)).await;
     serving.stop().await.unwrap();
     let status = handle.status();
     assert_eq!((status.stage, status.partitions.len()), (Stage::Ended, 0));
@@ -59,16 +59,16 @@ async fn each_partition_tells_its_lag_its_mark_and_what_is_held_of_it() {
 async fn the_lag_grows_with_what_is_produced_while_nothing_is_finished() {
     let kafka = mock("orders", 1, 1);
     let service = service_fn(|_: Record| std::future::pending::<Result<(), BoxError>>());
-    // So small that what comes later is not read.
+    // The budget is so small that later records are not fetched.
     let consumer = consumer(kafka.consumer_config("g"), "orders")
         .with_budget(1, 1 << 20)
         .with_drain_timeout(Duration::ZERO);
     let serving = serve(consumer, service);
     let handle = serving.handle();
     let lag = || handle.status().partitions.first().and_then(|p| p.lag);
-    until("the first", || lag() == Some(1)).await;
+    until("the lag counts the first record", || lag() == Some(1)).await;
     fill(&kafka, "orders", 1, 20);
-    until("those behind it", || lag() == Some(21)).await;
+    until("the lag counts the later records", || lag() == Some(21)).await;
     assert!(handle.status().partitions[0].held < 21);
     serving.stop().await.unwrap();
 }
@@ -88,7 +88,7 @@ async fn a_consumer_that_drains_says_so_and_one_that_is_dropped_has_ended() {
     let handle = serving.handle();
     begun.reaches(1).await;
     handle.shutdown();
-    until("it drains", || handle.status().stage == Stage::Draining).await;
-    within("the drop", serving.drop()).await;
-    until("it has ended", || handle.status().stage == Stage::Ended).await;
+    until("the consumer drains", || handle.status().stage == Stage::Draining).await;
+    within("the future is dropped", serving.drop()).await;
+    until("serving has ended", || handle.status().stage == Stage::Ended).await;
 }

@@ -1,4 +1,5 @@
-//! A store that is down: nothing is counted, nothing skipped, and it goes on by itself.
+//! A store that is down: no attempts are counted, no records are skipped, and the consumer recovers
+//! on its own.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -30,7 +31,7 @@ async fn a_store_that_is_down_stops_the_dispatch_until_a_probe_succeeds() {
                 seen.push(&record);
                 return Ok(());
             }
-            // The first of each partition may have been on its way when the store went down.
+            // The first record of each partition may have been in flight when the store went down.
             if asked.fetch_add(1, Ordering::SeqCst) >= 4 {
                 most.fetch_max(at_once.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
                 tokio::time::sleep(Duration::from_millis(20)).await;
@@ -41,7 +42,7 @@ async fn a_store_that_is_down_stops_the_dispatch_until_a_probe_succeeds() {
         }
     });
     let serving = serve(consumer(config.clone(), "orders"), service);
-    until("some probes", || asked.load(Ordering::SeqCst) >= 9).await;
+    until("several probes are sent", || asked.load(Ordering::SeqCst) >= 9).await;
     assert_eq!(most.load(Ordering::SeqCst), 1, "one probe at a time");
     assert_eq!(log.len(), 0);
     down.store(false, Ordering::SeqCst);
@@ -65,7 +66,7 @@ async fn probes_back_off_also_where_a_record_does_not_ask_the_store() {
         }
         async move {
             match record.partition() {
-                // Skipped without the store, whether it is up or not.
+                // Skipped without calling the store, whether or not the store is up.
                 0 => Err::<(), _>(BoxError::from(error::skip("of no interest"))),
                 _ => {
                     let error = StoreError::unavailable("connection refused");
@@ -75,10 +76,10 @@ async fn probes_back_off_also_where_a_record_does_not_ask_the_store() {
         }
     });
     let serving = serve(consumer(kafka.consumer_config("g"), "orders"), service);
-    until("the first", || asked.load(Ordering::SeqCst) > 0).await;
+    until("the first probe is sent", || asked.load(Ordering::SeqCst) > 0).await;
     tokio::time::sleep(Duration::from_secs(2)).await;
     let summary = serving.stop().await.unwrap();
-    // Without a back-off there would be thousands.
+    // Without a backoff, there would be thousands of probes.
     let count = asked.load(Ordering::SeqCst);
     assert!(count < 50, "{count} probes");
     assert_eq!(summary.processed, 0);

@@ -1,4 +1,4 @@
-//! What the tests share.
+//! Helpers shared by the tests.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,10 +14,10 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tower::Service;
 
-/// How long anything may take before the test fails.
+/// Time limit for everything a test waits for.
 pub(crate) const BOUND: Duration = Duration::from_secs(30);
 
-/// A mock cluster with a topic of this many partitions, in each of which this many records are.
+/// Starts a mock cluster with a topic of this many partitions, each with this many records.
 pub(crate) fn mock(topic: &str, partitions: i32, records: usize) -> MockKafka {
     let kafka = MockKafka::start(1).unwrap();
     kafka.create_topic(topic, partitions).unwrap();
@@ -41,12 +41,12 @@ pub(crate) fn messages(
     })
 }
 
-/// A consumer of this topic.
+/// Creates a consumer of this topic.
 pub(crate) fn consumer(config: ClientConfig, topic: &str) -> Consumer {
     Consumer::new(config).unwrap().subscribe([topic])
 }
 
-/// Shows the driver's events with `RUST_LOG=debug` and `--nocapture`.
+/// Prints the driver's events when run with `RUST_LOG=debug` and `--nocapture`.
 fn show_events() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -55,7 +55,7 @@ fn show_events() {
     });
 }
 
-/// A consumer that serves.
+/// A consumer while it serves.
 pub(crate) struct Serving {
     task: JoinHandle<Result<Summary, ConsumerError>>,
     stop: Option<oneshot::Sender<()>>,
@@ -80,7 +80,7 @@ pub(crate) fn start(serve: Serve) -> Serving {
     let told = stopping.clone();
     let handle = serve.handle();
     let serve = serve.with_graceful_shutdown(async move {
-        // Only `stop` says so; a `Serving` that is dropped drops the future.
+        // Only `stop` requests a shutdown; dropping a `Serving` drops the future.
         if stopped.await.is_err() {
             std::future::pending::<()>().await;
         }
@@ -94,33 +94,33 @@ impl Serving {
         self.handle.clone()
     }
 
-    /// Begins a graceful shutdown, and waits until the driver knows.
+    /// Begins a graceful shutdown, and waits until the driver has noticed.
     pub(crate) async fn begin_to_stop(&mut self) {
-        self.stop.take().unwrap().send(()).expect("it serves");
+        self.stop.take().unwrap().send(()).expect("the consumer is serving");
         let begun =
             || self.stopping.load(Ordering::SeqCst) && self.handle.status().stage != Stage::Serving;
-        until("the driver stops", begun).await;
+        until("the driver begins to stop", begun).await;
     }
 
-    /// Stops it gracefully.
+    /// Shuts the consumer down gracefully.
     pub(crate) async fn stop(mut self) -> Result<Summary, ConsumerError> {
         self.begin_to_stop().await;
         self.ended().await
     }
 
-    /// Waits until it ends.
+    /// Waits until serving has ended.
     pub(crate) async fn ended(self) -> Result<Summary, ConsumerError> {
-        within("the end of serving", self.task).await.unwrap()
+        within("serving ends", self.task).await.unwrap()
     }
 
-    /// Drops its future.
+    /// Drops the serving future.
     pub(crate) async fn drop(self) {
         self.task.abort();
         assert!(self.task.await.unwrap_err().is_cancelled());
     }
 }
 
-/// What a handler was called with, in order.
+/// The calls of a handler, in order.
 #[derive(Clone, Default)]
 pub(crate) struct Log(Arc<Mutex<Vec<Coordinates>>>);
 
@@ -133,7 +133,7 @@ impl Log {
         self.0.lock().unwrap().len()
     }
 
-    /// Partition and offset of each.
+    /// Partition and offset of each call.
     pub(crate) fn all(&self) -> Vec<(i32, i64)> {
         self.0.lock().unwrap().iter().map(|c| (c.partition, c.offset)).collect()
     }
@@ -144,7 +144,7 @@ impl Log {
     }
 
     pub(crate) async fn reaches(&self, len: usize) {
-        until(&format!("{len} records"), || self.len() >= len).await;
+        until(&format!("{len} records are handled"), || self.len() >= len).await;
     }
 }
 
@@ -161,11 +161,11 @@ pub(crate) async fn until(what: &str, mut check: impl FnMut() -> bool) {
 pub(crate) async fn within<F: Future>(what: &str, future: F) -> F::Output {
     match tokio::time::timeout(BOUND, future).await {
         Ok(output) => output,
-        Err(_) => panic!("{what}: not within {BOUND:?}"),
+        Err(_) => panic!("timed out after {BOUND:?} waiting until {what}"),
     }
 }
 
-/// The committed offset of each partition; `None` where there is none, or nobody tells.
+/// Reads the committed offset of each partition; `None` if there is none or no broker answers.
 pub(crate) fn committed(config: &ClientConfig, topic: &str, partitions: i32) -> Vec<Option<i64>> {
     let consumer: BaseConsumer = config.create().unwrap();
     let mut list = TopicPartitionList::new();
@@ -180,7 +180,7 @@ pub(crate) fn committed(config: &ClientConfig, topic: &str, partitions: i32) -> 
     (0..partitions).map(offset).collect()
 }
 
-/// Waits until these are the committed offsets.
+/// Waits until these offsets are committed.
 pub(crate) async fn until_committed(config: &ClientConfig, topic: &str, offsets: &[i64]) {
     let offsets: Vec<Option<i64>> = offsets.iter().copied().map(Some).collect();
     let mut last = Vec::new();
@@ -193,6 +193,6 @@ pub(crate) async fn until_committed(config: &ClientConfig, topic: &str, offsets:
         }
     };
     if tokio::time::timeout(BOUND, poll).await.is_err() {
-        panic!("committed are {last:?} and not {offsets:?} within {BOUND:?}");
+        panic!("timed out after {BOUND:?}: committed {last:?}, expected {offsets:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! A message that somebody else has read is the record that the driver would have made of it.
+//! A message read by another consumer converts to the same record that the driver creates.
 
 use campanile_core::{BoxError, Record};
 use campanile_kafka::ToRecord;
@@ -12,7 +12,7 @@ use tower::service_fn;
 use crate::records::produce_header;
 use crate::support::{BOUND, consumer, mock, serve, within};
 
-/// All that there is to a record.
+/// Formats all parts of a record.
 fn shown(record: &Record) -> String {
     format!(
         "{} {:?} {:?} {:?} {:?}",
@@ -49,14 +49,14 @@ async fn a_message_borrowed_or_owned_is_the_record_of_the_driver() {
     let serving = serve(consumer(kafka.consumer_config("driver"), "orders"), service);
     let mut driven = Vec::new();
     for _ in 0..4 {
-        driven.push(shown(&within("a record", heard.recv()).await.unwrap()));
+        driven.push(shown(&within("a record is handled", heard.recv()).await.unwrap()));
     }
     serving.stop().await.unwrap();
 
     let own: BaseConsumer = kafka.consumer_config("own").create().unwrap();
     own.subscribe(&["orders"]).unwrap();
     for expected in &driven {
-        // It also ends for what is no message, a rebalance say.
+        // A poll also returns for events other than messages, such as a rebalance.
         let message = (0..10).find_map(|_| own.poll(BOUND)).expect("a message").unwrap();
         assert_eq!(shown(&message.to_record()), *expected);
         let owned: OwnedMessage = message.detach();

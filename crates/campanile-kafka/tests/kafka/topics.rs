@@ -12,7 +12,7 @@ fn admin(kafka: &KafkaServer) -> AdminClient<DefaultClientContext> {
     ClientConfig::new().set("bootstrap.servers", kafka.bootstrap()).create().unwrap()
 }
 
-/// A group of this protocol, whose members look soon for what has changed.
+/// Settings of a group with this protocol that soon notices changed topics.
 fn watchful(kafka: &KafkaServer, group: &str, protocol: &str) -> ClientConfig {
     let mut config = kafka.consumer_config(group);
     config.set("group.protocol", protocol).set("topic.metadata.refresh.interval.ms", "300");
@@ -34,13 +34,14 @@ async fn partitions_that_a_topic_is_given_are_consumed_from_their_start() {
         let grown = NewPartitions::new(name, 3);
         let created = admin(kafka).create_partitions([&grown], &AdminOptions::new()).await;
         created.unwrap()[0].clone().unwrap();
-        // Another producer, for one that is there finds new partitions only after minutes.
+        // A new producer, because an existing one discovers new partitions only after minutes.
         blocking(move || {
             let producer = Producer::new(&kafka.bootstrap()).unwrap();
             producer.produce_all(messages(name, 3, 5)).unwrap();
         })
         .await;
-        until("all of the new ones", || log.of(1).len() >= 5 && log.of(2).len() >= 5).await;
+        until("the new partitions are processed", || log.of(1).len() >= 5 && log.of(2).len() >= 5)
+            .await;
         let summary = serving.stop().await.unwrap();
         assert_eq!(summary.processed, log.len() as u64);
         for partition in [1, 2] {
@@ -88,11 +89,11 @@ async fn a_topic_that_is_deleted_and_created_anew_is_consumed_from_its_start() {
         until_committed(&config, name, &[20]).await;
         let deleted = admin(kafka).delete_topics(&[name], &AdminOptions::new()).await;
         deleted.unwrap()[0].clone().unwrap();
-        // Others go on meanwhile.
+        // The other topic progresses in the meantime.
         blocking(|| kafka.producer().produce(Message::to("anew.stays").payload("p")).unwrap())
             .await;
         let handle = serving.handle();
-        until("it is taken away", || handle.status().partitions.len() == 1).await;
+        until("the partition is revoked", || handle.status().partitions.len() == 1).await;
         blocking(move || {
             kafka.create_topic(name, 1, &[]).unwrap();
             kafka.producer().produce_all(messages(name, 1, 5)).unwrap();

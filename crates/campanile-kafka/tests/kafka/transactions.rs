@@ -1,7 +1,8 @@
-//! What a handler gives out, committed together with the offsets of what it took in.
+//! Outputs of a handler, committed together with the offsets of their records.
 //!
-//! The mock cluster keeps neither the offsets of transactions nor which of them were aborted: it shows
-//! all that was sent. What a reader sees of a real one is in the workspace's `tests/transactions`.
+//! The mock cluster tracks neither the offsets of transactions nor which transactions were aborted:
+//! it shows everything that was sent. What a reader of a real cluster sees is tested in the
+//! workspace's `tests/transactions`.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -26,10 +27,10 @@ const IN: &str = "payments";
 const OUT: &str = "invoices";
 const PARTITIONS: i32 = 2;
 const RECORDS: usize = 20;
-/// No test takes so long.
+/// Longer than any test takes.
 const LONG: Duration = Duration::from_secs(3600);
 
-/// A cluster with records to be billed, and a topic for what comes of them.
+/// Starts a cluster with records to be billed, and a topic for the invoices.
 fn kafka() -> MockKafka {
     let kafka = mock(IN, PARTITIONS, RECORDS);
     kafka.create_topic(OUT, 1).unwrap();
@@ -44,7 +45,7 @@ fn transactions() -> Transactions {
     Transactions::new("billing-0").with_interval(Duration::from_millis(10))
 }
 
-/// The invoice of a record: its payload.
+/// Creates the invoice of a record, which repeats the record's payload.
 fn invoice(record: &Record) -> Outputs {
     let output = Output::to(OUT).key("k").header("of", record.coordinates().to_string());
     Outputs::of(record).with(output.payload(record.payload().unwrap().clone()))
@@ -61,7 +62,7 @@ fn biller(
     })
 }
 
-/// The same behind the idempotency layer, whose keys are the payloads.
+/// Like [`biller`], behind the idempotency layer, with the payloads as keys.
 fn guarded(
     log: &Log,
     store: MemoryStore,
@@ -83,7 +84,7 @@ fn payload() -> impl KeyExtractor<Request> + Send + Sync + 'static {
     key::from_fn(|request: &Request| request.record().payload().cloned())
 }
 
-/// What is in the topic of the invoices, by payload.
+/// Reads the payloads in the invoice topic.
 fn invoices(config: &ClientConfig) -> Vec<String> {
     let text = |payload: &[u8]| String::from_utf8(payload.to_vec()).unwrap();
     letters_in(config, OUT).iter().map(|letter| text(letter.payload().unwrap())).collect()
@@ -93,7 +94,7 @@ async fn until_sent(config: &ClientConfig, what: &str, check: impl Fn(&[String])
     until(what, || check(&invoices(config))).await;
 }
 
-/// All records of `kafka`.
+/// Number of records in [`kafka`]'s cluster.
 const ALL: usize = RECORDS * PARTITIONS as usize;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -102,7 +103,7 @@ async fn what_a_handler_gives_out_is_sent_once_and_in_the_order_of_each_partitio
     let config = kafka.consumer_config("g");
     let serving =
         start(billing(&config).serve_transactional(biller(&Log::default()), transactions()));
-    until_sent(&config, "all are sent", |invoices| invoices.len() >= ALL).await;
+    until_sent(&config, "all invoices are sent", |invoices| invoices.len() >= ALL).await;
     serving.stop().await.unwrap();
     let invoices = invoices(&config);
     assert_eq!(invoices.len(), ALL);
@@ -120,14 +121,14 @@ async fn a_transaction_that_is_aborted_is_done_again_and_the_handler_is_not() {
     let illegal = RDKafkaRespErr::RD_KAFKA_RESP_ERR_ILLEGAL_GENERATION;
     kafka.cluster().request_errors(RDKafkaApiKey::TxnOffsetCommit, &[illegal; 2]);
     let log = Log::default();
-    // All in one transaction, when it ends.
+    // All records are in one transaction, which ends with the consumer.
     let rarely = transactions().with_interval(LONG);
     let serving = start(billing(&config).serve_transactional(biller(&log), rarely));
     log.reaches(ALL).await;
     serving.stop().await.unwrap();
     assert_eq!(log.len(), ALL);
     let sent: BTreeSet<_> = invoices(&config).into_iter().collect();
-    assert_eq!(sent.len(), ALL, "what the last try sent is all");
+    assert_eq!(sent.len(), ALL, "the last try sent all invoices");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -149,17 +150,20 @@ async fn outputs_wait_until_all_records_before_theirs_are_finished() {
     let billing = billing(&config).with_order(Order::none());
     let serving = start(billing.serve_transactional(service, transactions()));
     log.reaches(ALL - 1).await;
-    // When the last of the other partition is sent, a transaction was begun after all of them had ended.
+    // Once the last record of the other partition is sent, a transaction has begun after all of
+    // those records finished.
     fill(&kafka, IN, PARTITIONS, 1);
     let of = |partition: i32| {
         move |invoices: &[String]| {
             invoices.iter().filter(|i| i.starts_with(&format!("{partition}-"))).count()
         }
     };
-    until_sent(&config, "the other partition", |i| of(1)(i) == RECORDS + 1).await;
+    until_sent(&config, "the other partition's invoices are sent", |i| of(1)(i) == RECORDS + 1)
+        .await;
     assert_eq!(of(0)(&invoices(&config)), 0);
     first.notify_one();
-    until_sent(&config, "the first partition", |i| of(0)(i) == RECORDS + 1).await;
+    until_sent(&config, "the first partition's invoices are sent", |i| of(0)(i) == RECORDS + 1)
+        .await;
     serving.stop().await.unwrap();
 }
 
@@ -179,7 +183,7 @@ async fn what_was_completed_and_not_committed_is_sent_by_who_comes_next_without_
     assert_eq!(invoices(&config), [""; 0]);
     let next = guarded(&log, store);
     let next = start(billing(&config).serve_transactional(next, transactions()));
-    until_sent(&config, "all are sent", |invoices| invoices.len() >= ALL).await;
+    until_sent(&config, "all invoices are sent", |invoices| invoices.len() >= ALL).await;
     next.stop().await.unwrap();
     assert_eq!((invoices(&config).len(), log.len()), (ALL, ALL), "no handler ran again");
 }
@@ -208,7 +212,7 @@ async fn of_a_handler_that_is_dropped_and_of_what_comes_after_it_nothing_is_sent
         |invoices: &[String]| invoices.iter().filter(|i| i.starts_with("0-")).count();
     assert_eq!(of_the_first(&invoices(&config)), 0);
     let next = start(billing().serve_transactional(biller(&log), transactions()));
-    until_sent(&config, "all are sent", |sent| of_the_first(sent) >= RECORDS).await;
+    until_sent(&config, "all invoices are sent", |sent| of_the_first(sent) >= RECORDS).await;
     next.stop().await.unwrap();
     assert_eq!(of_the_first(&invoices(&config)), RECORDS);
 }
@@ -221,7 +225,7 @@ async fn a_record_that_comes_again_and_whose_entry_the_store_has_lost_is_billed_
     for (store, sent) in [(MemoryStore::new(), ALL), (MemoryStore::new(), 2 * ALL)] {
         let service = guarded(&log, store);
         let serving = start(billing(&config).serve_transactional(service, transactions()));
-        until_sent(&config, "all are sent", |invoices| invoices.len() >= sent).await;
+        until_sent(&config, "all invoices are sent", |invoices| invoices.len() >= sent).await;
         serving.stop().await.unwrap();
         assert_eq!((invoices(&config).len(), log.len()), (sent, sent));
     }
@@ -231,7 +235,7 @@ async fn a_record_that_comes_again_and_whose_entry_the_store_has_lost_is_billed_
 async fn a_duplicate_that_stands_elsewhere_has_no_outputs_of_its_own() {
     let kafka = kafka();
     let config = kafka.consumer_config("g");
-    // All of them once more, and then one in each partition.
+    // All records once more, and then one new record in each partition.
     fill(&kafka, IN, PARTITIONS, RECORDS);
     let last = |p| Message::to(IN).partition(p).payload(format!("{p}-last"));
     kafka.producer().produce_all((0..PARTITIONS).map(last)).unwrap();
@@ -239,7 +243,7 @@ async fn a_duplicate_that_stands_elsewhere_has_no_outputs_of_its_own() {
     let serving = start(billing(&config).serve_transactional(service, transactions()));
     let is_last =
         |invoices: &[String]| invoices.iter().filter(|i| i.ends_with("last")).count() == 2;
-    until_sent(&config, "the last are sent", is_last).await;
+    until_sent(&config, "the last invoices are sent", is_last).await;
     serving.stop().await.unwrap();
     assert_eq!(invoices(&config).len(), ALL + 2);
 }
@@ -285,7 +289,7 @@ async fn outputs_of_another_record_stop_the_consumer_and_are_made_anew_by_a_hand
         other => panic!("{other:?}"),
     }
     let mended = serve(true);
-    until_sent(&config, "all are sent", |sent| sent.contains(&"0-2".to_owned())).await;
+    until_sent(&config, "all invoices are sent", |sent| sent.contains(&"0-2".to_owned())).await;
     mended.stop().await.unwrap();
 }
 
@@ -334,7 +338,7 @@ async fn a_refused_output_is_sent_as_it_was_kept_until_its_key_is_reopened_for_a
     let token = store.entry(&key).unwrap().token();
     assert_eq!(store.redrive(key, token, true).await.unwrap(), Reply::Reopened);
     let mended = serve(5);
-    until_sent(&config, "it is sent", |sent| sent.contains(&"xxxxx".to_owned())).await;
+    until_sent(&config, "the output is sent", |sent| sent.contains(&"xxxxx".to_owned())).await;
     mended.stop().await.unwrap();
 }
 

@@ -1,6 +1,7 @@
-//! The signals that stop a program. A binary and a test of its own: they are the whole process's.
+//! The signals that stop a program. A separate binary with a single test, because signals concern
+//! the whole process.
 #![cfg(unix)]
-#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+#![expect(clippy::unwrap_used, reason = "test helpers")]
 
 #[allow(dead_code, reason = "shared with the other binary, which needs all of it")]
 #[path = "../kafka/support.rs"]
@@ -40,12 +41,12 @@ async fn the_first_signal_drains_and_the_second_ends_that_at_once() {
 
         kill_process(getpid(), first).unwrap();
         finish.send(true).unwrap();
-        // No signal has ended the process, and what ends is committed.
+        // The signal has not ended the process, and finished records are committed.
         until_committed(&config, "orders", &[1]).await;
         assert!(!serving.is_finished());
 
         kill_process(getpid(), second).unwrap();
-        let summary = within("the end", serving).await.unwrap().unwrap();
+        let summary = within("serving ends", serving).await.unwrap().unwrap();
         assert_eq!((summary.processed, summary.left), (1, 1));
     }
 }

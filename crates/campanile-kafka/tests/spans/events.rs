@@ -1,4 +1,4 @@
-//! What the events about a record tell.
+//! The fields of the events about a record.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ async fn a_record_can_be_followed_through_its_retry_topics_to_its_dead_letter() 
         .then("orders.later", Duration::from_millis(20));
     let service = service_fn(async |record: Record| match record.topic() {
         "orders" => Err::<(), _>(BoxError::from("busy")),
-        "orders.soon" => panic!("a panic of this test"),
+        "orders.soon" => panic!("injected panic"),
         _ => Err(error::permanent("card expired").into()),
     });
     let consumer = consumer(config.clone(), "orders")
@@ -48,13 +48,13 @@ async fn a_record_can_be_followed_through_its_retry_topics_to_its_dead_letter() 
     let [first, second] = &retried[..] else { panic!("{}", written.text()) };
     contains(first, &["record=orders/0@0", "busy", "after=10ms", r#"retry_topic="orders.soon""#]);
     assert!(!first.contains("origin"), "{first}");
-    contains(second, &["record=orders.soon/0@0", "origin=orders/0@0", "panicked: a panic"]);
+    contains(second, &["record=orders.soon/0@0", "origin=orders/0@0", "panicked: injected panic"]);
     contains(second, &["after=20ms", r#"retry_topic="orders.later""#]);
     let buried = written.lines("WARN", "dead-lettered");
     contains(&buried[0], &["record=orders.later/0@0", "origin=orders/0@0", "truncated=false"]);
 }
 
-/// Serves until the condition is met, with this room for a letter.
+/// Serves until the condition is met, with this size limit for dead letters.
 async fn bury(written: &Written, room: &str, until_this: impl Fn() -> bool) {
     let kafka = kafka(&"p".repeat(5000), &["orders.dead"]);
     let letters_to = DeadLetter::topic("orders.dead").set("message.max.bytes", room);
@@ -62,7 +62,7 @@ async fn bury(written: &Written, room: &str, until_this: impl Fn() -> bool) {
         service_fn(async |_: Record| Err::<(), _>(BoxError::from(error::permanent("no"))));
     let consumer = consumer(kafka.consumer_config("g"), "orders").with_given_up(letters_to);
     let serving = serve(consumer, service);
-    until("the event", until_this).await;
+    until("the event is logged", until_this).await;
     serving.stop().await.unwrap();
     assert!(!written.text().contains("ppp"), "{}", written.text());
 }
@@ -77,8 +77,11 @@ async fn a_letter_without_its_payload_is_told_as_such() {
 #[tokio::test(flavor = "current_thread")]
 async fn a_letter_that_is_too_large_in_any_form_is_told_once_as_an_error_with_what_to_do() {
     let (written, _guard) = Written::begin();
-    bury(&written, "1000", || written.lines("WARN", "still not published").len() >= 2).await;
-    let told = written.lines("ERROR", "not published");
+    bury(&written, "1000", || {
+        written.lines("WARN", "failed to publish the dead letter again").len() >= 2
+    })
+    .await;
+    let told = written.lines("ERROR", "failed to publish the dead letter");
     assert_eq!(told.len(), 1, "{told:?}");
     contains(&told[0], &["orders/0@0", "without its payload", "`max.message.bytes`"]);
     assert!(!told[0].contains("create the topic"), "{}", told[0]);
@@ -89,12 +92,12 @@ async fn an_extractor_of_the_order_that_panics_is_told_and_its_records_are_proce
     let (written, _guard) = Written::begin();
     let kafka = kafka("p", &[]);
     let config = kafka.consumer_config("g");
-    let panics = |_: &Record| -> Option<String> { panic!("a panic of this test") };
+    let panics = |_: &Record| -> Option<String> { panic!("injected panic") };
     let consumer = consumer(config.clone(), "orders").with_order(Order::by(panics));
     let serving = serve(consumer, service_fn(async |_: Record| Ok::<_, BoxError>(())));
     until_committed(&config, "orders", &[1]).await;
     serving.stop().await.unwrap();
     let told = written.lines("ERROR", "extractor");
     assert_eq!(told.len(), 1, "{}", written.text());
-    contains(&told[0], &["record=orders/0@0", "a panic of this test"]);
+    contains(&told[0], &["record=orders/0@0", "injected panic"]);
 }

@@ -1,6 +1,7 @@
-//! What can be seen from outside. A binary of its own: whether a place is of interest is cached for
-//! the whole process, and other tests would be there first, without a subscriber.
-#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+//! Spans and events of the driver. A separate binary, because tracing caches for the whole process
+//! whether a callsite is enabled, and other tests would reach the callsites first, without a
+//! subscriber.
+#![expect(clippy::unwrap_used, reason = "test helpers")]
 
 #[allow(dead_code, reason = "shared with the other binary, which needs all of it")]
 #[path = "../kafka/support.rs"]
@@ -25,12 +26,12 @@ mod events;
 mod retention;
 mod stalls;
 
-/// What was written.
+/// Captured log output.
 #[derive(Clone, Default)]
 pub(crate) struct Written(Arc<Mutex<Vec<u8>>>);
 
 impl Written {
-    /// From now on, what this thread tells, as long as the guard is there.
+    /// Captures this thread's output until the guard is dropped.
     pub(crate) fn begin() -> (Self, DefaultGuard) {
         let written = Self::default();
         let writer = written.clone();
@@ -43,7 +44,7 @@ impl Written {
         String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
     }
 
-    /// The lines of this level with this text.
+    /// Finds the lines with this level and this text.
     pub(crate) fn lines(&self, level: &str, about: &str) -> Vec<String> {
         let text = self.text();
         let lines = text.lines().filter(|line| line.contains(level) && line.contains(about));
@@ -61,7 +62,7 @@ impl io::Write for Written {
     }
 }
 
-// On one thread, since only that one has this test's subscriber.
+// A single-threaded runtime, because only the test's own thread has the subscriber.
 #[tokio::test(flavor = "current_thread")]
 async fn each_attempt_has_a_span_that_names_the_record_and_shows_neither_key_nor_payload() {
     let written = Written::default();
@@ -141,20 +142,21 @@ async fn a_letter_that_is_not_published_and_a_flood_are_told_with_what_to_do() {
     let unknown = |error| kafka.cluster().topic_error("orders.dead", error).unwrap();
     unknown(RDKafkaRespErr::RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART);
     (1..3).for_each(produce);
-    until("the event", || !errors("is not published").is_empty()).await;
-    let told = &errors("is not published")[0];
+    until("the event is logged", || !errors("failed to publish the dead letter").is_empty()).await;
+    let told = &errors("failed to publish the dead letter")[0];
     for part in ["orders/0@1", r#"topic="orders.dead""#, "error=", "create the topic"] {
         assert!(told.contains(part), "{part} is not in {told}");
     }
 
     unknown(RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR);
-    let why = within("it pauses", serving.handle().wait_paused()).await.unwrap();
+    let why = within("the consumer pauses", serving.handle().wait_paused()).await.unwrap();
     assert!(why.to_string().contains("more than 1 dead letters among the last 10"), "{why}");
     until_committed(&config, "orders", &[2]).await;
     serving.stop().await.unwrap();
     let told = errors("paused");
     assert_eq!(told.len(), 1, "{}", written.text());
-    for part in ["orders/0@2", "card expired", "most=1", "of_last=10", "resume by the handle"] {
+    for part in ["orders/0@2", "card expired", "most=1", "of_last=10", "resume through the handle"]
+    {
         assert!(told[0].contains(part), "{part} is not in {}", told[0]);
     }
     assert!(!written.text().contains("s3cret"), "{}", written.text());

@@ -1,4 +1,4 @@
-//! Records that are kept for longer than their entries are told, once for each topic.
+//! Topics that keep records longer than their entries are kept are reported, once per topic.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::Written;
 use crate::support::{consumer, serve, start, until};
 
 const LONGER: &str = "records of this topic are kept for longer";
-const UNKNOWN: &str = "not looked at";
+const UNKNOWN: &str = "could not check whether records are kept";
 const HOUR: &str = "3600000";
 
 /// A stack that keeps entries for a day.
@@ -31,7 +31,7 @@ async fn a_topic_that_keeps_records_for_longer_than_their_entries_is_told_with_b
     let topics: [(&str, &[(&str, &str)]); 5] = [
         ("hour", &[("retention.ms", HOUR)]),
         ("day", &[("retention.ms", "86400000")]),
-        // The brokers' own default.
+        // The brokers' default.
         ("week", &[]),
         ("ever", &[("retention.ms", "-1")]),
         ("compacted", &[("cleanup.policy", "compact"), ("retention.ms", HOUR)]),
@@ -53,9 +53,9 @@ async fn a_topic_that_keeps_records_for_longer_than_their_entries_is_told_with_b
     let (written, guard) = Written::begin();
     let serving = start(consumer().serve(for_a_day()));
     let told = || written.lines("WARN", LONGER);
-    until("three are told", || told().len() >= 3).await;
+    until("three topics are reported", || told().len() >= 3).await;
     serving.stop().await.unwrap();
-    for (topic, records) in [("week", "7 d"), ("ever", "for ever"), ("compacted", "for ever")] {
+    for (topic, records) in [("week", "7 d"), ("ever", "forever"), ("compacted", "forever")] {
         let told = told();
         let line = told.iter().find(|line| line.contains(&format!("topic=\"{topic}\"")));
         let line = line.unwrap_or_else(|| panic!("{topic} is not in {told:?}"));
@@ -73,12 +73,12 @@ async fn a_topic_that_keeps_records_for_longer_than_their_entries_is_told_with_b
 #[tokio::test(flavor = "current_thread")]
 async fn brokers_that_do_not_tell_are_told_as_not_looked_at() {
     let (written, _guard) = Written::begin();
-    // It does not answer the question.
+    // The mock cluster does not answer the request.
     let kafka = MockKafka::start(1).unwrap();
     kafka.create_topic("orders", 1).unwrap();
     kafka.producer().produce(Message::to("orders").partition(0)).unwrap();
     let serving = serve(consumer(kafka.consumer_config("g"), "orders"), for_a_day());
-    until("it is told", || !written.lines("INFO", UNKNOWN).is_empty()).await;
+    until("the event is logged", || !written.lines("INFO", UNKNOWN).is_empty()).await;
     assert!(serving.handle().health().ready.is_ok());
     serving.stop().await.unwrap();
     assert!(written.lines("WARN", LONGER).is_empty(), "{}", written.text());
@@ -97,9 +97,9 @@ async fn a_drain_that_a_revoke_would_cut_is_told_at_the_start() {
             for_a_day(),
         );
         let handle = serving.handle();
-        until("it serves", || handle.health().ready.is_ok()).await;
+        until("the consumer is ready", || handle.health().ready.is_ok()).await;
         serving.stop().await.unwrap();
-        let lines = written.lines("WARN", "less time to end");
+        let lines = written.lines("WARN", "less time to finish");
         assert_eq!(lines.len(), told, "{lines:?}");
         let parts = ["drain_timeout=15s", "at_a_revoke=5s", "`max.poll.interval.ms`"];
         assert!(lines.iter().all(|line| parts.iter().all(|part| line.contains(part))), "{lines:?}");

@@ -1,4 +1,4 @@
-//! A partition that stands still is told, with what it waits for.
+//! A stalled partition is reported with the reason for its stall.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,9 +14,9 @@ use tower::{Service, ServiceBuilder, service_fn};
 use crate::Written;
 use crate::support::{Serving, consumer, mock, serve, until, until_committed};
 
-const STILL: &str = "stands still";
+const STILL: &str = "is stalled";
 
-/// What stands still is told at the second look.
+/// Creates a consumer that reports a stall at its second check.
 fn told_soon(kafka: &MockKafka) -> Consumer {
     consumer(kafka.consumer_config("g"), "orders")
         .with_stall_warning(Duration::from_millis(500))
@@ -32,9 +32,9 @@ where
     service_fn(handle)
 }
 
-/// The first that is told of a partition, once it is.
+/// Waits for the first stall report and returns it.
 async fn told(written: &Written) -> String {
-    until("it is told", || !written.lines("WARN", STILL).is_empty()).await;
+    until("a stall is reported", || !written.lines("WARN", STILL).is_empty()).await;
     written.lines("WARN", STILL).swap_remove(0)
 }
 
@@ -69,8 +69,8 @@ async fn a_handler_that_hangs_is_told_with_its_record_and_so_is_that_it_goes_on(
     let oldest = serving.handle().status().partitions.remove(0).oldest.unwrap();
     assert!(oldest >= Duration::from_millis(500), "{oldest:?}");
     finish.send(true).unwrap();
-    until("it goes on", || !written.lines("INFO", "moves again").is_empty()).await;
-    contains(&written.lines("INFO", "moves again")[0], &["partition=orders/0", "after="]);
+    until("the partition resumes", || !written.lines("INFO", "no longer stalled").is_empty()).await;
+    contains(&written.lines("INFO", "no longer stalled")[0], &["partition=orders/0", "after="]);
     assert_eq!(serving.handle().status().partitions[0].oldest, None);
     end(serving).await;
     assert!(!written.text().contains("orders/1@"), "{}", written.text());
@@ -85,7 +85,7 @@ async fn a_record_that_backs_off_is_told_with_its_error() {
         one_that(move |_| async move { Err(error::retry_after("no route", hour).into()) });
     let serving = serve(told_soon(&kafka), service);
     let line = told(&written).await;
-    contains(&line, &["record=orders/0@0", r#"waits_for="the end of its back-off""#, "no route"]);
+    contains(&line, &["record=orders/0@0", r#"waits_for="the end of its backoff""#, "no route"]);
     end(serving).await;
 }
 
@@ -110,7 +110,10 @@ async fn a_lock_that_is_held_elsewhere_is_told() {
         .layer(layer)
         .service_fn(async |_: Request| Ok::<_, BoxError>(()));
     let serving = serve(told_soon(&kafka), service);
-    contains(&told(&written).await, &["record=orders/0@0", "the lock of its key, which somebody"]);
+    contains(
+        &told(&written).await,
+        &["record=orders/0@0", "the lock of its key, held by another owner"],
+    );
     end(serving).await;
     holder.abort();
 }
@@ -123,13 +126,13 @@ async fn a_store_that_is_down_and_a_pause_are_told() {
         Err(IdempotencyError::Store(StoreError::unavailable("refused")).into())
     });
     let serving = serve(told_soon(&kafka), service);
-    contains(&told(&written).await, &["record=orders/0@0", "the store, which does not answer"]);
+    contains(&told(&written).await, &["record=orders/0@0", "the store, which is unavailable"]);
     end(serving).await;
 
     let (written, _guard) = Written::begin();
     let serving = serve(told_soon(&kafka), one_that(|_| async { Ok(()) }));
     serving.handle().pause();
-    contains(&told(&written).await, &["record=orders/0@0", "the consumer's resume"]);
+    contains(&told(&written).await, &["record=orders/0@0", "the consumer to be resumed"]);
     serving.handle().resume();
     until_committed(&kafka.consumer_config("g"), "orders", &[1]).await;
     end(serving).await;
@@ -148,8 +151,8 @@ async fn a_service_that_is_not_ready_is_told_and_who_only_waits_for_a_free_place
             let lines = written.lines("WARN", STILL);
             lines.into_iter().filter(|line| line.contains(about)).count()
         };
-        // By the second time that the one at work is told, the other was looked at as often.
-        until("it is told twice", || lines("its handler") >= 2).await;
+        // By the second report about the record in flight, the other record was checked as often.
+        until("the stall is reported twice", || lines("its handler") >= 2).await;
         assert_eq!(lines("its service to be ready").min(1), others, "{}", written.text());
         end(serving).await;
     }
@@ -168,14 +171,16 @@ async fn a_copy_that_waits_for_its_time_is_not_told_and_a_thousand_stalls_are_to
         }
     });
     let serving = serve(told_soon(&kafka).with_retry_topics(retries), service);
-    // There it waits from then on.
+    // The copy waits in the retry topic from here on.
     until_committed(&kafka.consumer_config("g"), "orders", &[1]).await;
-    until("the others", || !written.lines("WARN", "further stalled partitions omitted").is_empty())
-        .await;
+    until("the omitted partitions are reported", || {
+        !written.lines("WARN", "further stalled partitions omitted").is_empty()
+    })
+    .await;
     contains(&written.lines("WARN", "further stalled partitions omitted")[0], &["partitions=19"]);
     assert_eq!(written.lines("WARN", STILL).iter().filter(|l| l.contains("record=")).count(), 10);
     let again = || written.lines("WARN", "further stalled partitions omitted").len() >= 2;
-    until("they are told again", again).await;
+    until("the omitted partitions are reported again", again).await;
     assert!(!written.text().contains("record=orders.later"), "{}", written.text());
     end(serving).await;
 }

@@ -1,4 +1,4 @@
-//! Why a record died, as its error tells.
+//! The cause of a dead letter, taken from the record's error.
 
 use std::error::Error;
 use std::fmt::{self, Write};
@@ -8,25 +8,25 @@ use campanile_idempotency::IdempotencyError;
 
 use crate::error::write_text;
 
-/// The longest message: a line of a list.
+/// The longest message in bytes. Tools show it as one line of a list.
 pub(super) const MESSAGE: usize = 1024;
 
-/// The longest trace.
+/// The longest trace in bytes.
 pub(super) const TRACE: usize = 4096;
 
-/// Why a record died. It is small and owns what it has, so that the error need not be kept until the
-/// letter is published.
+/// Why a record was given up. A cause is small and owns its data, so that the error need not be
+/// kept until the letter is published.
 #[derive(Clone, Debug)]
 pub(crate) struct Cause {
     pub(super) kind: Kind,
     pub(super) key: Option<IdempotencyKey>,
-    /// How many there were, if the record was ever tried under a lock.
+    /// The number of attempts, if the record was ever tried under a lock.
     pub(super) attempts: Option<u32>,
-    /// How many burials were begun and not let go in order, this one included.
+    /// The number of burials, this one included, without those that ended cleanly.
     pub(super) burials: Option<u32>,
-    /// The error and its sources in one line.
+    /// The error and its sources on one line.
     pub(super) message: String,
-    /// The error and its sources, a line each.
+    /// The error and its sources, one per line.
     pub(super) trace: String,
 }
 
@@ -68,10 +68,10 @@ impl Cause {
     }
 }
 
-/// How a record dies.
+/// The kind of failure for which a record was given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// An attempt failed, and there is no other.
+    /// An attempt failed, and no further attempt is allowed.
     Failed,
     /// No attempt was left.
     Exhausted,
@@ -80,12 +80,12 @@ pub(super) enum Kind {
     /// The key was used for another payload.
     Mismatch,
     DecodeError,
-    /// An error that is not of Campanile's layers.
+    /// The error does not come from Campanile's layers.
     Error,
 }
 
 impl Kind {
-    /// As the name of a class.
+    /// Returns the kind as a class name.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Failed => "Failed",
@@ -98,7 +98,7 @@ impl Kind {
         }
     }
 
-    /// The layer whose error it is.
+    /// Returns the layer that the error comes from.
     pub(super) fn place(self) -> &'static str {
         match self {
             Self::DecodeError => "DecodeLayer",
@@ -108,8 +108,8 @@ impl Kind {
     }
 }
 
-/// The error and its sources with this in between, at most so many bytes. Whatever a `Display`
-/// writes beyond is not kept anywhere.
+/// Joins the texts of the error and its sources with `between`, up to `limit` bytes. Anything that
+/// a `Display` writes beyond the limit is discarded.
 fn joined(error: &(dyn Error + 'static), limit: usize, between: &str) -> String {
     let mut text = Bounded { text: String::new(), limit, is_full: false };
     let mut before = "";
@@ -121,7 +121,7 @@ fn joined(error: &(dyn Error + 'static), limit: usize, between: &str) -> String 
     text.text
 }
 
-/// A text of so many bytes at most, which ends with `…` if there was more.
+/// A text of at most `limit` bytes, which ends with `…` if it was cut.
 struct Bounded {
     text: String,
     limit: usize,
@@ -150,7 +150,7 @@ impl Write for Bounded {
     }
 }
 
-/// The end of the last whole character within so many bytes.
+/// The end of the last whole character within the first `bytes` bytes.
 fn boundary(text: &str, bytes: usize) -> usize {
     (0..=bytes).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0)
 }

@@ -1,12 +1,13 @@
 //! The headers of Kafka Connect's dead letter queues.
 //!
-//! Names and values as `org.apache.kafka.connect.runtime.errors.DeadLetterQueueReporter` writes them:
-//! all text in UTF-8, numbers in decimal.
+//! Names and values are those that
+//! `org.apache.kafka.connect.runtime.errors.DeadLetterQueueReporter` writes: all text in UTF-8,
+//! numbers in decimal.
 
 use super::cause::Kind;
 use super::{Header, Letter, put};
 
-/// `HEADER_PREFIX`.
+/// `DeadLetterQueueReporter.HEADER_PREFIX`.
 pub(super) const PREFIX: &str = "__connect.errors.";
 
 pub(super) fn add(letter: &Letter<'_>, headers: &mut Vec<Header>) {
@@ -23,7 +24,7 @@ pub(super) fn add(letter: &Letter<'_>, headers: &mut Vec<Header>) {
     add("exception.stacktrace", cause.trace.clone());
 }
 
-/// The name in `org.apache.kafka.connect.runtime.errors.Stage` that says the same.
+/// Maps the kind to the corresponding name in `org.apache.kafka.connect.runtime.errors.Stage`.
 fn stage(kind: Kind) -> &'static str {
     match kind {
         Kind::DecodeError => "VALUE_CONVERTER",

@@ -1,8 +1,8 @@
-//! What a dead letter's headers say: where the record came from, and why it died.
+//! The headers of a dead letter: where the record came from, and why it was given up.
 //!
-//! First the record's own headers, as they are, then the letter's. What an earlier death has left
-//! behind, of whatever style, is replaced: a letter that was sent back and died again tells of its
-//! last death alone, and does not grow.
+//! The record's own headers come first, unchanged, then those of the letter. Headers of an earlier
+//! dead letter, of any style, are replaced: a letter that was sent back and failed again describes
+//! only its last failure, and does not grow.
 
 mod cause;
 mod connect;
@@ -14,66 +14,68 @@ use campanile_core::{FencingToken, Record};
 
 pub(crate) use self::cause::Cause;
 
-/// Whose tools are to read where a dead letter came from and why.
+/// The style of the headers that say where a dead letter came from and why it was given up.
 ///
-/// The letter's own headers are there with each of them: `campanile-cause` (a word for it),
-/// `campanile-key` (the idempotency key, as bytes), `campanile-token`, `campanile-attempts` and
-/// `campanile-burials` (decimal), as far as the record has them. A second
-/// copy of a letter, which a crash between its publication and the record of it leaves, tells the same
-/// key and the same original topic, partition and offset, but another token, and one burial more: it
-/// was published under a lock of its own.
-/// A letter that was too large has `campanile-truncated-payload-bytes` and
-/// `campanile-truncated-headers`: how large the payload was, and how many headers were left out to
-/// keep the others below 16 KiB.
+/// Campanile's own headers are present with every style: `campanile-cause` (the cause, as one
+/// word), `campanile-key` (the idempotency key, as bytes), `campanile-token`, `campanile-attempts`
+/// and `campanile-burials` (decimal), as far as the record has them. A crash between the
+/// publication of a letter and the update of its entry leaves a second copy of the letter. The copy
+/// has the same key and the same original topic, partition and offset, but another token and one
+/// more burial, because it was published under a lock of its own. A letter that was too large also
+/// has `campanile-truncated-payload-bytes`, the size of its payload, and
+/// `campanile-truncated-headers`, the number of headers that were left out to keep the others below
+/// 16 KiB.
 ///
-/// Rust's errors have no class at run time. Where a style has one there is `campanile.` and the kind
-/// of death: `Failed` (an attempt, and there is no other), `Exhausted` (no attempt was left, the last
-/// one crashed or could not be buried), `MissingKey`, `InvalidKey`, `Mismatch` (the key was used for
-/// another payload), `DecodeError`, or `Error` for an error that is not of Campanile's layers.
+/// Rust errors have no class at run time. Where a style has a class, the header contains
+/// `campanile.` followed by the kind of failure: `Failed` (an attempt failed, and no further
+/// attempt is allowed), `Exhausted` (no attempt was left; the last one crashed, or its record could
+/// not be buried), `MissingKey`, `InvalidKey`, `Mismatch` (the key was used for another payload),
+/// `DecodeError`, or `Error` for an error that does not come from Campanile's layers.
 ///
-/// Messages are cut at 1 KiB and "stack traces" (the error and its sources, a line each) at 4 KiB, so
-/// that both styles together take about a hundredth of the megabyte that a record may have by
-/// Kafka's defaults.
+/// Messages are cut at 1 KiB and "stack traces" (the error and its sources, one per line) at 4 KiB.
+/// Both styles together then take about a hundredth of the megabyte that Kafka allows for a record
+/// by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HeaderStyle {
     /// `kafka_dlt-original-*` and `kafka_dlt-exception-*`, with partition, offset and timestamp in
-    /// binary: as Spring for Apache Kafka's `DeadLetterPublishingRecoverer`. The default, because the
-    /// most tools know them.
+    /// binary, as Spring for Apache Kafka's `DeadLetterPublishingRecoverer` writes them. The
+    /// default, because more tools support these headers than any others.
     #[default]
     Spring,
-    /// `__connect.errors.*`, all text: as Kafka Connect's `DeadLetterQueueReporter`. The group stands
-    /// for the connector's name; there is no task.
+    /// `__connect.errors.*`, all text, as Kafka Connect's `DeadLetterQueueReporter` writes them.
+    /// The consumer group takes the place of the connector's name; there is no task.
     Connect,
-    /// Those of Spring, and those of Connect.
+    /// The headers of both Spring and Connect.
     Both,
 }
 
-/// A record that died.
+/// A dead letter: a record that was given up, and why.
 #[derive(Clone, Copy)]
 pub(crate) struct Letter<'a> {
     pub(crate) record: &'a Record,
     pub(crate) group: &'a str,
     pub(crate) cause: &'a Cause,
-    /// Of the lock under which it is buried.
+    /// The token of the lock under which the record is buried.
     pub(crate) token: Option<FencingToken>,
-    /// Whether its payload is left out, because the whole record was too large for the topic: then
-    /// large headers are, too.
+    /// Whether the payload is left out, because the whole record was too large for the topic or an
+    /// earlier burial was interrupted. Large headers are then left out as well.
     pub(crate) truncated: bool,
 }
 
-/// A name and a value, which may be null.
+/// The name and the value of a header. The value may be null.
 pub(crate) type Header = (String, Option<Bytes>);
 
-/// How much of the record's own headers a truncated letter keeps, and the longest idempotency key:
-/// as much as a letter's own headers may take.
+/// The limit, in bytes, for the record's own headers in a truncated letter, and for its idempotency
+/// key: as much as the letter's own headers may take.
 const KEPT: usize = 16 * 1024;
 
-/// What a header takes beside its name and its value, rounded up: lengths, and whoever keeps it.
+/// The size of a header in addition to its name and its value, rounded up: the lengths, and the
+/// bookkeeping of whatever stores the header.
 const OVERHEAD: usize = 16;
 
 impl Letter<'_> {
-    /// All headers, in their order.
+    /// Returns all headers, in order.
     pub(crate) fn headers(&self, style: HeaderStyle) -> Vec<Header> {
         let (mut headers, left_out) = self.of_the_record();
         if matches!(style, HeaderStyle::Spring | HeaderStyle::Both) {
@@ -86,8 +88,9 @@ impl Letter<'_> {
         headers
     }
 
-    /// Those that the record came with, without an earlier death's, and how many were left out to
-    /// keep the letter small: each that is larger than the room that is left.
+    /// Returns the headers that the record came with, except those of an earlier dead letter, and
+    /// the number of headers that were left out to keep the letter small. A header is left out if
+    /// it is larger than the room that is left.
     fn of_the_record(&self) -> (Vec<Header>, usize) {
         let mut room = if self.truncated { KEPT } else { usize::MAX };
         let mut left_out = 0;
@@ -106,7 +109,7 @@ impl Letter<'_> {
     }
 }
 
-/// Whether a letter has a header of this name, in any style.
+/// Returns whether a dead letter sets a header of this name, in any style.
 fn is_ours(name: &str) -> bool {
     name.starts_with(spring::PREFIX) || name.starts_with(connect::PREFIX) || own::is_one(name)
 }

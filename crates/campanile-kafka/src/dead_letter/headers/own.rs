@@ -1,4 +1,4 @@
-//! Campanile's own headers, which each letter has. All but the key are text.
+//! Campanile's own headers, which every dead letter has. All values are text, except the key.
 
 use bytes::Bytes;
 use campanile_core::IdempotencyKey;
@@ -11,12 +11,12 @@ pub(super) const KEY: &str = "campanile-key";
 pub(super) const TOKEN: &str = "campanile-token";
 pub(super) const ATTEMPTS: &str = "campanile-attempts";
 pub(super) const BURIALS: &str = "campanile-burials";
-/// In a truncated letter: how many bytes the payload had.
+/// In a truncated letter: the size of the payload in bytes.
 pub(super) const PAYLOAD: &str = "campanile-truncated-payload-bytes";
-/// In a truncated letter: how many headers were left out.
+/// In a truncated letter: the number of headers that were left out.
 pub(super) const LEFT_OUT: &str = "campanile-truncated-headers";
 
-/// Whether it is one of them.
+/// Returns whether this is the name of one of these headers.
 pub(super) fn is_one(name: &str) -> bool {
     [CAUSE, KEY, TOKEN, ATTEMPTS, BURIALS, PAYLOAD, LEFT_OUT].contains(&name)
 }
@@ -24,7 +24,7 @@ pub(super) fn is_one(name: &str) -> bool {
 pub(super) fn add(letter: &Letter<'_>, left_out: usize, headers: &mut Vec<Header>) {
     let cause = letter.cause;
     put(headers, CAUSE, word(cause.kind));
-    // Half a key would name another event.
+    // A truncated key would identify another event.
     let fits = |key: &&IdempotencyKey| !letter.truncated || key.as_bytes().len() <= KEPT;
     if let Some(key) = cause.key.as_ref().filter(fits) {
         put(headers, KEY, Bytes::copy_from_slice(key.as_bytes()));

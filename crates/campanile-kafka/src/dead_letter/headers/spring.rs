@@ -1,18 +1,20 @@
 //! The headers of Spring for Apache Kafka.
 //!
-//! Names are those of `org.springframework.kafka.support.KafkaHeaders`; values as
-//! `org.springframework.kafka.listener.DeadLetterPublishingRecoverer` writes them: texts in UTF-8,
-//! numbers big-endian as `ByteBuffer.putInt` and `putLong` do.
+//! Names are those of `org.springframework.kafka.support.KafkaHeaders`. Values are those that
+//! `org.springframework.kafka.listener.DeadLetterPublishingRecoverer` writes: text in UTF-8, and
+//! numbers in big-endian order, as `ByteBuffer.putInt` and `putLong` write them.
 
 use bytes::Bytes;
 use campanile_core::{Timestamp, millis};
 
 use super::{Header, Letter, put};
 
-/// Of all that a dead letter has, those for its key's deserialization included.
+/// The prefix of all of Spring's dead-letter headers, including those about the deserialization of
+/// the record key.
 pub(super) const PREFIX: &str = "kafka_dlt-";
 
-/// As `ConsumerRecord.timestamp()` and `TimestampType.NO_TIMESTAMP_TYPE`, for a record without.
+/// The values of `ConsumerRecord.timestamp()` and `TimestampType.NO_TIMESTAMP_TYPE`, for a record
+/// without a timestamp.
 const NO_TIMESTAMP: (i64, &str) = (-1, "NoTimestampType");
 
 pub(super) fn add(letter: &Letter<'_>, headers: &mut Vec<Header>) {
@@ -22,7 +24,7 @@ pub(super) fn add(letter: &Letter<'_>, headers: &mut Vec<Header>) {
     let class = Bytes::from(format!("campanile.{}", cause.kind.name()));
     let mut add = |name: &str, value: Bytes| put(headers, format!("{PREFIX}{name}"), value);
     add("exception-fqcn", class.clone());
-    // Spring's is the root cause's. Its class is not known, and readers expect one.
+    // Spring names the class of the root cause here. That class is unknown, and readers expect one.
     add("exception-cause-fqcn", class);
     add("exception-message", text(&cause.message));
     add("exception-stacktrace", text(&cause.trace));
@@ -42,7 +44,8 @@ fn number(bytes: &[u8]) -> Bytes {
     Bytes::copy_from_slice(bytes)
 }
 
-/// Milliseconds since the epoch, and the name of `org.apache.kafka.common.record.TimestampType`.
+/// Converts a timestamp to milliseconds since the epoch and the name of its
+/// `org.apache.kafka.common.record.TimestampType`.
 fn timestamp(timestamp: Timestamp) -> (i64, &'static str) {
     match timestamp {
         Timestamp::CreateTime(at) => (millis::of(at), "CreateTime"),

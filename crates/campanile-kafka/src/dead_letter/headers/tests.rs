@@ -1,4 +1,4 @@
-//! Names and values against what the classes that are named here were seen to write.
+//! Compares names and values with those that the Java classes named here were observed to write.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};
@@ -22,21 +22,21 @@ fn letter<'a>(record: &'a Record, cause: &'a Cause) -> Letter<'a> {
     Letter { record, group: "billing", cause, token: None, truncated: false }
 }
 
-/// Name and value, as Java reads them.
+/// Returns names and values as Java reads them.
 fn shown(headers: &[Header]) -> Vec<(&str, Option<&[u8]>)> {
     headers.iter().map(|(name, value)| (&**name, value.as_deref())).collect()
 }
 
-/// The text of the one header of this name.
+/// Returns the text of the only header of this name.
 fn text<'h>(headers: &'h [Header], name: &str) -> &'h str {
     let found: Vec<_> = headers.iter().filter(|(n, _)| n == name).collect();
     let [(_, Some(value))] = found[..] else { panic!("{name}: {found:?}") };
     std::str::from_utf8(value).unwrap()
 }
 
-/// `DeadLetterPublishingRecoverer` of spring-kafka 3.3.0, with `MockProducer` behind it, for this
-/// record, wrote these names in this order and these values, but for the class and what is said of
-/// the error: those are Java's there.
+/// `DeadLetterPublishingRecoverer` of spring-kafka 3.3.0, backed by a `MockProducer`, wrote these
+/// names in this order and these values for this record, except for the class and the text of the
+/// error, which are Java's there.
 #[test]
 fn springs_headers_are_those_of_its_recoverer_byte_for_byte() {
     let at = SystemTime::UNIX_EPOCH + Duration::from_millis(1500);
@@ -58,7 +58,7 @@ fn springs_headers_are_those_of_its_recoverer_byte_for_byte() {
     assert_eq!(shown(&headers), expected);
 }
 
-/// As seen of the same class for `TimestampType.LOG_APPEND_TIME` and `NO_TIMESTAMP_TYPE`.
+/// As observed for the same class, with `TimestampType.LOG_APPEND_TIME` and `NO_TIMESTAMP_TYPE`.
 #[test]
 fn springs_timestamp_tells_who_set_it_or_that_there_is_none() {
     let timestamp = |record: Record| {
@@ -81,8 +81,8 @@ fn springs_timestamp_tells_who_set_it_or_that_there_is_none() {
 }
 
 /// `DeadLetterQueueReporter.populateContextHeaders` of connect-runtime 3.8.1 wrote these names in
-/// this order and these values for this record, and `__connect.errors.task.id` after the connector's
-/// name, but for the classes and what is said of the error.
+/// this order and these values for this record, and `__connect.errors.task.id` after the
+/// connector's name, except for the classes and the text of the error.
 #[tokio::test]
 async fn connects_headers_are_those_of_its_reporter_byte_for_byte() {
     let record = record().build();
@@ -135,7 +135,7 @@ async fn own_headers_tell_key_token_attempts_and_burials_of_a_last_attempt_and_o
     assert_eq!(told.class, "campanile.Failed");
     assert_eq!(told.message, "attempt 1 failed: card declined");
     assert_eq!((told.key, told.attempts, told.burials), (key.to_vec(), "1".into(), "0".into()));
-    // It was not published: the lock is let go, and the next grant is for burying alone.
+    // The letter was not published. Dropping the lock ends it, and the next grant is a burial lock.
     drop(failed);
     let exhausted = loop {
         let error = guard.run(key, async |_| Ok::<_, BoxError>(())).await.unwrap_err();
@@ -146,7 +146,7 @@ async fn own_headers_tell_key_token_attempts_and_burials_of_a_last_attempt_and_o
     };
     let told = own(&exhausted);
     assert_eq!(told.class, "campanile.Exhausted");
-    assert_eq!(told.message, "no attempt left after 1, the last failed with: card declined");
+    assert_eq!(told.message, "no attempts left after 1; last error: card declined");
     assert_eq!((told.key, told.attempts, told.burials), (key.to_vec(), "1".into(), "1".into()));
 }
 
@@ -218,7 +218,7 @@ fn a_letter_that_died_again_tells_of_its_last_death_alone() {
     let first =
         letter(&record().header("trace", "t").build(), &cause("first")).headers(HeaderStyle::Both);
     let mut again = Record::builder("payments", 0, 7);
-    // Also what only Spring sets, and what only a truncated letter has.
+    // Includes a header that only Spring sets, and one that only a truncated letter has.
     for (name, value) in first.into_iter().chain([
         ("kafka_dlt-key-exception-fqcn".to_owned(), Some("x".into())),
         ("campanile-truncated-headers".to_owned(), Some("1".into())),
@@ -237,7 +237,7 @@ fn a_letter_that_died_again_tells_of_its_last_death_alone() {
 #[test]
 fn message_and_trace_are_cut_within_a_character_of_their_bound_and_say_so() {
     for width in 0..4 {
-        // Three bytes each, after so many of one.
+        // Characters of three bytes each, after `width` characters of one byte.
         let long = "x".repeat(width) + &"€".repeat(TRACE);
         let cause = cause(long);
         for (text, bound) in [(&cause.message, MESSAGE), (&cause.trace, TRACE)] {
@@ -249,7 +249,7 @@ fn message_and_trace_are_cut_within_a_character_of_their_bound_and_say_so() {
     assert_eq!(cause(fits.clone()).message, fits);
 }
 
-/// Never stops talking.
+/// An error with a text that never ends.
 #[derive(Debug)]
 struct Endless;
 

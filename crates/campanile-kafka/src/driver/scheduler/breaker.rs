@@ -1,5 +1,5 @@
-//! The breaker between the scheduler and the store: while the store does not answer, it is open, and one
-//! record at a time is let through as a probe.
+//! The circuit breaker between the scheduler and the store. The breaker is open while the store is
+//! unavailable; it then admits one record at a time, as a probe.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -10,58 +10,61 @@ use tokio::time::{Instant, Sleep};
 use super::queue::QueueId;
 use crate::backoff::{each, impatient};
 
-/// Opens and closes by what the records' errors say of the store.
+/// A circuit breaker driven by the outcomes of attempts: a record's error shows whether the store
+/// answered.
 #[derive(Default)]
 pub(super) struct Breaker {
     state: State,
-    /// The store has recovered since [`take_recovered`](Self::take_recovered) was called last.
+    /// Whether the store has recovered since the last call of
+    /// [`take_recovered`](Self::take_recovered).
     recovered: bool,
 }
 
 #[derive(Default)]
 enum State {
-    /// Records are started; the first failure opens the breaker.
+    /// Records are started. The first failure opens the breaker.
     #[default]
     Closed,
-    /// Records are started. The store has answered after an outage, but a part of it, such as one
-    /// shard of several, may still be unavailable.
+    /// Records are started. The store answered after an outage, but a part of it, such as one shard
+    /// of several, may still be unavailable.
     Recovering {
-        /// When the store answered last.
+        /// The time of the last answer.
         answered: Instant,
-        /// How often it has answered since the last failure.
+        /// The number of answers since the last failure.
         in_row: usize,
-        /// How often it has failed since the last answer.
+        /// The number of failures since the last answer.
         failures: usize,
     },
-    /// The store does not answer.
+    /// The store is unavailable.
     Open {
-        /// How many probes have failed, the outage's first record included.
+        /// The number of failed probes, including the record that opened the breaker.
         failures: u32,
         probe: Probe,
     },
 }
 
 enum Probe {
-    /// The next one is due after this.
+    /// The next probe is due when this timer fires.
     After(Pin<Box<Sleep>>),
-    /// The next record is one, since then.
+    /// The next record that is started is the probe. It has been due since this time.
     Due(Instant),
-    /// This record is one. When the time is up, it counts as answered.
+    /// This queue's first record is the probe. The probe counts as answered when the timer fires.
     Running(QueueId, Pin<Box<Sleep>>),
 }
 
-/// By then an acquire is answered or has failed. So a probe that still runs has its lock, and what takes
-/// long is its handler, which must not hold up all others.
+/// By this time an acquire has been answered or has failed. A probe that is still running therefore
+/// holds its lock, and the time is spent in its handler, which must not hold up all other records.
 const ANSWERED: Duration = Duration::from_secs(6);
 
-/// While the breaker is open, records that wait for the store try at least once a second. If none has for
-/// this long, there is none.
+/// While the breaker is open, records that wait for the store retry at least once a second. A probe
+/// that has been due for longer than this shows that no record is waiting for the store.
 const ASKED: Duration = Duration::from_secs(3);
 
-/// After this many failures in a row over this time, a recovering store is taken for unavailable again.
+/// After this many failures in a row over this time, a recovering store counts as unavailable
+/// again.
 const OUTAGE: (usize, Duration) = (3, Duration::from_secs(2));
 
-/// After this many answers in a row, the whole store is available.
+/// After this many answers in a row, the whole store counts as available.
 const WHOLE: usize = 1_000;
 
 impl Breaker {
@@ -70,13 +73,13 @@ impl Breaker {
         !matches!(self.state, State::Open { probe: Probe::After(_) | Probe::Running(..), .. })
     }
 
-    /// Returns whether the store does not answer.
     pub(super) fn is_open(&self) -> bool {
         matches!(self.state, State::Open { .. })
     }
 
-    /// Returns whether the store does not answer the records that ask. It is not known of a store that
-    /// none asks any more, since the consumer is paused or has no records that could.
+    /// Returns whether the store is known to be unavailable. This is unknown, and the result is
+    /// `false`, when no record asks the store any more: the consumer is paused, or it has no
+    /// records that could ask.
     pub(super) fn is_store_unavailable(&self) -> bool {
         match &self.state {
             State::Open { probe: Probe::Due(since), .. } => since.elapsed() < ASKED,
@@ -85,15 +88,15 @@ impl Breaker {
         }
     }
 
-    /// A queue's first record was started.
+    /// Notes that a queue's first record was started. The record becomes the probe if one is due.
     pub(super) fn started(&mut self, id: QueueId) {
         if let State::Open { probe: probe @ Probe::Due(_), .. } = &mut self.state {
             *probe = Probe::Running(id, Box::pin(tokio::time::sleep(ANSWERED)));
         }
     }
 
-    /// The store did not answer this record, which waits by itself: the next one may ask another part
-    /// of the store.
+    /// Notes that the store did not answer this record. The record waits on its own timer, since
+    /// the next record may use another part of the store.
     pub(super) fn failed(&mut self, id: QueueId, error: &str) {
         let failures = match &mut self.state {
             State::Recovering { answered, in_row, failures }
@@ -107,7 +110,7 @@ impl Breaker {
             State::Closed | State::Recovering { .. } => {
                 tracing::warn!(
                     error,
-                    "the store is unavailable; no record is started until it answers"
+                    "the store is unavailable; no records are started until it answers"
                 );
                 1
             }
@@ -115,15 +118,16 @@ impl Breaker {
                 tracing::debug!(error, failures, "the store is still unavailable");
                 failures.saturating_add(1)
             }
-            // Started before the outage.
+            // The record was started before the outage.
             State::Open { .. } => return,
         };
         let sleep = Box::pin(tokio::time::sleep(impatient().delay(failures)));
         self.state = State::Open { failures, probe: Probe::After(sleep) };
     }
 
-    /// Returns how long a record waits that was not answered this many times. While the breaker is open
-    /// it may be the next probe; otherwise many may wait.
+    /// Returns the backoff of a record that the store did not answer this many times. The backoff
+    /// is short while the breaker is open, since the record may be the next probe. Otherwise it is
+    /// longer, since many records may be waiting.
     pub(super) fn backoff(&self, times: u32) -> Duration {
         let backoff = if self.is_open() { impatient() } else { each() };
         backoff.delay(times)
@@ -134,7 +138,7 @@ impl Breaker {
         std::mem::take(&mut self.recovered)
     }
 
-    /// The store has answered this record.
+    /// Notes that the store answered this record.
     pub(super) fn answered(&mut self, id: QueueId) {
         match &mut self.state {
             State::Closed => {}
@@ -157,8 +161,8 @@ impl Breaker {
         self.recovered = true;
     }
 
-    /// This record's attempt has ended, or was dropped, without a word from the store: the next record is
-    /// the probe.
+    /// Notes that this record's attempt ended, or was dropped, without an answer from the store.
+    /// If the record was the probe, the next record becomes the probe.
     pub(super) fn not_asked(&mut self, id: QueueId) {
         if let State::Open { probe, .. } = &mut self.state
             && matches!(probe, Probe::Running(running, _) if *running == id)
@@ -167,7 +171,7 @@ impl Breaker {
         }
     }
 
-    /// Polls the time of the next probe, or of the one that runs.
+    /// Polls the timer of the next probe, or of the probe in flight.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let State::Open { probe, .. } = &mut self.state else {
             return Poll::Pending;
@@ -194,7 +198,7 @@ mod tests {
     const ONE: QueueId = QueueId::numbered(1);
     const OTHER: QueueId = QueueId::numbered(2);
 
-    /// An open breaker whose next probe is due.
+    /// Returns an open breaker with a due probe.
     async fn open() -> Breaker {
         let mut breaker = Breaker::default();
         breaker.failed(ONE, "refused");
@@ -220,7 +224,7 @@ mod tests {
         let mut breaker = open().await;
         breaker.started(ONE);
         breaker.answered(OTHER);
-        assert!(!breaker.allows(), "started before the outage");
+        assert!(!breaker.allows(), "the record was started before the outage");
         breaker.answered(ONE);
         assert!(breaker.allows());
     }
@@ -242,7 +246,7 @@ mod tests {
             assert!(breaker.is_store_unavailable());
             tokio::time::sleep(ASKED).await;
             assert!(!breaker.is_store_unavailable());
-            assert!(breaker.is_open(), "one at a time asks");
+            assert!(breaker.is_open(), "records still probe one at a time");
             breaker.started(ONE);
             assert!(breaker.is_store_unavailable());
             breaker.failed(ONE, "refused");

@@ -1,4 +1,4 @@
-//! Which queue is next, and what it is started with.
+//! Dispatch: picks the next queue and starts a run of its first records.
 
 use campanile_core::Record;
 
@@ -8,14 +8,14 @@ use crate::driver::reports::Reporter;
 use crate::driver::run::Run;
 
 impl Scheduler {
-    /// Starts what is due, as far as there are places in flight.
+    /// Starts due queues up to the in-flight limit.
     pub(in crate::driver) fn dispatch(&mut self) {
         while let Some((id, route)) = self.next() {
             self.start(id, route);
         }
     }
 
-    /// Returns the queue that is to be started next, and its route.
+    /// Removes the next queue to start from the run queue, and returns it with its route.
     fn next(&mut self) -> Option<(QueueId, usize)> {
         if self.in_flight >= self.policies.max_in_flight
             || self.switch.is_paused()
@@ -52,18 +52,18 @@ impl Scheduler {
                 }
             }
             self.run_queue.pop();
-            // It does not take the place that it was listed for.
+            // The queue does not use the place it was requeued for, so another one may.
             self.list_all(instead);
         }
         None
     }
 
-    /// Starts a run with the first records of this queue.
+    /// Starts a run of the queue's first records.
     fn start(&mut self, id: QueueId, route: usize) {
         let most = if self.breaker.is_open() { 1 } else { RUN };
         let far = self.far();
-        let queue = self.queues.get_mut(id).expect("a queue that is due has records");
-        let partition = self.partitions.get(&queue.assignment).expect("it has queues");
+        let queue = self.queues.get_mut(id).expect("a queue that is due exists");
+        let partition = self.partitions.get(&queue.assignment).expect("its partition exists");
         let fits = |queued: &&Queued| {
             queued.early(partition.rung()).is_none()
                 && !partition.is_ahead(queued.delivery, far)
@@ -85,8 +85,8 @@ impl Scheduler {
         self.in_flight(id, task, running);
     }
 
-    /// Returns how many queues of one partition may be in flight: not all, so that slow handlers of one
-    /// of several partitions do not hold up the others.
+    /// Returns how many queues of one partition may be in flight. With several partitions this is
+    /// half of the limit, so that slow handlers of one partition do not hold up the others.
     fn most_of_a_partition(&self) -> usize {
         match self.partitions.len() {
             0 | 1 => self.policies.max_in_flight,
@@ -94,12 +94,14 @@ impl Scheduler {
         }
     }
 
-    /// Returns how far ahead of its partition's oldest unfinished record one may be started: below that.
+    /// Returns the bound for starting records ahead: a record is started only if it is fewer than
+    /// this many deliveries ahead of its partition's oldest unfinished record.
     pub(super) fn far(&self) -> u64 {
         if self.outputs_full { 1 } else { self.policies.far }
     }
 
-    /// The queue's record waits until its service is ready, and gives its place to others.
+    /// Marks the queue's record as waiting for its service. The record no longer counts toward the
+    /// in-flight limit.
     pub(super) fn not_ready(&mut self, id: QueueId) {
         let Some(queue) = self.queues.get_mut(id) else {
             return;
@@ -115,7 +117,8 @@ impl Scheduler {
         }
     }
 
-    /// The queue's record waits no longer, and takes a place, if only beyond the most.
+    /// Marks the service of the queue's record as ready. The record counts toward the in-flight
+    /// limit again, even if this exceeds the limit.
     pub(super) fn ready(&mut self, id: QueueId) {
         let Some(queue) = self.queues.get_mut(id) else {
             return;

@@ -1,4 +1,5 @@
-//! Draining partitions before they are given up: what is in flight may end, and the rest is dropped.
+//! Draining of partitions before they are released: records in flight may finish, all others are
+//! dropped.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -12,17 +13,17 @@ use crate::driver::RELEASE;
 use crate::driver::assignment::AssignmentId;
 use crate::driver::task::Task;
 
-/// Partitions of which nothing more is started.
+/// A set of partitions of which no further records are started.
 pub(super) struct Drain {
-    /// Those that have records in flight.
+    /// The partitions that still have records in flight.
     pub(super) partitions: Vec<AssignmentId>,
     phase: Phase,
 }
 
 enum Phase {
-    /// Records in flight may end until then.
+    /// Records in flight may finish until this deadline.
     Finishing(Pin<Box<Sleep>>),
-    /// They were dropped, and release their locks.
+    /// The records in flight were dropped, and their locks are being released.
     Releasing(BoxFuture<'static, ()>),
 }
 
@@ -31,7 +32,7 @@ impl Drain {
         Self { partitions, phase: Phase::Finishing(Box::pin(tokio::time::sleep(timeout))) }
     }
 
-    /// Returns whether its time is up, with records still in flight.
+    /// Polls the deadline. Ready once it has passed with records still in flight.
     pub(super) fn poll_deadline(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         match &mut self.phase {
             Phase::Finishing(sleep) => sleep.as_mut().poll(cx),
@@ -39,14 +40,14 @@ impl Drain {
         }
     }
 
-    /// Sets its deadline to now.
+    /// Moves the deadline to now.
     pub(super) fn expire(&mut self) {
         if let Phase::Finishing(sleep) = &mut self.phase {
             sleep.as_mut().reset(Instant::now());
         }
     }
 
-    /// Drops these tasks, and waits until the locks of their records are released.
+    /// Drops these tasks, then waits until the locks of their records are released.
     pub(super) fn cancel(&mut self, tasks: Vec<(Task<()>, Vec<Record>)>) {
         let each = tasks.into_iter().map(|(task, records)| async move {
             task.cancel().await;
@@ -55,12 +56,12 @@ impl Drain {
         let all = join_all(each);
         self.phase = Phase::Releasing(Box::pin(async move {
             if tokio::time::timeout(RELEASE, all).await.is_err() {
-                tracing::warn!("timed out releasing locks; they expire by themselves");
+                tracing::warn!("timed out releasing locks; they will expire");
             }
         }));
     }
 
-    /// Returns whether it has ended.
+    /// Polls for the end of the drain.
     pub(super) fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         match &mut self.phase {
             Phase::Finishing(_) if self.partitions.is_empty() => Poll::Ready(()),

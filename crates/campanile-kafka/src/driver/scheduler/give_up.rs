@@ -1,4 +1,4 @@
-//! What follows when a record is given up.
+//! Records that are given up: skips the record, publishes its dead letter, or stops the consumer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,8 @@ use crate::given_up::{Burial, hold, leave, skip};
 use crate::handle::Paused;
 use crate::retry_topics::origin;
 
-/// How often a key whose dead letter is published no more is tried, in case an operator has reopened it.
+/// The retry interval of a record after too many interrupted burials. An operator may have reopened
+/// its key in the meantime.
 const REOPENED: Duration = Duration::from_secs(5 * 60);
 
 impl Scheduler {
@@ -30,8 +31,9 @@ impl Scheduler {
         });
     }
 
-    /// Publishes the record's dead letter, unless that would be one too many. While the consumer is
-    /// paused it publishes none: what fails is being fixed, and the record is tried by that.
+    /// Publishes the record's dead letter, unless the flood guard's limit is reached. Nothing is
+    /// published while the consumer is paused: the cause of the failures is being fixed, and the
+    /// record is retried after the resume.
     pub(super) fn dead_letter(
         &mut self,
         id: QueueId,
@@ -62,7 +64,7 @@ impl Scheduler {
         });
     }
 
-    /// The record's dead letter is not published, or that is not recorded.
+    /// Handles a failure to publish a dead letter, or to update the entry of its key.
     pub(super) fn not_dead_lettered(
         &mut self,
         id: QueueId,
@@ -74,16 +76,24 @@ impl Scheduler {
             Unburied::Unsettled(error) => return self.failed(id, error),
             Unburied::Unpublished { topic, error, help } => {
                 let topic = topic.as_deref();
-                // Once at ERROR, so that an operator looks; then only that it is still so.
+                // The first failure is logged at ERROR, to alert an operator; repeated failures are
+                // logged at WARN.
                 if std::mem::replace(&mut self.queue(id).head.logged, true) {
-                    tracing::warn!(record = %at, origin, topic, error, "still not published");
+                    tracing::warn!(
+                        record = %at,
+                        origin,
+                        topic,
+                        error,
+                        "failed to publish the dead letter again; retrying"
+                    );
                 } else {
                     tracing::error!(
                         record = %at,
                         origin,
                         topic,
                         error,
-                        "the dead letter is not published, so its partition waits: {help}"
+                        "failed to publish the dead letter; retrying while its partition waits: \
+                         {help}"
                     );
                 }
                 self.queue(id).meets(error, LETTER);
@@ -95,7 +105,7 @@ impl Scheduler {
                     record = %at,
                     origin,
                     burials,
-                    "every burial was interrupted, so its partition stands still: find out what \
+                    "every burial was interrupted, and the partition is stalled: find out what \
                      ends the process while the dead letter is published, then reopen the key"
                 );
                 self.wait(id, Some(REOPENED), None);
@@ -114,12 +124,12 @@ impl Scheduler {
             error,
             most,
             of_last,
-            "paused, since too many of the last records became dead letters: fix what fails them all, \
-             then resume by the handle, or restart"
+            "consumer paused: too many of the last records became dead letters; fix the cause, \
+             then resume through the handle, or restart"
         );
     }
 
-    /// Stops the consumer at this record, whose lock is released first.
+    /// Stops the consumer at this record. The record's lock is released before serving ends.
     pub(super) fn halt(
         &mut self,
         id: QueueId,
@@ -140,10 +150,7 @@ impl Scheduler {
         let record = self.record(id);
         self.spawn(id, |reporter| async move {
             if let Err(error) = settled.await {
-                tracing::warn!(
-                    error = chain(&error),
-                    "failed to release a lock; it expires by itself"
-                );
+                tracing::warn!(error = chain(&error), "failed to release a lock; it will expire");
             }
             record.let_go().await;
             reporter.ended(outcome);

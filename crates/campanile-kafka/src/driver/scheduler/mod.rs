@@ -1,8 +1,9 @@
-//! The scheduler: which record is started next, and what follows when it has ended.
+//! The scheduler: decides which record is started next, and what follows when its attempt has
+//! ended.
 //!
-//! Each partition has queues, of which one record at a time is in flight: one queue for the whole
-//! partition, for each key, or for each record, as the order says. Queues that are due stand in the run
-//! queue. No user code runs here.
+//! Each partition has queues, and at most one record of a queue is in flight at a time. Depending
+//! on the order, there is one queue for the whole partition, for each key, or for each record. Due
+//! queues wait in the run queue. No user code runs here.
 
 mod breaker;
 mod dispatch;
@@ -50,10 +51,10 @@ use crate::policies::Policies;
 use crate::routes::Router;
 use crate::summary::Summary;
 
-/// The most records that a run is given. A longer one saves nothing more.
+/// The maximum number of records in a run. A longer run saves nothing more.
 const RUN: usize = 64;
 
-/// What the scheduler starts attempts with.
+/// Everything the scheduler needs to start an attempt.
 pub(crate) struct Services {
     pub(crate) router: Router,
     pub(crate) runtime: Handle,
@@ -64,17 +65,18 @@ pub(super) struct Scheduler {
     partitions: ByNumber<AssignmentId, Partition>,
     queues: Queues,
     run_queue: RunQueue,
-    /// How many queues are in flight, without those whose service is not ready.
+    /// The number of queues in flight, without those that wait for their service to become ready.
     in_flight: usize,
     timers: Timers,
     breaker: Breaker,
-    /// Queues whose record the store has not answered, and some that it has since.
+    /// Queues that wait because the store did not answer. Some may have been answered since.
     unanswered: Vec<QueueId>,
     stalls: Stalls,
     drains: Vec<(DrainId, Drain)>,
     next_drain: u64,
     stopping: bool,
-    /// Outputs fill the budget: only each partition's oldest unfinished record is started.
+    /// Whether outputs fill the budget. Then only each partition's oldest unfinished record is
+    /// started.
     outputs_full: bool,
     switch: Switch,
     flood: Flood,
@@ -113,15 +115,16 @@ impl Scheduler {
         }
     }
 
-    /// Adds a partition that is assigned.
+    /// Adds an assigned partition.
     ///
     /// # Errors
-    /// If it may not be consumed, since the dead letters of another topic go there.
+    /// Fails if the partition must not be consumed, because dead letters of another topic are
+    /// published to its topic.
     pub(super) fn assigned(&mut self, assignment: Arc<Assignment>) -> Result<(), ConfigError> {
         if let Fate::DeadLetter(letters) = &self.policies.given_up {
             self.policies.targets.add(letters, &assignment.topic)?;
         }
-        // One that comes during the shutdown is not consumed.
+        // A partition that is assigned during the shutdown is not consumed.
         if !self.stopping {
             let partition = Partition::new(assignment.clone(), self.policies.commits_start);
             self.partitions.insert(assignment.id, partition);
@@ -129,10 +132,10 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Takes in what an attempt reports.
+    /// Handles a report of an attempt.
     ///
     /// # Errors
-    /// If the consumer is to stop.
+    /// Fails if the report stops the consumer.
     pub(super) fn report(&mut self, report: Report) -> Result<(), ConsumerError> {
         match report {
             Report::Processed { queue, outputs } => self.processed(queue, outputs, false),
@@ -145,7 +148,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Polls timers, drains, the breaker and the switch. Returns whether anything has changed.
+    /// Polls the timers, the drains, the breaker and the switch; returns whether any made progress.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> bool {
         let mut changed = self.breaker.poll(cx).is_ready();
         if self.breaker.take_recovered() {
@@ -174,8 +177,9 @@ impl Scheduler {
         changed
     }
 
-    /// Sets whether outputs fill the budget. They wait for the oldest unfinished record of their
-    /// partition, so only those records are started then.
+    /// Sets whether outputs fill the budget. Outputs are held until the oldest unfinished record of
+    /// their partition is finished, so only these oldest records are started while the budget is
+    /// full.
     pub(super) fn set_outputs_full(&mut self, full: bool) {
         if std::mem::replace(&mut self.outputs_full, full) && !full {
             let far = self.far();
@@ -197,23 +201,23 @@ impl Scheduler {
         self.summary
     }
 
-    /// Returns a queue that exists, since its record is being dealt with.
+    /// Returns the queue of a record that is being handled, which keeps the queue in place.
     fn queue(&mut self, id: QueueId) -> &mut Queue {
-        self.queues.get_mut(id).expect("a queue does not end while its record is dealt with")
+        self.queues.get_mut(id).expect("a queue exists while its record is handled")
     }
 
-    /// Returns the partition of such a queue.
+    /// Returns the partition of a queue with a record that is being handled.
     fn partition(&mut self, id: QueueId) -> &mut Partition {
         let assignment = self.queue(id).assignment;
         let partition = self.partitions.get_mut(&assignment);
-        partition.expect("a partition is not removed before its queues")
+        partition.expect("a partition outlives its queues")
     }
 
     fn record(&mut self, id: QueueId) -> Record {
         self.queue(id).first().record.clone()
     }
 
-    /// The queue is in flight, and this task has its first records.
+    /// Marks the queue as in flight. The task has the queue's first `running` records.
     fn in_flight(&mut self, id: QueueId, task: Task<()>, running: usize) {
         let queue = self.queue(id);
         queue.state = State::Running(task);
@@ -222,7 +226,7 @@ impl Scheduler {
         self.in_flight += 1;
     }
 
-    /// Spawns a task that has the queue's first record, and reports how that ended.
+    /// Spawns a task that works on the queue's first record and reports the outcome.
     fn spawn<F>(&mut self, id: QueueId, work: impl FnOnce(Reporter) -> F)
     where
         F: Future<Output = ()> + Send + 'static,
@@ -232,7 +236,7 @@ impl Scheduler {
         self.in_flight(id, task, 1);
     }
 
-    /// The queue is in flight no more.
+    /// Marks the queue as no longer in flight.
     fn not_in_flight(&mut self, id: QueueId) {
         let queue = self.queue(id);
         queue.running = 0;
@@ -242,18 +246,19 @@ impl Scheduler {
         }
         let partition = self.partition(id);
         partition.in_flight -= 1;
-        // One for its place, and one more: where others have left, there is room for that as well.
+        // One queue takes the freed place. There may be room for a second one, since the
+        // partition's limit rises when other partitions are revoked.
         let next = [partition.crowded.pop_front(), partition.crowded.pop_front()];
         self.list_all(next.into_iter().flatten());
     }
 
-    /// Appends a queue to the run queue.
+    /// Marks the queue as due, and appends it to the run queue.
     fn list(&mut self, id: QueueId) {
         self.queue(id).state = State::Due;
         self.run_queue.push(id);
     }
 
-    /// Appends those of these queues that still exist to the run queue.
+    /// Appends these queues to the run queue, except those that no longer exist.
     fn list_all(&mut self, ids: impl IntoIterator<Item = QueueId>) {
         for id in ids {
             if self.queues.get_mut(id).is_some() {
@@ -274,7 +279,7 @@ impl Scheduler {
         queue
     }
 
-    /// Counts records that were dropped unfinished.
+    /// Counts records that were dropped before they were finished.
     fn left(&mut self, amount: Amount) {
         if self.stopping {
             self.summary.left += amount.records;

@@ -1,4 +1,4 @@
-//! What follows when the work on a record has ended.
+//! Outcomes: what follows when the work on a record has ended.
 
 use std::time::Duration;
 
@@ -21,9 +21,12 @@ use crate::given_up::{Burial, Fate};
 use crate::retry_topics::origin;
 
 impl Scheduler {
-    /// The run of a queue has ended with this outcome of its first record. An error stops the consumer.
+    /// Handles the end of a queue's run. `outcome` is the outcome of its first record.
     ///
-    /// A late report, of a queue that was dropped, finishes nothing and commits nothing.
+    /// A late report about a removed queue is ignored: it finishes nothing and commits nothing.
+    ///
+    /// # Errors
+    /// Fails if the outcome stops the consumer.
     pub(super) fn ended(&mut self, id: QueueId, outcome: Outcome) -> Result<(), ConsumerError> {
         let Some(queue) = self.queues.get_mut(id) else {
             return Ok(());
@@ -47,8 +50,8 @@ impl Scheduler {
                 self.finish(id, Vec::new());
             }
             Outcome::NotDeadLettered(why) => return self.not_dead_lettered(id, why),
-            // It comes again as another record: that it failed says nothing of a flood of dead
-            // letters, for or against.
+            // The record comes back as a copy, so the flood guard counts it neither as a dead
+            // letter nor as a record that was finished otherwise.
             Outcome::Deferred => {
                 self.summary.deferred += 1;
                 self.finish(id, Vec::new());
@@ -68,14 +71,14 @@ impl Scheduler {
             Outcome::Failed(error) => return self.failed(id, error),
             Outcome::Unsendable(error) => {
                 self.answered(id);
-                let help = "its outputs are not known, and to commit it would lose them";
+                let help = "its outputs are unknown, and committing its offset would lose them";
                 return Err(self.halt(id, Burial::None, help, error));
             }
         }
         Ok(())
     }
 
-    /// The first record of a queue is processed; with `ended`, the run has ended with it.
+    /// Handles a processed first record. `ended` is set if the run has ended with this record.
     pub(super) fn processed(&mut self, id: QueueId, outputs: Vec<Output>, ended: bool) {
         let Some(queue) = self.queues.get_mut(id) else {
             return;
@@ -91,7 +94,7 @@ impl Scheduler {
         self.finish(id, outputs);
     }
 
-    /// The run of a queue was stopped before its next record.
+    /// Handles a run that was stopped before its next record.
     pub(super) fn stopped(&mut self, id: QueueId) {
         if self.queues.get_mut(id).is_some() {
             self.breaker.not_asked(id);
@@ -100,7 +103,10 @@ impl Scheduler {
         }
     }
 
-    /// The service has answered with an error.
+    /// Handles an error of the service.
+    ///
+    /// # Errors
+    /// Fails if the error stops the consumer.
     pub(super) fn failed(&mut self, id: QueueId, error: BoxError) -> Result<(), ConsumerError> {
         let record = self.record(id);
         let (at, origin) = (record.coordinates(), origin(&record));
@@ -118,7 +124,13 @@ impl Scheduler {
                 self.summary.waited += 1;
                 self.queue(id).meets(text(), waits_for(&*error));
                 let after = self.wait(id, after, settled).map(debug);
-                tracing::debug!(record = %at, origin, error = text(), after, "waits");
+                tracing::debug!(
+                    record = %at,
+                    origin,
+                    error = text(),
+                    after,
+                    "record cannot be processed yet; waiting"
+                );
             }
             Verdict::StoreDown => {
                 self.summary.waited += 1;
@@ -128,7 +140,12 @@ impl Scheduler {
             }
             Verdict::GiveUp { burial, reason, help } => match &self.policies.given_up {
                 Fate::Skip => {
-                    tracing::warn!(record = %at, origin, error = text(), "given up and skipped");
+                    tracing::warn!(
+                        record = %at,
+                        origin,
+                        error = text(),
+                        "record given up; skipping it"
+                    );
                     self.skip(id, burial, reason);
                 }
                 Fate::DeadLetter(letters) => {
@@ -138,7 +155,12 @@ impl Scheduler {
                 Fate::Stop => return Err(self.halt(id, burial, help, error)),
             },
             Verdict::Skip { burial, reason } => {
-                tracing::info!(record = %at, origin, error = text(), "skipped");
+                tracing::info!(
+                    record = %at,
+                    origin,
+                    error = text(),
+                    "error is classified as `Skip`; skipping the record"
+                );
                 self.skip(id, burial, reason);
             }
             Verdict::Stop { burial, help } => return Err(self.halt(id, burial, help, error)),
@@ -146,8 +168,8 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Tries the record again after this time, or after the driver's own backoff. Returns the time;
-    /// `None` if its partition is given up.
+    /// Schedules the next attempt after this time, or after the driver's own backoff. Returns the
+    /// delay, or `None` if the partition is draining and the record was dropped.
     pub(super) fn wait(
         &mut self,
         id: QueueId,
@@ -169,16 +191,16 @@ impl Scheduler {
         Some(after)
     }
 
-    /// The store has answered this record.
+    /// Notes that the store answered this record.
     pub(super) fn answered(&mut self, id: QueueId) {
         self.breaker.answered(id);
-        // What was unavailable for this one may be available for others.
+        // The part of the store that was unavailable to this record may now be available to others.
         if self.breaker.take_recovered() || self.queue(id).head.unanswered > 0 {
             self.list_unanswered();
         }
     }
 
-    /// Lists the queues that wait for the store.
+    /// Requeues the queues that wait for the store.
     pub(super) fn list_unanswered(&mut self) {
         for id in std::mem::take(&mut self.unanswered) {
             if let Some(queue) = self.queues.get_mut(id) {
@@ -190,7 +212,7 @@ impl Scheduler {
         }
     }
 
-    /// The store did not answer this record.
+    /// Schedules the next attempt of a record that the store did not answer.
     fn wait_for_store(&mut self, id: QueueId) {
         let head = &mut self.queue(id).head;
         head.unanswered = head.unanswered.saturating_add(1);
@@ -202,7 +224,7 @@ impl Scheduler {
         self.wait(id, Some(after), None);
     }
 
-    /// Tries the record again as soon as there is a place.
+    /// Requeues the record. It is retried as soon as the in-flight limit allows.
     fn due_again(&mut self, id: QueueId) {
         if self.partition(id).draining {
             return self.leave(id);
@@ -210,7 +232,7 @@ impl Scheduler {
         self.list(id);
     }
 
-    /// The first record of a queue is finished.
+    /// Finishes the first record of a queue.
     fn finish(&mut self, id: QueueId, outputs: Vec<Output>) {
         let far = self.far();
         let first = self.queue(id).first();
@@ -229,7 +251,7 @@ impl Scheduler {
         self.list_all(near);
     }
 
-    /// The first record of a queue is dropped unfinished.
+    /// Drops the first record of a queue without finishing it.
     fn leave(&mut self, id: QueueId) {
         let amount = self.queue(id).first().amount();
         self.partition(id).release(amount);
@@ -237,7 +259,8 @@ impl Scheduler {
         self.next_of(id);
     }
 
-    /// Removes the first record, which was dealt with. The next one is due, unless a run has it.
+    /// Removes the first record, which was finished or dropped. Requeues the queue, unless a run
+    /// already has the next record.
     fn next_of(&mut self, id: QueueId) {
         let queue = self.queue(id);
         if !queue.pop() {

@@ -1,4 +1,4 @@
-//! A partition that is assigned: its queues, and how far it is finished.
+//! The scheduler's view of an assigned partition: its queues and its watermark.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -20,23 +20,23 @@ use crate::transaction::Pending;
 pub(super) struct Partition {
     pub(super) assignment: Arc<Assignment>,
     watermark: Watermark,
-    /// Its queues that further records can join.
+    /// The queues that further records can join, by key.
     pub(super) queues: ByNumber<OrderKey, QueueId>,
-    /// Records whose key the order's extractor has not found yet.
+    /// Records without a key so far: the order's extractor has not determined it yet.
     pub(super) keyless: Keyless,
-    /// How many of its queues are in flight.
+    /// The number of queues in flight.
     pub(super) in_flight: usize,
-    /// Queues that wait until fewer are.
+    /// Queues that wait because the partition has reached its in-flight limit.
     pub(super) crowded: VecDeque<QueueId>,
-    /// Queues whose record is too far ahead, by that record.
+    /// Queues that wait because their first record is too far ahead, by its delivery.
     ahead: BTreeMap<Delivery, QueueId>,
-    /// Outputs of finished records that the watermark has not passed.
+    /// Outputs of finished records that the watermark has not passed yet.
     pending: BTreeMap<Delivery, Pending>,
-    /// Whether the first offset is committed before anything is finished.
+    /// Whether the first offset is committed before any record is finished.
     commits_start: bool,
-    /// Nothing more of it is started.
+    /// Whether no further records are started.
     pub(super) draining: bool,
-    /// Whether it is known for how long the entries of its records are kept.
+    /// Whether it is known how long the entries of the topic's records are kept.
     pub(super) retention_seen: bool,
 }
 
@@ -44,7 +44,7 @@ pub(super) struct Partition {
 #[derive(Default)]
 pub(super) struct Keyless {
     pub(super) records: VecDeque<Queued>,
-    /// The task that runs the extractor over the first records, and how many.
+    /// The task that runs the extractor over the first records, and the number of these records.
     pub(super) task: Option<(Task<()>, usize)>,
 }
 
@@ -65,8 +65,8 @@ impl Partition {
         }
     }
 
-    /// Takes in a record. Returns it with its delivery, and the queues that are not too far ahead any more,
-    /// since the position was reset.
+    /// Registers a delivery. Returns the record with its delivery, and the queues that are no
+    /// longer too far ahead because the position was reset.
     pub(super) fn deliver(
         &mut self,
         record: Record,
@@ -77,8 +77,8 @@ impl Partition {
         let before = self.watermark.oldest();
         let delivery = self.watermark.deliver(offset);
         if self.watermark.watermark().is_none() && delivery == self.watermark.oldest() {
-            // The first one, or the position was reset: a watermark from before would skip what comes
-            // again.
+            // This is the first record, or the position was reset. A watermark from before the
+            // reset would skip records that are delivered again.
             match self.commits_start {
                 true => self.assignment.advance(offset, std::iter::empty()),
                 false => self.assignment.clear_watermark(),
@@ -86,14 +86,15 @@ impl Partition {
         }
         let mut near = Vec::new();
         if self.watermark.oldest() != before {
-            // The position was reset, and what was finished ahead comes again.
+            // The position was reset, so records that were finished ahead of the watermark are
+            // delivered again.
             self.pending.retain(|delivery, _| !self.watermark.is_superseded(*delivery));
             near = self.take_near(far);
         }
         (Queued { delivery, record, due: due.map(|due| (due, Instant::now())) }, near)
     }
 
-    /// Returns the retry topic that it is of.
+    /// Returns the retry topic of the partition, if it belongs to one.
     pub(super) fn rung(&self) -> Option<&Rung> {
         self.assignment.rung.as_ref()
     }
@@ -103,20 +104,20 @@ impl Partition {
         self.watermark.ahead(delivery) >= far
     }
 
-    /// Keeps a queue until the watermark has come closer to its first record.
+    /// Parks a queue until the watermark is closer to its first record.
     pub(super) fn hold(&mut self, queue: QueueId, delivery: Delivery) {
         self.ahead.insert(delivery, queue);
     }
 
-    /// A record is finished and has produced these outputs: the watermark may move. Returns the queues
-    /// that are not too far ahead any more.
+    /// Finishes a record with these outputs, which may advance the watermark. Returns the queues
+    /// that are no longer too far ahead.
     pub(super) fn finish(
         &mut self,
         delivery: Delivery,
         pending: Option<Pending>,
         far: u64,
     ) -> Vec<QueueId> {
-        // One from before the position was reset comes again.
+        // A record from before a reset is delivered again, so its outputs are dropped.
         if let Some(pending) = pending.filter(|_| !self.watermark.is_superseded(delivery)) {
             self.pending.insert(delivery, pending);
         }
@@ -134,7 +135,7 @@ impl Partition {
         self.take_near(far)
     }
 
-    /// Removes and returns the queues that are not too far ahead any more.
+    /// Removes and returns the queues that are no longer too far ahead.
     pub(super) fn take_near(&mut self, far: u64) -> Vec<QueueId> {
         let oldest = self.watermark.oldest();
         let mut taken = Vec::new();
@@ -146,13 +147,13 @@ impl Partition {
         taken
     }
 
-    /// Returns a record's outputs, counted from now on.
+    /// Wraps a record's outputs, which count as used from now on.
     pub(super) fn pending(&self, at: Coordinates, outputs: Vec<Output>) -> Pending {
         let Assignment { usage, total, .. } = &*self.assignment;
         Pending::new(at, outputs, [usage.clone(), total.clone()])
     }
 
-    /// Releases what records of it take, which are finished or dropped.
+    /// Releases the part of the budget that was taken by finished or dropped records.
     pub(super) fn release(&self, amount: Amount) {
         self.assignment.usage.remove(amount);
         self.assignment.total.remove(amount);

@@ -1,4 +1,4 @@
-//! Records that were received: each goes to the queue of its key.
+//! Received records: appends each record to the queue of its key.
 
 use campanile_core::Record;
 
@@ -12,11 +12,11 @@ use crate::error::ConsumerError;
 use crate::order::{Keying, OrderKey, PARTITION};
 
 impl Scheduler {
-    /// Queues records, which were counted as used. Those of partitions that are not consumed any more are
-    /// dropped.
+    /// Queues received records, which already count as used. Records of partitions that are no
+    /// longer consumed are dropped.
     ///
     /// # Errors
-    /// If this consumer must not process one of them.
+    /// Fails if this consumer must not process one of the records.
     pub(in crate::driver) fn received(
         &mut self,
         records: Vec<Received>,
@@ -25,7 +25,7 @@ impl Scheduler {
         let far = self.far();
         for Received { assignment, record, due } in records {
             let Some(partition) = self.partitions.get_mut(&assignment) else {
-                // Revoked while it was on its way: the source's to release.
+                // The partition was revoked before the record reached the scheduler.
                 continue;
             };
             if partition.draining {
@@ -40,7 +40,7 @@ impl Scheduler {
                 }
                 None => self.policies.order.keying(&record),
             };
-            // In any case, so that nothing behind it is committed.
+            // The record is delivered even if the check failed: the watermark must not pass it.
             let (queued, before) = partition.deliver(record, due, far);
             match keying {
                 Keying::Key(key) => self.enqueue(assignment, key, queued),
@@ -70,7 +70,8 @@ impl Scheduler {
         }
     }
 
-    /// Starts to find the keys of a partition's records, unless that is under way.
+    /// Starts the order's extractor over the partition's keyless records, unless it is already
+    /// running.
     fn extract_keys(&mut self, assignment: AssignmentId) {
         let Some(partition) = self.partitions.get_mut(&assignment) else {
             return;
@@ -87,8 +88,10 @@ impl Scheduler {
         }
     }
 
+    /// Queues the oldest keyless records of a partition under the keys that the extractor has
+    /// returned.
     pub(super) fn keyed(&mut self, assignment: AssignmentId, keys: Vec<OrderKey>) {
-        // A partition that drains has none any more.
+        // A draining partition has no keyless records: they were dropped.
         let Some(partition) = self.partitions.get_mut(&assignment).filter(|p| !p.draining) else {
             return;
         };

@@ -1,4 +1,4 @@
-//! Attempts that have failed: the record is tried again, where it stands or from a retry topic.
+//! Retries of failed attempts, in place or through a retry topic.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,8 @@ use crate::driver::attempt::Outcome;
 use crate::retry_topics::{Ladder, origin};
 
 impl Scheduler {
-    /// An attempt has failed. The record is tried again after this time, or after the driver's backoff.
+    /// Handles a failed attempt: retries the record after this time, or after the driver's own
+    /// backoff. With retry topics, a copy of the record is published instead.
     pub(super) fn retry(&mut self, id: QueueId, after: Option<Duration>, error: &str) {
         self.summary.retried += 1;
         self.queue(id).meets(error.to_owned(), BACKOFF);
@@ -35,8 +36,9 @@ impl Scheduler {
         );
     }
 
-    /// Publishes a copy to a retry topic, so that other records need not wait for this one. What cannot
-    /// be published is tried again after this time, or after the driver's backoff.
+    /// Publishes a copy of the record to a retry topic, so that other records do not wait for this
+    /// one. If the publication fails, the record is retried in place after this time, or after the
+    /// driver's own backoff.
     fn defer(
         &mut self,
         id: QueueId,

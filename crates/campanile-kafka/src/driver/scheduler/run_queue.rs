@@ -1,4 +1,5 @@
-//! The run queue: which queue is next; apart are those whose service is not ready.
+//! The run queue: the order in which due queues are started. Queues are parked while the service of
+//! their route is not ready.
 
 use std::collections::VecDeque;
 
@@ -10,32 +11,29 @@ pub(super) struct RunQueue {
     routes: Vec<RouteState>,
 }
 
-/// Of one route.
+/// The state of one route.
 #[derive(Default)]
 struct RouteState {
-    /// How many records wait until its service is ready.
+    /// The number of records that wait until the route's service is ready.
     not_ready: usize,
-    /// Queues that wait until none does.
+    /// Queues that are parked until no record waits for the service.
     parked: VecDeque<QueueId>,
 }
 
 impl RunQueue {
-    /// Adds a queue at the end.
     pub(super) fn push(&mut self, id: QueueId) {
         self.next.push_back(id);
     }
 
-    /// Returns the next queue.
     pub(super) fn front(&self) -> Option<QueueId> {
         self.next.front().copied()
     }
 
-    /// Removes the next queue.
     pub(super) fn pop(&mut self) -> Option<QueueId> {
         self.next.pop_front()
     }
 
-    /// Parks the next queue, since the service of its route is not ready.
+    /// Parks the next queue, because the service of its route is not ready.
     pub(super) fn park(&mut self, route: usize) {
         if let Some(id) = self.pop() {
             self.route(route).parked.push_back(id);
@@ -47,12 +45,13 @@ impl RunQueue {
         self.routes.get(route).is_some_and(|route| route.not_ready > 0)
     }
 
-    /// A record waits until the service of this route is ready.
+    /// Notes that another record waits for the service of this route.
     pub(super) fn block(&mut self, route: usize) {
         self.route(route).not_ready += 1;
     }
 
-    /// It waits no longer. Once none does, the parked queues are next, in their order.
+    /// Notes that a record no longer waits for the service of this route. Once no record waits,
+    /// the parked queues are next, in their order.
     pub(super) fn unblock(&mut self, route: usize) {
         let route = self.route(route);
         route.not_ready -= 1;
@@ -84,7 +83,7 @@ mod tests {
         (0..6).map(QueueId::numbered).for_each(|id| queue.push(id));
         queue.block(1);
         queue.block(1);
-        // The even ones are of a service that is not ready.
+        // The even queues belong to a service that is not ready.
         for n in 0..6 {
             assert_eq!(queue.front(), Some(QueueId::numbered(n)));
             match n % 2 {

@@ -1,4 +1,4 @@
-//! What is looked at once a second: partitions that stand still, and what status shows.
+//! The scheduler's work once a second: logs stalled partitions and updates the status.
 
 use std::collections::HashMap;
 
@@ -12,11 +12,12 @@ use crate::driver::assignment::AssignmentId;
 use crate::driver::vitals::Vitals;
 use crate::retry_topics::origin;
 
-/// The most stalls that are logged at once, so that a thousand partitions do not fill a log.
+/// The maximum number of stalls that are logged at once, so that a thousand partitions do not fill
+/// a log.
 const MOST: usize = 10;
 
 impl Scheduler {
-    /// Logs partitions that stand still, and updates what status shows.
+    /// Logs stalled partitions and updates the status.
     pub(in crate::driver) fn tick(&mut self) {
         let now = Instant::now();
         let (mut logged, mut omitted) = (0, 0);
@@ -49,10 +50,11 @@ impl Scheduler {
         self.switch.vitals()
     }
 
-    /// Compares for how long the topic and the entries of its records are kept, once that is known.
+    /// Compares the topic's retention with the time that the entries of its records are kept, once
+    /// that time is known.
     pub(super) fn compare_retention(&mut self, id: QueueId) {
         let record = &self.queue(id).first().record;
-        // Without a layer nothing ever says it.
+        // Without an idempotency layer this time stays unknown.
         if let Some(kept) = record.entry_kept() {
             let topic = record.coordinates().topic.clone();
             self.partition(id).retention_seen = true;
@@ -60,7 +62,7 @@ impl Scheduler {
         }
     }
 
-    /// Returns the queue with the oldest unfinished record of each partition.
+    /// Finds the queue with the oldest unfinished record of each partition.
     fn oldest(&mut self) -> HashMap<AssignmentId, QueueId> {
         let mut oldest: HashMap<AssignmentId, (i64, QueueId)> = HashMap::new();
         for (id, queue) in self.queues.iter_mut() {
@@ -85,7 +87,7 @@ impl Scheduler {
         self.stalls.see(assignment, offset, doing, now)
     }
 
-    /// Returns what a record waits for, unless that is as it should be.
+    /// Returns what the record waits for, or `None` if the wait is expected.
     fn stalled_by(&mut self, id: QueueId) -> Option<&'static str> {
         if self.partition(id).draining {
             return None;
@@ -96,11 +98,11 @@ impl Scheduler {
         match &queue.state {
             State::Running(_) => Some("its handler"),
             State::NotReady { .. } => Some("its service to be ready"),
-            // Without trouble it comes from a retry topic, and is not due.
+            // A record without trouble comes from a retry topic and is not due yet.
             State::Waiting(_) => queue.head.trouble.as_ref().map(|trouble| trouble.waits_for),
-            _ if paused => Some("the consumer's resume"),
+            _ if paused => Some("the consumer to be resumed"),
             _ if store_unavailable => Some(STORE),
-            // Others are in flight, as many as may be.
+            // The record waits because the in-flight limit is reached.
             _ if !free => None,
             _ => Some("its service to be ready"),
         }
@@ -119,15 +121,19 @@ impl Scheduler {
             waits_for,
             waits = ?still.doing,
             error = queue.head.trouble.as_ref().map(|trouble| &*trouble.error),
-            "a partition stands still: its oldest record is not finished"
+            "a partition is stalled: its oldest record is not finished"
         );
     }
 
     fn log_moved(&self, moved: &[Moved]) {
         for (assignment, after) in moved {
-            // One that was revoked is another consumer's.
+            // A revoked partition belongs to another consumer.
             if let Some(partition) = self.partitions.get(assignment) {
-                tracing::info!(partition = %partition.assignment, ?after, "a partition moves again");
+                tracing::info!(
+                    partition = %partition.assignment,
+                    ?after,
+                    "a partition is no longer stalled"
+                );
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Partitions whose offset does not move.
+//! Detection of stalled partitions: their offset does not advance.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use tokio::time::Instant;
 use super::timers::TimerId;
 use crate::driver::assignment::AssignmentId;
 
-/// The oldest unfinished record of each partition that has one, which is what the offset waits at. It is
-/// looked at once a second, so that it costs the records nothing.
+/// Tracks the oldest unfinished record of each partition, which holds back the partition's offset.
+/// Sampled once a second, so that tracking adds no cost per record.
 pub(super) struct Stalls {
-    /// After which time a stall is logged.
+    /// How long a partition must be stalled before the stall is logged.
     after: Duration,
     watched: HashMap<AssignmentId, Watched>,
     looks: u64,
@@ -20,16 +20,16 @@ pub(super) struct Stalls {
 
 /// The oldest unfinished record of a partition.
 struct Watched {
-    /// At which it was seen last.
+    /// The last round in which the record was seen.
     look: u64,
     offset: i64,
     since: Instant,
     doing: (Doing, Instant),
-    /// When it is logged again, once it was.
+    /// The duration at which the stall is logged again, once it was logged.
     again: Option<Duration>,
 }
 
-/// What a record is doing. Another attempt and another wait is another one.
+/// What a record is doing. Each attempt and each wait is a distinct value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Doing {
     Running { troubles: u32 },
@@ -37,16 +37,16 @@ pub(super) enum Doing {
     Due,
 }
 
-/// For how long a record has been what it is.
+/// How long a record has been in its present state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Still {
-    /// It has been its partition's oldest unfinished record.
+    /// How long it has been its partition's oldest unfinished record.
     pub(super) oldest: Duration,
-    /// It has been doing what it does.
+    /// How long it has been doing what it is doing now.
     pub(super) doing: Duration,
 }
 
-/// A stall that was logged and is over, and how long it took.
+/// A logged stall that is over, and its duration.
 pub(super) type Moved = (AssignmentId, Duration);
 
 impl Stalls {
@@ -54,7 +54,8 @@ impl Stalls {
         Self { after, watched: HashMap::new(), looks: 0, moved: Vec::new() }
     }
 
-    /// Takes in the oldest record of a partition.
+    /// Tracks the oldest unfinished record of a partition, as seen in this round. Returns how long
+    /// it has been in its present state.
     pub(super) fn see(
         &mut self,
         slot: AssignmentId,
@@ -77,21 +78,22 @@ impl Stalls {
         Still { oldest: now - watched.since, doing: now - watched.doing.1 }
     }
 
-    /// Returns whether the stall is to be logged: once it is long enough, and again whenever that has doubled.
+    /// Returns whether to log the stall: once it has lasted long enough, and again each time its
+    /// duration has doubled.
     pub(super) fn is_due(&self, slot: AssignmentId, still: Still) -> bool {
         let watched = self.watched.get(&slot);
         watched.is_some_and(|watched| still.oldest >= watched.again.unwrap_or(self.after))
     }
 
-    /// The stall was logged.
+    /// Notes that the stall was logged.
     pub(super) fn reported(&mut self, slot: AssignmentId, still: Still) {
         if let Some(watched) = self.watched.get_mut(&slot) {
             watched.again = Some(still.oldest.saturating_mul(2));
         }
     }
 
-    /// Ends a round: partitions that were not seen have no unfinished record. Returns the stalls that are
-    /// over, and since when each partition's oldest record has been that.
+    /// Ends a round. Partitions that were not seen in it have no unfinished record. Returns the
+    /// stalls that are over, and since when each partition's oldest record has been the oldest.
     pub(super) fn end(&mut self, now: Instant) -> (Vec<Moved>, HashMap<AssignmentId, Instant>) {
         let mut moved = std::mem::take(&mut self.moved);
         self.watched.retain(|slot, watched| {
@@ -114,7 +116,7 @@ mod tests {
     const MINUTE: Duration = Duration::from_secs(60);
     const RUNNING: Doing = Doing::Running { troubles: 0 };
 
-    /// One look at a partition whose oldest record this is: whether it is told.
+    /// Samples a partition once. Returns whether the stall is logged.
     fn look(stalls: &mut Stalls, offset: i64, doing: Doing, now: Instant) -> (bool, Still) {
         let still = stalls.see(SLOT, offset, doing, now);
         let due = stalls.is_due(SLOT, still);
@@ -138,7 +140,7 @@ mod tests {
         let now = start + MINUTE * 9;
         assert!(!look(&mut stalls, 6, RUNNING, now).0);
         assert_eq!(stalls.end(now).0, [(SLOT, MINUTE * 9)]);
-        assert_eq!(stalls.end(now), (Vec::new(), HashMap::new()), "it was not told");
+        assert_eq!(stalls.end(now), (Vec::new(), HashMap::new()), "the stall was not logged");
     }
 
     #[test]

@@ -10,11 +10,11 @@ use futures_util::stream::FuturesUnordered;
 
 use super::queue::QueueId;
 
-/// Names one timer. One that is outdated fires without effect.
+/// Identifies a timer. An outdated timer fires without effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TimerId(u64);
 
-/// All timers: one for each queue at most, since its first record holds up the others.
+/// All timers. A queue has at most one current timer, since its first record holds up the others.
 #[derive(Default)]
 pub(super) struct Timers {
     timers: FuturesUnordered<BoxFuture<'static, (QueueId, TimerId)>>,
@@ -22,7 +22,8 @@ pub(super) struct Timers {
 }
 
 impl Timers {
-    /// Starts a timer that fires after this time, or when the key's holder in this process has ended.
+    /// Starts a timer that fires after this time, or as soon as the key's holder in this process
+    /// has ended.
     pub(super) fn start(
         &mut self,
         queue: QueueId,
@@ -33,7 +34,7 @@ impl Timers {
         self.next += 1;
         self.timers.push(Box::pin(async move {
             match settled {
-                // Whichever comes first: after both the key is tried again.
+                // The key is tried again in either case.
                 Some(settled) => drop(tokio::time::timeout(after, settled).await),
                 None => tokio::time::sleep(after).await,
             }
@@ -42,7 +43,7 @@ impl Timers {
         id
     }
 
-    /// Returns the next timer that has fired.
+    /// Polls for the next timer that has fired.
     pub(super) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<(QueueId, TimerId)> {
         match self.timers.poll_next_unpin(cx) {
             Poll::Ready(Some(fired)) => Poll::Ready(fired),

@@ -1,13 +1,13 @@
-//! Why a record is not finished by its first attempt.
+//! Why a record was not finished by its first attempt.
 
 use std::error::Error;
 
 use campanile_idempotency::IdempotencyError;
 
-/// What a record's attempts have met.
+/// The errors of a record's attempts.
 #[derive(Debug)]
 pub(super) struct Trouble {
-    /// How many times.
+    /// The number of attempts that ended in an error.
     pub(super) times: u32,
     /// The text of the last error.
     pub(super) error: String,
@@ -15,15 +15,15 @@ pub(super) struct Trouble {
     pub(super) waits_for: &'static str,
 }
 
-/// Returns what a record waits for whose attempt has ended in this error.
+/// Returns what a record waits for after an attempt that ended in this error.
 pub(super) fn waits_for(error: &(dyn Error + 'static)) -> &'static str {
     match IdempotencyError::find(error) {
-        Some(IdempotencyError::Locked { .. }) => "the lock of its key, which somebody else holds",
-        Some(IdempotencyError::LockLost(_)) => "its next attempt, since its lock was lost",
+        Some(IdempotencyError::Locked { .. }) => "the lock of its key, held by another owner",
+        Some(IdempotencyError::LockLost(_)) => "its next attempt, after its lock was lost",
         _ => BACKOFF,
     }
 }
 
-pub(super) const BACKOFF: &str = "the end of its back-off";
-pub(super) const STORE: &str = "the store, which does not answer";
-pub(super) const LETTER: &str = "its dead letter, which is not published";
+pub(super) const BACKOFF: &str = "the end of its backoff";
+pub(super) const STORE: &str = "the store, which is unavailable";
+pub(super) const LETTER: &str = "the publication of its dead letter";

@@ -1,4 +1,4 @@
-//! A consumer group with one member, whose partitions are revoked, lost and reset at random.
+//! A consumer group with one member. Its partitions are revoked, lost and reset at random.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,25 +14,25 @@ use crate::driver::{Amount, Assignment, AssignmentId, CommitEnd, Event, Received
 
 pub(super) const TOPIC: &str = "orders";
 
-/// The brokers.
+/// The simulated brokers.
 #[derive(Clone)]
 pub(super) struct Cluster(Arc<Mutex<State>>);
 
 pub(super) struct State {
     pub(super) random: Rng,
     pub(super) history: History,
-    /// The offsets of each partition's records; not all follow one another.
+    /// The offsets of each partition's records, which may have gaps.
     logs: BTreeMap<i32, Vec<i64>>,
     /// The committed offset of each partition.
     committed: BTreeMap<i32, i64>,
-    /// Whether faults are over.
+    /// Whether fault injection is over.
     pub(super) calm: bool,
     keys: usize,
     next: u64,
     member: Member,
 }
 
-/// The only member, as the brokers and its client library know it.
+/// The only member of the group, as seen by the brokers and by its client library.
 #[derive(Default)]
 struct Member {
     assigned: BTreeMap<i32, Fetched>,
@@ -44,10 +44,10 @@ struct Member {
     left: bool,
 }
 
-/// A partition that is fetched from.
+/// A partition that the member fetches from.
 struct Fetched {
     assignment: Arc<Assignment>,
-    /// The next record, by its place in the log.
+    /// The index of the next record in the log.
     position: usize,
     paused: bool,
 }
@@ -82,14 +82,14 @@ impl Cluster {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A member that joins the group.
+    /// Adds the member to the group, and returns its source.
     pub(super) fn join(&self, total: Arc<Usage>) -> SimulatedSource {
         let mut state = self.state();
         state.member = Member { total, ..Member::default() };
         SimulatedSource(self.clone())
     }
 
-    /// Assigns, revokes, loses and resets partitions, until all is processed and committed.
+    /// Assigns, revokes, loses and resets partitions until all records are processed and committed.
     pub(super) async fn rebalance(&self) {
         loop {
             let pause = self.state().random.u64(1..400);
@@ -109,7 +109,7 @@ impl Cluster {
         self.state().calm
     }
 
-    /// Ends all faults.
+    /// Stops fault injection.
     pub(super) fn calm(&self) {
         self.state().calm = true;
     }
@@ -152,16 +152,16 @@ impl State {
     }
 
     fn revoke(&mut self, partition: i32, lost: bool) {
-        let fetched = self.member.assigned.remove(&partition).expect("it is assigned");
+        let fetched = self.member.assigned.remove(&partition).expect("the partition is assigned");
         fetched.assignment.revoke();
         self.member.revoked = Some((vec![partition], lost));
         self.event(Event::Revoked { partitions: vec![fetched.assignment], lost });
     }
 
-    /// Moves the position backwards, as an operator does.
+    /// Moves the position backwards, as an operator would.
     fn reset(&mut self, partition: i32) {
         let back = self.random.usize(1..6);
-        let fetched = self.member.assigned.get_mut(&partition).expect("it is assigned");
+        let fetched = self.member.assigned.get_mut(&partition).expect("the partition is assigned");
         if fetched.position > 0 {
             fetched.position = fetched.position.saturating_sub(back);
             self.history.reset(partition);
@@ -180,7 +180,7 @@ impl State {
         }
     }
 
-    /// The brokers answer the commit in flight.
+    /// Answers the commit in flight.
     fn answer_commit(&mut self) {
         let Some(offsets) = self.member.commit.take() else {
             return;

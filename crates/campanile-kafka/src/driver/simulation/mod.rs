@@ -1,9 +1,10 @@
-//! The driver, the idempotency layer, the lock keeper and a store in one thread of virtual time, over a
-//! simulated consumer group.
+//! A deterministic simulation: the driver, the idempotency layer, the lock keeper and a store run
+//! in one thread in virtual time, on a simulated consumer group.
 //!
-//! Everything that happens follows from a seed: how long handlers take, what fails, when partitions are
-//! revoked or lost, when positions are reset, when commits fail, when the store is unavailable. The
-//! history of each seed is checked while it is made, so that a violation is reported where it happens.
+//! A seed determines everything that happens: how long handlers take, what fails, when partitions
+//! are revoked or lost, when positions are reset, when commits fail, and when the store is
+//! unavailable. The history of each seed is checked while it is recorded, so that a violation is
+//! reported where it happens.
 
 mod cluster;
 mod history;
@@ -15,13 +16,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 pub(super) use self::planted::{Bug, is_planted};
 use self::process::simulate;
 
-/// As many as run in some seconds without optimization.
+/// The default number of seeds, which take a few seconds without optimization.
 const SEEDS: u64 = 2_000;
 
-/// In as many of them each planted bug is found.
+/// The number of seeds within which each planted bug must be found.
 const SEEDS_OF_A_BUG: u64 = 1_000;
 
-/// Returns how many seeds a longer run asks for.
+/// Returns the number of seeds to run. `CAMPANILE_DRIVER_SEEDS` overrides it for longer runs.
 fn seeds() -> u64 {
     let seeds = std::env::var("CAMPANILE_DRIVER_SEEDS").ok();
     seeds.map_or(SEEDS, |seeds| seeds.parse().expect("CAMPANILE_DRIVER_SEEDS is a number"))
@@ -32,7 +33,7 @@ fn every_seed_keeps_the_promises() {
     let (mut records, mut attempts, mut revokes, mut resets) = (0, 0, 0, 0);
     for seed in 0..seeds() {
         let run = catch_unwind(|| simulate(seed, None));
-        let Ok(history) = run else { panic!("seed {seed} breaks a promise") };
+        let Ok(history) = run else { panic!("seed {seed} violates a guarantee") };
         records += history.finished();
         attempts += history.attempts;
         revokes += history.revokes;
@@ -42,7 +43,7 @@ fn every_seed_keeps_the_promises() {
         "{} seeds: {records} records, {attempts} attempts, {revokes} revokes, {resets} resets",
         seeds()
     );
-    // What is not met is not checked.
+    // Events that do not occur are not checked.
     assert!(attempts > records && revokes > seeds() && resets > seeds() / 10);
 }
 

@@ -1,19 +1,19 @@
-//! Bugs that tests plant in the driver, to see that the simulation finds them.
+//! Bugs that tests plant in the driver, to verify that the simulation finds them.
 
 use std::cell::Cell;
 
-/// A bug that was planted.
+/// A planted bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::driver) enum Bug {
-    /// The watermark passes a record that is not finished.
+    /// The watermark passes an unfinished record.
     WatermarkPassesUnfinished,
-    /// A retry whose time has come is not started.
+    /// A retry that is due is not started.
     LostWake,
     /// After a retry, a queue's next record is started before the one that failed.
     OrderAfterRetry,
-    /// Partitions are given up before they are drained.
+    /// Partitions are released before they are drained.
     RevokeNotDrained,
-    /// Finished records stay counted in the budget.
+    /// Finished records stay counted as used budget.
     BudgetNotReturned,
 }
 
@@ -31,7 +31,7 @@ thread_local! {
     static PLANTED: Cell<Option<Bug>> = const { Cell::new(None) };
 }
 
-/// Returns whether this bug is planted in this thread.
+/// Returns whether this bug is planted in the current thread.
 pub(in crate::driver) fn is_planted(bug: Bug) -> bool {
     PLANTED.get() == Some(bug)
 }

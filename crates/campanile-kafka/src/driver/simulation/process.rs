@@ -1,4 +1,4 @@
-//! A process that serves the simulated topic, is stopped now and then, and starts again.
+//! A process that serves the simulated topic, and is stopped and restarted at random.
 
 use std::convert::Infallible;
 use std::panic::resume_unwind;
@@ -27,21 +27,21 @@ use crate::retention::Retentions;
 use crate::retry_topics::Sources;
 use crate::routes::{Router, ServiceRoute};
 
-/// How long faults happen.
+/// How long faults are injected.
 const FAULTS: Duration = Duration::from_secs(6);
 
-/// By then everything is processed and committed, in any seed.
+/// The time by which all records are processed and committed, for any seed.
 const END: Duration = Duration::from_secs(3600);
 
 const MAX_IN_FLIGHT: usize = 4;
 
-/// Runs one seed. Panics where a promise is broken.
+/// Runs one seed. Panics if a guarantee is violated.
 pub(super) fn simulate(seed: u64, bug: Option<Bug>) -> History {
     plant(bug);
-    // What the layer and the driver draw is seeded, too.
+    // The layer and the driver draw from this thread's generator, which must be seeded as well.
     fastrand::seed(seed);
     let mut runtime = tokio::runtime::Builder::new_current_thread();
-    let runtime = runtime.enable_time().start_paused(true).build().expect("a runtime");
+    let runtime = runtime.enable_time().start_paused(true).build().expect("the runtime is built");
     let history = runtime.block_on(run(seed));
     plant(None);
     history
@@ -88,7 +88,7 @@ async fn run(seed: u64) -> History {
     std::mem::replace(&mut state.history, History::new(by_partition, MAX_IN_FLIGHT))
 }
 
-/// Makes the store unavailable now and then.
+/// Makes the store unavailable at random.
 async fn outages(cluster: &Cluster, store: &FaultyStore<MemoryStore>) -> Infallible {
     loop {
         let (up, down) = {
@@ -106,7 +106,7 @@ async fn outages(cluster: &Cluster, store: &FaultyStore<MemoryStore>) -> Infalli
     }
 }
 
-/// Has the store answer some calls after a while only.
+/// Makes the store answer some calls with a delay.
 fn answer_late(cluster: &Cluster, store: &FaultyStore<MemoryStore>) {
     let seed = cluster.state().random.u64(..);
     let late = |millis| Fault::Slow(Duration::from_millis(millis));
@@ -161,10 +161,10 @@ async fn serve(cluster: &Cluster, keeper: LockKeeper, by_partition: bool) {
         Either::Left(((result, _), _)) => {
             let summary = result.expect("nothing stops the consumer");
             let ended = summary.processed + summary.revoked + summary.left;
-            assert_eq!(summary.received, ended, "every record ends: {summary:?}");
-            assert_eq!(total.total(), Amount::default(), "the budget is returned");
+            assert_eq!(summary.received, ended, "every record is accounted for: {summary:?}");
+            assert_eq!(total.total(), Amount::default(), "the whole budget is released");
         }
-        Either::Right(((), _)) => unreachable!("it never ends"),
+        Either::Right(((), _)) => unreachable!("the stop future never completes"),
     }
 }
 
@@ -190,7 +190,7 @@ fn policies(by_partition: bool) -> Policies {
     }
 }
 
-/// A handler that takes its time, fails or panics, at random.
+/// A handler that takes a random time, and fails or panics at random.
 async fn handle(cluster: Cluster, place: Place, key: String) -> Result<(), BoxError> {
     let (takes, outcome) = {
         let mut state = cluster.state();
@@ -206,7 +206,7 @@ async fn handle(cluster: Cluster, place: Place, key: String) -> Result<(), BoxEr
     sleep(Duration::from_millis(takes)).await;
     match outcome {
         0..20 => return Err("refused".into()),
-        // Without the panic hook, which would print a backtrace each time.
+        // `resume_unwind` skips the panic hook, which would print a backtrace for each panic.
         20..30 => resume_unwind(Box::new("a panic of this test")),
         _ => {}
     }
@@ -214,7 +214,7 @@ async fn handle(cluster: Cluster, place: Place, key: String) -> Result<(), BoxEr
     Ok(())
 }
 
-/// Records the end of a handler, however it ends.
+/// Adds the end of a handler to the history on drop, however the handler ends.
 struct Ends {
     cluster: Cluster,
     place: Place,

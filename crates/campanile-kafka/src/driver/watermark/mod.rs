@@ -1,4 +1,4 @@
-//! The watermark: up to which offset a partition is finished.
+//! The watermark: the offset up to which a partition is finished.
 
 #[cfg(test)]
 mod properties;
@@ -8,12 +8,12 @@ use std::collections::VecDeque;
 #[cfg(test)]
 use super::simulation::{Bug, is_planted};
 
-/// Names one delivery. An offset that is delivered again gets another one.
+/// Identifies a delivery. An offset that is delivered again is a new delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Delivery(u64);
 
 impl Delivery {
-    /// Returns how many deliveries this one comes after `other`; 0 for one before it.
+    /// Returns how many deliveries this one comes after `other`, or 0 if it comes before.
     pub(crate) fn after(self, other: Self) -> u64 {
         self.0.saturating_sub(other.0)
     }
@@ -22,13 +22,13 @@ impl Delivery {
 /// The watermark of one partition in one assignment: the offset below which everything that was
 /// *delivered* is finished.
 ///
-/// Compaction and transaction markers leave gaps in the offsets, so "the next offset" is the next
-/// that was delivered, and not one more.
+/// Compaction and transaction markers leave gaps in the offsets, so the "next offset" is the next
+/// one that was delivered, not the previous offset plus one.
 #[derive(Debug, Default)]
 pub(crate) struct Watermark {
-    /// From the oldest unfinished delivery on.
+    /// The deliveries from the oldest unfinished one on.
     delivered: VecDeque<Delivered>,
-    /// The number of `delivered`'s first.
+    /// The number of the first delivery in `delivered`.
     first: u64,
     last_offset: Option<i64>,
     mark: Option<i64>,
@@ -44,16 +44,16 @@ struct Delivered {
 enum DeliveryState {
     Unfinished,
     Finished,
-    /// The position was reset to before it: it is delivered again.
+    /// The position was reset to this offset or below, so the offset is delivered again.
     Superseded,
 }
 
 impl Watermark {
-    /// Takes in the offset of a record that was delivered.
+    /// Registers the delivery of an offset.
     ///
-    /// An offset at or below the last one means that the position was reset. What was delivered from there
-    /// on comes again, and says nothing about the watermark any more; what is unfinished below still
-    /// holds it.
+    /// An offset at or below the last one means that the position was reset. Offsets from there on
+    /// are delivered again, so their earlier deliveries no longer affect the watermark. Unfinished
+    /// deliveries below the offset still hold the watermark back.
     pub(crate) fn deliver(&mut self, offset: i64) -> Delivery {
         if self.last_offset.is_some_and(|last| offset <= last) {
             let again = self.delivered.iter_mut().rev();
@@ -68,7 +68,7 @@ impl Watermark {
         Delivery(self.first + self.delivered.len() as u64 - 1)
     }
 
-    /// Returns whether this delivery was reset: its record comes again.
+    /// Returns whether a reset has superseded this delivery, so that its record is delivered again.
     pub(crate) fn is_superseded(&self, Delivery(number): Delivery) -> bool {
         let index = number.checked_sub(self.first).and_then(|index| usize::try_from(index).ok());
         let delivered = index.and_then(|index| self.delivered.get(index));
@@ -80,17 +80,17 @@ impl Watermark {
         self.mark
     }
 
-    /// Returns the oldest delivery that is not finished, or the next one.
+    /// Returns the oldest unfinished delivery, or the next delivery if all are finished.
     pub(crate) fn oldest(&self) -> Delivery {
         Delivery(self.first)
     }
 
-    /// Returns how many deliveries this one comes after the oldest one that is not finished.
+    /// Returns how many deliveries this one comes after the oldest unfinished one.
     pub(crate) fn ahead(&self, delivery: Delivery) -> u64 {
         delivery.after(self.oldest())
     }
 
-    /// Finishes a delivery. Returns the watermark if that has moved it.
+    /// Finishes a delivery. Returns the watermark if it has moved.
     pub(crate) fn finish(&mut self, Delivery(number): Delivery) -> Option<i64> {
         let index = usize::try_from(number.checked_sub(self.first)?).ok()?;
         let delivered = self.delivered.get_mut(index)?;
@@ -106,7 +106,7 @@ impl Watermark {
         self.mark.filter(|_| self.mark != before)
     }
 
-    /// Moves past what is not unfinished.
+    /// Moves the watermark past finished and superseded deliveries.
     fn pass(&mut self) {
         while let Some(&Delivered { offset, state }) = self.delivered.front() {
             match state {

@@ -1,4 +1,4 @@
-//! The watermark against a model that remembers everything.
+//! Tests of the watermark against a model that remembers every delivery.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -7,11 +7,11 @@ use super::{Delivery, Watermark};
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// The next offset is this much higher: 1 without a gap.
+    /// The next offset is higher by this much; 1 leaves no gap.
     Deliver { ahead: i64 },
-    /// The next offset is this much lower.
+    /// The next offset is lower by this much.
     Reset { back: i64 },
-    /// One of the unfinished deliveries, of whatever time.
+    /// Finishes one of the unfinished deliveries, including superseded ones.
     Finish { which: prop::sample::Index },
 }
 
@@ -27,21 +27,21 @@ fn step() -> impl Strategy<Value = Step> {
 struct Known {
     delivery: Delivery,
     offset: i64,
-    /// The position was reset to before it.
+    /// Whether the position was reset to this offset or below.
     superseded: bool,
     finished: bool,
 }
 
-/// Everything that was delivered.
+/// All deliveries.
 #[derive(Default)]
 struct Model {
     known: Vec<Known>,
-    /// Deliveries before this one do not move the watermark any more: it was reset.
+    /// The watermark was reset, so deliveries before this index no longer move it.
     from: usize,
 }
 
 impl Model {
-    /// One beyond the last delivery that is finished before the first unfinished one.
+    /// Returns the offset after the last delivery that is finished before the first unfinished one.
     fn expected(&self) -> Option<i64> {
         let present = self.known.iter().enumerate().filter(|(_, k)| !k.superseded);
         let (index, last) = present.take_while(|(_, k)| k.finished).last()?;

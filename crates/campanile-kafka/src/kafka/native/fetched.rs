@@ -1,8 +1,9 @@
-//! Queues of our own for what is fetched, and their messages.
+//! Queues for fetched messages, apart from the consumer's own queue.
 //!
-//! rdkafka's consumer takes each message off the consumer's queue as an event, with an allocation and
-//! some readings of the clock. Here they come in batches. The consumer's queue is left with events, so
-//! callbacks are served however much is fetched.
+//! rdkafka's consumer takes each message off the consumer's queue as an event, which costs an
+//! allocation and several clock readings per message. These queues are read in batches instead.
+//! Only events remain in the consumer's queue, so callbacks are served no matter how much is
+//! fetched.
 
 use std::ffi::{CStr, CString, c_void};
 use std::marker::PhantomData;
@@ -26,38 +27,39 @@ use rdkafka::message::BorrowedMessage;
 
 use super::walk_of;
 
-/// How many queues there are. By partition, as many partitions at least have records at the same time;
-/// each costs memory for what is prefetched, and for one batch of a producer's at least.
+/// The number of queues. With order by partition, at least this many partitions have records to
+/// process at the same time. Each queue costs memory for prefetched messages: at least one batch of
+/// a producer.
 pub(in crate::kafka) const QUEUES: usize = 16;
 
-/// The queues. Closed, or before they are opened, they do nothing.
+/// The queues. All methods do nothing before [`open`](Self::open) and after [`close`](Self::close).
 pub(in crate::kafka) struct Fetched {
     queues: [AtomicPtr<rd_kafka_queue_t>; QUEUES],
-    /// Woken when there is something; kept until the queue is destroyed.
+    /// Woken when a message arrives. Kept until the queues are destroyed.
     waker: Arc<AtomicWaker>,
 }
 
 impl Fetched {
-    /// Wakes this when something comes.
+    /// Creates the queues, which wake `waker` when a message arrives.
     pub(in crate::kafka) fn new(waker: Arc<AtomicWaker>) -> Self {
         Self { queues: Default::default(), waker }
     }
 
-    /// Opens them. They must be closed before the consumer is dropped.
+    /// Opens the queues. They must be closed before the consumer is dropped.
     pub(in crate::kafka) fn open<C: ConsumerContext>(&self, consumer: &BaseConsumer<C>) {
         for opened in &self.queues {
-            // SAFETY: the consumer is borrowed, so its handle is alive. The queue is ours to destroy.
+            // SAFETY: the consumer is borrowed, so its handle is alive. `close` destroys the queue.
             let queue = unsafe { rd_kafka_queue_new(consumer.client().native_ptr()) };
             let waker = Arc::as_ptr(&self.waker).cast_mut().cast();
-            // SAFETY: the queue is alive. The waker lives as long as this, and `close` takes the
-            // callback away before.
+            // SAFETY: the queue is alive. The waker lives as long as `self`, and `close` removes
+            // the callback before that.
             unsafe { rd_kafka_queue_cb_event_enable(queue, Some(wake), waker) };
             opened.store(queue, Ordering::Release);
         }
     }
 
-    /// What is fetched of this partition comes by the queue with this index. To be told before it is assigned: then nothing
-    /// of it goes elsewhere.
+    /// Forwards the messages of this partition to the queue with this index. Must be called before
+    /// the partition is assigned, so that no message goes elsewhere.
     pub(in crate::kafka) fn take_in<C: ConsumerContext>(
         &self,
         consumer: &BaseConsumer<C>,
@@ -73,20 +75,22 @@ impl Fetched {
             return;
         }
         let client = consumer.client().native_ptr();
-        // SAFETY: handle and name are alive during the call. The queue is a reference that is ours to
-        // destroy, or null.
+        // SAFETY: the handle and the name are alive during the call. The result is null, or a
+        // reference that is destroyed below.
         let from = unsafe { rd_kafka_queue_get_partition(client, topic.as_ptr(), partition) };
         if from.is_null() {
             return;
         }
-        // SAFETY: both are alive. The forwarding outlives the reference, which is not used any more.
+        // SAFETY: both queues are alive. The forwarding outlives the reference, which is not used
+        // any more.
         unsafe {
             rd_kafka_queue_forward(from, to);
             rd_kafka_queue_destroy(from);
         }
     }
 
-    /// Takes up to `most` messages off the queue with this index, in the order of each partition.
+    /// Takes up to `most` messages off the queue with this index. Messages of a partition are in
+    /// order.
     pub(in crate::kafka) fn take<'a>(
         &'a self,
         index: usize,
@@ -98,22 +102,23 @@ impl Fetched {
         let count = if queue.is_null() || most == 0 {
             0
         } else {
-            // SAFETY: the queue is alive, and there is room for so many. Without a time-out the call
-            // does not wait. The messages are ours to destroy.
+            // SAFETY: the queue is alive, and the buffer has room for `most` messages. With a
+            // timeout of 0 the call does not wait. The messages are owned by the caller, and
+            // `Drain` destroys them.
             unsafe { rd_kafka_consume_batch_queue(queue, 0, batch.messages.as_mut_ptr(), most) }
         };
-        // Negative for an error, of which there is none without a legacy consumer.
+        // The count is negative on an error, which only occurs with a legacy consumer.
         batch.messages.truncate(usize::try_from(count).unwrap_or(0));
         Drain { batch, next: 0 }
     }
 
-    /// Destroys them, with what is still in them.
+    /// Destroys the queues, with the messages that are still in them.
     pub(in crate::kafka) fn close(&self) {
         for closed in &self.queues {
             let queue = closed.swap(ptr::null_mut(), Ordering::AcqRel);
             if !queue.is_null() {
-                // SAFETY: it is alive, and nobody finds it any more. Without its callback it does not
-                // refer to the waker any more.
+                // SAFETY: the queue is alive, and no caller can reach it any more. Without its
+                // callback it no longer refers to the waker.
                 unsafe {
                     rd_kafka_queue_cb_event_enable(queue, None, ptr::null_mut());
                     rd_kafka_queue_destroy(queue);
@@ -123,20 +128,21 @@ impl Fetched {
     }
 }
 
-/// Something is in the queue that was empty.
+/// Called by librdkafka when the first message arrives in an empty queue.
 unsafe extern "C" fn wake(_: *mut rd_kafka_t, waker: *mut c_void) {
-    // SAFETY: it is the waker that was given with this callback, and lives as long as that.
+    // SAFETY: this is the waker that was registered with the callback, and it lives as long as the
+    // callback.
     let waker = unsafe { &*waker.cast::<AtomicWaker>() };
     waker.wake();
 }
 
-/// Where messages are put, again and again.
+/// A reusable buffer for messages.
 #[derive(Default)]
 pub(in crate::kafka) struct Batch {
     messages: Vec<*mut rd_kafka_message_s>,
 }
 
-/// Messages that were taken. What is not looked at is dropped.
+/// Messages that were taken off a queue. Messages that were not read are destroyed on drop.
 pub(in crate::kafka) struct Drain<'a> {
     batch: &'a mut Batch,
     next: usize,
@@ -147,11 +153,12 @@ impl Drain<'_> {
         self.batch.messages.len()
     }
 
-    /// The next message; an error if it stands for one.
+    /// Returns the next message, or the error that stands in its place.
     pub(in crate::kafka) fn next(&mut self) -> Option<Result<Message<'_>, FetchError>> {
         let &message = self.batch.messages.get(self.next)?;
         self.next += 1;
-        // SAFETY: what librdkafka has put there is not null, and lives until this is dropped.
+        // SAFETY: librdkafka has filled the buffer with non-null messages, which live until this
+        // `Drain` is dropped.
         let message = Message(unsafe { NonNull::new_unchecked(message) }, PhantomData);
         Some(match message.get().err {
             Code::RD_KAFKA_RESP_ERR_NO_ERROR => Ok(message),
@@ -170,36 +177,36 @@ impl Drain<'_> {
 impl Drop for Drain<'_> {
     fn drop(&mut self) {
         for message in self.batch.messages.drain(..) {
-            // SAFETY: each was given to us to be destroyed, and is not used any more.
+            // SAFETY: the message is owned by this `Drain`, and is not used any more.
             unsafe { rd_kafka_message_destroy(message) };
         }
     }
 }
 
-/// What librdkafka reports in the place of a message.
+/// An error that librdkafka reports in place of a message.
 pub(in crate::kafka) struct FetchError {
     pub(in crate::kafka) error: KafkaError,
-    /// In librdkafka's words, behind the partition that it is about.
+    /// librdkafka's text, prefixed with the partition that it is about.
     pub(in crate::kafka) reason: String,
 }
 
-/// A message of librdkafka's.
+/// A message of librdkafka.
 pub(in crate::kafka) struct Message<'a>(NonNull<rd_kafka_message_s>, PhantomData<&'a ()>);
 
-/// Names a topic as long as one of its messages lives, or one of its partitions is assigned; compared,
-/// never followed.
+/// Identifies a topic while one of its messages lives or one of its partitions is assigned. The
+/// pointer is compared, never dereferenced.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::kafka) struct TopicHandle(*mut rd_kafka_topic_s);
 
 impl<'a> Message<'a> {
-    /// One that rdkafka has taken from the consumer's queue.
+    /// Wraps a message that rdkafka has taken from the consumer's queue.
     pub(in crate::kafka) fn borrowed(message: &'a BorrowedMessage<'_>) -> Self {
-        // SAFETY: rdkafka's pointer is not null, and lives as long as the message is borrowed.
+        // SAFETY: rdkafka's pointer is not null, and lives for as long as the message is borrowed.
         Self(unsafe { NonNull::new_unchecked(message.ptr()) }, PhantomData)
     }
 
     fn get(&self) -> &'a rd_kafka_message_s {
-        // SAFETY: it lives for `'a`, and nobody writes to it.
+        // SAFETY: the message lives for `'a`, and nothing writes to it.
         unsafe { self.0.as_ref() }
     }
 
@@ -207,9 +214,10 @@ impl<'a> Message<'a> {
         TopicHandle(self.get().rkt)
     }
 
-    /// What librdkafka says of the error that this message stands for.
+    /// Returns librdkafka's text for the error that this message stands for.
     fn reason(&self) -> String {
-        // SAFETY: the message has an error, whose text ends with NUL and lives as long as the message.
+        // SAFETY: the message has an error. Its text ends with NUL and lives as long as the
+        // message.
         let text = unsafe { CStr::from_ptr(rd_kafka_message_errstr(self.0.as_ptr())) };
         let text = text.to_string_lossy();
         match self.get().rkt.is_null() {
@@ -218,11 +226,11 @@ impl<'a> Message<'a> {
         }
     }
 
-    /// The topic's name.
     pub(in crate::kafka) fn topic(&self) -> &'a str {
-        // SAFETY: a message that is asked for its topic has one, whose name ends with NUL and lives as long.
+        // SAFETY: this is only called for messages that have a topic. Its name ends with NUL and
+        // lives as long as the message.
         let name = unsafe { CStr::from_ptr(rd_kafka_topic_name(self.get().rkt)) };
-        // Kafka's names of topics are ASCII.
+        // Topic names in Kafka are ASCII.
         name.to_str().unwrap_or_default()
     }
 
@@ -236,21 +244,21 @@ impl<'a> Message<'a> {
 
     pub(in crate::kafka) fn key(&self) -> Option<&'a [u8]> {
         let message = self.get();
-        // SAFETY: a key that is not null has so many bytes, which live as long as the message.
+        // SAFETY: a non-null key has `key_len` bytes, which live as long as the message.
         (!message.key.is_null())
             .then(|| unsafe { slice::from_raw_parts(message.key.cast(), message.key_len) })
     }
 
     pub(in crate::kafka) fn payload(&self) -> Option<&'a [u8]> {
         let message = self.get();
-        // SAFETY: as a key's.
+        // SAFETY: a non-null payload has `len` bytes, which live as long as the message.
         (!message.payload.is_null())
             .then(|| unsafe { slice::from_raw_parts(message.payload.cast(), message.len) })
     }
 
     pub(in crate::kafka) fn timestamp(&self) -> Timestamp {
         let mut kind = Kind::RD_KAFKA_TIMESTAMP_NOT_AVAILABLE;
-        // SAFETY: the message is alive, and `kind` is during the call.
+        // SAFETY: the message is alive, and `kind` lives during the call.
         let time = unsafe { rd_kafka_message_timestamp(self.0.as_ptr(), &mut kind) };
         match kind {
             _ if time == -1 => Timestamp::NotAvailable,
@@ -260,7 +268,7 @@ impl<'a> Message<'a> {
         }
     }
 
-    /// Each header's name and value; see [`headers`](super::headers).
+    /// Returns each header's name and value; see [`headers`](super::headers).
     pub(in crate::kafka) fn headers(
         &self,
     ) -> impl Iterator<Item = (&'a [u8], Option<&'a [u8]>)> + use<'a> {

@@ -1,11 +1,13 @@
-//! What librdkafka can do and rdkafka's safe interface cannot: the crate's only unsafe module.
+//! Functions of librdkafka that rdkafka's safe interface lacks. This is the crate's only unsafe
+//! module.
 //!
-//! * A header's name as bytes. rdkafka panics on one that is not UTF-8, and a name is whatever a
-//!   producer has sent.
-//! * How far a partition goes, as librdkafka knows it by its fetches. rdkafka only asks the brokers.
-//! * Whether the group has taken this consumer in, and whether it has left.
-//! * The answer to an asynchronous commit. rdkafka starts such a commit without a queue to answer to,
-//!   so its failure would be known to nobody.
+//! * Header names as bytes. rdkafka panics on a name that is not UTF-8, and a producer can send any
+//!   bytes as a name.
+//! * A partition's end offset, as librdkafka knows it from its fetches. rdkafka can only ask the
+//!   brokers.
+//! * Whether the consumer is a member of its group, and whether it has left the group.
+//! * The answer to an asynchronous commit. rdkafka starts such a commit without a reply queue, so
+//!   its failure would go unnoticed.
 //! * Messages in batches: [`fetched`].
 
 #![allow(unsafe_code)]
@@ -28,24 +30,24 @@ use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::message::{BorrowedHeaders, BorrowedMessage, Message, OwnedMessage};
 
-/// Starts a commit. Its answer comes to the context's `commit_callback`, from a later poll.
+/// Starts a commit. A later poll passes the answer to the context's `commit_callback`.
 pub(super) fn commit<C: ConsumerContext>(
     consumer: &BaseConsumer<C>,
     offsets: &TopicPartitionList,
 ) -> KafkaResult<()> {
     let client = consumer.client().native_ptr();
-    // SAFETY: the consumer is borrowed, so its handle is alive. The queue is a reference that is ours
-    // to destroy; it is null for a consumer without a group.
+    // SAFETY: the consumer is borrowed, so its handle is alive. The result is a reference that is
+    // destroyed below; it is null for a consumer without a group.
     let queue = unsafe { rd_kafka_queue_get_consumer(client) };
     if queue.is_null() {
         return Err(KafkaError::ConsumerCommit(Code::RD_KAFKA_RESP_ERR__UNKNOWN_GROUP.into()));
     }
-    // SAFETY: handle, offsets and queue are alive during the call, which copies the offsets and takes
-    // its own reference to the queue. Without a callback the answer is an event, which is what
-    // rdkafka polls that queue for.
+    // SAFETY: the handle, the offsets and the queue are alive during the call, which copies the
+    // offsets and takes its own reference to the queue. Without a callback the answer is an event,
+    // which is what rdkafka polls that queue for.
     let code =
         unsafe { rd_kafka_commit_queue(client, offsets.ptr(), queue, None, ptr::null_mut()) };
-    // SAFETY: the reference from above, which is not used any more.
+    // SAFETY: this is the reference from above, which is not used any more.
     unsafe { rd_kafka_queue_destroy(queue) };
     match code {
         Code::RD_KAFKA_RESP_ERR_NO_ERROR => Ok(()),
@@ -53,100 +55,105 @@ pub(super) fn commit<C: ConsumerContext>(
     }
 }
 
-/// The offset behind a partition's last record, as the last fetch has told. Asks nobody.
+/// Returns the offset after a partition's last record, as of the last fetch. Sends no request.
 pub(super) fn end<C: ConsumerContext>(
     consumer: &BaseConsumer<C>,
     topic: &str,
     partition: i32,
 ) -> Option<i64> {
-    // No topic's name has a NUL byte.
+    // A topic name contains no NUL byte.
     let topic = CString::new(topic).ok()?;
     let client = consumer.client().native_ptr();
     let (mut low, mut high) = (-1, -1);
-    // SAFETY: the consumer is borrowed, so its handle is alive; the name ends with NUL, and name and
-    // offsets live during the call, which keeps none of them.
+    // SAFETY: the consumer is borrowed, so its handle is alive. The name ends with NUL. The name
+    // and the offsets live during the call, which keeps no pointer to them.
     let code = unsafe {
         rd_kafka_get_watermark_offsets(client, topic.as_ptr(), partition, &mut low, &mut high)
     };
-    // Negative where it is not known.
+    // The offset is negative if it is unknown.
     (code == Code::RD_KAFKA_RESP_ERR_NO_ERROR && high >= 0).then_some(high)
 }
 
-/// Whether the group has taken it in: whether it is a member of one of the group's generations.
+/// Returns whether the consumer is a member of its group, that is, of one of the group's
+/// generations.
 pub(super) fn is_member<C: ConsumerContext>(consumer: &BaseConsumer<C>) -> bool {
-    // SAFETY: the metadata is alive, and only read.
+    // SAFETY: the metadata is alive and is only read.
     of_group(consumer, |metadata| unsafe {
         rd_kafka_consumer_group_metadata_generation_id(metadata) > 0
     })
 }
 
-/// Whether it has an id in its group. In the classic protocol it has none before it joins, and none
-/// after it has left.
+/// Returns whether the consumer has a member id. In the classic protocol it has none before it
+/// joins its group and after it has left.
 pub(super) fn has_id<C: ConsumerContext>(consumer: &BaseConsumer<C>) -> bool {
     of_group(consumer, |metadata| {
-        // SAFETY: the metadata is alive, and only read.
+        // SAFETY: the metadata is alive and is only read.
         let id = unsafe { rd_kafka_consumer_group_metadata_member_id(metadata) };
-        // SAFETY: an id that is not null ends with NUL, and lives as long as the metadata.
+        // SAFETY: a non-null id ends with NUL and lives as long as the metadata.
         !id.is_null() && !unsafe { CStr::from_ptr(id) }.is_empty()
     })
 }
 
-/// What is so of its group; `false` for a consumer without one.
+/// Applies a predicate to the group's metadata; returns `false` for a consumer without a group.
 fn of_group<C: ConsumerContext>(
     consumer: &BaseConsumer<C>,
     is: impl FnOnce(*const rd_kafka_consumer_group_metadata_t) -> bool,
 ) -> bool {
     let client = consumer.client().native_ptr();
-    // SAFETY: the consumer is borrowed, so its handle is alive. What this gives is ours to destroy; it
+    // SAFETY: the consumer is borrowed, so its handle is alive. The result is destroyed below; it
     // is null for a consumer without a group.
     let metadata = unsafe { rd_kafka_consumer_group_metadata(client) };
     if metadata.is_null() {
         return false;
     }
     let is = is(metadata);
-    // SAFETY: it is not used any more.
+    // SAFETY: the metadata is not used any more.
     unsafe { rd_kafka_consumer_group_metadata_destroy(metadata) };
     is
 }
 
-/// Each header's name and value, in order. A value that is null is `None`.
+/// Returns each header's name and value, in order. A null value is `None`.
 ///
-/// A name ends at its first NUL byte, as librdkafka hands it out. Headers that librdkafka cannot
-/// parse are none.
+/// A name ends at its first NUL byte, since librdkafka returns it as a C string. Headers that
+/// librdkafka cannot parse count as no headers.
 pub(super) fn headers<'m>(
     message: &'m BorrowedMessage<'_>,
 ) -> impl Iterator<Item = (&'m [u8], Option<&'m [u8]>)> {
-    // SAFETY: the message is borrowed as long as the iterator.
+    // SAFETY: the message is borrowed for as long as the iterator lives.
     unsafe { walk_of(message.ptr()) }
 }
 
+/// Returns the headers of a message.
+///
 /// # Safety
 /// The message must live for `'m`.
 unsafe fn walk_of<'m>(
     message: *const rd_kafka_message_s,
 ) -> impl Iterator<Item = (&'m [u8], Option<&'m [u8]>)> {
     let mut headers = ptr::null_mut();
-    // SAFETY: the message is alive. The headers belong to it and live as long; without any, `headers`
-    // stays null.
+    // SAFETY: the message is alive. The headers belong to the message and live as long. For a
+    // message without headers, `headers` stays null.
     let code = unsafe { rd_kafka_message_headers(message, &mut headers) };
     let found = (code == Code::RD_KAFKA_RESP_ERR_NO_ERROR).then_some(headers.cast_const());
-    // SAFETY: there are headers, and they live for `'m`.
+    // SAFETY: if there are headers, they live for `'m`.
     unsafe { walk(found) }
 }
 
-/// The same of a message that is not the consumer's any more.
+/// Returns the headers of a message that no longer belongs to the consumer.
 pub(super) fn owned_headers(
     message: &OwnedMessage,
 ) -> impl Iterator<Item = (&[u8], Option<&[u8]>)> {
-    // What the next lines rely on, as far as it can be checked.
+    // The pointer cast below relies on this; it is all that can be checked.
     const { assert!(size_of::<BorrowedHeaders>() == 0) };
     let headers = message.headers().map(|headers| ptr::from_ref(headers.as_borrowed()).cast());
-    // SAFETY: rdkafka's `BorrowedHeaders` stands for librdkafka's headers and has nothing of its own:
-    // a reference to it is the pointer to them. They belong to the message, which is borrowed as long
-    // as the iterator.
+    // SAFETY: rdkafka's `BorrowedHeaders` has no fields of its own: a reference to it is the
+    // pointer to librdkafka's headers. The headers belong to the message, which is borrowed for as
+    // long as the iterator lives.
     unsafe { walk(headers) }
 }
 
+/// Iterates over headers.
+///
 /// # Safety
 /// The headers must live for `'m`.
 unsafe fn walk<'m>(
@@ -155,17 +162,17 @@ unsafe fn walk<'m>(
     let (headers, count) = headers.map_or((ptr::null(), 0), |headers| (headers, usize::MAX));
     (0..count).map_while(move |index| {
         let (mut name, mut value, mut size) = (ptr::null(), ptr::null(), 0);
-        // SAFETY: there are headers, for else `count` is 0, and they live as long as this iterator.
-        // Beyond the last header the call answers with an error and writes nothing.
+        // SAFETY: there are headers, since `count` is 0 otherwise, and they live as long as this
+        // iterator. Beyond the last header the call returns an error and writes nothing.
         let code =
             unsafe { rd_kafka_header_get_all(headers, index, &mut name, &mut value, &mut size) };
         if code != Code::RD_KAFKA_RESP_ERR_NO_ERROR {
             return None;
         }
-        // SAFETY: without an error `name` is a string that ends with NUL, and lives as long as the
+        // SAFETY: without an error, `name` is a string that ends with NUL and lives as long as the
         // headers.
         let name = unsafe { CStr::from_ptr(name) };
-        // SAFETY: a value that is not null has `size` bytes, which live as long as the headers.
+        // SAFETY: a non-null value has `size` bytes, which live as long as the headers.
         let value =
             (!value.is_null()).then(|| unsafe { slice::from_raw_parts(value.cast::<u8>(), size) });
         Some((name.to_bytes(), value))

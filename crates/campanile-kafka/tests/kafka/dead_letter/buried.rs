@@ -1,4 +1,4 @@
-//! Keys whose attempts were used up by crashes, and whose burials were, too.
+//! Keys that used up their attempts in crashes, including crashes during their burials.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ async fn after_a_crash_while_it_was_buried_the_letter_has_no_payload() {
         let kafka = kafka(&[FAILS]);
         let config = kafka.consumer_config("g");
         let store = MemoryStore::new();
-        // The attempt, and all burials but the last.
+        // The attempt and all burials but the last one.
         crash(&store, "b", burials).await;
         let keeper = LockKeeper::new(store).unwrap();
         let serving = serve(burying(config.clone()), once(&keeper, TTL));
@@ -58,7 +58,7 @@ async fn after_five_burials_nothing_is_published_or_committed_until_the_key_is_r
     crash(&store, "b", 5).await;
     let keeper = LockKeeper::new(store.clone()).unwrap();
     let serving = serve(burying(config.clone()), once(&keeper, TTL));
-    until("its lock is let go", || store.count("release") == 1).await;
+    until("the lock is released", || store.count("release") == 1).await;
     let summary = serving.stop().await.unwrap();
     assert_eq!((summary.processed, summary.left), (1, 2));
     assert_eq!(letters(&config).len(), 0);
@@ -78,7 +78,7 @@ async fn after_five_burials_nothing_is_published_or_committed_until_the_key_is_r
     assert_eq!(payloads(&letters(&config)), [Some(FAILS)]);
 }
 
-/// Also beyond what the count of burials can hold.
+/// This also holds for more burials than the counter can represent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_five_burials_nothing_is_published_however_often_it_was_tried() {
     let kafka = kafka(&[FAILS]);
@@ -88,7 +88,7 @@ async fn after_five_burials_nothing_is_published_however_often_it_was_tried() {
     let keeper = LockKeeper::new(store.clone()).unwrap();
     for round in 1..=3 {
         let serving = serve(burying(config.clone()), once(&keeper, TTL));
-        until("its lock is released", || store.count("release") == round).await;
+        until("the lock is released", || store.count("release") == round).await;
         serving.stop().await.unwrap();
     }
     assert_eq!((letters(&config).len(), store.count("reject")), (0, 0));
@@ -104,8 +104,8 @@ async fn copies_of_a_letter_that_a_crash_leaves_tell_one_key_and_one_origin_but_
     store.always_of("reject", Fault::Refuse);
     let keeper = LockKeeper::new(store.clone()).unwrap();
     let crashing = serve(burying(config.clone()), once(&keeper, Duration::from_millis(500)));
-    until("it is published, and not recorded", || store.count("reject") >= 1).await;
-    // Nothing that it says from now on comes to the store.
+    until("the letter is published but not recorded", || store.count("reject") >= 1).await;
+    // From now on, none of the keeper's commands takes effect in the store.
     store.always(Fault::Refuse);
     crashing.drop().await;
     let keeper = LockKeeper::new(memory).unwrap();

@@ -1,4 +1,4 @@
-//! What of everything that may become of a record counts for what.
+//! Which counter each possible outcome of a record increments.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ fn service() -> impl Service<Record, Response = (), Error = BoxError, Future: Se
     })
 }
 
-/// With a guard, and a retry topic from which nothing comes back.
+/// Creates a consumer with a flood guard, and with a retry topic of copies that do not become due.
 fn guarded(kafka: &MockKafka, guard: FloodGuard) -> Consumer {
     consumer(kafka.consumer_config("g"), "orders")
         .with_given_up(short().with_flood_guard(guard))
@@ -50,7 +50,7 @@ async fn what_is_skipped_is_finished_for_the_flood_guard() {
 async fn what_is_to_be_tried_again_is_not_finished_for_the_flood_guard() {
     let kafka = kafka(&["dies", "later", "later", "dies"]);
     let serving = serve(guarded(&kafka, FloodGuard::new(1, 2)), service());
-    let why = within("it pauses", serving.handle().wait_paused()).await.unwrap();
+    let why = within("the consumer pauses", serving.handle().wait_paused()).await.unwrap();
     assert!(matches!(why, Paused::Flood { most: 1, of_last: 2, .. }), "{why}");
     until_committed(&kafka.consumer_config("g"), "orders", &[3]).await;
     let summary = serving.stop().await.unwrap();

@@ -1,4 +1,4 @@
-//! A dependency that fails every record does not empty the topic into another.
+//! A dependency that fails every record does not move the whole topic to the dead-letter topic.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -19,7 +19,7 @@ use crate::support::{
     Log, committed, consumer, fill, mock, serve, start, until, until_committed, within,
 };
 
-/// Fails for good while it is broken.
+/// Fails permanently while `broken` is set.
 fn service(
     broken: &Arc<AtomicBool>,
 ) -> impl Service<Record, Response = (), Error = BoxError, Future: Send> + Clone + Send + use<> {
@@ -47,18 +47,18 @@ async fn a_handler_that_fails_all_records_pauses_the_consumer_until_it_is_told_t
     let config = kafka.consumer_config("g");
     let serving = serve(guarded(&kafka, FloodGuard::default()), service(&broken));
     let handle = serving.handle();
-    let why = within("it pauses", handle.wait_paused()).await.unwrap();
+    let why = within("the consumer pauses", handle.wait_paused()).await.unwrap();
     assert!(matches!(why, Paused::Flood { most: 50, of_last: 100, .. }), "{why}");
-    until("what is under way ends", || letters(&config).len() == 50).await;
+    until("publications in flight end", || letters(&config).len() == 50).await;
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert_eq!(letters(&config).len(), 50);
     let sum = |offsets: Vec<Option<i64>>| offsets.into_iter().flatten().sum::<i64>();
     until("50 are committed", || sum(committed(&config, "orders", 4)) == 50).await;
 
-    // Told to go on while it is still broken, it counts from the beginning.
+    // If the consumer is resumed while the handler is still broken, the guard counts from zero.
     handle.resume();
-    within("it pauses again", handle.wait_paused()).await.unwrap();
-    until("what is under way ends", || letters(&config).len() == 100).await;
+    within("the consumer pauses again", handle.wait_paused()).await.unwrap();
+    until("publications in flight end", || letters(&config).len() == 100).await;
 
     broken.store(false, Ordering::SeqCst);
     handle.resume();
@@ -67,7 +67,7 @@ async fn a_handler_that_fails_all_records_pauses_the_consumer_until_it_is_told_t
     let summary = serving.stop().await.unwrap();
     assert_eq!((summary.processed, summary.dead_lettered), (4900, 100));
     assert_eq!(letters(&config).len(), 100);
-    assert_eq!(within("it knows", handle.wait_paused()).await, None, "it has ended");
+    assert_eq!(within("the waiter wakes", handle.wait_paused()).await, None, "serving ended");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -76,7 +76,7 @@ async fn while_it_is_paused_it_stays_in_the_group_and_can_be_stopped() {
     let config = kafka.consumer_config("g");
     let serving = serve(guarded(&kafka, FloodGuard::new(2, 10)), service(&broken));
     let handle = serving.handle();
-    within("it pauses", handle.wait_paused()).await.unwrap();
+    within("the consumer pauses", handle.wait_paused()).await.unwrap();
     until_committed(&config, "orders", &[2]).await;
     // Longer than the session of a member that has left.
     tokio::time::sleep(Duration::from_secs(2)).await;
@@ -84,7 +84,7 @@ async fn while_it_is_paused_it_stays_in_the_group_and_can_be_stopped() {
     assert_eq!((summary.dead_lettered, summary.left, summary.revoked), (2, 8, 0));
     assert_eq!(committed(&config, "orders", 1), [Some(2)]);
 
-    // A new start counts from the beginning.
+    // After a restart, the guard counts from zero.
     broken.store(false, Ordering::SeqCst);
     let serving = serve(guarded(&kafka, FloodGuard::new(2, 10)), service(&broken));
     until_committed(&config, "orders", &[10]).await;
@@ -106,8 +106,8 @@ async fn the_record_that_was_one_too_many_keeps_its_place_and_leaves_no_lock_beh
     let serving =
         serve(guarded(&kafka, FloodGuard::new(2, 10)), once(&keeper, Duration::from_secs(3600)));
     let handle = serving.handle();
-    within("it pauses", handle.wait_paused()).await.unwrap();
-    until("the lock is let go", || store.count("release") == 1).await;
+    within("the consumer pauses", handle.wait_paused()).await.unwrap();
+    until("the lock is released", || store.count("release") == 1).await;
     let counts = ["reject", "acquire", "fail"].map(|operation| store.count(operation));
     assert_eq!(counts, [2, 3, 0]);
     until_committed(&config, "orders", &[2]).await;
@@ -118,8 +118,8 @@ async fn the_record_that_was_one_too_many_keeps_its_place_and_leaves_no_lock_beh
     assert_eq!(letters(&config).len(), 4);
 }
 
-/// A handler that fails while it is broken, by errors of which each costs an attempt, and tells which
-/// attempts they were. It goes on only with a permit.
+/// A handler that fails while `broken` is set, with errors that each cost an attempt. It records
+/// the attempts, and needs a permit to finish its last attempt.
 fn attempts(
     store: &FaultyStore<MemoryStore>,
     broken: &Arc<AtomicBool>,
@@ -155,7 +155,7 @@ fn attempts(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_record_that_a_flood_holds_is_tried_by_the_mended_handler_in_its_last_attempt() {
     for max_attempts in [1, 2] {
-        // All four are at work when the first is one too many.
+        // All four records are in flight when the first of them exceeds the limit.
         let (kafka, broken) = broken(4, 1);
         let config = kafka.consumer_config("g");
         let (permits, seen) = (Arc::new(Semaphore::new(0)), Arc::default());
@@ -164,10 +164,10 @@ async fn every_record_that_a_flood_holds_is_tried_by_the_mended_handler_in_its_l
         let serving = serve(guarded(&kafka, FloodGuard::new(0, 10)), service);
         let handle = serving.handle();
         let last = || seen.lock().unwrap().iter().filter(|of| **of == max_attempts).count();
-        until("the last attempts of all are at work", || last() == 4).await;
+        until("the last attempts of all records are in flight", || last() == 4).await;
         permits.add_permits(4);
-        within("it pauses", handle.wait_paused()).await.unwrap();
-        until("all are held", || store.count("release") == 4).await;
+        within("the consumer pauses", handle.wait_paused()).await.unwrap();
+        until("all records are held", || store.count("release") == 4).await;
 
         broken.store(false, Ordering::SeqCst);
         permits.add_permits(4);
@@ -175,7 +175,7 @@ async fn every_record_that_a_flood_holds_is_tried_by_the_mended_handler_in_its_l
         until_committed(&config, "orders", &[1; 4]).await;
         let summary = serving.stop().await.unwrap();
         assert_eq!((summary.processed, summary.dead_lettered), (4, 0));
-        assert_eq!(last(), 8, "each was in its last attempt twice: {seen:?}");
+        assert_eq!(last(), 8, "each record had its last attempt twice: {seen:?}");
     }
 }
 
@@ -188,10 +188,10 @@ async fn what_dies_while_the_consumer_is_paused_by_its_handle_is_held_as_well() 
     let service = attempts(&store, &broken, 1, &permits, &seen);
     let serving = serve(guarded(&kafka, FloodGuard::off()), service);
     let handle = serving.handle();
-    until("it is at work", || seen.lock().unwrap().len() == 1).await;
+    until("the record is in flight", || seen.lock().unwrap().len() == 1).await;
     handle.pause();
     permits.add_permits(1);
-    until("it is held", || store.count("release") == 1).await;
+    until("the record is held", || store.count("release") == 1).await;
     broken.store(false, Ordering::SeqCst);
     permits.add_permits(1);
     handle.resume();
@@ -227,7 +227,7 @@ async fn by_its_handle_a_consumer_pauses_and_goes_on_and_what_is_at_work_ends() 
     gate.add_permits(3);
     until_committed(&config, "orders", &[1]).await;
     tokio::time::sleep(Duration::from_millis(200)).await;
-    assert_eq!(log.len(), 1, "nothing more is begun");
+    assert_eq!(log.len(), 1, "no further record is started");
     handle.resume();
     until_committed(&config, "orders", &[3]).await;
     serving.stop().await.unwrap();
@@ -239,10 +239,13 @@ async fn a_paused_consumer_gives_its_partitions_away_and_the_other_goes_on() {
     let config = kafka.consumer_config("g");
     let one = serve(guarded(&kafka, FloodGuard::new(0, 1)), service(&broken));
     let handle = one.handle();
-    within("it pauses", handle.wait_paused()).await.unwrap();
+    within("the consumer pauses", handle.wait_paused()).await.unwrap();
     let mended = Arc::new(AtomicBool::new(false));
     let other = serve(guarded(&kafka, FloodGuard::default()), service(&mended));
-    until("the other's partition", || committed(&config, "orders", 2).contains(&Some(10))).await;
+    until("the other consumer has processed its partition", || {
+        committed(&config, "orders", 2).contains(&Some(10))
+    })
+    .await;
     assert!(handle.paused().is_some());
     one.stop().await.unwrap();
     until_committed(&config, "orders", &[10, 10]).await;
@@ -279,7 +282,7 @@ async fn a_consumer_that_is_paused_before_it_serves_begins_with_nothing_until_it
     let handle = serve.handle();
     handle.pause();
     let serving = start(serve);
-    // Longer than others need for their first record.
+    // Longer than other consumers need for their first record.
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!((log.len(), handle.paused()), (0, Some(Paused::ByHandle)));
     handle.resume();

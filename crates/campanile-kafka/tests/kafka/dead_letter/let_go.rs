@@ -1,5 +1,5 @@
-//! Burials that are let go in order are no crashes, in whatever process: the letter is published, and
-//! whole.
+//! Burials that end in an orderly release do not count as crashes, whichever process releases them:
+//! the letter is published with its payload.
 
 use campanile_kafka::{ConsumerError, FloodGuard};
 use campanile_test::{Message, MockKafka};
@@ -36,14 +36,16 @@ async fn after_a_topic_was_away_for_long_the_next_process_publishes_the_whole_le
     until_committed(&config, "orders", &[1]).await;
     unknown(&kafka, DEAD, true);
     produce(&kafka, &[FAILS, GOOD]);
-    // The last attempt's, and those of two burials: so many interrupted ones would cost the payload.
+    // The budgets of the last attempt and of two burials. As many interrupted burials would cost
+    // the payload.
     until("three budgets are used up", || store.count("fail") == 3).await;
     serving.stop().await.unwrap();
     unknown(&kafka, DEAD, false);
     let serving = serve(burying(config.clone()), once(&keeper, TTL));
     until_committed(&config, "orders", &[3]).await;
     serving.stop().await.unwrap();
-    // What was on its way when the topic was away may have come as well.
+    // A publication that was in flight when the topic became unavailable may have succeeded as
+    // well.
     let letters = letters(&config);
     assert!(!letters.is_empty());
     assert!(payloads(&letters).iter().all(|payload| *payload == Some(FAILS)));
@@ -58,7 +60,7 @@ async fn starts_that_a_flood_pauses_count_for_nothing() {
         let guarded = consumer(config.clone(), "orders")
             .with_given_up(short().with_flood_guard(FloodGuard::new(0, 10)));
         let serving = serve(guarded, once(&keeper, TTL));
-        assert!(within("it pauses", serving.handle().wait_paused()).await.is_some());
+        assert!(within("the consumer pauses", serving.handle().wait_paused()).await.is_some());
         serving.stop().await.unwrap();
     }
     let serving = serve(burying(config.clone()), once(&keeper, TTL));
@@ -80,13 +82,13 @@ async fn a_key_in_several_partitions_that_take_turns_at_its_burial_has_one_whole
     let config = kafka.consumer_config("g");
     let (store, keeper) = store();
     let serving = serve(burying(config.clone()), once(&keeper, TTL));
-    until("the first", || committed(&config, "orders", 3)[0] == Some(1)).await;
+    until("the first record is committed", || committed(&config, "orders", 3)[0] == Some(1)).await;
     unknown(&kafka, DEAD, true);
     (0..3).for_each(|partition| to(partition, FAILS));
     until("six budgets are used up", || store.count("fail") >= 6).await;
     unknown(&kafka, DEAD, false);
     until_committed(&config, "orders", &[2, 1, 1]).await;
     let summary = serving.stop().await.unwrap();
-    assert_eq!((summary.dead_lettered, summary.processed), (1, 3), "the others are parked");
+    assert_eq!((summary.dead_lettered, summary.processed), (1, 3), "the other records are parked");
     assert_eq!(payloads(&letters(&config)), [Some(FAILS)]);
 }

@@ -1,4 +1,4 @@
-//! Records that are given up and kept in a topic for dead letters.
+//! Records that are given up and published to a dead-letter topic.
 
 mod buried;
 mod counted;
@@ -29,17 +29,17 @@ use crate::support::{BOUND, consumer, within};
 
 const DEAD: &str = "orders.dead";
 
-/// How long a lock lives.
+/// Time to live of a lock.
 const TTL: Duration = Duration::from_secs(30);
 
-/// A store, and a keeper of its locks.
+/// Creates a store and a keeper of its locks.
 fn store() -> (FaultyStore<MemoryStore>, LockKeeper) {
     let store = FaultyStore::new(MemoryStore::new());
     let keeper = LockKeeper::new(store.clone()).unwrap();
     (store, keeper)
 }
 
-/// A cluster with these orders in one partition, and a topic for dead letters.
+/// Starts a cluster with these orders in one partition, and a dead-letter topic.
 fn kafka(payloads: &[&str]) -> MockKafka {
     let kafka = crate::given_up::kafka(payloads);
     kafka.create_topic(DEAD, 1).unwrap();
@@ -51,7 +51,7 @@ fn produce(kafka: &MockKafka, payloads: &[&str]) {
     kafka.producer().produce_all(payloads.iter().map(message)).unwrap();
 }
 
-/// A consumer of `orders`, whose dead letters may take a second each.
+/// Creates a consumer of `orders` that publishes dead letters, with a timeout of a second each.
 fn burying(config: ClientConfig) -> Consumer {
     consumer(config, "orders").with_given_up(short())
 }
@@ -60,7 +60,7 @@ fn short() -> DeadLetter {
     DeadLetter::topic(DEAD).with_timeout(Duration::from_secs(1))
 }
 
-/// Lets everything about this topic fail, or again not.
+/// Makes every request for this topic fail, or succeed again.
 fn unknown(kafka: &MockKafka, topic: &str, unknown: bool) {
     let error = match unknown {
         true => RDKafkaRespErr::RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART,
@@ -69,14 +69,15 @@ fn unknown(kafka: &MockKafka, topic: &str, unknown: bool) {
     kafka.cluster().topic_error(topic, error).unwrap();
 }
 
-/// What is in the only partition of this topic.
+/// Reads the messages in the only partition of this topic.
 pub(crate) fn letters_in(config: &ClientConfig, topic: &str) -> Vec<OwnedMessage> {
     let consumer: BaseConsumer = config.create().unwrap();
     let (_, end) = consumer.fetch_watermarks(topic, 0, BOUND).unwrap();
     let mut list = TopicPartitionList::new();
     list.add_partition_offset(topic, 0, Offset::Beginning).unwrap();
     consumer.assign(&list).unwrap();
-    let message = |_| consumer.poll(BOUND).expect("a letter within the bound").unwrap().detach();
+    let message =
+        |_| consumer.poll(BOUND).expect("a letter within the time limit").unwrap().detach();
     (0..end).map(message).collect()
 }
 
@@ -84,17 +85,17 @@ fn letters(config: &ClientConfig) -> Vec<OwnedMessage> {
     letters_in(config, DEAD)
 }
 
-/// The only header of this name, as text.
+/// Returns the only header with this name, as text.
 pub(crate) fn header(letter: &OwnedMessage, name: &str) -> String {
     let bytes = bytes(letter, name).unwrap_or_else(|| panic!("no header {name}"));
     String::from_utf8(bytes).unwrap()
 }
 
-/// The only header of this name.
+/// Finds the value of the only header with this name.
 fn bytes(letter: &OwnedMessage, name: &str) -> Option<Vec<u8>> {
     let mut named = letter.headers()?.iter().filter(|header| header.key == name);
     let value = named.next()?.value?.to_vec();
-    assert!(named.next().is_none(), "{name} is there twice");
+    assert!(named.next().is_none(), "header {name} occurs twice");
     Some(value)
 }
 
@@ -102,7 +103,7 @@ fn payloads(letters: &[OwnedMessage]) -> Vec<Option<&str>> {
     letters.iter().map(|l| l.payload().map(|p| std::str::from_utf8(p).unwrap())).collect()
 }
 
-/// What a process does that takes a key's lock and dies, so many times.
+/// Simulates processes that acquire a key's lock and die, `times` times.
 async fn crash(store: &impl Store, key: &str, times: usize) {
     let namespace = Namespace::try_from("orders").unwrap();
     let key = StoreKey::new(namespace, IdempotencyKey::new(key.to_owned()).unwrap());
@@ -123,13 +124,13 @@ async fn crash(store: &impl Store, key: &str, times: usize) {
                 }
             }
         };
-        within("the lock of who died expires", granted).await;
+        within("the dead owner's lock expires", granted).await;
     }
-    // The last one's lock expires as well.
+    // The last owner's lock expires as well.
     tokio::time::sleep(Duration::from_millis(2)).await;
 }
 
-/// One attempt for each order, under a lock of so long.
+/// A service that allows one attempt per order, under a lock with this time to live.
 fn once(
     keeper: &LockKeeper,
     ttl: Duration,

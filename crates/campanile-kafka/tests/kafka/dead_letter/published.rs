@@ -1,5 +1,5 @@
-//! A dead letter is its record, with where it came from and why it died, and it is there before
-//! anything is committed.
+//! A dead letter contains its record, the record's origin and the cause of its failure, and it is
+//! published before anything is committed.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -31,14 +31,14 @@ async fn a_dead_letter_is_published_then_its_key_is_failed_then_its_offset_is_co
     unknown(&kafka, DEAD, true);
     store.next_of("reject", Fault::Hang);
     produce(&kafka, &[FAILS, FAILS, LAST]);
-    // Its attempt is recorded because its letter could not be published.
-    until("its lock is let go", || store.count("fail") == 1).await;
-    assert_eq!(store.count("reject"), 0, "before it is published");
+    // The attempt is recorded because the letter could not be published.
+    until("the lock is released", || store.count("fail") == 1).await;
+    assert_eq!(store.count("reject"), 0, "rejected before the letter is published");
 
     unknown(&kafka, DEAD, false);
-    until("the entry is to be FAILED", || store.count("reject") == 1).await;
+    until("the entry is being rejected", || store.count("reject") == 1).await;
     assert_eq!(letters(&config).len(), 1);
-    assert_eq!(committed(&config, "orders", 1), [Some(1)], "before its key is FAILED");
+    assert_eq!(committed(&config, "orders", 1), [Some(1)], "committed before the key is FAILED");
 
     store.release();
     until_committed(&config, "orders", &[4]).await;
@@ -68,7 +68,7 @@ async fn records_that_cannot_be_tried_are_dead_lettered_without_a_lock() {
     let tokens: Vec<_> = letters.iter().map(|l| bytes(l, "campanile-token").is_some()).collect();
     assert_eq!(tokens, [false, false, true]);
     assert_eq!(store.count("reject"), 1);
-    assert_eq!(store.count("acquire"), 3, "of the good ones and of the one that failed");
+    assert_eq!(store.count("acquire"), 3, "for the good records and for the failed one");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -98,14 +98,14 @@ async fn a_dead_letter_says_exactly_where_its_record_stands() {
     kafka.create_topic("orders", 4).unwrap();
     kafka.create_topic(DEAD, 1).unwrap();
     let config = kafka.consumer_config("billing");
-    // Partition 2, offset 5: no number stands twice.
+    // Partition 2, offset 5: no two of the numbers are equal.
     let message = |payload: &str| Message::to("orders").partition(2).key("k").payload(payload);
     let good = (0..5).map(|n| message(&format!(r#"{{"id":"good-{n}"}}"#)));
     kafka.producer().produce_all(good.chain([message(FAILS)])).unwrap();
     let letters_to = DeadLetter::topic(DEAD).with_headers(HeaderStyle::Both);
     let consumer = consumer(config.clone(), "orders").with_given_up(letters_to);
     let serving = serve(consumer, service(&keeper(), 3, &Outcomes::default()));
-    until("the letter", || letters(&config).len() == 1).await;
+    until("the letter is published", || letters(&config).len() == 1).await;
     serving.stop().await.unwrap();
     assert_eq!(committed(&config, "orders", 4)[2], Some(6));
     let letter = &letters(&config)[0];
@@ -141,11 +141,12 @@ async fn a_letter_keeps_what_librdkafka_tells_of_its_record() {
         .insert(Header { key: "", value: Some(&[0xff_u8, 0][..]) });
     let record = BaseRecord::to("orders").partition(0).timestamp(long_ago);
     producer.send(record.key(&[0_u8, 0xff][..]).payload(&[0xff_u8][..]).headers(headers)).unwrap();
-    // A tombstone, and a payload of no bytes, which is none.
+    // A tombstone, and an empty payload, which is not a tombstone.
     producer.send(BaseRecord::<[u8], [u8]>::to("orders").partition(0).key(b"k")).unwrap();
     producer.send(BaseRecord::<[u8], [u8]>::to("orders").partition(0).payload(b"")).unwrap();
     produce_header(&producer, b"caf\xe9", b"latin").unwrap();
-    // librdkafka's consumer ends a name at its first NUL, and its producer knows no time before 1970.
+    // librdkafka's consumer ends a name at its first NUL, and its producer accepts no time before
+    // 1970.
     let headers = OwnedHeaders::new().insert(Header { key: "one\0two", value: Some("3") });
     let record = BaseRecord::<[u8], [u8]>::to("orders").partition(0).headers(headers);
     producer.send(record.timestamp(-1_500)).unwrap();
@@ -221,19 +222,19 @@ async fn dead_letters_of_each_topic_go_where_the_choice_says() {
     assert_eq!(payloads(&super::letters_in(&config, "payments.dead")), [Some(FAILS)]);
 }
 
-/// Panics when it is shown, and when it is asked for its source.
+/// Panics when it is displayed and when it is asked for its source.
 #[derive(Debug)]
 struct Rude;
 
 impl std::fmt::Display for Rude {
     fn fmt(&self, _: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        panic!("a panic of this test")
+        panic!("injected panic")
     }
 }
 
 impl std::error::Error for Rude {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        panic!("a panic of this test")
+        panic!("injected panic")
     }
 }
 
@@ -257,5 +258,5 @@ async fn an_error_that_panics_when_it_is_shown_ends_nothing() {
     let letters = letters(&config);
     assert_eq!(payloads(&letters), [Some("bad")]);
     let message = header(&letters[0], "kafka_dlt-exception-message");
-    assert_eq!(message, "permanent error: (an error whose text panicked)");
+    assert_eq!(message, "permanent error: (formatting the error panicked)");
 }

@@ -1,4 +1,4 @@
-//! What cannot hold dead letters is refused when serving begins.
+//! Topics that cannot hold dead letters are refused when serving begins.
 
 use std::error::Error;
 
@@ -34,7 +34,7 @@ async fn dead_letters_that_would_come_back_are_refused() {
         of(&["orders"], DeadLetter::topic("orders")),
         of(&["orders", DEAD], DeadLetter::topic(DEAD)),
         of(&["orders", DEAD], DeadLetter::by_topic(|topic| format!("{topic}.dead"))),
-        // Seen when the topics that it stands for are assigned.
+        // Detected when the topics that match the pattern are assigned.
         of(&["^orders.*"], DeadLetter::topic(DEAD)),
         of(&["^orders.*"], DeadLetter::by_topic(|topic| format!("{topic}.dead"))),
     ] {
@@ -52,7 +52,7 @@ async fn a_topic_for_dead_letters_that_does_not_exist_is_named_before_anything_i
     let error = refused(consumer(config.clone(), "orders").with_given_up(DeadLetter::topic(DEAD)));
     let error = error.await;
     assert!(matches!(error, ConsumerError::Kafka { .. }), "{error:?}");
-    assert!(text(&error).contains("topic `orders.dead`, for dead letters"), "{error:?}");
+    assert!(text(&error).contains("dead-letter topic `orders.dead` does not exist"), "{error:?}");
     assert!(text(&error).contains("create it"), "{error:?}");
     assert_eq!(committed(&config, "orders", 1), [None]);
 }
@@ -78,8 +78,8 @@ async fn settings_that_a_publication_does_not_allow_are_refused() {
 async fn a_choice_that_panics_or_gives_no_topic_is_told() {
     let kafka = kafka(&[GOOD]);
     for (letters_to, why) in [
-        (DeadLetter::by_topic(|_| panic!("a panic of this test")), "a panic of this test"),
-        (DeadLetter::by_topic(|topic| format!("dead letters of {topic}")), "no topic's name"),
+        (DeadLetter::by_topic(|_| panic!("injected panic")), "injected panic"),
+        (DeadLetter::by_topic(|topic| format!("dead letters of {topic}")), "valid topic name"),
     ] {
         let consumer = consumer(kafka.consumer_config("g"), "orders").with_given_up(letters_to);
         let error = refused(consumer).await;

@@ -19,13 +19,13 @@ use super::{
 use crate::given_up::{FAILS, GOOD, LAST, Outcomes, keeper, service};
 use crate::support::{committed, consumer, serve, until, until_committed};
 
-/// With the default budget, and how many publications were begun since the start.
+/// Creates a policy with the default budget, and a counter of the publications begun since startup.
 fn watched(topic: &'static str) -> (DeadLetter, Arc<AtomicUsize>) {
     let begun = Arc::new(AtomicUsize::new(0));
     let count = begun.clone();
     let started = AtomicBool::new(false);
     let letters_to = DeadLetter::by_topic(move |_| {
-        // The first time it is asked at the start.
+        // The first call is the check at startup.
         if started.swap(true, Ordering::SeqCst) {
             count.fetch_add(1, Ordering::SeqCst);
         }
@@ -49,7 +49,7 @@ async fn a_topic_that_cannot_be_reached_holds_the_offset_and_when_it_is_back_all
     let config = kafka.consumer_config("g");
     let (store, keeper) = store();
     let serving = serve(burying(config.clone()), service(&keeper, 1, &Outcomes::default()));
-    until("the first", || committed(&config, "orders", 2)[0] == Some(1)).await;
+    until("the first record is committed", || committed(&config, "orders", 2)[0] == Some(1)).await;
     unknown(&kafka, DEAD, true);
     for payload in [FAILS, "no json", LAST] {
         to(0, payload);
@@ -57,7 +57,7 @@ async fn a_topic_that_cannot_be_reached_holds_the_offset_and_when_it_is_back_all
     for n in 0..20 {
         to(1, &format!(r#"{{"id":"good-{n}"}}"#));
     }
-    // The last attempt's, and then those of three burials, of which none was a crash.
+    // The budget of the last attempt, and those of three burials, none of which was a crash.
     until("four budgets are used up", || store.count("fail") == 4).await;
     until_committed(&config, "orders", &[1, 20]).await;
     assert_eq!(store.count("reject"), 0);
@@ -139,7 +139,7 @@ async fn a_time_that_the_topic_does_not_take_is_left_out() {
     until_committed(&config, "orders", &[1]).await;
     serving.stop().await.unwrap();
     assert_eq!(payloads(&letters(&config)), [Some(FAILS)]);
-    assert_eq!((store.count("fail"), store.count("reject")), (0, 1), "at once");
+    assert_eq!((store.count("fail"), store.count("reject")), (0, 1), "not published at once");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -156,7 +156,7 @@ async fn a_shutdown_during_a_publication_loses_nothing() {
     until_committed(&config, "orders", &[1]).await;
     unknown(&kafka, DEAD, true);
     produce(&kafka, &[FAILS, LAST]);
-    until("its letter is to be published", || begun.load(Ordering::SeqCst) == 1).await;
+    until("publication of the letter begins", || begun.load(Ordering::SeqCst) == 1).await;
     let summary = serving.stop().await.unwrap();
     assert!(summary.dead_lettered == 0 && summary.left >= 1, "{summary:?}");
     // The lock is not left to expire.
@@ -167,7 +167,7 @@ async fn a_shutdown_during_a_publication_loses_nothing() {
     let serving = serve(burying(config.clone()), service(&keeper, 1, &outcomes));
     until_committed(&config, "orders", &[3]).await;
     assert_eq!(serving.stop().await.unwrap().dead_lettered, 1);
-    // What was on its way at the shutdown may have come as well.
+    // A publication that was in flight at the shutdown may have succeeded as well.
     let letters = letters(&config);
     assert!(!letters.is_empty());
     assert!(payloads(&letters).iter().all(|payload| *payload == Some(FAILS)));
@@ -177,11 +177,11 @@ async fn a_shutdown_during_a_publication_loses_nothing() {
 async fn a_revoke_during_a_publication_leaves_the_letter_to_the_next_owner() {
     let kafka = kafka(&[GOOD]);
     let mut config = kafka.consumer_config("g");
-    // With this one every rebalance takes the partition away.
+    // With this strategy, every rebalance revokes the partition.
     config.set("partition.assignment.strategy", "range");
     let (store, keeper) = store();
     let outcomes = Outcomes::default();
-    // Each with a topic of its own, since one that cannot be reached is no start.
+    // Each consumer has its own topic, since startup fails if a topic is unavailable.
     kafka.create_topic("others.dead", 1).unwrap();
     let patient = |letters_to: DeadLetter| {
         consumer(config.clone(), "orders")
@@ -193,16 +193,17 @@ async fn a_revoke_during_a_publication_leaves_the_letter_to_the_next_owner() {
     until_committed(&config, "orders", &[1]).await;
     unknown(&kafka, DEAD, true);
     produce(&kafka, &[FAILS, LAST]);
-    until("its letter is to be published", || begun.load(Ordering::SeqCst) == 1).await;
+    until("publication of the letter begins", || begun.load(Ordering::SeqCst) == 1).await;
     let other = serve(patient(DeadLetter::topic("others.dead")), service(&keeper, 1, &outcomes));
-    until("the revoke lets it go", || store.count("fail") == 1).await;
+    until("the revoke releases the lock", || store.count("fail") == 1).await;
     assert_eq!(committed(&config, "orders", 1), [Some(1)]);
     unknown(&kafka, DEAD, false);
     until_committed(&config, "orders", &[3]).await;
     let (one, other) = (one.stop().await.unwrap(), other.stop().await.unwrap());
     assert_eq!(one.dead_lettered + other.dead_lettered, 1);
     assert!(one.revoked >= 1, "{one:?}");
-    // What was on its way when the first was interrupted may have come as well.
+    // A publication that was in flight when the first consumer was interrupted may have succeeded
+    // as well.
     let mut all = letters(&config);
     all.extend(super::letters_in(&config, "others.dead"));
     assert!(!all.is_empty());
@@ -220,9 +221,9 @@ async fn a_lock_that_is_lost_during_a_publication_commits_nothing() {
     until_committed(&config, "orders", &[1]).await;
     unknown(&kafka, DEAD, true);
     produce(&kafka, &[FAILS]);
-    until("its letter is to be published", || begun.load(Ordering::SeqCst) == 1).await;
+    until("publication of the letter begins", || begun.load(Ordering::SeqCst) == 1).await;
     store.always_of("renew", Fault::Refuse);
-    until("it is tried again", || store.count("acquire") > 2).await;
+    until("the publication is retried", || store.count("acquire") > 2).await;
     assert_eq!(store.count("reject"), 0);
     assert_eq!(committed(&config, "orders", 1), [Some(1)]);
 
@@ -233,7 +234,7 @@ async fn a_lock_that_is_lost_during_a_publication_commits_nothing() {
     assert!(summary.waited >= 1, "{summary:?}");
     assert_eq!(summary.dead_lettered, 1);
     let letters = letters(&config);
-    // What was on its way when the lock was lost may have come as well.
+    // A publication that was in flight when the lock was lost may have succeeded as well.
     assert!(!letters.is_empty());
     assert!(payloads(&letters).iter().all(|payload| *payload == Some(FAILS)));
 }
@@ -270,7 +271,7 @@ async fn what_dies_after_its_lock_was_lost_is_not_published_under_that() {
     assert_eq!((summary.dead_lettered, attempts.load(Ordering::SeqCst)), (1, 1));
     let letters = letters(&config);
     let burials: Vec<_> = letters.iter().map(|l| header(l, "campanile-burials")).collect();
-    assert_eq!(burials, ["1"], "by the burial's lock alone");
+    assert_eq!(burials, ["1"], "published under the burial's lock only");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -284,8 +285,8 @@ async fn what_is_too_large_even_without_its_payload_holds_its_offset() {
     let letters_to = DeadLetter::topic(DEAD).set("message.max.bytes", "1000");
     let consumer = consumer(config.clone(), "orders").with_given_up(letters_to);
     let serving = serve(consumer, once(&keeper, TTL));
-    // The last attempt's lock, and that of a burial.
-    until("it is given up twice", || store.count("fail") == 2).await;
+    // The lock of the last attempt, and that of a burial.
+    until("the publication fails twice", || store.count("fail") == 2).await;
     let summary = serving.stop().await.unwrap();
     assert_eq!((summary.dead_lettered, summary.left), (0, 1));
     assert_eq!((store.count("reject"), letters(&config).len()), (0, 0));

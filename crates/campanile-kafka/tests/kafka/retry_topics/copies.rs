@@ -1,4 +1,4 @@
-//! A copy is the record as it came, and tells where that stood.
+//! A copy is identical to its record and names the record's origin.
 
 use std::sync::{Arc, Mutex};
 
@@ -11,7 +11,7 @@ use crate::support::{serve, until_committed};
 
 type Records = Arc<Mutex<Vec<Record>>>;
 
-/// Takes down each record, and fails those of `orders`.
+/// Records the calls, and fails records of `orders`. Returns each record with its copy.
 async fn copies(messages: Vec<Message>) -> Vec<(Record, Record)> {
     let kafka = kafka(&[]);
     let config = kafka.consumer_config("g");
@@ -66,7 +66,7 @@ async fn an_origin_is_believed_in_retry_topics_alone() {
         .header("campanile-origin-offset", "7");
     let (first, copy) = copies(vec![forged]).await.pop().unwrap();
     assert_eq!(first.origin(), first.coordinates());
-    assert_eq!(first.headers().len(), 3, "they are headers as any other");
+    assert_eq!(first.headers().len(), 3, "they are ordinary headers");
     assert_eq!(copy.origin(), first.coordinates());
     assert!(copy.headers().is_empty());
 }

@@ -1,4 +1,4 @@
-//! Records that fail at random, consumers that are dropped at random: each event succeeds once.
+//! Records fail at random and consumers are dropped at random, and each event succeeds once.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -20,7 +20,7 @@ const TOPICS: [&str; 3] = ["orders", SOON, LATER];
 const PARTITIONS: i32 = 2;
 const RECORDS: usize = 100;
 
-/// A number that follows from these alone.
+/// Computes a number that depends only on its arguments.
 fn draw(seed: u64, what: impl std::hash::Hash) -> u64 {
     use std::hash::{DefaultHasher, Hash, Hasher};
     let mut hasher = DefaultHasher::new();
@@ -28,7 +28,7 @@ fn draw(seed: u64, what: impl std::hash::Hash) -> u64 {
     hasher.finish()
 }
 
-/// Whether nothing is left to do in these topics.
+/// Checks whether all records of the topics are committed.
 fn is_all_committed(config: &ClientConfig) -> bool {
     let asks: BaseConsumer = config.create().unwrap();
     TOPICS.into_iter().all(|topic| {
@@ -83,8 +83,8 @@ async fn each_event_succeeds_once_whatever_fails_and_however_often_its_consumer_
         let before = successes.lock().unwrap().len();
         let enough = before + (draw(seed, life) % 30) as usize;
         let goal = enough.min(PARTITIONS as usize * RECORDS);
-        until("some progress", || successes.lock().unwrap().len() >= goal).await;
-        // Some of what is done is not committed, as after a crash.
+        until("some records succeed", || successes.lock().unwrap().len() >= goal).await;
+        // Some finished records are not committed, as after a crash.
         let failure = RDKafkaRespErr::RD_KAFKA_RESP_ERR_REBALANCE_IN_PROGRESS;
         kafka.cluster().request_errors(RDKafkaApiKey::OffsetCommit, &[failure; 2]);
         serving.drop().await;

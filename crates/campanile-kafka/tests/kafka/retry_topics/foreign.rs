@@ -1,4 +1,4 @@
-//! Two groups with the same retry topics, by mistake.
+//! Two groups that share retry topics by mistake.
 
 use campanile_core::Record;
 use campanile_kafka::{Consumer, ConsumerError};
@@ -8,7 +8,8 @@ use tower::service_fn;
 use super::{Calls, SOON, busy, failing, kafka, ladder};
 use crate::support::{committed, serve, until_committed};
 
-/// With a copy that the consumer of another topic has published to `SOON`, of its record 0.
+/// Starts a cluster in which the consumer of another topic has published a copy of its record 0 to
+/// `SOON`.
 async fn with_a_copy_of_another_group() -> MockKafka {
     let kafka = kafka(&["0"]);
     kafka.create_topic("bank", 1).unwrap();
@@ -46,7 +47,7 @@ async fn a_copy_of_a_topic_that_is_not_consumed_stops_the_consumer_and_reaches_n
 async fn copies_of_all_topics_of_the_subscription_are_processed() {
     let kafka = with_a_copy_of_another_group().await;
     let config = kafka.consumer_config("g");
-    // One by its name, the other by what it matches.
+    // One topic by its name, the other by a pattern.
     let consumer = Consumer::new(config.clone()).unwrap().subscribe(["bank", "^orders$"]);
     let calls = Calls::default();
     kafka.producer().produce(Message::to("orders").partition(0).payload("1")).unwrap();

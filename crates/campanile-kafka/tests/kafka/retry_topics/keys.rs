@@ -1,4 +1,4 @@
-//! A copy is the same event: one key, one count of attempts, one dead letter.
+//! A copy is the same event: it has the same key, the same attempt count and the same dead letter.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -14,13 +14,13 @@ use tower::{Service, ServiceBuilder, service_fn};
 use super::{HOUR, LATER, SOON, kafka, retrying};
 use crate::support::{BOUND, committed, consumer, serve, until_committed};
 
-/// What the handler was called with: topic, attempt and key.
+/// The calls of the handler: topic, attempt and key.
 type Attempts = Arc<Mutex<Vec<(String, u32, String)>>>;
 
-/// What the layer answered: topic, and whether it was a duplicate.
+/// The answers of the layer: topic, and whether the record was a duplicate.
 type Answers = Arc<Mutex<Vec<(String, bool)>>>;
 
-/// A handler that fails as often as the payload says, under the key of the record's coordinates.
+/// A service that fails as often as the payload says, with the record's coordinates as the key.
 fn service(
     keeper: &LockKeeper,
     max_attempts: u32,
@@ -79,14 +79,14 @@ async fn after_a_crash_between_a_copy_and_its_commit_whoever_comes_second_is_a_d
     let keeper = keeper();
     let (attempts, answers) = (Attempts::default(), Answers::default());
     let config = kafka.consumer_config("g");
-    // The copy is not due before the crash.
+    // The copy does not become due before the crash.
     let topics = RetryTopics::new().then(SOON, HOUR);
     let consumer = consumer(config.clone(), "orders").with_retry_topics(topics);
     let serving = serve(consumer, service(&keeper, 8, &attempts, &answers));
     until_committed(&config, "orders", &[1]).await;
     serving.stop().await.unwrap();
 
-    // To a group that has committed nothing, the copy is there, and the record comes again.
+    // A group without commits sees the copy as well as the record.
     answers.lock().unwrap().clear();
     attempts.lock().unwrap().clear();
     let config = kafka.consumer_config("after-the-crash");
@@ -101,7 +101,7 @@ async fn after_a_crash_between_a_copy_and_its_commit_whoever_comes_second_is_a_d
     assert_eq!(committed(&config, LATER, 1), [None]);
 }
 
-/// The only message of this topic.
+/// Reads the only message of this topic.
 fn only(config: &ClientConfig, topic: &str) -> OwnedMessage {
     let consumer: BaseConsumer = config.create().unwrap();
     let mut list = rdkafka::TopicPartitionList::new();
@@ -109,7 +109,7 @@ fn only(config: &ClientConfig, topic: &str) -> OwnedMessage {
     consumer.assign(&list).unwrap();
     let (_, end) = consumer.fetch_watermarks(topic, 0, BOUND).unwrap();
     assert_eq!(end, 1);
-    consumer.poll(BOUND).expect("it is there").unwrap().detach()
+    consumer.poll(BOUND).expect("a message within the time limit").unwrap().detach()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,4 +1,4 @@
-//! Records that are to be tried again wait in topics of their own.
+//! Records that wait for a retry in retry topics.
 
 mod copies;
 mod every_record;
@@ -26,7 +26,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 
 const AFTER: Duration = Duration::from_millis(100);
 
-/// A cluster with these payloads in the one partition of `orders`, and two retry topics.
+/// Starts a cluster with these payloads in the single partition of `orders`, and two retry topics.
 fn kafka(payloads: &[&str]) -> MockKafka {
     let kafka = MockKafka::start(1).unwrap();
     for topic in ["orders", SOON, LATER] {
@@ -45,12 +45,12 @@ fn retrying(config: ClientConfig) -> Consumer {
     consumer(config, "orders").with_retry_topics(ladder())
 }
 
-/// What a handler was called with, and when.
+/// The calls of a handler and their times.
 #[derive(Clone, Default)]
 struct Calls(Arc<Mutex<Vec<(Record, Instant)>>>);
 
 impl Calls {
-    /// Takes it down, and tells how often the record came, in whatever copy.
+    /// Records the call, and returns how often the record has arrived so far, including its copies.
     fn push(&self, record: &Record) -> usize {
         let mut calls = self.0.lock().unwrap();
         calls.push((record.clone(), Instant::now()));
@@ -65,7 +65,7 @@ impl Calls {
         self.0.lock().unwrap().len()
     }
 
-    /// Topic and origin's offset of each.
+    /// Topic and origin's offset of each call.
     fn told(&self) -> Vec<(String, i64)> {
         let told =
             |(record, _): &(Record, Instant)| (record.topic().to_owned(), record.origin().offset);
@@ -73,7 +73,7 @@ impl Calls {
     }
 }
 
-/// A handler that fails as often as the payload says, by this error.
+/// A service that fails with this error as often as the payload says.
 fn failing<E: Fn() -> BoxError + Clone + Send + 'static>(
     calls: &Calls,
     error: E,

@@ -1,4 +1,4 @@
-//! Retry topics that cannot be are refused when serving begins.
+//! Invalid retry topics are refused when serving begins.
 
 use std::error::Error;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Who waits, where and for how long.
+//! Where copies wait, and for how long.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -27,7 +27,7 @@ async fn records_behind_one_that_fails_go_on_and_are_committed_while_it_waits() 
     let serving = serve(consumer, failing(&calls, busy));
     until_committed(&config, "orders", &[4]).await;
     assert_eq!(calls.told(), told(&[("orders", 0), ("orders", 1), ("orders", 2), ("orders", 3)]));
-    // And a shutdown does not wait for it.
+    // A shutdown does not wait for the copy.
     let start = Instant::now();
     let summary = serving.stop().await.unwrap();
     assert!(start.elapsed() < Duration::from_secs(10));
@@ -68,8 +68,8 @@ async fn a_copy_is_processed_when_its_delay_is_over_and_not_before() {
         let of: Vec<_> =
             all.iter().filter(|(record, _)| record.origin().offset == offset).collect();
         let [(_, failed), (copy, again)] = of[..] else { panic!("{of:?}") };
-        assert_eq!((copy.topic(), copy.offset()), (SOON, offset), "in order");
-        // A timestamp has whole milliseconds.
+        assert_eq!((copy.topic(), copy.offset()), (SOON, offset), "out of order");
+        // A timestamp has a resolution of a millisecond.
         let waited = again.duration_since(*failed);
         assert!(waited >= AFTER - Duration::from_millis(1), "{waited:?}");
     }
@@ -79,7 +79,7 @@ async fn a_copy_is_processed_when_its_delay_is_over_and_not_before() {
 async fn a_clock_that_is_behind_delays_copies_once_and_not_one_after_the_other() {
     let kafka = kafka(&[]);
     let config = kafka.consumer_config("g");
-    // To a clock that is an hour behind, copies of now are of an hour ahead.
+    // To a clock that is an hour behind, a copy published now is an hour ahead.
     let ahead = Timestamp::now().to_millis().unwrap() + HOUR.as_millis() as i64;
     let producer: BaseProducer = config.create().unwrap();
     for _ in 0..5 {
@@ -118,7 +118,7 @@ async fn an_error_that_tells_when_chooses_a_later_topic_but_none_that_was_passed
     let kafka = kafka(&["2"]);
     let config = kafka.consumer_config("g");
     let calls = Calls::default();
-    // First longer than the first topic's delay, then shorter.
+    // The first delay exceeds that of the first topic; the second one is shorter.
     let times = std::sync::Arc::new(Mutex::new(vec![Duration::from_millis(1), AFTER * 2]));
     let error = move || error::retry_after("busy", times.lock().unwrap().pop().unwrap()).into();
     let serving = serve(retrying(config.clone()), failing(&calls, error));
@@ -132,7 +132,7 @@ async fn an_error_that_tells_when_chooses_a_later_topic_but_none_that_was_passed
 async fn under_the_layer_a_back_off_of_chance_takes_no_copy_back() {
     let kafka = kafka(&["0", "0"]);
     let config = kafka.consumer_config("g");
-    // With full jitter, as by default: any part of it.
+    // With full jitter, the default, the delay can be any part of the backoff.
     let short = Backoff::new(Duration::from_millis(1), Duration::from_millis(50)).unwrap();
     let layer = IdempotencyLayer::new(MemoryStore::new(), "orders", key::coordinates())
         .unwrap()
@@ -160,7 +160,7 @@ async fn what_panicked_waits_there_as_well() {
     let kafka = kafka(&["1", "0"]);
     let config = kafka.consumer_config("g");
     let calls = Calls::default();
-    let panics = failing(&calls, || panic!("a panic of this test"));
+    let panics = failing(&calls, || panic!("injected panic"));
     let serving = serve(retrying(config.clone()), panics);
     until_committed(&config, SOON, &[1]).await;
     let summary = serving.stop().await.unwrap();
@@ -195,7 +195,7 @@ async fn what_a_retry_topic_does_not_take_is_tried_again_where_it_stands() {
     let kafka = kafka(&["2", "0"]);
     let config = kafka.consumer_config("g");
     let calls = Calls::default();
-    // The first copy is refused, the second is not.
+    // The first copy is refused, the second one is not.
     let refused = RDKafkaRespErr::RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE;
     kafka.cluster().request_errors(RDKafkaApiKey::Produce, &[refused]);
     let now = || BoxError::from(error::retry_after("busy", Duration::from_millis(1)));
@@ -216,7 +216,7 @@ async fn while_retry_topics_cannot_be_reached_nothing_is_committed_that_has_no_c
     kafka.cluster().request_errors(RDKafkaApiKey::Produce, &errors);
     let now = || BoxError::from(error::retry_after("busy", Duration::from_millis(1)));
     let serving = serve(retrying(config.clone()), failing(&calls, now));
-    until("two more attempts where it stands", || calls.len() >= 4).await;
+    until("the record is retried twice in its partition", || calls.len() >= 4).await;
     assert_eq!(calls.told()[1..4], told(&[("orders", 1), ("orders", 1), ("orders", 1)]));
     assert_eq!(committed(&config, "orders", 1), [Some(1)]);
     kafka.cluster().clear_request_errors(RDKafkaApiKey::Produce);
@@ -249,7 +249,7 @@ async fn copies_that_wait_hold_up_no_others_however_many_they_are() {
     until_committed(&config, "orders", &[COPIES * 2]).await;
     let summary = serving.stop().await.unwrap();
     assert_eq!((summary.deferred, summary.processed), (COPIES as u64, COPIES as u64));
-    // A quarter, and what was read until they were paused.
+    // A quarter of the budget, and the records read before the partitions were paused.
     assert!(summary.left <= BUDGET / 2, "{summary:?}");
 }
 
@@ -263,12 +263,12 @@ async fn what_fails_while_its_partition_is_drained_makes_no_copy_and_comes_again
         let fails = seen.push(&record) == 1;
         let may = may.clone();
         async move {
-            until("the test goes on", || may.load(Ordering::SeqCst)).await;
+            until("the test lets the handler finish", || may.load(Ordering::SeqCst)).await;
             if fails { Err(busy()) } else { Ok(()) }
         }
     });
     let mut serving = serve(retrying(config.clone()), service.clone());
-    until("the handler has it", || calls.len() == 1).await;
+    until("the handler is called", || calls.len() == 1).await;
     serving.begin_to_stop().await;
     go.store(true, Ordering::SeqCst);
     let summary = serving.ended().await.unwrap();
@@ -297,6 +297,6 @@ async fn the_time_of_a_publication_that_came_to_nothing_is_part_of_the_wait() {
     serving.stop().await.unwrap();
     let all = calls.all();
     let waited = all[2].1 - all[1].1;
-    // The publication alone took two seconds at least.
+    // The publication alone took at least two seconds.
     assert!(waited >= after && waited < after + Duration::from_millis(1500), "{waited:?}");
 }
