@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use campanile_core::{BoxableError, Classify, ConfigError, Record};
 use tower_service::Service;
+use tracing::Level;
 
 use crate::config::{Checked, ConsumerConfig, begins_elsewhere};
 use crate::dead_letter::{DeadLetters, Targets};
-use crate::driver::{self, Amount, Control, Services, Switch, Usage, Vitals};
+use crate::driver::{self, Amount, Control, RecordSpans, Services, Switch, Usage, Vitals};
 use crate::error::ConsumerError;
 use crate::flood::FloodGuard;
 use crate::given_up::{Fate, GivenUp};
@@ -42,6 +43,7 @@ pub struct Consumer {
     order: Order,
     max_in_flight: usize,
     stall: Duration,
+    span_level: Level,
     checks_retention: bool,
     classifiers: Classifiers,
     pub(crate) transactions: Option<Transactions>,
@@ -65,6 +67,7 @@ impl Consumer {
             order: Order::default(),
             max_in_flight: 256,
             stall: Duration::from_secs(60),
+            span_level: Level::DEBUG,
             checks_retention: true,
             classifiers: Classifiers(Vec::new()),
             transactions: None,
@@ -170,6 +173,15 @@ impl Consumer {
     /// left expires after 30 s by default. Set more than the slowest handler needs.
     pub fn with_stall_warning(mut self, after: Duration) -> Self {
         self.stall = after;
+        self
+    }
+
+    /// Sets the level of the span `record`, which each attempt has.
+    ///
+    /// Default: DEBUG, as in tower-http's `TraceLayer`, because an enabled span for each record is
+    /// expensive. Set INFO to get these spans from a subscriber that keeps level INFO.
+    pub fn with_span_level(mut self, level: Level) -> Self {
+        self.span_level = level;
         self
     }
 
@@ -348,7 +360,8 @@ impl Consumer {
             control: control.clone(),
             transactions,
         };
-        let services = Services { router, runtime, group: group.into() };
+        let spans = RecordSpans { group: group.into(), level: self.span_level };
+        let services = Services { router, runtime, spans: Arc::new(spans) };
         Ok(Prepared { source, policies, services, driver })
     }
 }

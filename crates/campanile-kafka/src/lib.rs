@@ -87,7 +87,8 @@
 //!
 //! # Observability
 //!
-//! Each attempt has a span `record` at level DEBUG, with the fields of OpenTelemetry's messaging
+//! Each attempt has a span `record`, by default at level DEBUG
+//! ([`with_span_level`](Consumer::with_span_level)), with the fields of OpenTelemetry's messaging
 //! conventions. No span contains keys or payloads. Events report rebalances, retries, skipped records,
 //! dead letters, failed commits, an unavailable store, and a [stalled
 //! partition](Consumer::with_stall_warning) with the reason why it waits. Events at level ERROR require

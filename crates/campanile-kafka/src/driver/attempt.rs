@@ -7,7 +7,7 @@ use std::time::Duration;
 use campanile_core::{BoxError, Output, Record};
 use tracing::Span;
 
-use super::span;
+use super::span::RecordSpans;
 use crate::dead_letter::Unburied;
 use crate::error::panic_text;
 use crate::flood::Passage;
@@ -60,9 +60,14 @@ pub(super) struct Attempt {
 
 impl Attempt {
     /// Creates an attempt. With `ahead`, the attempt may be polled ahead of its turn.
-    pub(super) fn new(record: Record, readiness: Readiness, group: &str, ahead: bool) -> Self {
+    pub(super) fn new(
+        record: Record,
+        readiness: Readiness,
+        spans: &RecordSpans,
+        ahead: bool,
+    ) -> Self {
         record.start(ahead);
-        let span = span::record(&record, group);
+        let span = spans.span(&record);
         Self { record, readiness: Some(readiness), future: None, ended: None, span }
     }
 

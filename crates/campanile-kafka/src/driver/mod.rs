@@ -55,6 +55,7 @@ pub(crate) use self::control::{Control, Shutdown, Switch};
 pub(crate) use self::reports::{Report, Reports};
 pub(crate) use self::scheduler::{QueueId, Services};
 pub(crate) use self::source::{CommitEnd, Event, Received, Source};
+pub(crate) use self::span::RecordSpans;
 pub(crate) use self::vitals::Vitals;
 
 use self::commits::Commits;

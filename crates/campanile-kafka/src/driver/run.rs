@@ -27,6 +27,7 @@ use super::assignment::{Assignment, AssignmentId};
 use super::attempt::{Attempt, Outcome};
 use super::control::Halt;
 use super::reports::{Report, Reporter, Reports};
+use super::span::RecordSpans;
 use super::task::Task;
 use super::waker::AttemptWaker;
 use crate::order::Order;
@@ -48,7 +49,7 @@ pub(super) struct Run {
     pub(super) assignment: Arc<Assignment>,
     /// Keeps the run from starting further records while it is set.
     pub(super) halt: Arc<Halt>,
-    pub(super) group: Arc<str>,
+    pub(super) spans: Arc<RecordSpans>,
     pub(super) reporter: Reporter,
 }
 
@@ -61,7 +62,7 @@ impl Run {
     }
 
     async fn work(self) {
-        let Self { records, route, assignment, halt, group, reporter } = self;
+        let Self { records, route, assignment, halt, spans, reporter } = self;
         let Reporter { queue, reports } = &reporter;
         let since = Instant::now();
         let is_over = || since.elapsed() >= QUANTUM;
@@ -71,7 +72,7 @@ impl Run {
         let is_halted = || is_stopped() || halt.is_suspended();
         let attempt = |record, ahead| {
             let readiness = Readiness::new(*queue, reports.clone());
-            Attempt::new(record, readiness, &group, ahead)
+            Attempt::new(record, readiness, &spans, ahead)
         };
         let mut rest = VecDeque::from(records);
         let mut current = match rest.pop_front() {
@@ -288,7 +289,7 @@ mod tests {
             route: route.clone(),
             assignment: assignment.clone(),
             halt: Switch::new(Vitals::new(Duration::MAX)).halt(),
-            group: "g".into(),
+            spans: Arc::new(RecordSpans { group: "g".into(), level: tracing::Level::DEBUG }),
             reporter: Reporter { queue: QueueId::default(), reports: reports.clone() },
         };
         let task = run.spawn(&Handle::current());

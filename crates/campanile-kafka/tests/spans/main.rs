@@ -69,7 +69,7 @@ async fn each_attempt_has_a_span_that_names_the_record_and_shows_neither_key_nor
     let writer = written.clone();
     let subscriber = tracing_subscriber::fmt()
         .with_ansi(false)
-        .with_max_level(tracing::Level::DEBUG)
+        .with_max_level(tracing::Level::INFO)
         .with_span_events(FmtSpan::NEW)
         .with_writer(move || writer.clone())
         .finish();
@@ -90,7 +90,8 @@ async fn each_attempt_has_a_span_that_names_the_record_and_shows_neither_key_nor
             }
         }
     });
-    let serving = serve(consumer(config.clone(), "orders"), service);
+    let spanned = consumer(config.clone(), "orders").with_span_level(tracing::Level::INFO);
+    let serving = serve(spanned, service);
     until_committed(&config, "orders", &[1]).await;
     serving.stop().await.unwrap();
 

@@ -77,7 +77,7 @@ impl Scheduler {
             route: self.services.router.route(route),
             assignment: partition.assignment.clone(),
             halt: self.switch.halt(),
-            group: self.services.group.clone(),
+            spans: self.services.spans.clone(),
             reporter: Reporter { queue: id, reports: self.reports.clone() },
         };
         let task = run.spawn(&self.services.runtime);

@@ -43,6 +43,7 @@ use super::hash::ByNumber;
 use super::reports::{Report, Reporter, Reports};
 #[cfg(test)]
 use super::simulation::{Bug, is_planted};
+use super::span::RecordSpans;
 use super::task::Task;
 use crate::error::ConsumerError;
 use crate::flood::Flood;
@@ -58,7 +59,7 @@ const RUN: usize = 64;
 pub(crate) struct Services {
     pub(crate) router: Router,
     pub(crate) runtime: Handle,
-    pub(crate) group: Arc<str>,
+    pub(crate) spans: Arc<RecordSpans>,
 }
 
 pub(super) struct Scheduler {

@@ -18,7 +18,9 @@ use super::cluster::Cluster;
 use super::history::{History, Place};
 use super::planted::{Bug, plant};
 use crate::dead_letter::Targets;
-use crate::driver::{Amount, Driver, Services, Settings, Shutdown, Switch, Usage, Vitals};
+use crate::driver::{
+    Amount, Driver, RecordSpans, Services, Settings, Shutdown, Switch, Usage, Vitals,
+};
 use crate::flood::FloodGuard;
 use crate::given_up::Fate;
 use crate::order::Order;
@@ -144,7 +146,7 @@ async fn serve(cluster: &Cluster, keeper: LockKeeper, by_partition: bool) {
     let services = Services {
         router: Router::single(ServiceRoute::new(service, None)),
         runtime: Handle::current(),
-        group: "g".into(),
+        spans: Arc::new(RecordSpans { group: "g".into(), level: tracing::Level::DEBUG }),
     };
     let source = cluster.join(total.clone());
     let driver = Driver::new(source, policies(by_partition), services, switch, settings);
