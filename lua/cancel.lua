@@ -1,12 +1,12 @@
 #!lua flags=allow-oom
--- cancel: undo an acquire of each key whose answer is unknown.
+-- cancel: undoes an acquire of each key whose result is unknown.
 --
 -- KEYS      the entries, all distinct
--- ARGV[1]   retention  how long RETRYING is kept, in ms
--- ARGV[2+]  owner      for each key, of the acquire = 8 bytes
--- Returns   now, in µs, 8 bytes: every key is RETRYING by this
---           {now, index, entry, ...}: so are all but these, whose entry stands like that, or is
---           'ABSENT' or 'CORRUPT'
+-- ARGV[1]   retention  how long a RETRYING entry is kept, in ms
+-- ARGV[2+]  owner      for each key: the owner in the acquire = 8 bytes
+-- Returns   now, in µs, 8 bytes: every key is RETRYING by this call
+--           {now, index, entry, ...}: so is every key not listed; a listed key was not changed, and
+--           entry is what it holds, or 'ABSENT' or 'CORRUPT'
 
 local retention, BEFORE_OWNER = ARGV[1], 1
 
@@ -19,7 +19,7 @@ local pack = struct.pack
 local time = redis.call('TIME')
 local now = pack('>I8', time[1] * 1000000 + time[2])
 
--- The state of an entry, and its flags; nil of what is none.
+-- Returns the state of an entry and its flags, or nil for anything else.
 local function state_of(value)
   if type(value) ~= 'string' or #value < 44 then return nil end
   local version, bits, _, _, _, _, _, _, token1, token2 = byte(value, 1, 10)
@@ -34,8 +34,8 @@ for i, key in ipairs(KEYS) do
   local entry = redis.pcall('GET', key)
   local state, flags = state_of(entry)
   if state == PROCESSING and sub(entry, 17, 24) == ARGV[BEFORE_OWNER + i] then
-    -- Who cancels never saw a token, so the handler did not run. A burial lock has counted none, and
-    -- was not interrupted.
+    -- A client that cancels never saw a token, so its handler did not run. A burial lock counts no
+    -- attempt, and this burial did not crash its process.
     local attempt, interrupts, burials = struct.unpack('>I2BB', entry, 3)
     if bit.band(flags, BURIAL) > 0 then
       burials = max(burials - 1, 0)

@@ -1,14 +1,14 @@
 #!lua flags=allow-oom
--- fail: record the failed attempt of each key's grant.
+-- fail: records the failed attempt of each key's grant.
 --
 -- KEYS      the entries, all distinct
--- ARGV[1]   retention  how long RETRYING is kept, in ms
+-- ARGV[1]   retention  how long a RETRYING entry is kept, in ms
 -- ARGV[2+]  failed     for each key: token 8, owner 8, delay until the next attempt in µs 8, and 16
---                      if it was the last (else 0) 1 = 25 bytes, and the error (empty keeps the one
---                      before)
--- Returns   now, in µs, 8 bytes: every key is RETRYING by this
---           {now, index, entry, ...}: so are all but these, whose entry stands like that, or is
---           'ABSENT' or 'CORRUPT'
+--                      if it was the last attempt (else 0) 1 = 25 bytes, and the error (empty: the
+--                      previous error is kept)
+-- Returns   now, in µs, 8 bytes: every key is RETRYING by this call
+--           {now, index, entry, ...}: so is every key not listed; a listed key was not changed, and
+--           entry is what it holds, or 'ABSENT' or 'CORRUPT'
 
 local retention, BEFORE_FAILED = ARGV[1], 1
 
@@ -22,7 +22,7 @@ local pack = struct.pack
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 
--- The state of an entry, and its flags; nil of what is none.
+-- Returns the state of an entry and its flags, or nil for anything else.
 local function state_of(value)
   if type(value) ~= 'string' or #value < 44 then return nil end
   local version, bits, _, _, _, _, _, _, token1, token2 = byte(value, 1, 10)
@@ -39,7 +39,7 @@ for i, key in ipairs(KEYS) do
   local state, flags = state_of(entry)
   if state == PROCESSING and sub(entry, 9, 24) == sub(failed, 1, 16) then
     local bits = RETRYING + bit.band(bit.bor(flags, byte(failed, 25)), DOOMED)
-    -- A burial that is let go was not interrupted.
+    -- A burial that is given up in order did not crash its process, so it is not counted.
     local burials = byte(entry, 6)
     if bit.band(flags, BURIAL) > 0 then burials = max(burials - 1, 0) end
     local at = pack('>I8', now + struct.unpack('>I8', failed, 17))

@@ -1,13 +1,13 @@
 #!lua flags=allow-oom
--- redrive: open each FAILED key again, by an operator.
+-- redrive: reopens each FAILED key for an operator.
 --
 -- KEYS      the entries, all distinct
--- ARGV[1]   retention  how long RETRYING is kept, in ms
--- ARGV[2+]  reopened   for each key: the token that the entry has 8, and 1 to reopen also what is
---                      COMPLETED or RETRYING (else 0) 1 = 9 bytes
--- Returns   now, in µs, 8 bytes: every key is RETRYING by this
---           {now, index, entry, ...}: so are all but these, whose entry stands like that, or is
---           'ABSENT' or 'CORRUPT'
+-- ARGV[1]   retention  how long a RETRYING entry is kept, in ms
+-- ARGV[2+]  reopened   for each key: the current token of the entry 8, and 1 to also reopen a
+--                      COMPLETED or RETRYING entry (else 0) 1 = 9 bytes
+-- Returns   now, in µs, 8 bytes: every key is RETRYING by this call
+--           {now, index, entry, ...}: so is every key not listed; a listed key was not changed, and
+--           entry is what it holds, or 'ABSENT' or 'CORRUPT'
 
 local retention, BEFORE_REOPENED = ARGV[1], 1
 
@@ -22,7 +22,7 @@ local pack = struct.pack
 local time = redis.call('TIME')
 local now = pack('>I8', time[1] * 1000000 + time[2])
 
--- The state of an entry, and its flags; nil of what is none.
+-- Returns the state of an entry and its flags, or nil for anything else.
 local function state_of(value)
   if type(value) ~= 'string' or #value < 44 then return nil end
   local version, bits, _, _, _, _, _, _, token1, token2 = byte(value, 1, 10)
@@ -32,7 +32,7 @@ local function state_of(value)
   return state, bits - state
 end
 
--- No grant leaves an entry without an owner: it was reopened, and not acquired since.
+-- Every grant sets an owner, so an entry without one was reopened and not acquired since.
 local function is_reopened(entry)
   return sub(entry, 3, 4) == '\0\0' and sub(entry, 17, 24) == NOBODY
 end
@@ -46,7 +46,8 @@ for i, key in ipairs(KEYS) do
   local opens = state == FAILED
     or is_forced and (state == COMPLETED or state == RETRYING and not is_reopened(entry))
   if opens and sub(entry, 9, 16) == sub(reopened, 1, 8) then
-    -- The next duplicate must not find the reply of the run before; an error tells the next run.
+    -- Drops the reply of the previous run, which must not be replayed, but keeps an error for the
+    -- next run.
     local kind, tail = '\0', ''
     if byte(entry, 7) == ERROR then
       kind, tail = sub(entry, 7, 7), sub(entry, 45)

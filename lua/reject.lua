@@ -1,13 +1,13 @@
 #!lua flags=allow-oom
--- reject: make each key FAILED for good.
+-- reject: makes each key permanently FAILED.
 --
 -- KEYS      the entries, all distinct
--- ARGV[1]   retention  how long FAILED is kept, in ms
--- ARGV[2+]  rejected   for each key: token 8, owner 8 = 16 bytes, and the reason (empty keeps the
---                      last error)
--- Returns   now, in µs, 8 bytes: every key is FAILED by this
---           {now, index, entry, ...}: so are all but these, whose entry stands like that, or is
---           'ABSENT' or 'CORRUPT'
+-- ARGV[1]   retention  how long a FAILED entry is kept, in ms
+-- ARGV[2+]  rejected   for each key: token 8, owner 8 = 16 bytes, and the reason (empty: the last
+--                      error is kept)
+-- Returns   now, in µs, 8 bytes: every key is FAILED by this call
+--           {now, index, entry, ...}: so is every key not listed; a listed key was not changed, and
+--           entry is what it holds, or 'ABSENT' or 'CORRUPT'
 
 local retention, BEFORE_REJECTED = ARGV[1], 1
 
@@ -21,7 +21,7 @@ local pack = struct.pack
 local time = redis.call('TIME')
 local now = pack('>I8', time[1] * 1000000 + time[2])
 
--- The state of an entry, and its flags; nil of what is none.
+-- Returns the state of an entry and its flags, or nil for anything else.
 local function state_of(value)
   if type(value) ~= 'string' or #value < 44 then return nil end
   local version, bits, _, _, _, _, _, _, token1, token2 = byte(value, 1, 10)

@@ -1,13 +1,13 @@
 #!lua flags=allow-oom
--- release: give up the lock of each key, and hand the attempt back.
+-- release: gives up the lock of each key and hands the attempt back.
 --
 -- KEYS      the entries, all distinct
--- ARGV[1]   retention  how long RETRYING is kept, in ms
--- ARGV[2+]  released   for each key: token 8, owner 8, and 1 if the handler had begun (else 0) 1
+-- ARGV[1]   retention  how long a RETRYING entry is kept, in ms
+-- ARGV[2+]  released   for each key: token 8, owner 8, and 1 if the handler has started (else 0) 1
 --                      = 17 bytes
--- Returns   now, in µs, 8 bytes: every key is RETRYING by this
---           {now, index, entry, ...}: so are all but these, whose entry stands like that, or is
---           'ABSENT' or 'CORRUPT'
+-- Returns   now, in µs, 8 bytes: every key is RETRYING by this call
+--           {now, index, entry, ...}: so is every key not listed; a listed key was not changed, and
+--           entry is what it holds, or 'ABSENT' or 'CORRUPT'
 
 local retention, BEFORE_RELEASED = ARGV[1], 1
 
@@ -21,7 +21,7 @@ local pack = struct.pack
 local time = redis.call('TIME')
 local now = pack('>I8', time[1] * 1000000 + time[2])
 
--- The state of an entry, and its flags; nil of what is none.
+-- Returns the state of an entry and its flags, or nil for anything else.
 local function state_of(value)
   if type(value) ~= 'string' or #value < 44 then return nil end
   local version, bits, _, _, _, _, _, _, token1, token2 = byte(value, 1, 10)
@@ -40,10 +40,10 @@ for i, key in ipairs(KEYS) do
     local attempt, interrupts, burials = struct.unpack('>I2BB', entry, 3)
     local ran = byte(released, 17) == 1
     if bit.band(flags, BURIAL) > 0 then
-      -- It has counted no attempt, and was not interrupted.
+      -- A burial lock counts no attempt, and this burial did not crash its process.
       burials = max(burials - 1, 0)
     elseif not ran or interrupts < MAX_INTERRUPTS then
-      -- What brings the process down at every run must end.
+      -- The limit ends a record that crashes the process on every run.
       attempt = max(attempt - 1, 0)
       if ran then interrupts = interrupts + 1 end
     end

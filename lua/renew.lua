@@ -1,13 +1,13 @@
 #!lua flags=allow-oom
--- renew: keep the lock of each key.
+-- renew: extends the lock of each key.
 --
 -- KEYS      the entries, all distinct
--- ARGV[1]   ttl        how long the lock lives from now on, in µs
--- ARGV[2]   retention  how long PROCESSING is kept, in ms
+-- ARGV[1]   ttl        the time to live of the lock from now on, in µs
+-- ARGV[2]   retention  how long a PROCESSING entry is kept, in ms
 -- ARGV[3+]  grant      for each key: token 8, owner 8 = 16 bytes
--- Returns   now, in µs, 8 bytes: every lock lives on
---           {now, index, entry, ...}: so do all but these, whose entry stands like that, or is
---           'ABSENT' or 'CORRUPT'
+-- Returns   now, in µs, 8 bytes: the lock of every key is extended
+--           {now, index, entry, ...}: so is that of every key not listed; a listed key was not
+--           changed, and entry is what it holds, or 'ABSENT' or 'CORRUPT'
 
 local ttl, retention, BEFORE_GRANT = tonumber(ARGV[1]), ARGV[2], 2
 
@@ -20,7 +20,7 @@ local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local expiry = pack('>I8', now + ttl)
 
--- The state of an entry, and its flags; nil of what is none.
+-- Returns the state of an entry and its flags, or nil for anything else.
 local function state_of(value)
   if type(value) ~= 'string' or #value < 44 then return nil end
   local version, bits, _, _, _, _, _, _, token1, token2 = byte(value, 1, 10)
@@ -33,7 +33,7 @@ end
 local reply = { pack('>I8', now) }
 local values = redis.call('MGET', unpack(KEYS))
 for i, key in ipairs(KEYS) do
-  -- MGET shows another type as absent; GET tells.
+  -- MGET returns nil for a value of another type; GET returns an error.
   local entry = values[i] or redis.pcall('GET', key)
   local state = state_of(entry)
   if state == PROCESSING and sub(entry, 9, 24) == ARGV[BEFORE_GRANT + i] then

@@ -1,36 +1,37 @@
 //! The Lua scripts of Campanile's Redis store, as text.
 //!
 //! Each script applies one operation of the protocol to one or more entries, atomically and by the
-//! server's own clock. They need Redis 7.0 or later. The head of each file tells its `KEYS`, its
-//! `ARGV` and what it returns; the package's README tells what they have in common.
+//! server's clock. Redis 7.0 or later is required. The header of each file documents its `KEYS`, its
+//! `ARGV` and its return value; the README of the package documents what the scripts have in common.
 //!
-//! Most users want `campanile-redis`, which encodes the arguments and reads the answers. The texts
-//! stand alone so that clients in other languages, operators and reviewers find them in one place.
+//! Most users want `campanile-redis`, which encodes the arguments and decodes the replies. The
+//! scripts are a package of their own so that clients in other languages, operators and reviewers
+//! find them in one place.
 //!
 //! ```
 //! assert!(campanile_lua::COMPLETE.starts_with("#!lua flags=allow-oom\n-- complete: "));
 //! ```
 
-/// Take the lock of each key, and count an attempt.
+/// Acquires the lock of each key and counts an attempt.
 pub const ACQUIRE: &str = include_str!("../acquire.lua");
 
-/// Keep the lock of each key.
+/// Extends the lock of each key.
 pub const RENEW: &str = include_str!("../renew.lua");
 
-/// Record the success of each key's grant, with the reply to replay.
+/// Records the success of each key's grant, with the reply to replay.
 pub const COMPLETE: &str = include_str!("../complete.lua");
 
-/// Record the failed attempt of each key's grant.
+/// Records the failed attempt of each key's grant.
 pub const FAIL: &str = include_str!("../fail.lua");
 
-/// Give up the lock of each key, and hand the attempt back.
+/// Gives up the lock of each key and hands the attempt back.
 pub const RELEASE: &str = include_str!("../release.lua");
 
-/// Undo an acquire of each key whose answer is unknown.
+/// Undoes an acquire of each key after its result was lost.
 pub const CANCEL: &str = include_str!("../cancel.lua");
 
-/// Make each key FAILED for good.
+/// Makes each key permanently FAILED.
 pub const REJECT: &str = include_str!("../reject.lua");
 
-/// Open each FAILED key again, by an operator.
+/// Reopens each FAILED key for an operator.
 pub const REDRIVE: &str = include_str!("../redrive.lua");

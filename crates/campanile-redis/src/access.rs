@@ -1,4 +1,4 @@
-//! What all servers of a store have in common.
+//! Connection settings shared by all servers of a store.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use redis::{ConnectionAddr, ConnectionInfo};
 use crate::connection::Connections;
 use crate::topology::Address;
 
-/// How a server is reached, whatever its address: user, database, TLS and time-out.
+/// How to connect to a server, whatever its address: user, database, TLS and connect timeout.
 #[derive(Clone)]
 pub(crate) struct Access {
     template: ConnectionInfo,
@@ -16,12 +16,12 @@ pub(crate) struct Access {
 }
 
 impl Access {
-    /// As this server is reached.
+    /// Uses the settings of `template` for every server.
     pub(crate) fn like(template: ConnectionInfo, connect_timeout: Duration) -> Self {
         Self { template, connect_timeout }
     }
 
-    /// The server at this address.
+    /// The connection info of the server at this address.
     pub(crate) fn info(&self, address: &Address) -> ConnectionInfo {
         let Address { host, port } = address.clone();
         let host = host.into();

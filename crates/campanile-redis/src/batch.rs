@@ -1,4 +1,4 @@
-//! One batch on its way.
+//! Runs one batch of commands.
 
 use std::collections::HashSet;
 
@@ -14,19 +14,19 @@ use crate::delivery::{Delivered, Delivery, Way};
 use crate::key::write_barrier_key;
 use crate::wait::{Short, Wait, Waiting};
 
-/// A batch, and the answers so far. They stay when the batch is cut short.
+/// A batch and its answers so far. The answers received are kept when the batch is cut short.
 pub(crate) struct Batch<'a> {
     delivery: Delivery<'a>,
     answers: Vec<Option<Result<Answer, StoreError>>>,
 }
 
-/// Answers over one connection that are to be confirmed.
+/// Answers from one connection that still have to be confirmed.
 struct Unconfirmed {
     link: Link,
     answers: Vec<(usize, Result<Answer, StoreError>)>,
 }
 
-/// Commands whose connection broke before their answers were confirmed.
+/// Commands that lost their connection before their answers were confirmed.
 struct Broken {
     indices: Vec<usize>,
     error: RedisError,
@@ -37,13 +37,14 @@ impl<'a> Batch<'a> {
         Self { delivery, answers: vec![None; delivery.commands.len()] }
     }
 
-    /// Performs all commands; those whose answers could not be confirmed, once more.
+    /// Runs all commands, and once more those that could not be confirmed because of a broken
+    /// connection.
     pub(crate) async fn run(&mut self) {
         let commands = self.delivery.commands;
         debug_assert!(
             commands.iter().map(|command| &command.key).collect::<HashSet<_>>().len()
                 == commands.len(),
-            "the keys of a batch are distinct"
+            "the keys of a batch must be distinct"
         );
         let Some(broken) = self.attempt((0..commands.len()).collect()).await else {
             return;
@@ -58,7 +59,7 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// The answers; this error where there is none.
+    /// Takes the answers, with the error `missing` for each command without an answer.
     pub(crate) fn answers(
         &mut self,
         missing: impl Fn() -> StoreError,
@@ -67,19 +68,20 @@ impl<'a> Batch<'a> {
         answers.map(|answer| answer.unwrap_or_else(|| Err(missing()))).collect()
     }
 
-    /// Answers all commands but those that it gives back.
+    /// Runs these commands. Returns the commands that lost their connection before they were
+    /// confirmed.
     async fn attempt(&mut self, indices: Vec<usize>) -> Option<Broken> {
         let delivery = self.delivery;
         let spread = delivery.topology.cluster().map(|_| delivery.store.buckets);
         let plan = Plan::new(delivery.commands, &indices, spread);
         if !plan.unknown.is_empty() {
-            let error = "this version of the store does not know the operation";
+            let error = "this version of the store does not support the operation";
             self.refuse(plan.unknown.iter().copied(), &StoreError::unavailable(error));
         }
-        // Kept apart: a batch that is cut short is not to answer what was not waited for.
+        // Kept apart from `answers`: a batch that is cut short must not return unconfirmed answers.
         let mut unconfirmed: Vec<Unconfirmed> = Vec::new();
         if let [call] = &*plan.calls {
-            // Mostly there is one, and nothing to be waited for beside it.
+            // The usual case: a single call has no other to run concurrently with.
             let delivered = Box::pin(delivery.deliver(&plan, call)).await;
             self.arrived(delivered, &mut unconfirmed);
         } else {
@@ -92,7 +94,7 @@ impl<'a> Batch<'a> {
         self.confirm_all(unconfirmed).await
     }
 
-    /// Takes in what came of a call; what is to be confirmed, to those that are.
+    /// Records the answers of a call. Answers that must be confirmed are added to `unconfirmed`.
     fn arrived(&mut self, delivered: Vec<Delivered>, unconfirmed: &mut Vec<Unconfirmed>) {
         let is_confirming = self.delivery.store.waiting.is_some();
         for Delivered { indices, outcome } in delivered {
@@ -119,7 +121,8 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Confirms what came from each server; gives back what could not be.
+    /// Confirms the answers of each connection. Returns the commands that lost their connection
+    /// meanwhile.
     async fn confirm_all(&mut self, unconfirmed: Vec<Unconfirmed>) -> Option<Broken> {
         let delivery = self.delivery;
         let Waiting { wait, shortfalls, .. } = delivery.store.waiting.as_ref()?;
@@ -145,9 +148,10 @@ impl<'a> Batch<'a> {
         broken
     }
 
-    /// Answers locks and completions that have come as far as they must, or have not. A lock that
-    /// has not is refused; a completion that has not is one all the same, for what it completes was
-    /// done. Gives the number of completions.
+    /// Records locks and completions after a wait; `short` is set if they have not reached the
+    /// required replicas or disks in time. In that case a lock is refused, but a completion is
+    /// still answered as one, because the work it records is done. Returns the number of
+    /// completions.
     fn confirmed(
         &mut self,
         answers: Vec<(usize, Result<Answer, StoreError>)>,

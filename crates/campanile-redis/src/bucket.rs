@@ -1,10 +1,12 @@
-//! The buckets of a namespace: how its keys are spread over hash slots.
+//! The buckets of a namespace, which spread its keys over hash slots.
 
 use campanile_core::error::ConfigError;
 
-/// How many buckets a namespace has: a power of two, for a bucket is the last bits of the hash.
+/// The number of buckets of a namespace: a power of two, because a key's bucket is the last bits of
+/// its hash.
 ///
-/// The keys of one script must share a slot of a cluster, so each bucket costs a call: few is fast.
+/// The keys of a script call must share one slot of a cluster, so each bucket costs a call of its
+/// own. Fewer buckets are faster.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Buckets(u16);
 
@@ -15,7 +17,7 @@ impl Buckets {
         if count.is_power_of_two() && count <= 256 {
             Ok(Self(count))
         } else {
-            Err(ConfigError::new(format!("{count} buckets: not a power of two from 1 to 256")))
+            Err(ConfigError::new(format!("{count} buckets: must be a power of two from 1 to 256")))
         }
     }
 
@@ -30,7 +32,7 @@ impl Buckets {
     }
 
     fn mask(self) -> u8 {
-        u8::try_from(self.0 - 1).expect("256 buckets at most")
+        u8::try_from(self.0 - 1).expect("at most 256 buckets")
     }
 }
 

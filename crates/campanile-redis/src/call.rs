@@ -1,4 +1,4 @@
-//! One call of a script, for several keys.
+//! Script calls, each for several keys.
 
 use std::ops::Range;
 
@@ -11,14 +11,14 @@ use crate::failure::{self, Failure};
 use crate::key::write_entry_key;
 use crate::script::{Script, Scripts, Shared};
 
-/// The most keys of one call: a longer script would hold up everybody else, and is hardly cheaper.
+/// The most keys of one call. A longer script would block other clients for longer and save little.
 pub(crate) const MAX_KEYS: usize = 64;
 
-/// Commands of a batch that one run of a script performs.
+/// Commands of a batch that share one script call.
 #[derive(Debug)]
 pub(crate) struct Call {
     pub(crate) shared: Shared,
-    /// Of all its keys, where they must be of one: in a cluster.
+    /// The bucket of all keys. Set only in a cluster, where they must share one.
     bucket: Option<u8>,
     members: Vec<Member>,
 }
@@ -26,26 +26,26 @@ pub(crate) struct Call {
 /// A command of the call.
 #[derive(Clone, Debug)]
 struct Member {
-    /// In the batch.
+    /// The index of the command in the batch.
     index: usize,
-    /// Where its item is in the plan's `items`.
+    /// The range of its item in the plan's `items`.
     item: Range<usize>,
 }
 
-/// The calls that perform commands of a batch, with distinct keys.
+/// The calls that run commands of a batch with distinct keys.
 #[derive(Debug)]
 pub(crate) struct Plan<'a> {
     batch: &'a [Command],
     pub(crate) calls: Vec<Call>,
-    /// The items of all calls, one after the other.
+    /// The items of all calls, concatenated.
     items: Vec<u8>,
-    /// Commands whose operation this version does not know.
+    /// The commands with an operation that this version does not support.
     pub(crate) unknown: Vec<usize>,
 }
 
 impl<'a> Plan<'a> {
-    /// Groups these commands of the batch by what they can share, and by their buckets if they are
-    /// spread over a cluster by these.
+    /// Groups these commands of the batch by the arguments that they share and, in a cluster, by
+    /// bucket (`spread`).
     pub(crate) fn new(batch: &'a [Command], indices: &[usize], spread: Option<Buckets>) -> Self {
         let mut plan = Self { batch, calls: Vec::new(), items: Vec::new(), unknown: Vec::new() };
         for &index in indices {
@@ -75,8 +75,8 @@ impl<'a> Plan<'a> {
         plan
     }
 
-    /// Runs one of the calls. A server that does not know the script is sent its text: it forgets
-    /// at every restart, and whenever somebody tells it to.
+    /// Runs one of the calls. If the server does not have the script cached, as after a restart or
+    /// a `SCRIPT FLUSH`, sends its text.
     pub(crate) async fn run(
         &self,
         call: &Call,
@@ -90,7 +90,7 @@ impl<'a> Plan<'a> {
         let mut reply = link.send(&by_hash, asking).await;
         if matches!(&reply, Ok(Value::ServerError(e)) if e.kind() == Some(ServerErrorKind::NoScript))
         {
-            tracing::debug!(script = ?call.shared.verb, "the server does not know the script");
+            tracing::debug!(script = ?call.shared.verb, "script not cached; sending its text");
             let by_text = self.encode(call, buckets, "EVAL", text);
             reply = link.send(&by_text, asking).await;
         }
@@ -99,7 +99,7 @@ impl<'a> Plan<'a> {
 
     fn encode(&self, call: &Call, buckets: Buckets, name: &str, script: &str) -> Cmd {
         const LEADING: usize = 7; // name, script, number of keys, up to four shared arguments
-        const ENTRY_KEY: usize = 48; // of a usual namespace
+        const ENTRY_KEY: usize = 48; // in a typical namespace
         let count = call.members.len();
         let bytes = script.len() + count * (ENTRY_KEY + 32);
         let mut cmd = Cmd::with_capacity(LEADING + 2 * count, bytes);
@@ -118,29 +118,29 @@ impl<'a> Plan<'a> {
 }
 
 impl Call {
-    /// The namespace of all its keys.
+    /// The namespace of all keys.
     pub(crate) fn namespace<'a>(&self, batch: &'a [Command]) -> &'a Namespace {
         self.first(batch).namespace()
     }
 
-    /// The first of its keys.
+    /// The first key.
     pub(crate) fn first<'a>(&self, batch: &'a [Command]) -> &'a StoreKey {
         &batch[self.members[0].index].key
     }
 
-    /// Whether it has more than one key.
+    /// Returns whether the call has more than one key.
     pub(crate) fn is_several(&self) -> bool {
         self.members.len() > 1
     }
 
-    /// The same for each of its keys alone.
+    /// Splits the call into one call for each key.
     pub(crate) fn singles(&self) -> Vec<Self> {
         let Self { shared, bucket, ref members } = *self;
         let single = |member: &Member| Self { shared, bucket, members: vec![member.clone()] };
         members.iter().map(single).collect()
     }
 
-    /// Where the call's commands are in the batch.
+    /// The indices of the call's commands in the batch.
     pub(crate) fn indices(&self) -> impl Iterator<Item = usize> {
         self.members.iter().map(|member| member.index)
     }

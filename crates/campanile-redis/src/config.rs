@@ -1,4 +1,4 @@
-//! How a store reaches its server.
+//! The settings of a store.
 
 use std::fmt;
 use std::time::Duration;
@@ -35,8 +35,8 @@ use crate::{ConnectError, Safety};
 ///
 /// # Permissions
 ///
-/// What a user of Redis with a restrictive ACL needs, of whom it is asked: one server, the primary
-/// behind sentinels and the sentinels themselves, or each node of a cluster.
+/// A Redis user with a restrictive ACL needs the permissions below: on a single server, on the
+/// primary behind sentinels and on the sentinels themselves, or on each node of a cluster.
 ///
 /// ```text
 /// server    ~campanile:* ~{* +eval +evalsha +get +mget +set +time +info +config|get
@@ -45,15 +45,14 @@ use crate::{ConnectError, Safety};
 /// node      ~campanile:* ~{* +eval +evalsha +get +mget +set +time +info +config|get +cluster|slots +asking
 /// ```
 ///
-/// A URL with another database than 0 needs `+select` as well. For one namespace,
-/// `~campanile:{payments} ~{payments:*` are keys enough. Without
-/// `+info +config|get` the server is not looked at wholly at the start.
-/// [`with_wait`](RedisConfig::with_wait) needs `+wait`, and
-/// [`with_wait_aof`](RedisConfig::with_wait_aof) `+waitaof`.
+/// A URL with a database other than 0 also needs `+select`. For a single namespace, access to the
+/// keys `~campanile:{payments} ~{payments:*` is enough. Without `+info +config|get`, the server
+/// cannot be inspected completely at the start. [`with_wait`](RedisConfig::with_wait) needs
+/// `+wait`, and [`with_wait_aof`](RedisConfig::with_wait_aof) needs `+waitaof`.
 #[derive(Clone)]
 pub struct RedisConfig {
     servers: Servers,
-    /// Of the servers, where the URLs do not say.
+    /// The user and password of the servers. `None`: those in the URL.
     credentials: Option<(Box<str>, Box<str>)>,
     #[cfg(feature = "tls")]
     pub(crate) certificates: Certificates,
@@ -66,19 +65,21 @@ pub struct RedisConfig {
 }
 
 impl RedisConfig {
-    /// The server at this URL: `redis://[user][:password@]host[:port][/database]`, or
-    /// `redis+unix:///path/to/socket`; with the feature `tls`, also `rediss://` and the same.
+    /// Configures the server at this URL: `redis://[user][:password@]host[:port][/database]`, or
+    /// `redis+unix:///path/to/socket`. With the feature `tls`, also `rediss://` in the form of
+    /// `redis://`.
     pub fn new(url: impl Into<String>) -> Self {
         Self::of(Servers::Standalone(url.into().into()))
     }
 
-    /// The primary that the sentinels at these URLs know by this name; after a failover the one that
-    /// they name then. A sentinel that is dead, hangs or tells what was is passed over; one that
-    /// answers is enough. A primary that answers is left for another only when more than half of these
-    /// sentinels name that one.
+    /// Configures the primary that the sentinels at these URLs know by this name. After a failover,
+    /// the store uses the server that they name then. A sentinel that is down, hangs or reports an
+    /// outdated primary is skipped; one that answers is enough. A primary that still answers is
+    /// given up for another only if more than half of these sentinels name the other one.
     ///
-    /// User and password of a URL are the sentinel's own; those of the servers are set by
-    /// [`with_credentials`](Self::with_credentials). The first URL's database is the servers'.
+    /// The user and password in a URL are those of the sentinel; set those of the servers with
+    /// [`with_credentials`](Self::with_credentials). The database in the first URL applies to the
+    /// servers.
     ///
     /// ```
     /// # use campanile_redis::RedisConfig;
@@ -92,14 +93,15 @@ impl RedisConfig {
         Self::of(Servers::Sentinel { name: name.into().into(), urls: boxed(urls) })
     }
 
-    /// The cluster that some of its nodes at these URLs belong to; one that answers is enough. All
-    /// other addresses are those that the nodes announce. User and password of the first URL are
-    /// those of all nodes.
+    /// Configures the cluster of the nodes at these URLs. One node that answers is enough; all
+    /// other addresses are those that the nodes announce. The user and password in the first URL
+    /// apply to all nodes.
     ///
-    /// A master that is away holds up its own keys and no others: what is for them is refused at
-    /// once until it is back, or a replica has taken over. What must come after one of these waits
-    /// with it: in a consumer that processes by partition, soon every partition. Slots may be moved
-    /// at any time. Each bucket of a batch is a call, so throughput comes with many records in flight.
+    /// A master that is unavailable holds up only its own keys: commands for them fail at once
+    /// until the master is back or a replica has taken over. Records ordered behind one of these
+    /// keys wait with it, so in a consumer that processes by partition, every partition soon waits.
+    /// Slots may be moved at any time. Each bucket of a batch takes a call of its own, so
+    /// throughput requires many records in flight.
     ///
     /// ```
     /// # use campanile_redis::RedisConfig;
@@ -124,7 +126,8 @@ impl RedisConfig {
         }
     }
 
-    /// The user of the servers and the password. Default: those of the URL; behind sentinels, none.
+    /// Sets the user and password of the servers. Default: those in the URL; behind sentinels,
+    /// none.
     pub fn with_credentials(
         mut self,
         user: impl Into<String>,
@@ -134,108 +137,112 @@ impl RedisConfig {
         self
     }
 
-    /// How long [`RedisStore::connect`](crate::RedisStore::connect) may take as a whole, a server
-    /// that is not up yet included, and how long each connection that is made later. Default: 10 s,
-    /// because a server that is started together with this process takes some to come up. One that
-    /// has much data to load takes longer.
+    /// Sets how long [`RedisStore::connect`](crate::RedisStore::connect) may take as a whole,
+    /// including the wait for a server that is not up yet, and how long each later connection may
+    /// take. Default: 10 s, because a server that is started together with this process takes a few
+    /// seconds to come up. A server that has much data to load takes longer.
     ///
-    /// A connection is made within the call that needs it, so it ends with that call's time, too.
+    /// A later connection is opened within the call that needs it, and is limited by the time of
+    /// that call, too.
     ///
     /// # Errors
-    /// When it is zero.
+    /// Fails if the timeout is zero.
     pub fn with_connect_timeout(mut self, timeout: Duration) -> Result<Self, ConfigError> {
         self.connect_timeout = not_zero("connect_timeout", timeout)?;
         Ok(self)
     }
 
-    /// How long a batch of commands may take, from the call to the last answer, a new connection
-    /// included. Default: 1 s: an answer takes a millisecond, what a fork or a slow disk holds up
-    /// takes less than a second, and a renewal must leave time to be repeated.
+    /// Sets how long a batch of commands may take, from the call to the last answer, including a
+    /// new connection. Default: 1 s, because an answer takes a millisecond, a fork or a slow disk
+    /// delays it by less than a second, and a renewal must leave time for a retry.
     ///
-    /// The lock keeper waits for no call longer than 5 s or a sixth of the lock's time to live; an
-    /// event warns if that is less.
+    /// The lock keeper waits for a call at most 5 s or a sixth of the lock's time to live,
+    /// whichever is shorter; it logs a warning if this timeout is longer.
     ///
     /// # Errors
-    /// When it is zero.
+    /// Fails if the timeout is zero.
     pub fn with_command_timeout(mut self, timeout: Duration) -> Result<Self, ConfigError> {
         self.command_timeout = not_zero("command_timeout", timeout)?;
         Ok(self)
     }
 
-    /// How many buckets a namespace has, which is into how many hash slots of a cluster its keys
-    /// fall: a power of two, at most 256. Default: 16, about four for each shard of a usual
-    /// cluster; each bucket is a call of its own there, so more are slower.
+    /// Sets the number of buckets of a namespace, which is the number of hash slots that its keys
+    /// occupy in a cluster: a power of two, at most 256. Default: 16, about four for each shard of
+    /// a typical cluster. Each bucket takes a call of its own there, so more buckets are slower.
     ///
-    /// It is fixed for a namespace at its first use: another count would look for every entry at
-    /// the wrong place, and find nobody's lock. A store with another count is refused by Redis's
-    /// copy of it (`campanile:{namespace}`).
+    /// The number is fixed when a namespace is first used, because a store with another number
+    /// would look for every entry in the wrong place and find no lock. Redis keeps the number under
+    /// `campanile:{namespace}`, and a store with another number is refused.
     ///
     /// # Errors
-    /// When it is no power of two, or out of range.
+    /// Fails if the number is not a power of two or is out of range.
     pub fn with_buckets(mut self, count: u16) -> Result<Self, ConfigError> {
         self.buckets = Buckets::new(count)?;
         Ok(self)
     }
 
-    /// How strictly [`RedisStore::connect`](crate::RedisStore::connect) takes what is wrong with the
-    /// server. Default: [`Safety::Refuse`], because an evicted lock is held by two and an evicted
-    /// completion runs again, without anybody noticing.
+    /// Sets how strictly [`RedisStore::connect`](crate::RedisStore::connect) treats problems of the
+    /// server. Default: [`Safety::Refuse`], because two owners can hold an evicted lock and an
+    /// evicted completion runs again, both without any error.
     pub fn with_safety(mut self, safety: Safety) -> Self {
         self.safety = safety;
         self
     }
 
-    /// The namespaces that the store is for, so that what the server's user may do with their keys is
-    /// looked at at the start, and not found out by the first record. Others can be used as well.
-    /// Default: none, and a user who may not use the keys of every namespace is warned of.
+    /// Sets the namespaces that the store is for, so that the user's permissions on their keys are
+    /// checked at the start and not by the first record. Other namespaces can be used as well.
+    /// Default: none, with a warning if the user has no access to the keys of every namespace.
     pub fn with_namespaces(mut self, namespaces: impl IntoIterator<Item = Namespace>) -> Self {
         self.namespaces = namespaces.into_iter().collect();
         self
     }
 
-    /// Waits, before a lock or a completion is answered, until so many replicas have it in memory
-    /// (`WAIT`), so that a failover to one of them does not lose it. Default: no, because it costs a
-    /// round trip to the replicas, and what a failover loses runs again with the same key.
+    /// Makes the store wait, before it answers a lock or a completion, until this many replicas
+    /// have it in memory (`WAIT`), so that a failover to one of them does not lose it. Default: no
+    /// wait, because it costs a round trip to the replicas, and what a failover loses runs again
+    /// with the same key.
     ///
-    /// Where fewer have it in time, the lock is refused as [unavailable], and its attempt handed back;
-    /// a completion counts all the same, in [`RedisStore::shortfalls`]. So a replica that is away stops
-    /// the consumer. The timeout comes on top of the command timeout, and is bounded with it.
+    /// If fewer replicas have it in time, a lock is refused as [unavailable] and its attempt is
+    /// handed back; a completion is still acknowledged, and counted in [`RedisStore::shortfalls`].
+    /// An unavailable replica therefore stops the consumer. The timeout is added to the command
+    /// timeout, and the limits on the command timeout apply to their sum.
     ///
-    /// With fewer than all replicas it holds only if the failover chooses one that has it: Sentinel
-    /// and Cluster prefer the one that has most. It cannot be used with [`with_wait_aof`], which
-    /// replaces it.
+    /// With fewer than all replicas, the guarantee holds only if the failover promotes a replica
+    /// that has the write: Sentinel and Cluster prefer the replica that has received the most.
+    /// Cannot be combined with [`with_wait_aof`], which replaces it.
     ///
     /// [unavailable]: campanile_idempotency::StoreErrorKind::Unavailable
     /// [`RedisStore::shortfalls`]: crate::RedisStore::shortfalls
     /// [`with_wait_aof`]: Self::with_wait_aof
     ///
     /// # Errors
-    /// When the number or the timeout is zero.
+    /// Fails if the number of replicas or the timeout is zero.
     pub fn with_wait(mut self, replicas: u32, timeout: Duration) -> Result<Self, ConfigError> {
         if replicas == 0 {
-            return Err(ConfigError::new("a wait for no replica waits for nothing"));
+            return Err(ConfigError::new("the number of replicas to wait for must not be zero"));
         }
         let timeout = not_zero("the wait's timeout", timeout)?;
         self.wait = Some(Wait { reach: Reach::Memory, replicas, timeout });
         Ok(self)
     }
 
-    /// Waits, before a lock or a completion is answered, until it is on the primary's disk and on
-    /// those of so many replicas, which may be none (`WAITAOF`; Redis 7.2 or later, with `appendonly
-    /// yes`). Else as [`with_wait`](Self::with_wait), which it replaces. Default: no.
+    /// Makes the store wait, before it answers a lock or a completion, until it is on the disk of
+    /// the primary and of this many replicas, which may be zero (`WAITAOF`). Requires Redis 7.2 or
+    /// later with `appendonly yes`. Otherwise like [`with_wait`](Self::with_wait), which it
+    /// replaces. Default: no wait.
     ///
-    /// With `appendfsync everysec` that takes up to a second for each call: it is for `always` on the
-    /// replicas, or where few records are worth much.
+    /// With `appendfsync everysec`, the wait takes up to a second for each call. It is meant for
+    /// `appendfsync always` on the replicas, or for few and valuable records.
     ///
     /// # Errors
-    /// When the timeout is zero.
+    /// Fails if the timeout is zero.
     pub fn with_wait_aof(mut self, replicas: u32, timeout: Duration) -> Result<Self, ConfigError> {
         let timeout = not_zero("the wait's timeout", timeout)?;
         self.wait = Some(Wait { reach: Reach::Disk, replicas, timeout });
         Ok(self)
     }
 
-    /// The servers, to which nothing is connected yet.
+    /// Creates the topology of the servers, without connecting to them.
     pub(crate) fn topology(&self) -> Result<Topology, ConnectError> {
         let access = |info| Access::like(info, self.connect_timeout);
         match &self.servers {
@@ -246,7 +253,8 @@ impl RedisConfig {
             Servers::Sentinel { name, urls } => {
                 let (first, sentinels) = self.connection_infos(urls)?;
                 let db = first.redis_settings().db();
-                // Neither the sentinels' user nor their lack of databases is the servers'.
+                // The sentinels have users of their own and no databases; neither applies to the
+                // servers.
                 let settings = |db| RedisConnectionInfo::default().set_db(db);
                 let server = self.authenticated(first.set_redis_settings(settings(db)));
                 let without_database = |info: ConnectionInfo| {
@@ -262,7 +270,7 @@ impl RedisConfig {
                 let (first, nodes) = self.connection_infos(urls)?;
                 let seeds: Option<_> = nodes.iter().map(|node| Address::of(node.addr())).collect();
                 let seeds = seeds.ok_or_else(|| ConnectError::Url {
-                    source: "the nodes of a cluster are reached over the network".into(),
+                    source: "a cluster node needs a network address, not a Unix socket".into(),
                 })?;
                 let access = access(self.authenticated(first));
                 Ok(Topology::Cluster(Cluster::new(access, seeds, self.command_timeout)))
@@ -270,27 +278,28 @@ impl RedisConfig {
         }
     }
 
-    /// Whether the servers are to be nodes of a cluster.
+    /// Checks whether the servers are expected to be nodes of a cluster.
     pub(crate) fn is_cluster(&self) -> bool {
         matches!(self.servers, Servers::Cluster(_))
     }
 
-    /// What the URL says.
+    /// Parses a URL and applies the settings of all connections.
     fn connection_info(&self, url: &str) -> Result<ConnectionInfo, ConnectError> {
         let info = url.into_connection_info().map_err(ConnectError::url)?;
         #[cfg(feature = "tls")]
         let info = self.certificates.apply(info)?;
         let tcp = TcpSettings::default()
-            // A batch is one write and waits for its answer: nothing is gained by holding it back.
+            // A batch is one write that waits for its answer, so delaying the write gains nothing.
             .set_nodelay(true)
-            // Closing drops what the kernel has not delivered yet. It would otherwise go on sending it
-            // for minutes, so that an acquire could arrive after the cancel that was sent for it over
-            // the next connection, and lock a key for nobody.
+            // Closing the socket drops what the kernel has not delivered yet. The kernel would
+            // otherwise keep sending it for minutes, so that an acquire could arrive after the
+            // cancel that was sent for it over the next connection, and lock a key without an
+            // owner.
             .set_linger_time(Duration::ZERO);
         Ok(info.set_tcp_settings(tcp))
     }
 
-    /// What several say, the first once more.
+    /// Parses several URLs. The first is returned once more on its own.
     fn connection_infos(
         &self,
         urls: &[Box<str>],
@@ -299,7 +308,7 @@ impl RedisConfig {
         let infos = infos?;
         match infos.first().cloned() {
             Some(first) => Ok((first, infos)),
-            None => Err(ConnectError::Url { source: "there is none".into() }),
+            None => Err(ConnectError::Url { source: "no URL was given".into() }),
         }
     }
 
@@ -312,7 +321,7 @@ impl RedisConfig {
     }
 }
 
-/// Where the servers are told.
+/// The URLs by which the servers are found.
 #[derive(Clone)]
 enum Servers {
     Standalone(Box<str>),
@@ -326,7 +335,7 @@ fn boxed<U: Into<String>>(urls: impl IntoIterator<Item = U>) -> Box<[Box<str>]> 
 
 fn not_zero(name: &str, timeout: Duration) -> Result<Duration, ConfigError> {
     if timeout.is_zero() {
-        return Err(ConfigError::new(format!("{name} is zero: nothing would ever be in time")));
+        return Err(ConfigError::new(format!("{name} is zero: no call could finish in time")));
     }
     Ok(timeout)
 }
@@ -347,7 +356,7 @@ impl fmt::Debug for RedisConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let address = self.topology().map(|topology| topology.to_string());
         f.debug_struct("RedisConfig")
-            .field("address", &address.as_deref().unwrap_or("not a URL of Redis"))
+            .field("address", &address.as_deref().unwrap_or("invalid Redis URL"))
             .field("connect_timeout", &self.connect_timeout)
             .field("command_timeout", &self.command_timeout)
             .field("buckets", &self.buckets.count())

@@ -14,29 +14,29 @@ use redis::{
 };
 use tokio::sync::{Mutex as AsyncMutex, OnceCell};
 
-/// Makes the connection when it is first needed, on the runtime that needs it, and anew when it has
-/// been discarded.
+/// The connection to one server. It is opened on first use, on the runtime of the caller, and again
+/// after it has been discarded.
 ///
-/// The connection is multiplexed: calls are written to it as they come, and none waits for
-/// another's answer. So it is checked out of the pool once and held, and each call gets a clone; a
-/// checkout for each call would cost a round trip each time.
+/// The connection is multiplexed: a call is written as soon as it is made, without waiting for the
+/// answers of other calls. The connection is therefore checked out of the pool once, and each call
+/// gets a clone; checking it out for each call would cost a round trip per call.
 pub(crate) struct Connections {
     pool: Pool,
     info: ConnectionInfo,
     create_timeout: Duration,
     address: Box<str>,
     held: Mutex<Option<Held>>,
-    /// How many were made. Locked while one is, so that it is one, and not one for each call that
-    /// waits.
+    /// The number of connections opened so far. Locked while connecting, so that concurrent callers
+    /// open a single connection.
     made: AsyncMutex<u64>,
 }
 
 struct Held {
-    /// Keeps its place in the pool.
+    /// Occupies its place in the pool.
     checked_out: Connection,
     number: u64,
-    /// The namespaces whose buckets were compared over this connection. Another one may lead to a
-    /// server that has lost its data, so there they are compared anew.
+    /// The namespaces that have had their bucket count checked over this connection. A new
+    /// connection may lead to a server that has lost its data, so it checks them again.
     compared: Arc<Mutex<BTreeSet<Namespace>>>,
     met: Arc<OnceCell<()>>,
 }
@@ -48,20 +48,20 @@ pub(crate) struct Link {
     number: u64,
     pub(crate) connection: MultiplexedConnection,
     compared: Arc<Mutex<BTreeSet<Namespace>>>,
-    /// Set when the server at its end was looked at.
+    /// Set once the server's data has been checked over this connection.
     pub(crate) met: Arc<OnceCell<()>>,
 }
 
 impl Connections {
     pub(crate) fn new(info: ConnectionInfo, create_timeout: Duration) -> Arc<Self> {
-        // The deadline of a call bounds all that it waits for; the library's own, for each answer,
-        // would only be a second one.
+        // The deadline of a call covers everything that the call waits for, so the library's own
+        // timeout for each response is disabled.
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(create_timeout))
             .set_response_timeout(None);
         let address = info.addr().to_string().into_boxed_str();
         let manager =
-            Manager::new_with_config(info.clone(), config).expect("it is no URL to be read");
+            Manager::new_with_config(info.clone(), config).expect("there is no URL to parse");
         let timeouts = Timeouts {
             wait: Some(create_timeout),
             create: Some(create_timeout),
@@ -71,38 +71,38 @@ impl Connections {
             .config(PoolConfig { timeouts, ..PoolConfig::new(1) })
             .runtime(Runtime::Tokio1)
             .build()
-            .expect("timeouts need a runtime, and there is one");
+            .expect("the runtime that timeouts need is set");
         let (held, made) = Default::default();
         Arc::new(Self { pool, info, create_timeout, address, held, made })
     }
 
-    /// To the same server, of its own.
+    /// Another connection to the same server.
     pub(crate) fn another(&self) -> Arc<Self> {
         Self::new(self.info.clone(), self.create_timeout)
     }
 
-    /// How the server is reached.
+    /// The connection info of the server.
     pub(crate) fn info(&self) -> &ConnectionInfo {
         &self.info
     }
 
-    /// Where the server is.
+    /// The address of the server.
     pub(crate) fn address(&self) -> &str {
         &self.address
     }
 
-    /// Its address without the port.
+    /// The address without the port.
     pub(crate) fn host(&self) -> &str {
         self.address.rsplit_once(':').map_or(&*self.address, |(host, _)| host)
     }
 
-    /// The connection, made now if there is none.
+    /// Gets the connection, opening it if there is none.
     pub(crate) async fn link(self: &Arc<Self>) -> Result<Link, StoreError> {
         if let Some(link) = self.current() {
             return Ok(link);
         }
         let mut made = self.made.lock().await;
-        // Somebody else may have been faster.
+        // Another task may have connected while this one waited for the lock.
         if let Some(link) = self.current() {
             return Ok(link);
         }
@@ -116,7 +116,7 @@ impl Connections {
         Ok(link)
     }
 
-    /// The connection, if there is one.
+    /// The current connection, if there is one.
     pub(crate) fn current(self: &Arc<Self>) -> Option<Link> {
         self.held().as_ref().map(|held| self.link_of(held))
     }
@@ -150,7 +150,7 @@ impl Connections {
     }
 }
 
-/// A connection for one question, whose time is bounded by who asks.
+/// Opens a connection for a single use. It has no timeouts of its own; the caller sets a deadline.
 pub(crate) async fn open(info: ConnectionInfo) -> RedisResult<MultiplexedConnection> {
     let config =
         AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
@@ -158,59 +158,65 @@ pub(crate) async fn open(info: ConnectionInfo) -> RedisResult<MultiplexedConnect
 }
 
 impl Link {
-    /// Gives this connection up, unless that was done; the next call makes another.
+    /// Discards this connection unless that has been done already. The next call opens a new one.
     pub(crate) fn discard(&self, reason: &dyn fmt::Display) {
         let Self { connections, number, .. } = self;
         let given_up = connections.held().take_if(|held| held.number == *number);
         if let Some(held) = given_up {
-            // Taken out of the pool for good: put back, it would be handed out again.
+            // Removed from the pool for good; the pool would otherwise hand it out again.
             drop(Connection::take(held.checked_out));
             let address = connections.address();
-            tracing::warn!(address, number, %reason, "gave up a connection to Redis");
+            tracing::warn!(
+                address,
+                number,
+                %reason,
+                "discarded a connection to Redis; the next call reconnects"
+            );
         }
     }
 
-    /// Sends one command; `asking`, to a node that does not have the key's slot yet.
+    /// Sends one command. `asking` precedes it with `ASKING`, for a node that is importing the
+    /// slot.
     pub(crate) async fn send(&self, command: &Cmd, asking: bool) -> RedisResult<Value> {
         let mut connection = self.connection.clone();
         if !asking {
             return connection.send_packed_command(command).await;
         }
-        // Together, so that no other command is taken for the one that it was said of.
+        // In one pipeline, because `ASKING` applies to the next command of the connection.
         let mut pair = Pipeline::with_capacity(2);
         pair.add_command(cmd("ASKING")).add_command(command.clone());
         let mut replies = connection.send_packed_commands(&pair, 1, 1).await?;
         Ok(replies.pop().unwrap_or(Value::Nil))
     }
 
-    /// Whether it is the same connection.
+    /// Returns whether this is the same connection.
     pub(crate) fn is(&self, other: &Self) -> bool {
         self.number == other.number && Arc::ptr_eq(&self.connections, &other.connections)
     }
 
-    /// Where the server is.
+    /// The address of the server.
     pub(crate) fn address(&self) -> &str {
         self.connections.address()
     }
 
-    /// Its address without the port.
+    /// The address without the port.
     pub(crate) fn host(&self) -> &str {
         self.connections.host()
     }
 
-    /// Whether the namespace's buckets were compared over this connection.
+    /// Checks whether the namespace's bucket count has been checked over this connection.
     pub(crate) fn has_compared(&self, namespace: &Namespace) -> bool {
         self.compared.lock().unwrap_or_else(PoisonError::into_inner).contains(namespace)
     }
 
-    /// They were.
+    /// Records that the namespace's bucket count has been checked.
     pub(crate) fn note_compared(&self, namespace: &Namespace) {
         let mut compared = self.compared.lock().unwrap_or_else(PoisonError::into_inner);
         compared.insert(namespace.clone());
     }
 }
 
-/// No connection could be made.
+/// The error of a failed attempt to connect.
 #[derive(Debug)]
 struct Unreachable {
     address: Box<str>,

@@ -1,4 +1,4 @@
-//! The way of one script call: to the server that has its keys, wherever that is by then.
+//! Delivers a script call to the server that has its keys, also when the keys move meanwhile.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,11 +19,11 @@ use crate::reply;
 use crate::store::Inner;
 use crate::topology::{Address, Cluster, Node, Route, Topology};
 
-/// So often a cluster may send a command elsewhere: there is one redirection for each move of a
-/// slot, and a second while the move is under way.
+/// The maximum number of redirections for a command. A cluster sends one for each move of a slot,
+/// and a second while the move is under way.
 const REDIRECTIONS: u8 = 5;
 
-/// What delivers the calls of a batch.
+/// Delivers the calls of a batch.
 #[derive(Clone, Copy)]
 pub(crate) struct Delivery<'a> {
     pub(crate) store: &'a Inner,
@@ -31,23 +31,23 @@ pub(crate) struct Delivery<'a> {
     pub(crate) commands: &'a [Command],
 }
 
-/// What became of commands that travelled together.
+/// The outcome of commands that were sent together.
 pub(crate) struct Delivered {
-    /// Where they are in the batch.
+    /// The indices of the commands in the batch.
     pub(crate) indices: Vec<usize>,
-    /// Their answers, and the connection over which these came.
+    /// The answers, and the connection that returned them.
     pub(crate) outcome: Result<(Vec<Result<Answer, StoreError>>, Link), StoreError>,
 }
 
-/// What is sent.
+/// What is sent to a server.
 enum Errand<'a> {
     Script(&'a Plan<'a>, &'a Call),
     Command(Cmd),
 }
 
 impl Delivery<'_> {
-    /// Delivers a call. Where its slot is just being moved to another node of the cluster, some of
-    /// its keys are here and some there: then each is delivered alone.
+    /// Delivers a call. If its slot is being moved to another node of the cluster, its keys may be
+    /// spread over both nodes, and each key is delivered in a call of its own.
     pub(crate) async fn deliver(&self, plan: &Plan<'_>, call: &Call) -> Vec<Delivered> {
         let singles = match self.run(plan, call).await {
             Err(Failure::Ask(_) | Failure::Split(_)) if call.is_several() => call.singles(),
@@ -78,9 +78,10 @@ impl Delivery<'_> {
         self.send(slot, &Errand::Script(plan, call)).await
     }
 
-    /// Sends it to whoever has the slot. A connection that turns out to be broken (the server was
-    /// restarted, a firewall forgot it) or read-only (there was a failover) is replaced, and what it
-    /// did not answer goes once more, over the new one: every command can be repeated.
+    /// Sends the request to the server that has the slot. A connection that turns out to be broken
+    /// (the server was restarted, a firewall dropped its state) or read-only (after a failover) is
+    /// replaced. A request that it did not answer is sent once more over the new connection,
+    /// because every command can be repeated.
     async fn send(&self, slot: u16, errand: &Errand<'_>) -> Result<(Value, Link), Failure> {
         let mut asked: Option<Address> = None;
         let (mut has_broken, mut redirections) = (false, 0);
@@ -161,7 +162,7 @@ impl Delivery<'_> {
         }
     }
 
-    /// Compares the namespace's buckets over this connection, once.
+    /// Checks the namespace's bucket count over this connection, once.
     async fn compare_over(&self, link: &Link, namespace: &Namespace) -> Result<(), Failure> {
         if link.has_compared(namespace) {
             return Ok(());
@@ -172,7 +173,7 @@ impl Delivery<'_> {
         let mut is_new = false;
         if first_used == Value::Nil {
             first_used = failure::value(link.send(&marker.set(), false).await)?;
-            // Of those who ask at the same time, one has set it.
+            // Only one of several concurrent clients sets the count.
             is_new = first_used == Value::Nil;
         }
         marker.compare(&first_used).map_err(Failure::Final)?;
@@ -181,8 +182,8 @@ impl Delivery<'_> {
         Ok(())
     }
 
-    /// Compares them with the count in the cluster, once. The node that has it may be away when
-    /// they are compared anew: what the others have does not wait for it.
+    /// Checks the namespace's bucket count in the cluster, once. When the count is checked again,
+    /// the node that has it may be away; keys on other nodes do not wait for it.
     async fn compare_in(&self, cluster: &Cluster, namespace: &Namespace) -> Result<(), Failure> {
         let Some(is_known) = cluster.is_to_compare(namespace) else {
             return Ok(());
@@ -195,7 +196,7 @@ impl Delivery<'_> {
             let mut is_new = false;
             if first_used == Value::Nil {
                 first_used = self.send(slot, &Errand::Command(marker.set())).await?.0;
-                // Of those who ask at the same time, one has set it.
+                // Only one of several concurrent clients sets the count.
                 is_new = first_used == Value::Nil;
             }
             self.store.witness.used(namespace, was_known && is_new, link.address());
@@ -211,24 +212,27 @@ impl Delivery<'_> {
     }
 }
 
-/// A failure that no further try would mend, after one that may have sent the command or not.
+/// Makes an error final, because a retry would not help. `was_sent`: an earlier try may have sent
+/// the command.
 fn refused(was_sent: bool) -> impl Fn(StoreError) -> Failure {
     move |error| Failure::Final(if was_sent { error.but_sent_before() } else { error })
 }
 
-/// A connection while something is on its way over it.
+/// A request in flight over a connection.
 ///
-/// What ends without an answer gives its connection up, whether its time was over here or the
-/// caller's was: it may lead nowhere, and a peer that vanished says nothing for many minutes.
+/// Dropping it without an answer discards the connection, whether the store's time limit or the
+/// caller's has passed. The connection may lead nowhere, and a peer that has vanished stays silent
+/// for many minutes.
 pub(crate) struct Way {
     link: Option<Link>,
-    /// Of a cluster.
+    /// The node of a cluster.
     node: Option<Arc<Node>>,
     since: Instant,
     has_ended: bool,
 }
 
-/// A call that is dropped sooner says nothing of the server: its caller had no time for it.
+/// A call that is dropped sooner does not count against the node: its caller left it too little
+/// time.
 const PATIENCE: Duration = Duration::from_millis(50);
 
 impl Way {
@@ -240,17 +244,17 @@ impl Way {
         Self { link: None, node, since: Instant::now(), has_ended: false }
     }
 
-    /// Of what is sent later over a connection that has answered before.
+    /// A request that is sent later over a connection that has already answered.
     pub(crate) fn over(link: &Link) -> Self {
         Self { link: Some(link.clone()), node: None, since: Instant::now(), has_ended: false }
     }
 
-    /// It was answered, or failed.
+    /// Marks the request as answered or failed.
     pub(crate) fn end(&mut self) {
         self.has_ended = true;
     }
 
-    /// The connection broke. When that happens again at once, the node is not there.
+    /// Discards the broken connection. If this happens again at once, the node is unavailable.
     fn give_up(&self, error: &RedisError, again: bool) {
         if let Some(link) = &self.link {
             link.discard(error);
@@ -263,7 +267,7 @@ impl Way {
     fn redirected(&self, error: &ServerError) -> Result<(u16, Address), Failure> {
         let host = self.link.as_ref().map_or("", Link::host);
         let target = error.details().and_then(|text| Address::redirected(text, host));
-        target.ok_or_else(|| Failure::unexpected("a redirection that leads nowhere"))
+        target.ok_or_else(|| Failure::unexpected("a redirection without a valid address"))
     }
 }
 

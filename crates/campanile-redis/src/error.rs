@@ -1,4 +1,4 @@
-//! Why a store could not be had.
+//! The errors of connecting a store.
 
 use std::error::Error;
 use std::fmt;
@@ -10,54 +10,54 @@ use redis::{ErrorKind, RedisError, ServerErrorKind};
 use crate::Finding;
 use crate::topology::NoPrimary;
 
-/// Why [`RedisStore::connect`](crate::RedisStore::connect) failed. It shows the address that was
-/// tried, and never the credentials.
+/// The error returned by [`RedisStore::connect`](crate::RedisStore::connect). It shows the address
+/// that was tried and never the credentials.
 ///
-/// `Debug` prints the error with its source, since that is what a `main` that returns it shows.
+/// `Debug` prints the error with its source, because `main` shows a returned error that way.
 #[non_exhaustive]
 pub enum ConnectError {
-    /// The URL cannot be used.
+    /// The URL is invalid.
     Url {
-        /// What is wrong with it.
+        /// What is wrong with the URL.
         source: BoxError,
     },
-    /// What is there is no Redis of the kind that was asked for. One that is only not up yet is
-    /// waited for, and then [`TimedOut`](Self::TimedOut).
+    /// The address does not lead to a Redis server of the kind that was asked for. A server that is
+    /// only not up yet is waited for, and fails as [`TimedOut`](Self::TimedOut).
     Unreachable {
-        /// Where it was looked for.
+        /// The address that was tried.
         address: Box<str>,
-        /// What the operating system or the server said.
+        /// The error of the operating system or the server.
         source: BoxError,
     },
-    /// The server, or we to it, could not be shown to be who it should be: another authority has
-    /// signed its certificate, it has another name, or it wants a certificate of ours.
+    /// The TLS handshake failed: the server's certificate is signed by another authority or is for
+    /// another name, or the server requires a client certificate.
     Untrusted {
-        /// Where the server is.
+        /// The address of the server.
         address: Box<str>,
         /// What is wrong with the certificate.
         source: BoxError,
     },
-    /// The server was not there, or did not answer, in time.
+    /// The server was not up, or did not answer, in time.
     TimedOut {
-        /// Where it was looked for.
+        /// The address that was tried.
         address: Box<str>,
-        /// The time that it had.
+        /// The connect timeout.
         after: Duration,
-        /// Why the last try failed. None: it was not answered.
+        /// Why the last attempt failed. `None` if it was not answered.
         source: Option<BoxError>,
     },
-    /// The server refused the user or the password.
+    /// The server rejected the user or the password.
     Denied {
-        /// Where the server is.
+        /// The address of the server.
         address: Box<str>,
-        /// What it said.
+        /// The error of the server.
         source: BoxError,
     },
-    /// The protocol would not hold on the server. [`Safety::Warn`](crate::Safety::Warn) accepts it.
+    /// The protocol does not hold on this server. [`Safety::Warn`](crate::Safety::Warn) accepts it.
     Unsafe {
-        /// Where the server is.
+        /// The address of the server.
         address: Box<str>,
-        /// Why; at least one, each of which [breaks](crate::Severity::Breaks) the protocol.
+        /// The reasons. At least one, each of which [breaks](crate::Severity::Breaks) the protocol.
         findings: Box<[Finding]>,
     },
 }
@@ -84,12 +84,12 @@ impl ConnectError {
     }
 }
 
-/// Whether it is worth waiting: the server may only not be up yet.
+/// Checks whether a retry may succeed, because the server may only be starting.
 pub(crate) fn may_pass(error: &(dyn Error + 'static)) -> bool {
     if let Some(none) = error::find::<NoPrimary>(error) {
         return none.may_pass();
     }
-    // What the library did not say is that nothing was answered, or not yet as it will be.
+    // Without an error of the library, a server did not answer, or does not have its role yet.
     error::find::<RedisError>(error).is_none_or(|error| match error.kind() {
         ErrorKind::Io => !crate::tls::is_refusal(error),
         ErrorKind::Server(kind) => matches!(
@@ -116,19 +116,19 @@ impl fmt::Display for ConnectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Url { .. } => f.write_str(
-                "the URL of Redis is not of the form redis[s]://[user:password@]host[:port][/db]",
+                "invalid Redis URL; expected redis[s]://[user:password@]host[:port][/db]",
             ),
             Self::Unreachable { address, .. } => write!(f, "Redis at {address} cannot be reached"),
             Self::Untrusted { address, .. } => {
-                write!(f, "Redis at {address} cannot be trusted, or does not trust us")
+                write!(f, "TLS handshake with Redis at {address} failed; check the certificates")
             }
             Self::TimedOut { address, after, source: None } => {
                 write!(f, "Redis at {address} did not answer within {after:?}")
             }
             Self::TimedOut { address, after, source: Some(_) } => write!(
                 f,
-                "Redis at {address} was not up within {after:?}; start it, correct its address, or \
-                 wait longer (RedisConfig::with_connect_timeout)"
+                "Redis at {address} was not available within {after:?}; start it, correct its \
+                 address, or wait longer (RedisConfig::with_connect_timeout)"
             ),
             Self::Denied { address, .. } => write!(f, "Redis at {address} denies access"),
             Self::Unsafe { address, findings } => {

@@ -1,4 +1,4 @@
-//! Why a command got no answer.
+//! Failures of a command.
 
 use std::error::Error;
 use std::fmt;
@@ -6,25 +6,26 @@ use std::fmt;
 use campanile_idempotency::StoreError;
 use redis::{RedisError, ServerError, ServerErrorKind, Value};
 
-/// Why a command got no answer, and whether another connection could get one.
+/// Why a command failed, and whether another connection or node could answer it.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The connection broke, or leads to a server that was demoted to a replica.
+    /// The connection broke, or leads to a server that has become a replica.
     Connection(RedisError),
-    /// The node of a cluster serves the slot no more: another does.
+    /// The node no longer serves the slot; another node does (`MOVED`).
     Moved(ServerError),
-    /// The slot is on its way to another node, which has the key or will have it.
+    /// The slot is being moved to another node, which has the key or will create it (`ASK`).
     Ask(ServerError),
-    /// As [`Ask`](Self::Ask), with some of the keys at either node: each is to go its own way.
+    /// As [`Ask`](Self::Ask), but the keys are split between the two nodes, so each must be sent on
+    /// its own (`TRYAGAIN`).
     Split(ServerError),
-    /// The cluster serves nothing, or not this slot.
+    /// The whole cluster, or this slot, is not served (`CLUSTERDOWN`).
     Down(ServerError),
-    /// Every connection would answer the same.
+    /// Every connection would return the same error.
     Final(StoreError),
 }
 
 impl Failure {
-    /// What the server's refusal means.
+    /// Classifies an error reply of the server.
     pub(crate) fn refused(error: ServerError) -> Self {
         match error.kind() {
             Some(ServerErrorKind::ReadOnly) => Self::Connection(error.into()),
@@ -32,14 +33,14 @@ impl Failure {
             Some(ServerErrorKind::Ask) => Self::Ask(error),
             Some(ServerErrorKind::TryAgain) => Self::Split(error),
             Some(ServerErrorKind::ClusterDown) => Self::Down(error),
-            // It was waiting for something while the server was demoted.
+            // The command was blocked while the server became a replica.
             _ if error.code() == "UNBLOCKED" => Self::Connection(error.into()),
             _ if error.code() == "OOM" => Self::Final(out_of_memory()),
             _ => Self::Final(StoreError::unavailable(RedisError::from(error))),
         }
     }
 
-    /// For a reply that no server of the right kind gives.
+    /// A reply that is not of the expected form.
     pub(crate) fn unexpected(what: &'static str) -> Self {
         Self::Final(StoreError::unreadable(what))
     }
@@ -58,7 +59,7 @@ impl From<Failure> for StoreError {
     }
 }
 
-/// The value of a reply, unless that is an error.
+/// Converts an error reply into a failure.
 pub(crate) fn value(reply: Result<Value, RedisError>) -> Result<Value, Failure> {
     match reply {
         Ok(Value::ServerError(error)) => Err(Failure::refused(error)),
@@ -67,7 +68,7 @@ pub(crate) fn value(reply: Result<Value, RedisError>) -> Result<Value, Failure> 
     }
 }
 
-/// A write was refused for want of memory.
+/// The error for a write that was refused because Redis is out of memory.
 pub(crate) fn out_of_memory() -> StoreError {
     StoreError::unavailable(OutOfMemory)
 }
@@ -78,9 +79,9 @@ struct OutOfMemory;
 impl fmt::Display for OutOfMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(
-            "Redis is out of memory (OOM), so no new lock is granted; raise its maxmemory or \
-             shorten the retention. Locks that are held are still renewed and settled, and \
-             duplicates answered",
+            "Redis is out of memory (OOM) and grants no new locks; raise maxmemory or shorten the \
+             retention (locks already held are still renewed and settled, and duplicates are \
+             still answered)",
         )
     }
 }

@@ -1,4 +1,4 @@
-//! What Redis calls an entry.
+//! The names of entries in Redis.
 
 use campanile_core::{Namespace, StoreKey};
 
@@ -7,8 +7,8 @@ use crate::topology::slot_of;
 
 /// Appends `{namespace:bucket}` and the raw hash of the user's key.
 ///
-/// The braces make Redis Cluster place all keys of a bucket together. Nothing of the user's key is
-/// left in it, so no byte in that key can move it to another slot.
+/// The braces make Redis Cluster place all keys of a bucket in one slot. The user's key itself is
+/// not part of the name, so no byte of it can move the entry to another slot.
 pub(crate) fn write_entry_key(out: &mut Vec<u8>, key: &StoreKey, buckets: Buckets) {
     out.push(b'{');
     write_tag(out, key, buckets);
@@ -16,14 +16,14 @@ pub(crate) fn write_entry_key(out: &mut Vec<u8>, key: &StoreKey, buckets: Bucket
     out.extend_from_slice(key.digest());
 }
 
-/// The slot of an entry.
+/// The hash slot of an entry.
 pub(crate) fn slot(key: &StoreKey, buckets: Buckets) -> u16 {
     let mut tag = Vec::with_capacity(32);
     write_tag(&mut tag, key, buckets);
     slot_of(&tag)
 }
 
-/// What is between the braces.
+/// Appends the hash tag, without its braces.
 fn write_tag(out: &mut Vec<u8>, key: &StoreKey, buckets: Buckets) {
     const HEX: &[u8; 16] = b"0123456789abcdef";
     let bucket = buckets.of(key.digest());
@@ -33,19 +33,20 @@ fn write_tag(out: &mut Vec<u8>, key: &StoreKey, buckets: Buckets) {
     out.push(HEX[usize::from(bucket & 15)]);
 }
 
-/// Appends a key in the same slot as this entry, which is no entry's: theirs are longer.
+/// Appends a key in the same slot as this entry. It never collides with an entry, because the keys
+/// of entries are longer.
 pub(crate) fn write_barrier_key(out: &mut Vec<u8>, key: &StoreKey, buckets: Buckets) {
     write_entry_key(out, key, buckets);
     out.truncate(out.len() - key.digest().len());
     out.extend_from_slice(b"wait");
 }
 
-/// Where a namespace keeps how many buckets it has.
+/// The key under which a namespace records its bucket count.
 pub(crate) fn buckets_key(namespace: &Namespace) -> String {
     format!("campanile:{{{namespace}}}")
 }
 
-/// The slot of that.
+/// The hash slot of [`buckets_key`].
 pub(crate) fn buckets_slot(namespace: &Namespace) -> u16 {
     slot_of(namespace.as_str().as_bytes())
 }

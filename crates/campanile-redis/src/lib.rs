@@ -1,9 +1,9 @@
-//! The Redis store of Campanile: locks, attempts and outcomes of idempotency keys, in one server, on the
-//! primary that sentinels name, or in a cluster.
+//! The Redis store of Campanile. It keeps the locks, attempts and outcomes of idempotency keys in a
+//! single server, on the primary behind Redis Sentinel, or in a Redis Cluster.
 //!
-//! Each operation is a Lua script, atomic for its key and decided by the server's clock; a batch of
-//! commands is one script call for each kind of operation. Redis 7.0 or later is needed, with
-//! `maxmemory-policy noeviction`.
+//! Each operation is a Lua script that runs atomically for its key and uses the server's clock. A
+//! batch of commands takes one script call for each kind of operation. Redis 7.0 or later is
+//! required, with `maxmemory-policy noeviction`.
 //!
 //! ```
 //! use campanile_core::{
@@ -16,10 +16,10 @@
 //!
 //! # #[tokio::main]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let redis = campanile_test::RedisServer::start()?; // or a server of yours
+//! let redis = campanile_test::RedisServer::start()?; // or your own server
 //! let store = RedisStore::connect(redis.url()).await?;
 //!
-//! // What the lock keeper of the idempotency layer does for each request:
+//! // The lock keeper of the idempotency layer does this for each request:
 //! let key = IdempotencyKey::new("payment-17").expect("not empty");
 //! let answer = store
 //!     .apply(Command {
@@ -42,15 +42,16 @@
 //! # Layout
 //!
 //! * [`RedisConfig`] → [`RedisStore::connect`] → a [`Store`](campanile_idempotency::Store);
-//!   [`ConnectError`] says why not. `check`: what is wrong with a server, and how bad it is.
-//! * `batch`: a batch, from commands to answers: `call` (which commands travel in one script call),
-//!   `script` (the arguments of each), `reply` (what comes back).
-//! * `delivery`: the way of one call, to the server that has its keys: `topology` (one server, the
-//!   primary that sentinels name, or the masters of a cluster), `access` (user, TLS), `connection` (the
-//!   one connection to each, and when it is replaced).
-//! * `namespace`: the agreement on how a namespace's keys are spread; `key`: what an entry is called;
-//!   `wait`: until replicas have what was written, if that is wanted.
-//! * The scripts themselves are in the package `campanile-lua`, one file beside each file of
+//!   [`ConnectError`] is returned if connecting fails. `check` inspects a server's configuration
+//!   and rates what it finds.
+//! * `batch` turns the commands of a batch into answers: `call` groups them into script calls,
+//!   `script` encodes the arguments of each script, `reply` decodes what the script returns.
+//! * `delivery` routes a call to the server that has its keys: `topology` (a single server, the
+//!   primary behind sentinels, or the masters of a cluster), `access` (user, TLS), `connection`
+//!   (the one connection to each server, and its replacement).
+//! * `namespace` checks that all clients spread a namespace's keys in the same way, `key` names the
+//!   entries, and `wait` optionally waits until replicas have a write.
+//! * The scripts themselves are in the package `campanile-lua`, with one Lua file for each file of
 //!   `script`.
 
 mod access;

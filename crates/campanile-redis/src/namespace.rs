@@ -1,4 +1,4 @@
-//! The agreement of all clients on a namespace's buckets.
+//! The agreement of all clients on the bucket count of a namespace.
 
 use campanile_core::Namespace;
 use campanile_idempotency::StoreError;
@@ -7,7 +7,7 @@ use redis::{Cmd, Value, cmd};
 use crate::bucket::Buckets;
 use crate::key::buckets_key;
 
-/// The question for the count that a namespace was first used with.
+/// The key that records the bucket count a namespace was first used with.
 pub(crate) struct Marker<'a> {
     namespace: &'a Namespace,
     buckets: Buckets,
@@ -19,23 +19,24 @@ impl<'a> Marker<'a> {
         Self { namespace, buckets, key: buckets_key(namespace) }
     }
 
-    /// Asks for it.
+    /// Reads the recorded bucket count.
     pub(crate) fn get(&self) -> Cmd {
         cmd("GET").arg(&self.key).take()
     }
 
-    /// Makes it ours if there is none, and else tells it. For when [`get`](Self::get) gives nil: a
-    /// Redis that is out of memory refuses this one.
+    /// Records this store's bucket count if none is recorded, and returns the count that was
+    /// recorded before. Send it only after [`get`](Self::get) returned nil: a Redis that is out of
+    /// memory refuses this write.
     pub(crate) fn set(&self) -> Cmd {
-        // No time to live: it must outlive every entry. Of two that come at once, one sees the
-        // other.
+        // The key has no time to live, because it must outlive every entry. `NX GET` is atomic: of
+        // two concurrent clients, one sees the count that the other has set.
         cmd("SET").arg(&self.key).arg(self.buckets.count()).arg("NX").arg("GET").take()
     }
 
-    /// Compares it with ours.
+    /// Compares the recorded bucket count with this store's.
     pub(crate) fn compare(&self, first_used: &Value) -> Result<(), StoreError> {
         let Self { namespace, buckets, key } = self;
-        let unreadable = || StoreError::unreadable(format!("{key} holds no number of buckets"));
+        let unreadable = || StoreError::unreadable(format!("{key} does not hold a bucket count"));
         let agreed = match first_used {
             Value::Nil => buckets.count(),
             Value::BulkString(text) => count(text).ok_or_else(unreadable)?,
@@ -43,8 +44,8 @@ impl<'a> Marker<'a> {
         };
         if agreed != buckets.count() {
             return Err(StoreError::unavailable(format!(
-                "the namespace {namespace} is kept in {agreed} buckets, and this store is set to \
-                 {}: it would not find the entries of others; use `with_buckets({agreed})`, or \
+                "the namespace {namespace} has {agreed} buckets, but this store is configured for \
+                 {} and would not find existing entries; use `with_buckets({agreed})` or \
                  another namespace",
                 buckets.count()
             )));

@@ -1,4 +1,4 @@
-//! What a script returns, made into answers.
+//! Decodes the return value of a script into answers.
 
 use std::time::{Duration, SystemTime};
 
@@ -9,10 +9,10 @@ use redis::Value;
 use crate::failure::{Failure, out_of_memory};
 use crate::script::{Verb, usual_reply};
 
-/// The answers to the commands of one call, in their order.
+/// Decodes the answers to the commands of one call, in their order.
 ///
-/// The script tells of the entries out of the ordinary as they stand *after* it, and the replies
-/// are read from those by the function that `step` uses: what is reported is what is stored.
+/// The script returns only the entries with an unusual result, as they are *after* the call. Their
+/// replies are derived by the function that `step` uses, so a reply always reports what is stored.
 pub(crate) fn answers<'a>(
     value: Value,
     verb: Verb,
@@ -29,15 +29,15 @@ pub(crate) fn answers<'a>(
     };
     let answers = commands.enumerate().map(answer).collect();
     if told.rest.len() > 0 {
-        return Err(Failure::unexpected("a script told of a key that it was not given"));
+        return Err(Failure::unexpected("a script returned an unexpected index"));
     }
     Ok(answers)
 }
 
-/// What is told of one key.
+/// Decodes the value that a script returned for one key.
 fn read(value: Value, command: &Command, now: SystemTime) -> Result<Reply, StoreError> {
     let Value::BulkString(bytes) = value else {
-        return Err(Failure::unexpected("a script told something else than an entry").into());
+        return Err(Failure::unexpected("a script returned something other than an entry").into());
     };
     Ok(match &*bytes {
         b"ABSENT" => reply(None, &command.operation, now),
@@ -50,7 +50,7 @@ fn read(value: Value, command: &Command, now: SystemTime) -> Result<Reply, Store
     })
 }
 
-/// `now`, then an index and what is told of it, by rising index.
+/// What a script returned: `now`, then pairs of an index and a value, in ascending order.
 struct Told {
     now: SystemTime,
     rest: std::vec::IntoIter<Value>,
@@ -63,11 +63,11 @@ impl Told {
             value => vec![value].into_iter(),
         };
         let now = rest.next().and_then(|now| time(&now));
-        let now = now.ok_or_else(|| Failure::unexpected("a script did not tell the time"))?;
+        let now = now.ok_or_else(|| Failure::unexpected("a script did not return the time"))?;
         Ok(Self { now, rest })
     }
 
-    /// What is told of this index, from 0; to be asked for by rising index.
+    /// Returns the value for this index, counted from 0. Indices must be passed in ascending order.
     fn of(&mut self, index: usize) -> Option<Value> {
         let [Value::Int(next), _, ..] = *self.rest.as_slice() else {
             return None;
@@ -103,7 +103,7 @@ mod tests {
         Value::BulkString(text.into())
     }
 
-    /// The replies to three cancels.
+    /// Decodes a script's value as the replies to three cancels.
     fn replies(value: Value) -> Result<Vec<Option<Reply>>, Failure> {
         let command = Command {
             key: StoreKey::new(

@@ -1,4 +1,4 @@
-//! The store.
+//! The Redis store.
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -20,46 +20,51 @@ use crate::topology::Topology;
 use crate::wait::{Lanes, Waiting};
 use crate::{ConnectError, Finding, RedisConfig};
 
-/// No call takes longer, so that its deadline can be counted.
+/// The upper limit of every call, so that computing its deadline cannot overflow.
 pub(crate) const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Keeps entries in Redis, version 7.0 or later: in one server, on the primary that sentinels name, or
+/// Keeps entries in Redis 7.0 or later: in a single server, on the primary that sentinels name, or
 /// in a cluster. Clones share their connections.
 ///
-/// A batch is a script call for each kind of command in it, in a cluster for each kind and bucket, all
-/// sent together.
+/// A batch takes one script call for each kind of command in it; in a cluster, for each kind and
+/// bucket. All calls are sent together.
 ///
 /// # Connections
-/// [`connect`](Self::connect) looks at the servers and closes its connections again. The one that the
-/// store works with, to each server, is made on the runtime that first needs it. The lock keeper renews
-/// over another, on a runtime of its own, so that a blocked runtime of the program delays no renewal. It is
-/// replaced when it breaks, when the server on it has become a replica, and when an answer did not
-/// come in time; the sentinels are asked for the primary then. While calls are made they are also
-/// asked in the background, each second and when a replica that is waited for is late: the old primary
-/// of a failover may go on answering, and lose what it answers. A runtime that ends takes its
-/// connections with it; the store can be used on another.
+/// [`connect`](Self::connect) inspects the servers and closes its connections again. The connection
+/// that the store uses for each server is opened on the runtime that first needs it. The lock
+/// keeper renews over another connection, on a runtime of its own, so that a blocked application
+/// runtime delays no renewal.
 ///
-/// A master of a cluster that does not answer is looked for in the background. Until it is found, or a
-/// replica that has taken over, what is for it fails at once, and what is for others does not wait. The
-/// call in which that is noticed ends with its timeout.
+/// A connection is replaced when it breaks, when its server has become a replica, and when an
+/// answer does not arrive in time; the sentinels are then asked for the primary. While calls are
+/// made, the sentinels are also asked in the background, once a second and when a replica that is
+/// waited for is late: the old primary of a failover may keep answering, and lose what it
+/// acknowledges. A runtime that shuts down closes its connections; the store can then be used on
+/// another runtime.
+///
+/// A master of a cluster that does not answer is checked in the background. Until it answers, or a
+/// replica has taken over, commands for it fail at once, and commands for other masters do not
+/// wait. The call that detects the outage ends with its timeout.
 ///
 /// # Errors
-/// A command that was not answered within the command timeout fails as [`Timeout`], all that the
-/// server or the network refuses as [`Unavailable`]. An unknown script, a restarted server and a
-/// broken connection show in no error as long as the server is there.
+/// A command that is not answered within the command timeout fails as [`Timeout`]. Everything that
+/// the server or the network refuses fails as [`Unavailable`]. A script that is not cached, a
+/// server restart and a broken connection cause no error as long as the server is available.
 ///
 /// [`Timeout`]: campanile_idempotency::StoreErrorKind::Timeout
 /// [`Unavailable`]: campanile_idempotency::StoreErrorKind::Unavailable
 ///
 /// # Data loss
-/// What can be lost is said at the start ([`findings`](Self::findings)). What was lost is told by an
-/// event, over each new connection: a warning after a restart or a failover, an error when the last
-/// completion that was acknowledged here, or a whole namespace, is gone. Nothing has to be done then:
-/// results that are on their way are recorded all the same, locks that are gone are lost and their
-/// records tried again, and a completion that is gone runs again when its key comes again.
+/// [`findings`](Self::findings) lists what the server could lose. Over each new connection, the
+/// store checks what it has lost and logs it: a warning after a restart or a failover, an error if
+/// the last completion acknowledged to this store, or a whole namespace, is gone. No action is
+/// required: results in flight are recorded nevertheless, owners of missing locks lose them and
+/// their records are retried, and a record with a missing completion runs again when its key is
+/// delivered again.
 ///
 /// # Cancellation
-/// A dropped call may have been applied or not, as if it had failed; no other call gets its answer.
+/// A dropped call may or may not have been applied, like a failed one. Its answer never goes to
+/// another call.
 #[derive(Clone)]
 pub struct RedisStore(Arc<Inner>);
 
@@ -74,16 +79,16 @@ pub(crate) struct Inner {
 }
 
 impl RedisStore {
-    /// A store on this server; a URL is enough.
+    /// Connects to the server; a URL is enough.
     ///
-    /// A server that is not up yet is waited for: nothing listens there, its name is not known, it
-    /// is loading its data, or has no primary yet. An event tells so.
+    /// Waits for a server that is not up yet: nothing listens at the address, its name cannot be
+    /// resolved, it is loading its data, or it has no primary yet. The wait is logged.
     ///
     /// # Errors
-    /// When the server is not there within the
-    /// [connect timeout](RedisConfig::with_connect_timeout); at once when it refuses the credentials,
-    /// is no Redis, or one on which the protocol does not hold: [`RedisConfig::with_safety`]. The
-    /// error tells the address that was tried.
+    /// Fails if the server is not available within the connect timeout, see
+    /// [`RedisConfig::with_connect_timeout`]. Fails at once if the server rejects the credentials,
+    /// is not Redis, or is one on which the protocol does not hold, see
+    /// [`RedisConfig::with_safety`]. The error shows the address that was tried.
     pub async fn connect(config: impl Into<RedisConfig>) -> Result<Self, ConnectError> {
         let config = config.into();
         let topology = config.topology()?;
@@ -101,8 +106,8 @@ impl RedisStore {
         })))
     }
 
-    /// Connects, and replaces the text of one script, so that a test can show that it would find a
-    /// broken one.
+    /// Connects and replaces the text of one script, so that a test can show that it detects a
+    /// broken script.
     #[doc(hidden)]
     pub async fn connect_with_script(
         config: impl Into<RedisConfig>,
@@ -110,13 +115,13 @@ impl RedisStore {
         text: &'static str,
     ) -> Result<Self, ConnectError> {
         let mut store = Self::connect(config).await?;
-        let inner = Arc::get_mut(&mut store.0).expect("it was connected just now");
+        let inner = Arc::get_mut(&mut store.0).expect("the new store has no clones");
         inner.scripts.replace(verb, text);
         Ok(store)
     }
 
-    /// What is wrong with the server and was accepted when the store was connected, the worst first:
-    /// what could be lost by it, and the setting that mends it. Each was told as an event, too.
+    /// The problems with the servers that were accepted when the store connected, worst first: what
+    /// each could lose, and the setting that fixes it. Each has also been logged.
     ///
     /// ```
     /// # use campanile_redis::{RedisStore, Severity};
@@ -132,9 +137,10 @@ impl RedisStore {
         &self.0.findings
     }
 
-    /// How many completions were acknowledged although fewer replicas, or disks, had them in time
-    /// than [`RedisConfig::with_wait`] or [`RedisConfig::with_wait_aof`] asks for: what they complete
-    /// was done, so nothing is gained by holding the record. 0 where nothing is waited for.
+    /// Returns how many completions were acknowledged although fewer replicas or disks had them in
+    /// time than [`RedisConfig::with_wait`] or [`RedisConfig::with_wait_aof`] requires. They are
+    /// acknowledged because their work is done, so holding back the record would gain nothing.
+    /// Always 0 for a store that does not wait.
     pub fn shortfalls(&self) -> u64 {
         self.0.waiting.as_ref().map_or(0, |waiting| waiting.shortfalls.count())
     }
@@ -159,20 +165,20 @@ impl Store for RedisStore {
         let topology = lane.as_deref().unwrap_or(topology);
         let delivery = Delivery { store: &self.0, topology, commands: &commands };
         let mut batch = Batch::new(delivery);
-        // What is not answered by then stays without an answer.
+        // Commands that have no answer by the deadline are left without one.
         let _ = timeout_at(deadline, batch.run()).await;
         batch.answers(late)
     }
 
-    /// 64, the most keys of one script call; for a cluster, so many for each bucket, because each is a
-    /// call of its own there, and small calls are slow.
+    /// At most 64 commands, the most keys of one script call. In a cluster, 64 for each bucket,
+    /// because each bucket takes a call of its own there, and small calls are slow.
     fn max_batch(&self) -> NonZeroUsize {
         let Inner { topology, buckets, .. } = &*self.0;
         let calls = if topology.cluster().is_some() { usize::from(buckets.count()) } else { 1 };
-        NonZeroUsize::new(calls * MAX_KEYS).expect("a namespace has a bucket")
+        NonZeroUsize::new(calls * MAX_KEYS).expect("a namespace has at least one bucket")
     }
 
-    /// A store on the same servers, with connections of its own.
+    /// Creates a store on the same servers, with connections of its own.
     fn separate(&self) -> Self {
         let Inner { topology, scripts, buckets, waiting, witness, command_timeout, findings } =
             &*self.0;
@@ -188,14 +194,14 @@ impl Store for RedisStore {
         }))
     }
 
-    /// The command timeout, and that of [`RedisConfig::with_wait`].
+    /// The command timeout plus the timeout of [`RedisConfig::with_wait`].
     fn longest_call(&self) -> Option<Duration> {
         Some(self.0.limit(self.0.waiting.as_ref()))
     }
 }
 
 impl Inner {
-    /// How long a call may take, with what it waits for.
+    /// The time limit of a call, including its wait for replicas.
     fn limit(&self, waiting: Option<&Waiting>) -> Duration {
         let for_wait = waiting.map_or(Duration::ZERO, Waiting::timeout);
         self.command_timeout.saturating_add(for_wait).min(LONGEST)

@@ -1,4 +1,4 @@
-//! TLS to the servers, if the feature is there.
+//! TLS to the servers, with the feature `tls`.
 
 #[cfg(feature = "tls")]
 mod certificates;
@@ -6,7 +6,7 @@ mod certificates;
 #[cfg(feature = "tls")]
 pub(crate) use self::certificates::{Certificates, is_refusal};
 
-/// Without TLS no certificate is looked at.
+/// Without the feature `tls` there are no TLS errors.
 #[cfg(not(feature = "tls"))]
 pub(crate) fn is_refusal(_: &redis::RedisError) -> bool {
     false

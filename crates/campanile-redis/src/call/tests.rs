@@ -1,4 +1,4 @@
-//! The head of each script against what is sent to it and read from it.
+//! Checks the header of each script against what is sent to it and read from it.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -14,13 +14,13 @@ use crate::bucket::Buckets;
 use crate::reply::answers;
 use crate::script::{Scripts, Verb};
 
-/// What the head of a script says.
+/// What the header of a script says.
 struct Head {
     title: String,
-    /// The names of `ARGV` before the items.
+    /// The names of the arguments before the items.
     leading: Vec<String>,
     item: String,
-    /// How long an item is without the text that ends some.
+    /// The size of an item without the variable-length text at its end.
     item_bytes: usize,
     codes: BTreeSet<String>,
     code: String,
@@ -63,7 +63,7 @@ impl Head {
     }
 }
 
-/// The words in capitals and quotes.
+/// Extracts the words in capitals and quotes.
 fn codes(text: &str) -> BTreeSet<String> {
     let is_code = |word: &&str| word.len() > 1 && word.bytes().all(|b| b.is_ascii_uppercase());
     text.split('\'').skip(1).step_by(2).filter(is_code).map(str::to_owned).collect()
@@ -115,7 +115,7 @@ fn a_head_names_each_argument_that_is_sent() {
     for (verb, operation) in scripts() {
         let Head { title, leading, item, item_bytes, code, .. } = head(verb);
         assert!(title.starts_with(&format!("{}: ", operation.name())), "{title}");
-        // The names that the head gives are those that the script uses.
+        // The script uses the names that its header gives.
         let names = code.lines().filter(|line| line.contains("ARGV")).collect::<String>();
         for name in &leading {
             assert!(
@@ -123,11 +123,11 @@ fn a_head_names_each_argument_that_is_sent() {
                 "{name}"
             );
         }
-        // Set in a line of its own, or as the last of several.
+        // Assigned in a line of its own, or as the last of several.
         let before = format!("BEFORE_{} = ", item.to_uppercase());
         let set = code.lines().find_map(|line| line.split_once(&before)).expect("it is set");
         let skipped = set.1.rsplit(", ").next();
-        assert_eq!(skipped, Some(&*leading.len().to_string()), "{verb:?} skips other arguments");
+        assert_eq!(skipped, Some(&*leading.len().to_string()), "{verb:?}: wrong number skipped");
 
         for count in [1, 3] {
             let batch = batch(&operation, count);
@@ -156,7 +156,7 @@ fn a_head_names_each_code_that_is_returned_and_all_are_understood() {
     for (verb, operation) in scripts() {
         let Head { codes: named, code, .. } = head(verb);
         let mut returned = codes(&code);
-        // What Redis is asked, and how it says that the type is another.
+        // The commands and options of Redis, and its error code for another type.
         for word in ["GET", "SET", "MGET", "TIME", "NX", "PX", "WRONGTYPE"] {
             returned.remove(word);
         }

@@ -1,36 +1,36 @@
-//! What was found, and how strictly it is taken.
+//! Findings about a server, and how strictly they are treated.
 
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
-/// How strictly [`RedisStore::connect`](crate::RedisStore::connect) takes what it finds.
+/// How strictly [`RedisStore::connect`](crate::RedisStore::connect) treats what it finds.
 ///
-/// Whatever is accepted is told as an event, once, and by
+/// Every accepted finding is logged once, and returned by
 /// [`RedisStore::findings`](crate::RedisStore::findings).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Safety {
-    /// A server on which the protocol does not hold ([`Severity::Breaks`]) is refused. The default.
+    /// Refuses a server on which the protocol does not hold ([`Severity::Breaks`]). The default.
     #[default]
     Refuse,
-    /// No server is refused: locks and completions may vanish without anybody noticing, and commands
-    /// may fail for good.
+    /// Refuses no server. Locks and completions may disappear without any error, and commands may
+    /// fail permanently.
     Warn,
-    /// The server is not looked at; only a connection is made.
+    /// Opens a connection without inspecting the server.
     Off,
 }
 
-/// How bad a [`Finding`] is.
+/// The severity of a [`Finding`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[non_exhaustive]
 pub enum Severity {
-    /// Good to know; an event at INFO.
+    /// Worth knowing. Logged at INFO.
     Notice,
-    /// A fault of the server loses what it has acknowledged; an event at WARN.
+    /// A failure of the server loses what it has acknowledged. Logged at WARN.
     Loses,
-    /// The protocol does not hold, or commands fail, without any fault. Refused, unless the
-    /// [`Safety`] says otherwise; then an event at WARN.
+    /// The protocol does not hold, or commands fail, even without a failure. The server is refused,
+    /// unless [`Safety`] accepts it; then logged at WARN.
     Breaks,
 }
 
@@ -38,35 +38,38 @@ pub enum Severity {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum FindingKind {
-    /// Keys are evicted when the memory is full. Breaks.
+    /// The server evicts keys when its memory is full. Severity: `Breaks`.
     Eviction,
-    /// The server is a replica: it takes no writes. Breaks.
+    /// The server is a replica, which accepts no writes. Severity: `Breaks`.
     Replica,
-    /// The server is too old for the scripts, or for `WAITAOF` where that is asked for. Breaks.
+    /// The server is too old for the scripts, or for `WAITAOF` if that is configured. Severity:
+    /// `Breaks`.
     Version,
-    /// The server is part of a cluster, and is not used as one. Breaks.
+    /// The server is a node of a cluster but is not configured as one. Severity: `Breaks`.
     Cluster,
-    /// The user may not do what the store needs. Breaks.
+    /// The user lacks a permission that the store needs. Severity: `Breaks`.
     Permission,
-    /// The user may not use the keys of every namespace, and the store does not know which it will
-    /// be used for. Loses nothing, but what is not allowed fails at the first record.
+    /// The user has no access to the keys of every namespace, and the namespaces of the store are
+    /// not configured. Nothing is lost, but a namespace without access fails at its first record.
+    /// Severity: `Loses`.
     Keys,
-    /// There is no append-only file. Loses.
+    /// The server has no append-only file. Severity: `Loses`.
     Persistence,
-    /// The append-only file is not synced with every write. Loses; a notice for `everysec`.
+    /// The append-only file is not synced with every write. Severity: `Loses`, or `Notice` for
+    /// `everysec`.
     Fsync,
-    /// There is no replica. Loses.
+    /// The server has no replica. Severity: `Loses`.
     Replicas,
-    /// Writes are acknowledged although no replica receives them. Loses.
+    /// The server acknowledges writes even if no replica receives them. Severity: `Loses`.
     MinReplicas,
-    /// The server's clock and ours are more than a second apart. Loses.
+    /// The clocks of the server and the client differ by more than a second. Severity: `Loses`.
     Clock,
-    /// The server does not let itself be looked at. A notice.
+    /// The user may not inspect the server. Severity: `Notice`.
     Unseen,
 }
 
-/// Something about a server that can lose what the store keeps there: what it is, what that could
-/// cost, and what mends it. `Display` says all three.
+/// A problem of a server that can lose what the store keeps there: what was seen, what that could
+/// cost, and how to fix it. `Display` shows all three.
 #[derive(Clone, Debug)]
 pub struct Finding(Arc<Inner>);
 
@@ -92,32 +95,32 @@ impl Finding {
         Self(Arc::new(Inner { kind, severity, address, seen, risk, remedy }))
     }
 
-    /// What it is about.
+    /// What the finding is about.
     pub fn kind(&self) -> FindingKind {
         self.0.kind
     }
 
-    /// How bad it is.
+    /// The severity of the finding.
     pub fn severity(&self) -> Severity {
         self.0.severity
     }
 
-    /// Which server it is about.
+    /// The address of the server.
     pub fn address(&self) -> &str {
         &self.0.address
     }
 
-    /// What was seen there, such as `appendonly no`.
+    /// What was seen on the server, such as `appendonly no`.
     pub fn seen(&self) -> &str {
         &self.0.seen
     }
 
-    /// What could be lost by it.
+    /// What could be lost.
     pub fn risk(&self) -> &str {
         self.0.risk
     }
 
-    /// The setting that mends it.
+    /// The setting that fixes the problem.
     pub fn remedy(&self) -> &str {
         self.0.remedy
     }

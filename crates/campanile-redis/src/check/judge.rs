@@ -1,4 +1,4 @@
-//! What is wrong with a server.
+//! Derives findings from what was seen on a server.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use super::seen::{Info, Seen};
 use crate::RedisConfig;
 use crate::wait::Reach;
 
-/// So far a server's clock may be from ours.
+/// The largest accepted difference between a server's clock and the client's.
 const CLOCK_OFF: Duration = Duration::from_secs(1);
 
-/// Everything that is wrong, the worst first.
+/// Derives all findings, worst first.
 pub(super) fn findings(seen: &Seen, address: &str, config: &RedisConfig) -> Vec<Finding> {
     let mut findings = Findings { address, found: Vec::new() };
     if let Some(info) = &seen.info {
@@ -28,7 +28,7 @@ pub(super) fn findings(seen: &Seen, address: &str, config: &RedisConfig) -> Vec<
     found
 }
 
-/// Whether what is written is to be on disk before it is answered.
+/// Checks whether a write must be on disk before it is answered.
 fn is_on_disk(config: &RedisConfig) -> bool {
     config.wait.is_some_and(|wait| wait.reach == Reach::Disk)
 }
@@ -44,22 +44,22 @@ impl Findings<'_> {
             self.add(
                 (FindingKind::Version, Severity::Breaks),
                 format!("its version is {}", info.version()),
-                "the scripts do not run there, so no lock is granted",
+                "the scripts cannot run, so no lock is granted",
                 "use Redis 7.0 or later, or Valkey",
             );
         } else if is_on_disk(config) && info.is_before((7, 2)) {
             self.add(
                 (FindingKind::Version, Severity::Breaks),
                 format!("its version is {}", info.version()),
-                "it does not know WAITAOF, which `with_wait_aof` asks for, so no lock is granted",
-                "use Redis 7.2 or later, or Valkey; or `with_wait`",
+                "it does not support WAITAOF, which `with_wait_aof` needs, so no lock is granted",
+                "use Redis 7.2 or later, Valkey, or `with_wait`",
             );
         }
         if info.field("cluster_enabled") == Some("1") && !config.is_cluster() {
             self.add(
                 (FindingKind::Cluster, Severity::Breaks),
-                "it is a node of a cluster (cluster-enabled yes)",
-                "it has some of the keys only, and refuses the others",
+                "the server is a node of a cluster (cluster-enabled yes)",
+                "it has only some of the keys and refuses all others",
                 "use `RedisConfig::cluster`",
             );
         }
@@ -71,9 +71,9 @@ impl Findings<'_> {
         if is_limited && policy != "noeviction" {
             self.add(
                 (FindingKind::Eviction, Severity::Breaks),
-                format!("it evicts keys when its memory is full (maxmemory-policy {policy})"),
-                "an evicted lock is held by two, and an evicted completion runs again, without \
-                 anybody noticing",
+                format!("keys are evicted when memory is full (maxmemory-policy {policy})"),
+                "two owners can hold an evicted lock, and an evicted completion runs again, both \
+                 without any error",
                 "set maxmemory-policy noeviction",
             );
         }
@@ -83,17 +83,19 @@ impl Findings<'_> {
         match info.field("aof_enabled") {
             Some("0") => {
                 let seen = match seen.setting("save") {
-                    Some("") => "it keeps nothing on disk (appendonly no, save \"\")".into(),
-                    Some(save) => format!("it keeps snapshots only (appendonly no, save {save})"),
-                    None => "it has no append-only file (appendonly no)".into(),
+                    Some("") => "nothing is kept on disk (appendonly no, save \"\")".into(),
+                    Some(save) => {
+                        format!("only snapshots are kept (appendonly no, save {save})")
+                    }
+                    None => "there is no append-only file (appendonly no)".into(),
                 };
-                // WAITAOF is refused without one.
+                // The server refuses WAITAOF without an append-only file.
                 let severity = if is_on_disk(config) { Severity::Breaks } else { Severity::Loses };
                 self.add(
                     (FindingKind::Persistence, severity),
                     seen,
-                    "a crash or restart loses all completions since the last snapshot, and what \
-                     they completed runs again when it comes again",
+                    "a crash or restart loses all completions since the last snapshot, and their \
+                     records run again when redelivered",
                     "set appendonly yes",
                 );
             }
@@ -109,21 +111,21 @@ impl Findings<'_> {
             Some("no") => (
                 Severity::Loses,
                 "appendfsync no",
-                "a crash of its machine loses the completions that the kernel had not written: \
-                 those of half a minute and more",
+                "a crash of the machine loses the completions that the kernel had not written: \
+                 those of half a minute or more",
                 ALWAYS,
             ),
             Some("always" | "everysec") if is_left_out => (
                 Severity::Loses,
                 "no-appendfsync-on-rewrite yes",
-                "a crash of its machine while the append-only file is rewritten loses the \
-                 completions of that time",
+                "a crash of the machine during a rewrite of the append-only file loses the \
+                 completions made meanwhile",
                 "set no-appendfsync-on-rewrite no",
             ),
             Some("everysec") => (
                 Severity::Notice,
                 "appendfsync everysec",
-                "a crash of its machine loses the completions of the last second or two",
+                "a crash of the machine loses the completions of the last second or two",
                 ALWAYS,
             ),
             _ => return,
@@ -137,8 +139,8 @@ impl Findings<'_> {
             let (host, port) = (primary.0.unwrap_or("?"), primary.1.unwrap_or("?"));
             return self.add(
                 (FindingKind::Replica, Severity::Breaks),
-                format!("it is a replica of {host}:{port}"),
-                "it takes no writes, so no lock is granted; written to, it would lose them",
+                format!("the server is a replica of {host}:{port}"),
+                "it accepts no writes, so no lock is granted; if it did, they would be lost",
                 "connect to the primary",
             );
         }
@@ -147,22 +149,22 @@ impl Findings<'_> {
         if let Some(replicas) = replicas.filter(|replicas| *replicas < wanted) {
             self.add(
                 (FindingKind::Replicas, Severity::Loses),
-                format!("{replicas} replicas follow it, and {wanted} are waited for"),
-                "no lock is granted, and what is completed meanwhile a failover loses",
-                "give it more replicas (replicaof), or wait for fewer",
+                format!("{replicas} replicas are connected, but {wanted} are waited for"),
+                "no lock is granted, and a failover loses what is completed meanwhile",
+                "add replicas (replicaof), or wait for fewer",
             );
         } else if replicas == Some(0) {
             self.add(
                 (FindingKind::Replicas, Severity::Loses),
-                "it has no replica",
-                "when its machine is lost, all locks and completions are",
-                "give it a replica (replicaof)",
+                "the server has no replica",
+                "the loss of its machine loses all locks and completions",
+                "add a replica (replicaof)",
             );
         } else if replicas.is_some() && seen.setting("min-replicas-to-write") == Some("0") {
             self.add(
                 (FindingKind::MinReplicas, Severity::Loses),
-                "it takes writes that no replica receives (min-replicas-to-write 0)",
-                "cut off from its replicas it goes on acknowledging completions, all of which a \
+                "the server accepts writes that no replica receives (min-replicas-to-write 0)",
+                "when cut off from its replicas it still acknowledges completions, all of which a \
                  failover loses",
                 "set min-replicas-to-write 1",
             );
@@ -172,23 +174,23 @@ impl Findings<'_> {
     fn permissions(&mut self, seen: &Seen, config: &RedisConfig) {
         let denied = &seen.denied;
         let what = [
-            (&denied.commands, "its user may not send"),
-            (&denied.keys, "its user may not read and write the keys"),
+            (&denied.commands, "the user may not send"),
+            (&denied.keys, "the user may not read and write the keys"),
         ];
         for (names, what) in what.into_iter().filter(|(names, _)| !names.is_empty()) {
             self.add(
                 (FindingKind::Permission, Severity::Breaks),
                 format!("{what} {}", names.join(", ")),
                 "the store's commands fail, so no lock is granted",
-                "allow it what `RedisConfig` names under Permissions (ACL SETUSER)",
+                "grant the permissions listed in the docs of `RedisConfig` (ACL SETUSER)",
             );
         }
         if denied.is_limited && config.namespaces.is_empty() {
             self.add(
                 (FindingKind::Keys, Severity::Loses),
-                "its user may not use the keys of every namespace (campanile:* and {*)",
-                "a namespace that is not allowed fails at its first record",
-                "name the namespaces with `with_namespaces`, so that theirs are looked at",
+                "the user may not use the keys of every namespace (campanile:* and {*)",
+                "a namespace without permission fails at its first record",
+                "name the namespaces with `with_namespaces`, so that their keys are checked",
             );
         }
     }
@@ -197,10 +199,10 @@ impl Findings<'_> {
         if let Some(off) = seen.clock_off.filter(|off| *off > CLOCK_OFF) {
             self.add(
                 (FindingKind::Clock, Severity::Loses),
-                format!("its clock and ours are {:.1} s apart", off.as_secs_f64()),
-                "after a failover to a server whose clock is right, locks and back-offs end too \
-                 early or too late, and a fencing token may be less than one that was granted",
-                "synchronise both clocks (NTP)",
+                format!("server and client clocks are {:.1} s apart", off.as_secs_f64()),
+                "after a failover to a server with the right time, locks and backoffs end too \
+                 early or too late, and a fencing token may be lower than an earlier one",
+                "synchronize both clocks (NTP)",
             );
         }
     }
@@ -210,9 +212,9 @@ impl Findings<'_> {
         if !unseen.is_empty() {
             self.add(
                 (FindingKind::Unseen, Severity::Notice),
-                format!("it does not answer {}", unseen.join(" and ")),
-                "what it evicts, keeps on disk and replicates was not looked at, or not wholly",
-                "allow the user +info and +config|get, or look yourself",
+                format!("the server does not answer {}", unseen.join(" and ")),
+                "its eviction, persistence and replication were not checked, or not completely",
+                "allow the user +info and +config|get, or check the settings yourself",
             );
         }
     }

@@ -1,8 +1,8 @@
-//! The look at a server before it is relied on.
+//! Inspects a server before the store relies on it.
 //!
-//! `seen` asks it, `permissions` asks what its user may do, `judge` makes findings of that; which of
-//! them refuse the server is decided here. `witness` looks again over each new connection: whether
-//! the server still has what it acknowledged.
+//! `seen` queries the server, `permissions` queries what its user may do, and `judge` derives
+//! findings from both; this module decides which findings refuse the server. `witness` checks over
+//! each new connection whether the server still has what it acknowledged.
 
 mod finding;
 mod judge;
@@ -25,12 +25,13 @@ use crate::store::LONGEST;
 use crate::topology::Topology;
 use crate::{ConnectError, RedisConfig};
 
-/// Between two looks for a server that is not up yet.
+/// The pause between two attempts to reach a server that is not up yet.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Looks at each server that takes writes; gives what was found and is accepted.
+/// Inspects each server that accepts writes. Returns the accepted findings.
 ///
-/// Waits for those that are not up yet: what is started together with its Redis is often faster.
+/// Waits for servers that are not up yet, because a process started together with its Redis is
+/// often faster.
 pub(crate) async fn check_when_up(
     topology: &Topology,
     config: &RedisConfig,
@@ -46,7 +47,12 @@ pub(crate) async fn check_when_up(
                 }
                 if !is_told {
                     let error = &*source as &dyn std::error::Error;
-                    tracing::warn!(%address, error, limit = ?time.limit, "waiting for Redis");
+                    tracing::warn!(
+                        %address,
+                        error,
+                        limit = ?time.limit,
+                        "Redis is not available yet; retrying"
+                    );
                     is_told = true;
                 }
                 tokio::time::sleep(PAUSE).await;
@@ -56,7 +62,8 @@ pub(crate) async fn check_when_up(
     }
 }
 
-/// A master of a cluster that is away is passed over, as it is later, if another one is there.
+/// Inspects all servers. A master of a cluster that is away is skipped if another one is available,
+/// as it is in later calls.
 async fn check_all(
     topology: &Topology,
     config: &RedisConfig,
@@ -86,17 +93,17 @@ async fn check_all(
     for error in &away {
         tracing::warn!(
             error = error as &dyn std::error::Error,
-            "a node of the Redis cluster is away"
+            "Redis cluster node is unavailable; continuing without it"
         );
     }
     all.sort_by_key(|finding| std::cmp::Reverse(finding.severity()));
     Ok(all.into())
 }
 
-/// Connects, looks, and closes the connection again: it lives on the caller's runtime, which need
-/// not be the one that will use the store.
+/// Connects, inspects the server, and closes the connection again: it belongs to the caller's
+/// runtime, which need not be the one that uses the store.
 ///
-/// Gives what was found and is accepted, and tells it as events.
+/// The accepted findings are logged and returned.
 async fn check(
     info: ConnectionInfo,
     config: &RedisConfig,
@@ -129,7 +136,7 @@ async fn look(
     Ok(judge::findings(&seen, address, config))
 }
 
-/// What a start may take.
+/// The time limit of connecting the store.
 struct Time {
     limit: Duration,
     ends: Instant,
@@ -140,7 +147,7 @@ impl Time {
         Self { limit, ends: Instant::now() + limit.min(LONGEST) }
     }
 
-    /// Whether so much of it is left.
+    /// Returns whether more than this time is left.
     fn allows(&self, pause: Duration) -> bool {
         Instant::now() + pause < self.ends
     }
@@ -162,8 +169,8 @@ fn tell(finding: &Finding) {
     let (address, kind) = (finding.address(), finding.kind());
     match finding.severity() {
         Severity::Breaks | Severity::Loses => {
-            tracing::warn!(address, ?kind, "Redis is not set up safely: {finding}");
+            tracing::warn!(address, ?kind, "unsafe Redis configuration: {finding}");
         }
-        Severity::Notice => tracing::info!(address, ?kind, "looked at Redis: {finding}"),
+        Severity::Notice => tracing::info!(address, ?kind, "inspected Redis: {finding}"),
     }
 }

@@ -1,4 +1,4 @@
-//! What the user of a server may do there.
+//! The permissions of a server's user.
 
 use campanile_core::{IdempotencyKey, Namespace, StoreKey};
 use redis::aio::MultiplexedConnection;
@@ -9,23 +9,23 @@ use crate::RedisConfig;
 use crate::key::{buckets_key, write_entry_key};
 use crate::wait::Reach;
 
-/// Asks for one command; one that the server does not know is not allowed. It must be whole: Redis
-/// 7.0 crashes on one that is cut short.
+/// A script that checks whether one command is allowed. A command that the server does not know is
+/// not allowed. The command must be complete: Redis 7.0 crashes on an incomplete one.
 const ASK: &str = "local is_known, is_allowed = pcall(redis.acl_check_cmd, unpack(ARGV)) \
      return is_known and is_allowed and 1 or 0";
 
 /// What the user may not do.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Denied {
-    /// Commands.
+    /// The commands that are not allowed.
     pub(super) commands: Vec<String>,
-    /// Keys of the namespaces that the store is for.
+    /// The keys that are not allowed, of the namespaces that the store is for.
     pub(super) keys: Vec<String>,
-    /// Keys of namespaces in general, where it is not known which.
+    /// Whether some namespaces are not allowed, if the namespaces of the store are not configured.
     pub(super) is_limited: bool,
 }
 
-/// Asks the server what the store will have to do.
+/// Asks the server about everything that the store will do.
 pub(super) async fn denied(
     connection: &mut MultiplexedConnection,
     config: &RedisConfig,
@@ -33,7 +33,7 @@ pub(super) async fn denied(
     let mut denied = Denied::default();
     match cmd("EVAL").arg("return 1").arg(0).exec_async(connection).await {
         Ok(()) => {}
-        // Nothing else can be asked then.
+        // Nothing else can be asked without `EVAL`.
         Err(error) if is_forbidden(&error) => {
             denied.commands.push("EVAL".into());
             return Ok(denied);
@@ -91,7 +91,7 @@ fn on_keys(marker: &[u8], entry: &[u8]) -> [Words; 5] {
     ]
 }
 
-/// The entry of some key in this namespace.
+/// The key of an arbitrary entry in this namespace.
 fn entry_key(namespace: &Namespace, config: &RedisConfig) -> Vec<u8> {
     let some = IdempotencyKey::new("some").expect("not empty");
     let mut name = Vec::new();
@@ -99,13 +99,13 @@ fn entry_key(namespace: &Namespace, config: &RedisConfig) -> Vec<u8> {
     name
 }
 
-/// Whether scripts may read and write this key.
+/// Checks whether scripts may read and write this key.
 async fn is_allowed(connection: &mut MultiplexedConnection, key: &[u8]) -> RedisResult<bool> {
     let words = [b"EVALSHA".as_slice(), b"x", b"1", key];
     cmd("EVAL").arg(ASK).arg(0).arg(&words).query_async(connection).await
 }
 
-/// Notes those of these commands that the user may not send.
+/// Adds the commands that the user may not send to `denied`.
 async fn refused(
     connection: &mut MultiplexedConnection,
     commands: &[Words],

@@ -1,4 +1,4 @@
-//! What a server tells of itself.
+//! What a server reports about itself.
 
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
@@ -9,16 +9,16 @@ use redis::{FromRedisValue, RedisError, RedisResult, ServerErrorKind, cmd};
 use super::permissions::{self, Denied};
 use crate::RedisConfig;
 
-/// The settings that `INFO` does not tell.
+/// The settings that `INFO` does not include.
 const SETTINGS: [&str; 4] =
     ["save", "appendfsync", "no-appendfsync-on-rewrite", "min-replicas-to-write"];
 
-/// What a server tells of itself. What it keeps to itself is `None`.
+/// What a server reports about itself. `None` for anything that it does not report.
 pub(super) struct Seen {
     pub(super) info: Option<Info>,
     settings: Option<HashMap<String, String>>,
     pub(super) denied: Denied,
-    /// How far the server's clock is from ours, at least.
+    /// The minimum difference between the server's clock and the client's.
     pub(super) clock_off: Option<Duration>,
 }
 
@@ -26,7 +26,7 @@ pub(super) struct Seen {
 pub(super) struct Info(String);
 
 impl Seen {
-    /// Asks. What the server or its rules forbid to ask is no error.
+    /// Queries the server. A query that the server or its ACL forbids is not an error.
     pub(super) async fn ask(
         connection: &mut MultiplexedConnection,
         config: &RedisConfig,
@@ -34,7 +34,7 @@ impl Seen {
         let info = allowed(cmd("INFO").query_async(connection).await)?.map(Info::new);
         let settings = cmd("CONFIG").arg("GET").arg(&SETTINGS).query_async(connection).await;
         let settings = allowed(settings)?;
-        // An older one has no way to ask, and is refused for its age.
+        // An older server has no command to ask, and is refused for its version.
         let denied = match &info {
             Some(info) if info.is_too_old() => Denied::default(),
             _ => permissions::denied(connection, config).await?,
@@ -43,12 +43,12 @@ impl Seen {
         Ok(Self { info, settings, denied, clock_off })
     }
 
-    /// A setting that `INFO` does not tell.
+    /// The value of a setting that `INFO` does not include.
     pub(super) fn setting(&self, name: &str) -> Option<&str> {
         self.settings.as_ref()?.get(name).map(String::as_str)
     }
 
-    /// The commands that it does not answer.
+    /// The commands that the server does not answer.
     pub(super) fn unseen(&self) -> Vec<&'static str> {
         let asked = [(self.info.is_none(), "INFO"), (self.settings.is_none(), "CONFIG GET")];
         asked.into_iter().filter_map(|(is_unseen, what)| is_unseen.then_some(what)).collect()
@@ -60,7 +60,7 @@ impl Info {
         Self(text)
     }
 
-    /// A line `name:value`.
+    /// The value in a line `name:value`.
     pub(super) fn field(&self, name: &str) -> Option<&str> {
         let mut lines = self.0.lines();
         lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim_end)
@@ -70,20 +70,22 @@ impl Info {
         self.field("redis_version").unwrap_or("unknown")
     }
 
-    /// Whether it is older than this. Valkey tells the version of Redis that it began from.
+    /// Checks whether the server is older than this version. Valkey reports the version of Redis
+    /// that it was forked from.
     pub(super) fn is_before(&self, oldest: (u32, u32)) -> bool {
         let mut numbers = self.version().split('.').map_while(|number| number.parse::<u32>().ok());
         numbers.next().zip(numbers.next()).is_none_or(|version| version < oldest)
     }
 
-    /// Whether the scripts do not run there: before 7.0 there was no `SET` with `NX` and `GET`.
+    /// Checks whether the server is too old for the scripts: before 7.0, `SET` did not combine `NX`
+    /// and `GET`.
     pub(super) fn is_too_old(&self) -> bool {
         self.is_before((7, 0))
     }
 }
 
-/// The answer; `None` where it is forbidden, or unknown to this server, which is how some providers
-/// forbid.
+/// Maps an error to `None` if the command is forbidden or unknown to the server. Some providers
+/// forbid a command by removing it.
 fn allowed<T: FromRedisValue>(answer: RedisResult<T>) -> RedisResult<Option<T>> {
     match answer {
         Ok(answer) => Ok(Some(answer)),
@@ -92,7 +94,7 @@ fn allowed<T: FromRedisValue>(answer: RedisResult<T>) -> RedisResult<Option<T>> 
     }
 }
 
-/// Whether the server does not let this user, or anybody, send the command.
+/// Checks whether the server forbids this user, or any user, to send the command.
 pub(super) fn is_forbidden(error: &RedisError) -> bool {
     match error.kind() {
         redis::ErrorKind::Server(ServerErrorKind::NoPerm) => true,
@@ -100,7 +102,8 @@ pub(super) fn is_forbidden(error: &RedisError) -> bool {
     }
 }
 
-/// How far the server's clock is from ours at least: its reading lies between two of ours.
+/// Measures the minimum difference between the server's clock and the client's: the server's
+/// reading was taken between two readings of the client's.
 async fn clock_off(connection: &mut MultiplexedConnection) -> RedisResult<Option<Duration>> {
     let before = our_clock();
     let time = cmd("TIME").query_async::<(u64, u64)>(connection).await;
@@ -114,7 +117,7 @@ async fn clock_off(connection: &mut MultiplexedConnection) -> RedisResult<Option
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "compared with the store's clock, to tell that one is wrong; decides nothing"
+    reason = "compared with the server's clock to report a difference; decides nothing"
 )]
 fn our_clock() -> Duration {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! The look at a server over each new connection: whether it still has what it acknowledged.
+//! Checks over each new connection whether the server still has what it acknowledged.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,39 +13,39 @@ use crate::bucket::Buckets;
 use crate::connection::Link;
 use crate::key::write_entry_key;
 
-/// Knows what the servers have acknowledged, as far as it takes to notice that one has lost it: the
-/// last completion of each, since a restart or a failover loses the last ones first.
+/// Remembers what the servers have acknowledged, as far as needed to detect a loss: the last
+/// completion of each, because a restart or a failover loses the latest writes first.
 pub(crate) struct Witness {
     is_cluster: bool,
     buckets: Buckets,
     histories: Mutex<Vec<History>>,
-    /// The namespaces that are known to be there.
+    /// The namespaces that are known to exist.
     namespaces: Mutex<BTreeSet<Namespace>>,
 }
 
-/// What one primary has after another.
+/// The history of a primary, continued by the primary that replaces it.
 struct History {
-    /// Redis's name for it: another one after each restart and each failover.
+    /// The replication ID, which changes with each restart and each failover.
     id: String,
-    /// The primary.
+    /// The address of the primary.
     address: Box<str>,
     last: Option<Completion>,
 }
 
-/// Why a server was not looked at.
+/// Why a server was not checked.
 pub(crate) enum Unmet {
     /// The connection broke.
     Broken(RedisError),
-    /// It is still loading its data, and knows nothing yet.
+    /// The server is still loading its data and cannot answer yet.
     Loading,
 }
 
-/// A completion that was acknowledged.
+/// An acknowledged completion.
 #[derive(Clone)]
 struct Completion {
     entry: Vec<u8>,
     token: FencingToken,
-    /// Its retention ends. `None`: later than can be counted.
+    /// The end of its retention. `None` if an `Instant` cannot represent it.
     until: Option<Instant>,
 }
 
@@ -55,8 +55,8 @@ impl Witness {
         Self { is_cluster, buckets, histories, namespaces }
     }
 
-    /// Looks at the server at the end of a new connection, and tells if it has lost something, or
-    /// may have. A server that does not tell its history is let be.
+    /// Checks the server at the end of a new connection, and logs if the server has lost something
+    /// or may have. A server that does not report its replication ID is not checked.
     pub(crate) async fn meet(&self, link: &Link) -> Result<(), Unmet> {
         let told = link.send(&cmd("INFO").arg("replication").take(), false).await;
         let told = told.map_err(Unmet::Broken)?;
@@ -80,7 +80,7 @@ impl Witness {
         Ok(())
     }
 
-    /// A server has answered these commands of a call.
+    /// Remembers the last completion among the commands that a server has answered.
     pub(crate) fn answered<'a>(
         &self,
         link: &Link,
@@ -105,24 +105,25 @@ impl Witness {
         }
     }
 
-    /// Whether a namespace was there before.
+    /// Checks whether the namespace is known to exist.
     pub(crate) fn knows(&self, namespace: &Namespace) -> bool {
         self.namespaces().contains(namespace)
     }
 
-    /// A namespace is there. It is `lost` if it was there before, and then was not.
+    /// Records that a namespace exists. `lost`: it existed before, but the server no longer had it.
     pub(crate) fn used(&self, namespace: &Namespace, lost: bool, address: &str) {
         self.namespaces().insert(namespace.clone());
         if lost {
             tracing::error!(
                 address,
                 %namespace,
-                "Redis has lost its data: what was completed is run again when it comes again"
+                "Redis has lost its data; completed records run again when they are redelivered"
             );
         }
     }
 
-    /// The last completion of the history that this one follows; `None` if it follows none.
+    /// Finds the last completion of the history that this server continues. `None` if it continues
+    /// none.
     fn last_of(&self, id: &str, before: &str, address: &str) -> Option<Option<Completion>> {
         let mut histories = self.histories();
         if let Some(same) = histories.iter_mut().find(|one| one.id == id) {
@@ -138,7 +139,7 @@ impl Witness {
         }
     }
 
-    /// The history goes on like this; whether that is news.
+    /// Continues the history with this replication ID. Returns whether the ID is new.
     fn note(&self, id: &str, before: &str, address: &str) -> bool {
         let mut histories = self.histories();
         if histories.iter().any(|one| one.id == id) {
@@ -150,8 +151,8 @@ impl Witness {
         true
     }
 
-    /// That of the same server, or of the primary that this one was a replica of. In a cluster there
-    /// are others.
+    /// Finds the history of the same server, or of the primary that this server was a replica of.
+    /// Only a cluster has more than one history.
     fn followed<'a>(
         &self,
         histories: &'a mut [History],
@@ -172,7 +173,8 @@ impl Witness {
     }
 }
 
-/// Whether the server has the completion; `None` if it does not say, or need not have it any more.
+/// Asks the server whether it still has the completion. `None` if it does not say, or if the
+/// retention has ended.
 async fn is_kept(completion: &Completion, link: &Link) -> Result<Option<bool>, Unmet> {
     let Completion { entry, token, until } = completion;
     if until.is_some_and(|until| until <= Instant::now()) {
@@ -182,7 +184,7 @@ async fn is_kept(completion: &Completion, link: &Link) -> Result<Option<bool>, U
     Ok(match link.send(&get, false).await.map_err(Unmet::Broken)? {
         Value::ServerError(error) if error.code() == "LOADING" => return Err(Unmet::Loading),
         Value::Nil => Some(false),
-        // What came after it is as good: an operator may have reopened it.
+        // A later state of the entry is as good: an operator may have reopened it.
         Value::BulkString(bytes) => Entry::from_bytes(&bytes).ok().map(|entry| {
             let is_processing = entry.state() == State::Processing;
             entry.token() > *token || (entry.token() == *token && !is_processing)
@@ -195,18 +197,18 @@ fn tell(address: &str, is_kept: Option<bool>) {
     match is_kept {
         Some(false) => tracing::error!(
             address,
-            "Redis was restarted, or failed over, and has lost completions that it had \
-             acknowledged: what they completed is run again when it comes again"
+            "Redis was restarted or failed over and has lost completions that it had \
+             acknowledged; their records run again when they are redelivered"
         ),
         Some(true) => tracing::warn!(
             address,
-            "Redis was restarted, or failed over; the last completion that it acknowledged here is \
+            "Redis was restarted or failed over; the last completion that it acknowledged is \
              still there"
         ),
         None => tracing::warn!(
             address,
-            "Redis was restarted, or failed over; what it had not written to disk, or replicated, \
-             is lost"
+            "Redis was restarted or failed over; writes that it had not persisted or replicated \
+             are lost"
         ),
     }
 }

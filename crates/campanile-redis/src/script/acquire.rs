@@ -10,12 +10,12 @@ use super::microseconds;
 
 const FLOOR_AT: usize = 16;
 
-/// How long a lock lives, in µs.
+/// The time to live of a lock, in µs.
 pub(super) fn ttl(ttl: Duration) -> u64 {
     microseconds(ttl.min(MAX_LOCK_TTL))
 }
 
-/// The item `asked`.
+/// Writes the item `asked`.
 pub(super) fn write_asked(
     item: &mut Vec<u8>,
     owner: Owner,
@@ -27,7 +27,8 @@ pub(super) fn write_asked(
     item.put_u64(floor.get());
 }
 
-/// The largest floor of these items. While the server's clock is ahead of it, one token serves all.
+/// Computes the highest floor of these items. While the server's clock is ahead of it, one token
+/// serves all keys.
 pub(super) fn highest_floor<'a>(asked: impl Iterator<Item = &'a [u8]>) -> u64 {
     let floors = asked.filter_map(|item| item[FLOOR_AT..].first_chunk());
     floors.map(|floor| u64::from_be_bytes(*floor)).max().unwrap_or(0)

@@ -3,7 +3,7 @@
 use bytes::BufMut;
 use campanile_core::Owner;
 
-/// The item `owner`.
+/// Writes the item `owner`.
 pub(super) fn write_owner(item: &mut Vec<u8>, owner: Owner) {
     item.put_u64(owner.get());
 }

@@ -5,11 +5,11 @@ use campanile_core::{Fingerprint, Grant};
 
 use super::renew::write_grant;
 
-/// The kind of tail that an entry without a reply has.
+/// The kind of tail of an entry without a reply.
 const NO_TAIL: u8 = 0;
 const REPLY: u8 = 2;
 
-/// The item `done`: as much of the entry to adopt as the client knows, and the reply.
+/// Writes the item `done`: what the client knows of an entry to adopt, and the reply.
 pub(super) fn write_done(
     item: &mut Vec<u8>,
     grant: Grant,

@@ -9,10 +9,10 @@ use campanile_core::{Entry, Grant};
 use super::microseconds;
 use super::renew::write_grant;
 
-/// The flag of an entry whose next grant is a burial lock.
+/// The flag that makes the entry's next grant a burial lock.
 const DOOMED: u8 = 16;
 
-/// The item `failed`.
+/// Writes the item `failed`.
 pub(super) fn write_failed(
     item: &mut Vec<u8>,
     grant: Grant,

@@ -1,7 +1,7 @@
-//! The scripts, and the arguments of each: one file beside each Lua file.
+//! The scripts and the arguments of each, in one file for each Lua file.
 //!
-//! A script's `ARGV` begins with what all its keys have in common ([`Shared`]), so that commands
-//! which agree in it travel in one call; then comes one item for each key.
+//! `ARGV` begins with what all keys of a call share ([`Shared`]), so that commands with the same
+//! shared arguments can be sent in one call. One item for each key follows.
 
 mod acquire;
 mod cancel;
@@ -21,21 +21,21 @@ use redis::Cmd;
 pub use self::text::Verb;
 pub(crate) use self::text::{Script, Scripts};
 
-/// What the commands of one call have in common.
+/// The arguments that the commands of one call share.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Shared {
     pub(crate) verb: Verb,
-    /// Of the lock, in µs; acquire and renew only.
+    /// The time to live of the lock, in µs. Acquire and renew only.
     ttl: u64,
     /// Acquire only.
     max_attempts: u16,
-    /// Of the entry as this operation leaves it, in ms.
+    /// How long the entry is kept after this operation, in ms.
     retention: u64,
 }
 
 impl Shared {
-    /// Takes a command apart: what it may share with others, and its own item, which is appended to
-    /// `item`. `None` for an operation that this version does not know.
+    /// Splits a command into what it can share with others and its own item, which is appended to
+    /// `item`. Returns `None` for an operation that this version does not support.
     pub(crate) fn split(command: &Command, item: &mut Vec<u8>) -> Option<Self> {
         let after = |verb, state| Self {
             verb,
@@ -81,7 +81,7 @@ impl Shared {
         })
     }
 
-    /// Writes the leading arguments.
+    /// Writes the shared arguments.
     pub(crate) fn write<'a>(&self, call: &mut Cmd, items: impl Iterator<Item = &'a [u8]>) {
         match self.verb {
             Verb::Acquire => {
@@ -98,10 +98,10 @@ impl Shared {
     }
 }
 
-/// The reply to an operation that the script did not report on: it went as it usually does.
+/// The reply to an operation that the script did not report on, because it had its usual result.
 pub(crate) fn usual_reply(verb: Verb, command: &Command, now: std::time::SystemTime) -> Reply {
     match verb {
-        // The key was absent, and its grant is what `step` makes of that at the script's now.
+        // The key was absent, and `step` derives the grant from the script's `now`.
         Verb::Acquire => step(None, &command.operation, now).1,
         Verb::Renew => Reply::Renewed,
         Verb::Complete => Reply::Completed,
@@ -112,15 +112,15 @@ pub(crate) fn usual_reply(verb: Verb, command: &Command, now: std::time::SystemT
     }
 }
 
-/// In whole milliseconds, as Redis keeps time to live: rounded up, and never the zero that it
-/// refuses; what is longer than some 30 000 years, and would overflow there, is as long as that.
+/// Converts to whole milliseconds, the unit of Redis's time to live. Rounds up, because Redis
+/// refuses zero, and limits the result to some 30 000 years, because more would overflow in Redis.
 fn milliseconds(retention: Duration) -> u64 {
     const LONGEST: u128 = 1 << 50;
     let rounded_up = retention.as_nanos().div_ceil(1_000_000).clamp(1, LONGEST);
     u64::try_from(rounded_up).expect("clamped")
 }
 
-/// In whole microseconds; durations that come here are limited by the protocol.
+/// Converts to whole microseconds. The protocol limits the durations passed here.
 fn microseconds(duration: Duration) -> u64 {
-    u64::try_from(duration.as_micros()).expect("at most the longest back-off")
+    u64::try_from(duration.as_micros()).expect("at most the longest backoff")
 }

@@ -5,7 +5,7 @@ use campanile_core::{Entry, Grant};
 
 use super::renew::write_grant;
 
-/// The item `rejected`.
+/// Writes the item `rejected`.
 pub(super) fn write_rejected(item: &mut Vec<u8>, grant: Grant, reason: &str) {
     write_grant(item, grant);
     item.put_slice(Entry::kept_error(reason).as_bytes());

@@ -5,7 +5,7 @@ use campanile_core::Grant;
 
 use super::renew::write_grant;
 
-/// The item `released`.
+/// Writes the item `released`.
 pub(super) fn write_released(item: &mut Vec<u8>, grant: Grant, ran: bool) {
     write_grant(item, grant);
     item.put_u8(ran.into());

@@ -1,6 +1,6 @@
-//! The scripts' texts.
+//! The texts of the scripts.
 
-/// Which script.
+/// Identifies a script.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verb {
     /// `acquire.lua`
@@ -21,7 +21,7 @@ pub enum Verb {
     Redrive,
 }
 
-/// A script, and how a server that has seen it knows it.
+/// A script, and the hash by which a server caches it.
 #[derive(Clone, Debug)]
 pub(crate) struct Script {
     pub(crate) text: &'static str,

@@ -1,4 +1,4 @@
-//! Who is trusted, and who we are.
+//! Trusted certificate authorities and the client certificate.
 
 use std::error::Error;
 use std::io;
@@ -16,18 +16,18 @@ pub(crate) struct Certificates {
     own: Option<(Vec<u8>, Vec<u8>)>,
 }
 
-/// With the feature `tls`. A URL that begins with `rediss://` is reached by TLS, and so are all servers
-/// that its sentinels or its cluster name.
+/// Methods of the feature `tls`. TLS is used for URLs that begin with `rediss://`, and for all
+/// servers that the sentinels or the cluster at such a URL name.
 impl RedisConfig {
-    /// Trusts the authorities whose certificates these are (PEM), and no others. Default: those that
+    /// Trusts the certificate authorities in this PEM and no others. Default: the authorities that
     /// the system trusts.
     pub fn with_ca(mut self, pem: impl Into<Vec<u8>>) -> Self {
         self.certificates.authority = Some(pem.into());
         self
     }
 
-    /// Shows the servers this certificate, with those that lead to its authority, and its private
-    /// key (both PEM). Default: none, which a server refuses that has `tls-auth-clients yes`.
+    /// Presents this client certificate, with its chain, and authenticates with its private key
+    /// (both PEM). Default: none, which a server with `tls-auth-clients yes` refuses.
     pub fn with_client_certificate(
         mut self,
         certificates: impl Into<Vec<u8>>,
@@ -39,7 +39,7 @@ impl RedisConfig {
 }
 
 impl Certificates {
-    /// The server, reached with these.
+    /// Adds the certificates to a server's connection info.
     pub(crate) fn apply(&self, info: ConnectionInfo) -> Result<ConnectionInfo, ConnectError> {
         if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
             provide_cryptography();
@@ -59,17 +59,19 @@ impl Certificates {
     }
 }
 
-/// The process has one for all; where somebody has chosen it, or will have, ours is not needed.
+/// Installs a default crypto provider. The process has a single one, so a provider that the
+/// application has installed is kept.
 fn provide_cryptography() {
     if CryptoProvider::get_default().is_none() {
-        // It fails only when somebody else was faster.
+        // Fails only if another thread has just installed a provider, which serves as well.
         let _ = ring::default_provider().install_default();
     }
 }
 
-/// Whether TLS has refused the server, or the server us.
+/// Checks whether the TLS handshake failed because either side rejected the other.
 pub(crate) fn is_refusal(error: &RedisError) -> bool {
-    // As the library wraps it, which shows the error of TLS as no source.
+    // The `redis` crate wraps the I/O error in an `Arc` and does not expose the TLS error as a
+    // source.
     let shared = error.source().and_then(|s| s.downcast_ref::<Arc<dyn Error + Send + Sync>>());
     let failed = shared.and_then(|shared| shared.downcast_ref::<io::Error>());
     failed.and_then(io::Error::get_ref).is_some_and(|error| error.is::<rustls::Error>())

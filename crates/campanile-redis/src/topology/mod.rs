@@ -1,4 +1,4 @@
-//! Which server a key is kept by.
+//! The servers of a store, and which of them has a key.
 
 mod cluster;
 mod sentinel;
@@ -14,9 +14,9 @@ pub(crate) use self::cluster::{Address, Cluster, Node, slot_of};
 pub(crate) use self::sentinel::{NoPrimary, Sentinel};
 use crate::connection::{Connections, Link};
 
-/// The servers of a store, and the connections to them.
+/// The servers of a store and the connections to them.
 pub(crate) enum Topology {
-    /// One server.
+    /// A single server.
     Standalone(Arc<Connections>),
     /// The primary that sentinels name.
     Sentinel(Box<Sentinel>),
@@ -24,7 +24,7 @@ pub(crate) enum Topology {
     Cluster(Cluster),
 }
 
-/// Where a command goes, and where its answer is to come from.
+/// The server that a command is sent to and answered by.
 #[derive(Clone)]
 pub(crate) enum Route<'a> {
     Standalone(&'a Arc<Connections>),
@@ -33,7 +33,7 @@ pub(crate) enum Route<'a> {
 }
 
 impl Topology {
-    /// The way to a slot, of which only a cluster has more than one.
+    /// Finds the route to a slot. Only a cluster has more than one route.
     pub(crate) fn route(&self, slot: u16) -> Result<Route<'_>, StoreError> {
         Ok(match self {
             Self::Standalone(connections) => Route::Standalone(connections),
@@ -51,7 +51,7 @@ impl Topology {
         }
     }
 
-    /// The servers that take writes now.
+    /// Finds the servers that accept writes now.
     pub(crate) async fn primaries(&self) -> Result<Vec<ConnectionInfo>, BoxError> {
         Ok(match self {
             Self::Standalone(connections) => vec![connections.info().clone()],
@@ -63,14 +63,14 @@ impl Topology {
         })
     }
 
-    /// What was written did not come to the replicas: the primary may have been deposed, unnoticed.
+    /// Notes that a write did not reach the replicas: the primary may have been replaced unnoticed.
     pub(crate) fn doubt(&self) {
         if let Self::Sentinel(sentinel) = self {
             sentinel.doubt();
         }
     }
 
-    /// The cluster, if it is one.
+    /// The cluster, if this is one.
     pub(crate) fn cluster(&self) -> Option<&Cluster> {
         match self {
             Self::Cluster(cluster) => Some(cluster),
@@ -80,7 +80,7 @@ impl Topology {
 }
 
 impl Route<'_> {
-    /// The connection, made now if there is none.
+    /// Gets the connection, opening it if there is none.
     pub(crate) async fn link(&self) -> Result<Link, StoreError> {
         match self {
             Self::Standalone(connections) => connections.link().await,
@@ -90,7 +90,7 @@ impl Route<'_> {
     }
 }
 
-/// Where the servers are.
+/// Shows the addresses of the servers.
 impl fmt::Display for Topology {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

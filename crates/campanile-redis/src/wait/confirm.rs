@@ -1,4 +1,4 @@
-//! The question whether everything that was written has come as far as it must.
+//! Confirmation that writes have reached the required replicas or disks.
 
 use std::error::Error;
 use std::fmt;
@@ -10,34 +10,35 @@ use super::{Reach, Wait};
 use crate::connection::Link;
 use crate::failure::{self, Failure};
 
-/// A write, so that everything before it is waited for. `WAIT` alone may wait only for what its own
-/// connection has written (Valkey 8 does), and a command that is repeated, because its answer was
-/// lost, writes nothing. The key is gone after a second.
+/// A write for `WAIT` to wait for, which covers everything written before. `WAIT` alone may cover
+/// only the writes of its own connection (as Valkey 8 does), and a command that is repeated because
+/// its answer was lost writes nothing. The key expires after a second.
 const BARRIER: &str = "#!lua flags=allow-oom\nredis.call('SET', KEYS[1], '', 'PX', 1000)";
 
-/// What was written may not have come as far as it must.
+/// Why a write may not have reached the required replicas or disks.
 #[derive(Clone, Debug)]
 pub(crate) enum Short {
-    /// It had not in time.
+    /// The wait timed out.
     Late { wait: Wait, reached: Reached },
-    /// The server does not say.
+    /// The server did not report how far the write has come.
     Refused(StoreError),
 }
 
-/// How far it has come.
+/// How far a write had come when the wait ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Reached {
-    /// To where it must come at the primary itself.
+    /// Whether the primary itself has it where required: always true for [`Reach::Memory`].
     primary: bool,
     replicas: u32,
 }
 
 impl Wait {
-    /// Waits until all that was written before has come as far as it must, or has not in time. The
-    /// connection is blocked meanwhile. The key is any one of the same server's.
+    /// Waits until everything written before has reached the required replicas or disks, or until
+    /// the timeout. Blocks the connection meanwhile. `key` is any key that the server serves.
     ///
     /// # Errors
-    /// When the connection broke, or the server is the primary no more, or not of this key.
+    /// Fails if the connection breaks, or if the server is no longer the primary or no longer
+    /// serves `key`.
     pub(crate) async fn confirm(
         self,
         link: &Link,
@@ -47,7 +48,7 @@ impl Wait {
             Ok(reached) if reached.primary && reached.replicas >= self.replicas => Ok(None),
             Ok(reached) => Ok(Some(Short::Late { wait: self, reached })),
             Err(Failure::Connection(error)) => Err(error),
-            // Its keys have gone to another node, with what was written.
+            // The keys have moved to another node, together with what was written.
             Err(Failure::Moved(error)) => Err(error.into()),
             Err(failure) => Ok(Some(Short::Refused(failure.into()))),
         }
@@ -60,11 +61,11 @@ impl Wait {
         let answers = link.connection.clone().send_packed_commands(&asked, 0, 2).await;
         let answers = answers.map_err(Failure::Connection)?;
         let Ok([barrier, answer]) = <[Value; 2]>::try_from(answers) else {
-            return Err(Failure::unexpected("two commands have not two replies"));
+            return Err(Failure::unexpected("expected two replies to two commands"));
         };
         failure::value(Ok(barrier))?;
         let answer = failure::value(Ok(answer))?;
-        self.read(answer).ok_or_else(|| Failure::unexpected("WAIT did not tell how many"))
+        self.read(answer).ok_or_else(|| Failure::unexpected("unexpected reply to WAIT or WAITAOF"))
     }
 
     fn question(self) -> Cmd {
@@ -97,14 +98,16 @@ impl fmt::Display for Short {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Late { wait: Wait { replicas, timeout, .. }, reached } => {
-                let local = if reached.primary { "" } else { "not the primary's disk, and " };
+                let local = if reached.primary { "" } else { "not on the primary's disk, and on " };
                 let Reached { replicas: reached, .. } = reached;
                 write!(
                     f,
-                    "after {timeout:?} a write had reached {local}{reached} of {replicas} replicas"
+                    "write not confirmed in {timeout:?}: {local}{reached} of {replicas} replicas"
                 )
             }
-            Self::Refused(_) => f.write_str("Redis does not say how far a write has come"),
+            Self::Refused(_) => {
+                f.write_str("Redis did not report how far a write has been replicated")
+            }
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Connections that one batch at a time has for itself.
+//! Connections that serve one batch at a time.
 
 use std::ops::Deref;
 use std::sync::{Mutex, PoisonError};
@@ -7,34 +7,34 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::topology::Topology;
 
-/// Connections that one batch at a time has for itself, since it blocks them.
+/// A pool of connections that serve one batch at a time, because a wait blocks its connection.
 pub(crate) struct Lanes {
     free: Mutex<Vec<Topology>>,
     permits: Semaphore,
 }
 
-/// One of them, given back on drop.
+/// Connections checked out for one batch. Returned to the pool on drop.
 pub(crate) struct Lane<'a> {
     lanes: &'a Lanes,
-    /// There until it is dropped.
+    /// `Some` until drop.
     connections: Option<Topology>,
     _permit: SemaphorePermit<'a>,
 }
 
 impl Lanes {
-    /// A lock keeper has this many batches on their way, and some more.
+    /// Enough for the batches that a lock keeper has in flight, with some to spare.
     pub(crate) const COUNT: usize = 8;
 
-    /// Connections to these servers.
+    /// Creates connections to the servers of `topology`.
     pub(crate) fn to(topology: &Topology) -> Self {
         let connections: Vec<_> = (0..Self::COUNT).map(|_| topology.another()).collect();
         Self { permits: Semaphore::new(connections.len()), free: Mutex::new(connections) }
     }
 
-    /// One that is free, or the next that will be.
+    /// Waits for free connections.
     pub(crate) async fn take(&self) -> Lane<'_> {
-        let permit = self.permits.acquire().await.expect("never closed");
-        // The one that was used last: the others need not even be connected.
+        let permit = self.permits.acquire().await.expect("the semaphore is never closed");
+        // The most recently used: the others may never have to connect.
         let connections = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
         Lane { lanes: self, connections, _permit: permit }
     }
@@ -44,7 +44,7 @@ impl Deref for Lane<'_> {
     type Target = Topology;
 
     fn deref(&self) -> &Topology {
-        self.connections.as_ref().expect("as many are free as there are permits")
+        self.connections.as_ref().expect("a permit guarantees a free set of connections")
     }
 }
 

@@ -1,7 +1,7 @@
-//! Waiting until replicas, or disks, have what was written.
+//! Waits until replicas or disks have what was written.
 //!
-//! `confirm` asks for it, over the connection that was written to, which hangs until that is
-//! answered: so the batches that wait have connections of their own (`lanes`).
+//! `confirm` sends `WAIT` or `WAITAOF` over the connection of the writes. The command blocks that
+//! connection until it is answered, so batches that wait use connections of their own (`lanes`).
 
 mod confirm;
 mod lanes;
@@ -17,7 +17,7 @@ pub(crate) use self::confirm::Short;
 pub(crate) use self::lanes::{Lane, Lanes};
 use crate::topology::Topology;
 
-/// What is waited for.
+/// The durability that a lock or a completion must reach before it is answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Wait {
     pub(crate) reach: Reach,
@@ -25,32 +25,33 @@ pub(crate) struct Wait {
     pub(crate) timeout: Duration,
 }
 
-/// How far a write must have come.
+/// Where a write must have arrived.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Reach {
-    /// Into the replicas' memory: `WAIT`.
+    /// The replicas' memory: `WAIT`.
     Memory,
-    /// Onto the disk of the primary, and of the replicas: `WAITAOF`.
+    /// The disks of the primary and of the replicas: `WAITAOF`.
     Disk,
 }
 
-/// What a store needs for it.
+/// The state of a store that waits.
 pub(crate) struct Waiting {
     pub(crate) wait: Wait,
     lanes: Lanes,
     pub(crate) shortfalls: Arc<Shortfalls>,
 }
 
-/// The completions that were acknowledged although they had not come as far as they must.
+/// Counts the completions that were acknowledged before they reached the required replicas or
+/// disks.
 #[derive(Default)]
 pub(crate) struct Shortfalls {
     count: AtomicU64,
-    /// Whether the last one waited for was.
+    /// Whether the last wait fell short.
     is_short: AtomicBool,
 }
 
 impl Wait {
-    /// The name of the command.
+    /// The name of the Redis command.
     pub(crate) fn command(self) -> &'static str {
         match self.reach {
             Reach::Memory => "WAIT",
@@ -58,7 +59,7 @@ impl Wait {
         }
     }
 
-    /// Whether this is an answer that may not be lost: a lock, or a completion.
+    /// Checks whether this answer must not be lost: a lock or a completion.
     pub(crate) fn is_for(answer: &Result<Answer, StoreError>) -> bool {
         let reply = answer.as_ref().map(|answer| &answer.reply);
         matches!(reply, Ok(Reply::Acquired { .. } | Reply::Exhausted { .. } | Reply::Completed))
@@ -70,23 +71,24 @@ impl Waiting {
         Self { wait, lanes, shortfalls: Arc::default() }
     }
 
-    /// The same over connections of its own; shortfalls are counted together.
+    /// Creates the same for `topology`, with connections of its own. Both count their shortfalls
+    /// together.
     pub(crate) fn over(&self, topology: &Topology) -> Self {
         let (wait, shortfalls) = (self.wait, self.shortfalls.clone());
         Self { wait, lanes: Lanes::to(topology), shortfalls }
     }
 
-    /// How long one wait may take.
+    /// The timeout of one wait.
     pub(crate) fn timeout(&self) -> Duration {
         self.wait.timeout
     }
 
-    /// The connections for one batch.
+    /// Waits for connections that serve one batch.
     pub(crate) async fn lane(&self) -> Lane<'_> {
         self.lanes.take().await
     }
 
-    /// Whether an answer to these commands may have to be waited for.
+    /// Checks whether an answer to one of these commands may need a wait.
     pub(crate) fn is_for(&self, commands: &[Command]) -> bool {
         commands.iter().any(|command| {
             matches!(command.operation, Operation::Acquire { .. } | Operation::Complete { .. })
@@ -95,8 +97,8 @@ impl Waiting {
 }
 
 impl Shortfalls {
-    /// Notes whether what was waited for has come, and for how many completions it has not. Tells
-    /// when that changes, and not for each.
+    /// Records the result of a wait and, if it fell short, how many completions that affects. Logs
+    /// only when the result changes, not for every wait.
     pub(crate) fn note(&self, address: &str, completions: usize, short: Option<&Short>) {
         if short.is_some() {
             self.count.fetch_add(completions as u64, Ordering::Relaxed);
@@ -106,8 +108,8 @@ impl Shortfalls {
             Some(short) if !was_short => tracing::warn!(
                 address,
                 reason = short as &dyn std::error::Error,
-                "completions are acknowledged that a failover of Redis would lose, and no lock is \
-                 granted"
+                "writes are not replicated in time: a Redis failover would lose acknowledged \
+                 completions, and no lock is granted"
             ),
             None if was_short => {
                 tracing::info!(address, "completions and locks are replicated again");

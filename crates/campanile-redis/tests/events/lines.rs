@@ -1,4 +1,4 @@
-//! Every event of this thread, as a line.
+//! Captures each event of the current thread as a line.
 
 use std::fmt::{self, Write};
 use std::sync::{Arc, Mutex};
@@ -8,18 +8,18 @@ use tracing::level_filters::LevelFilter;
 use tracing::subscriber::DefaultGuard;
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 
-/// A line for each event: its level, message and fields.
+/// The captured lines, each with the level, message and fields of an event.
 #[derive(Clone, Default)]
 pub(crate) struct Lines(Arc<Mutex<Vec<String>>>);
 
 impl Lines {
-    /// Takes down every event of this thread from now on.
+    /// Captures the events of this thread until the guard is dropped.
     pub(crate) fn listen(&self) -> DefaultGuard {
         let subscriber = tracing_subscriber::registry().with(LevelFilter::INFO).with(self.clone());
         tracing::subscriber::set_default(subscriber)
     }
 
-    /// How many have all of these words in them.
+    /// Counts the lines that contain all of these words.
     pub(crate) fn count(&self, words: &[&str]) -> usize {
         let lines = self.0.lock().unwrap();
         lines.iter().filter(|line| words.iter().all(|word| line.contains(word))).count()

@@ -1,9 +1,10 @@
-//! What the store tells as events. A binary of its own: whether a place is of interest is cached for
-//! the whole process, and other tests would be there first, without a subscriber.
+//! The events that the store logs. A separate test binary, because tracing caches the interest in
+//! each callsite for the whole process, and other tests would reach a callsite first without a
+//! subscriber.
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod lines;
-#[allow(dead_code, reason = "shared with the other binary, which needs all of it")]
+#[allow(dead_code, reason = "shared with the other test binary, which uses all of it")]
 #[path = "../redis/support.rs"]
 mod support;
 
@@ -101,7 +102,7 @@ async fn a_restart_that_loses_the_last_completion_is_told() {
     server.restart().unwrap();
     completed(&store, "c").await;
     assert_eq!(lines.count(&["ERROR", "lost completions", &server.addr().to_string()]), 1);
-    assert_eq!(lines.count(&["ERROR"]), 1, "the namespace is still there: {lines:?}");
+    assert_eq!(lines.count(&["ERROR"]), 1, "the namespace should still exist: {lines:?}");
 }
 
 #[tokio::test]
@@ -125,7 +126,7 @@ async fn a_server_is_asked_for_the_last_completion_when_it_has_loaded_its_data()
     let mut server = RedisServer::builder()
         .append_only(true)
         .config("appendfsync", "always")
-        // In µs for each key; clients are looked at after each thousand.
+        // In µs for each key. Clients are served after every thousand keys.
         .config("key-load-delay", "100")
         .start()
         .unwrap();
@@ -160,7 +161,7 @@ async fn a_connection_that_is_made_anew_to_the_same_server_is_no_loss() {
     let _guard = lines.listen();
     server.cli(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).unwrap();
     completed(&store, "b").await;
-    assert_eq!(lines.count(&["gave up a connection"]), 1, "{lines:?}");
+    assert_eq!(lines.count(&["discarded a connection"]), 1, "{lines:?}");
     assert_eq!(lines.count(&["restarted"]) + lines.count(&["ERROR"]), 0, "{lines:?}");
 }
 
@@ -188,13 +189,13 @@ async fn a_want_of_replicas_is_told_when_it_begins_and_when_it_ends() {
     for name in ["a", "b", "c"] {
         apply(&store, &key(name), acquire(1)).await.unwrap_err();
     }
-    assert_eq!(lines.count(&["WARN", "a failover of Redis would lose", "0 of 1"]), 1, "{lines:?}");
+    assert_eq!(lines.count(&["WARN", "a Redis failover would lose", "0 of 1"]), 1, "{lines:?}");
 
     let _replica = replica_of(&server);
     let mut tries = 0;
     while apply(&store, &key("d"), acquire(1)).await.is_err() {
         tries += 1;
-        assert!(tries < 200, "the replica is there: {lines:?}");
+        assert!(tries < 200, "the replica should be available: {lines:?}");
     }
     assert_eq!(lines.count(&["INFO", "replicated again"]), 1, "{lines:?}");
 }
@@ -210,7 +211,7 @@ async fn a_failover_says_whether_the_last_completion_is_still_there() {
     let _guard = lines.listen();
     redis.kill(0).unwrap();
     redis.until_other_primary(0).unwrap();
-    // The replica that was waited for has been promoted, and has none itself.
+    // The replica that was waited for has been promoted and has no replica of its own.
     let ttl = Duration::from_secs(60);
     let renew = Operation::Renew { grant: grant(FencingToken::ZERO, 1), ttl };
     let answered = async || apply(&store, &key("other"), renew.clone()).await.is_ok();

@@ -1,4 +1,4 @@
-//! What may be in a batch.
+//! Tests of what a batch may contain.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What cannot be read is an error, never absent, and stays as it is.
+//! An unreadable entry is reported as corrupt, is never treated as absent, and is left unchanged.
 
 use std::time::Duration;
 
@@ -25,8 +25,8 @@ fn every_operation() -> Vec<Operation> {
     ]
 }
 
-/// Puts something under a key, sends every operation for it between two healthy keys, and expects
-/// that nothing but the one key suffers.
+/// Stores a value under a key, sends every operation on that key between two healthy keys, and
+/// asserts that only this key is affected.
 async fn assert_corrupt(what: &str, put: impl Fn(&mut redis::Connection, &[u8])) {
     let (server, store) = server_and_store().await;
     let mut raw = raw(&server);

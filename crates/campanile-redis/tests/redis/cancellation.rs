@@ -1,4 +1,4 @@
-//! A dropped call takes nobody else's answer with it.
+//! Dropping a call does not mix up the answers of other calls.
 
 use std::future::Future;
 use std::pin::pin;
@@ -9,7 +9,7 @@ use campanile_idempotency::Store;
 
 use crate::support::{acquire, acquired, apply, command, complete, key, server_and_store};
 
-/// Polls it as often as told, with a turn for the connection after each, and drops it.
+/// Polls the future up to `polls` times, yields to the connection after each, and drops it.
 async fn dropped_after(polls: usize, future: impl Future) {
     let mut future = pin!(future);
     for _ in 0..polls {
@@ -23,7 +23,7 @@ async fn dropped_after(polls: usize, future: impl Future) {
 #[tokio::test]
 async fn no_reply_goes_to_another_call_when_calls_are_dropped() {
     let (_server, store) = server_and_store().await;
-    // Each key is COMPLETED with its own name, so that an answer tells which call it belongs to.
+    // Each key is completed with its own name, so that an answer identifies the call it belongs to.
     let names: Vec<String> = (0..50).map(|n| format!("key {n}")).collect();
     for name in &names {
         let key = key(name.clone());

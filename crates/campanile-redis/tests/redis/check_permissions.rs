@@ -1,4 +1,4 @@
-//! What the user may not do is found out at the start, and not by the first record.
+//! Missing permissions are found at the start and not by the first record.
 
 use campanile_core::Namespace;
 use campanile_redis::{ConnectError, Finding, FindingKind, RedisConfig, RedisStore, Safety};
@@ -9,7 +9,7 @@ use crate::support::{acquired, key, patient};
 const ALL_KEYS: &str = "~campanile:* ~{*";
 const ALL_COMMANDS: &str = "+eval +evalsha +get +mget +set +time +info +config|get";
 
-/// A server whose user `app` may do this.
+/// Starts a server with a user `app` that has these permissions.
 fn server(rules: &str) -> (RedisServer, RedisConfig) {
     let rules = format!("app on >pw -@all {rules}");
     let server = RedisServer::builder().config("user", &rules).start().unwrap();
@@ -21,7 +21,7 @@ fn tests() -> [Namespace; 1] {
     [Namespace::try_from(crate::support::NAMESPACE).unwrap()]
 }
 
-/// Why the server is refused.
+/// Connects, and returns the finding for which the server is refused.
 async fn refused(config: &RedisConfig) -> Finding {
     match RedisStore::connect(config.clone()).await {
         Err(ConnectError::Unsafe { findings, .. }) if findings.len() == 1 => findings[0].clone(),
@@ -35,7 +35,7 @@ async fn each_command_that_is_needed_and_denied_is_named() {
         let (_server, config) = server(&format!("{ALL_KEYS} {ALL_COMMANDS} -{command}"));
         let finding = refused(&config).await;
         assert_eq!(finding.kind(), FindingKind::Permission);
-        let expected = format!("its user may not send {}", command.to_uppercase());
+        let expected = format!("the user may not send {}", command.to_uppercase());
         assert_eq!(finding.seen(), expected);
     }
 }
@@ -89,6 +89,6 @@ async fn a_user_who_may_do_too_little_is_accepted_by_choice() {
     let (_server, config) = server(&format!("{ALL_KEYS} {ALL_COMMANDS} -mget"));
     let store = RedisStore::connect(config.with_safety(Safety::Warn)).await.unwrap();
     assert!(store.findings().iter().any(|finding| finding.kind() == FindingKind::Permission));
-    // What the user may do works: an acquire needs no MGET.
+    // Permitted commands work: an acquire does not need MGET.
     acquired(&store, &key("key"), 1).await;
 }

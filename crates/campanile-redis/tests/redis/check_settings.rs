@@ -1,21 +1,21 @@
-//! A server that is set up wrong is found out at the start: what could be lost, and what mends it.
+//! A misconfigured server is found at the start, with what could be lost and how to fix it.
 
 use campanile_redis::{ConnectError, Finding, FindingKind, RedisStore, Safety, Severity};
 use campanile_test::RedisServer;
 
 use crate::support::{acquired, key, patient, replica_of};
 
-/// What is found at a server that is accepted whatever it is.
+/// Inspects a server, accepting all findings.
 async fn found(server: &RedisServer) -> Vec<Finding> {
     let config = patient(server.url()).with_safety(Safety::Warn);
     RedisStore::connect(config).await.unwrap().findings().to_vec()
 }
 
-/// The one of this kind; it says where, and all that a user needs.
+/// Finds the only finding of this kind, and asserts that it is complete.
 async fn one(server: &RedisServer, kind: FindingKind) -> Finding {
     let found = found(server).await;
     let of_kind: Vec<_> = found.iter().filter(|finding| finding.kind() == kind).collect();
-    let [finding] = &*of_kind else { panic!("{kind:?} once: {found:?}") };
+    let [finding] = &*of_kind else { panic!("expected {kind:?} once: {found:?}") };
     assert_eq!(finding.address(), server.addr().to_string());
     for part in [finding.seen(), finding.risk(), finding.remedy()] {
         assert!(finding.to_string().contains(part) && !part.is_empty(), "{finding}");
@@ -23,7 +23,7 @@ async fn one(server: &RedisServer, kind: FindingKind) -> Finding {
     (*finding).clone()
 }
 
-/// The findings for which the server is refused.
+/// Connects, and returns the findings for which the server is refused.
 async fn refused(server: &RedisServer) -> Vec<FindingKind> {
     match RedisStore::connect(patient(server.url())).await {
         Err(ConnectError::Unsafe { findings, .. }) => findings.iter().map(Finding::kind).collect(),
@@ -76,7 +76,7 @@ async fn what_is_not_kept_on_disk_is_told() {
     let server = RedisServer::start().unwrap();
     let finding = one(&server, FindingKind::Persistence).await;
     assert_eq!(finding.severity(), Severity::Loses);
-    assert!(finding.seen().contains("nothing on disk"), "{finding}");
+    assert!(finding.seen().contains("nothing is kept on disk"), "{finding}");
     assert!(finding.remedy().contains("appendonly yes"), "{finding}");
 
     server.cli(&["CONFIG", "SET", "save", "3600 1"]).unwrap();
@@ -147,5 +147,5 @@ async fn the_worst_comes_first_and_what_is_refused_is_told_whole() {
     for part in [&server.addr().to_string(), "volatile-lru", "noeviction", "cluster-enabled yes"] {
         assert!(text.contains(part), "{text}");
     }
-    assert!(!text.contains("appendonly"), "only what is refused: {text}");
+    assert!(!text.contains("appendonly"), "lists other findings, too: {text}");
 }

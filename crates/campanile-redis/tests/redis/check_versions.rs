@@ -1,4 +1,4 @@
-//! Servers that cannot be started here: older ones, others, one whose clock is wrong.
+//! Tests with servers that cannot be started here: older versions, forks, or a wrong clock.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -9,13 +9,13 @@ use campanile_redis::{ConnectError, FindingKind, RedisStore};
 
 use crate::support::patient;
 
-/// Says of itself what it is told to.
+/// A fake server that replies as configured.
 struct Impostor {
     address: SocketAddr,
 }
 
 impl Impostor {
-    /// With this `INFO`, and a clock that is ahead by so many seconds.
+    /// Starts a server with this `INFO` reply and a clock that is ahead by this many seconds.
     fn new(info: &str, ahead: i64) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -23,7 +23,7 @@ impl Impostor {
         thread::spawn(move || {
             for client in listener.incoming() {
                 let info = info.clone();
-                // Ends when the client goes.
+                // Ends when the client disconnects.
                 thread::spawn(move || serve(client.unwrap(), &info, ahead));
             }
         });
@@ -69,7 +69,7 @@ fn request(client: &mut impl BufRead) -> io::Result<Vec<String>> {
     (0..count).map(|_| word()).collect()
 }
 
-#[expect(clippy::disallowed_methods, reason = "the clock of a server that is made up")]
+#[expect(clippy::disallowed_methods, reason = "the clock of a fake server")]
 fn now() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs()
 }

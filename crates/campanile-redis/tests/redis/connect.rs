@@ -1,4 +1,4 @@
-//! What a start tells when it fails.
+//! Errors of connecting.
 
 use std::net::TcpListener;
 use std::time::Duration;
@@ -55,7 +55,7 @@ async fn a_server_that_loads_its_data_is_waited_for() {
         server
     });
     let store = RedisStore::connect(patient(url)).await.unwrap();
-    // A server that still loads would refuse it.
+    // A server that is still loading would refuse the command.
     let reply = apply(&store, &key("key"), acquire(1)).await.unwrap();
     assert!(matches!(reply, Reply::Acquired { .. }), "{reply:?}");
     restart.await.unwrap();

@@ -1,4 +1,4 @@
-//! What every store promises.
+//! The contract that every store must keep.
 
 use campanile_test::contract::{self, RealTime};
 

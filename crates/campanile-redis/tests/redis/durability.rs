@@ -1,7 +1,7 @@
-//! What Redis loses of what it has acknowledged, when it is killed and when its primary is lost.
+//! Which acknowledged writes Redis loses when it is killed, and when its primary is lost.
 //!
-//! The counts are printed. What each setting promises is asserted; what it only usually does is not.
-//! A kill (SIGKILL) is not a loss of power: what was written and not synced survives it.
+//! Prints the counts. Asserts what each setting guarantees, but not what it only usually does. A
+//! kill (SIGKILL) is not a power loss: data that was written but not synced survives it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -18,13 +18,13 @@ use crate::support::{
     acquire, acquired, command, complete, grant, key, patient, replica_through, setting,
 };
 
-/// In a normal run; `CAMPANILE_DURABILITY_ROUNDS` for more.
+/// The default; `CAMPANILE_DURABILITY_ROUNDS` sets another number.
 const ROUNDS: u64 = 1;
 
-/// So many completions are acknowledged, at least, before the server is killed.
+/// The minimum number of acknowledged completions before the server is killed.
 const COMPLETIONS: usize = 3_000;
 
-/// As a lock keeper's: batches of so many commands, and so many of them on their way.
+/// Like a lock keeper: batches of this many commands, with this many batches in flight.
 const BATCH: u64 = 32;
 const IN_FLIGHT: u64 = 4;
 
@@ -35,14 +35,14 @@ fn rounds() -> u64 {
     setting("CAMPANILE_DURABILITY_ROUNDS").unwrap_or(ROUNDS)
 }
 
-/// Acquires and completes one new key after the other until the store fails, and takes down which
-/// completions were acknowledged.
+/// Acquires and completes new keys until the store fails, and records which completions were
+/// acknowledged.
 struct Load {
     workers: JoinSet<()>,
     acknowledged: Arc<Mutex<Vec<Acknowledged>>>,
 }
 
-/// A completion, and when it was acknowledged.
+/// A completion and the time of its acknowledgment.
 type Acknowledged = (StoreKey, Instant);
 
 impl Load {
@@ -70,14 +70,14 @@ impl Load {
         Self { workers, acknowledged }
     }
 
-    /// Lets it run for a while.
+    /// Waits until enough completions have been acknowledged.
     async fn warm_up(&self) {
         while self.acknowledged.lock().unwrap().len() < COMPLETIONS {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
 
-    /// What was acknowledged until the server was gone.
+    /// The completions that were acknowledged before the server was gone.
     async fn end(mut self) -> Vec<Acknowledged> {
         while let Some(worker) = self.workers.join_next().await {
             worker.unwrap();
@@ -86,7 +86,7 @@ impl Load {
     }
 }
 
-/// The keys, once all of them are completed; `None` when the store has failed.
+/// Acquires and completes the keys. `None` if the store has failed.
 async fn completed(store: &RedisStore, keys: Vec<StoreKey>) -> Option<Vec<StoreKey>> {
     let acquires = keys.iter().map(|key| command(key, acquire(1))).collect();
     let mut completions = Vec::new();
@@ -100,8 +100,8 @@ async fn completed(store: &RedisStore, keys: Vec<StoreKey>) -> Option<Vec<StoreK
     Some(keys)
 }
 
-/// How many of these completions this server does not know; printed, with the age of the oldest when
-/// the first server was killed.
+/// Counts the completions that the server does not have. Prints the number, and the age of the
+/// oldest one when the first server was killed.
 async fn lost(
     what: &str,
     server: &RedisServer,
@@ -124,8 +124,8 @@ async fn lost(
     lost
 }
 
-/// Kills a server with this `appendfsync` under load, and starts it again. Gives how many
-/// acknowledged completions are lost.
+/// Kills a server with this `appendfsync` under load and restarts it. Returns how many acknowledged
+/// completions are lost.
 async fn killed(appendfsync: Option<&str>) -> u64 {
     let mut builder = RedisServer::builder().append_only(appendfsync.is_some());
     if let Some(appendfsync) = appendfsync {
@@ -144,16 +144,16 @@ async fn killed(appendfsync: Option<&str>) -> u64 {
     lost(&format!("killed, {setting}"), &server, &acknowledged, at).await
 }
 
-/// Loses a primary's machine under load, and promotes its replica, which hears nothing from it any
-/// more since a moment before. Gives how many acknowledged completions are, and how many the store said it
-/// could not wait for.
+/// Loses the primary's machine under load and promotes its replica, which was cut off from the
+/// primary a moment before. Returns the number of acknowledged completions that are lost, and the
+/// store's shortfalls.
 async fn failed_over(replicas: u32) -> (u64, u64) {
     let mut primary = RedisServer::start().unwrap();
     let line = Proxy::to(primary.addr()).unwrap();
     let replica = replica_through(&primary, line.addr().port());
     let waiting = patient(primary.url()).with_wait(1, Duration::from_secs(60)).unwrap();
     let mut store = RedisStore::connect(waiting).await.unwrap();
-    // Says that the stream flows.
+    // Succeeds only once replication works.
     acquired(&store, &key("first"), 1).await;
     if replicas == 0 {
         store = RedisStore::connect(patient(primary.url())).await.unwrap();

@@ -1,4 +1,4 @@
-//! A server that becomes a replica under its clients.
+//! A server that becomes a replica while clients are connected.
 
 use std::io;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -39,7 +39,7 @@ async fn the_first_command_after_a_failover_reaches_the_new_primary() {
 
     follow(&new, &old);
     let has_all = || (new.cli(&["DBSIZE"]).unwrap() == old.cli(&["DBSIZE"]).unwrap()).then_some(());
-    eventually(Duration::from_secs(20), has_all).expect("the replica catches up");
+    eventually(Duration::from_secs(20), has_all).expect("the replica should catch up");
     new.cli(&["REPLICAOF", "NO", "ONE"]).unwrap();
     follow(&old, &new);
     // The store's connection to the old primary stays open.
@@ -52,8 +52,8 @@ fn follow(replica: &RedisServer, primary: &RedisServer) {
     replica.cli(&["REPLICAOF", "127.0.0.1", &primary.port().to_string()]).unwrap();
 }
 
-/// An address that leads to one server and later to another, as a name does: connections stay where
-/// they are.
+/// An address that leads to one server and later to another, like a DNS name. Existing connections
+/// are not affected.
 struct MovingName {
     address: SocketAddr,
     leads_to: Arc<Mutex<SocketAddr>>,
@@ -84,7 +84,7 @@ fn join(client: TcpStream, server: TcpStream) {
         [(client.try_clone().unwrap(), server.try_clone().unwrap()), (server, client)]
     {
         thread::spawn(move || {
-            // However it ends, the other side is to see the end.
+            // However the copy ends, the other side must see the end of the stream.
             let _ = io::copy(&mut from, &mut to);
             let _ = to.shutdown(Shutdown::Both);
         });

@@ -1,4 +1,4 @@
-//! What a connection had not delivered when it was given up is not delivered later.
+//! Requests that a discarded connection has not delivered yet are never delivered.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -17,12 +17,12 @@ use crate::support::{acquire, acquired, command, impatient, insist, key, owner, 
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// A way to a server on which requests of the first connection can be held up: they are not read, so
-/// that they stay in the kernel of their sender, as when the network loses their packets.
+/// A proxy that can stall the requests of one connection. It stops reading them, so that they stay
+/// in the kernel of the client, as when the network loses packets.
 struct Congestion {
     addr: SocketAddr,
     gate: Arc<Gate>,
-    /// Receives when the first connection has ended on the server's side.
+    /// Receives a message when the stalled connection has ended on the server's side.
     ended: mpsc::Receiver<()>,
 }
 
@@ -47,7 +47,8 @@ impl Gate {
 impl Congestion {
     fn before(server: SocketAddr) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        // Connections inherit it: little more than this leaves the sender's kernel unread.
+        // Inherited by the connections. The small buffer keeps most of the requests in the client's
+        // kernel.
         SockRef::from(&listener).set_recv_buffer_size(2_048).unwrap();
         let (addr, gate) = (listener.local_addr().unwrap(), Arc::new(Gate::default()));
         let (tell, ended) = mpsc::channel();
@@ -56,7 +57,7 @@ impl Congestion {
         thread::spawn(move || {
             for client in listener.incoming() {
                 let (client, server) = (client.unwrap(), TcpStream::connect(server).unwrap());
-                // The store looks at its server over a connection that it closes again.
+                // The store checks its server over a separate connection, which it closes again.
                 let gate = Arc::clone(&shared);
                 let (tell, is_held) = (tell.clone(), Arc::clone(&is_held));
                 thread::spawn(move || serve(&client, &server, &gate, &is_held, &tell));
@@ -65,15 +66,15 @@ impl Congestion {
         Self { addr, gate, ended }
     }
 
-    /// Holds up the connections that there are.
+    /// Stalls the existing connections.
     fn begin(&self) {
         self.gate.set(true);
     }
 
-    /// Delivers what has not been lost, and waits until the server has taken it.
+    /// Delivers what has not been dropped, and waits until the server has processed it.
     fn end(&self) {
         self.gate.set(false);
-        self.ended.recv_timeout(LONG).expect("the connection was given up");
+        self.ended.recv_timeout(LONG).expect("the connection should have been discarded");
     }
 }
 
@@ -89,7 +90,7 @@ fn serve(
         scope.spawn(move || {
             let (mut from, mut to) = (server, client);
             let mut bytes = [0; 1_024];
-            // Also when nobody reads it any more: until the server has ended.
+            // Reads until the server has ended, even if the client no longer does.
             while let Ok(length @ 1..) = from.read(&mut bytes) {
                 let _ = to.write_all(&bytes[..length]);
             }
@@ -97,7 +98,7 @@ fn serve(
         let (mut from, mut to) = (client, server);
         let mut bytes = [0; 1_024];
         while let Ok(length @ 1..) = from.read(&mut bytes) {
-            // One connection is held up, and not those that follow it.
+            // Only one connection is stalled, and none of those that follow it.
             if *gate.is_closed.lock().unwrap()
                 && (was_held || !is_held.swap(true, Ordering::SeqCst))
             {
@@ -114,15 +115,15 @@ fn serve(
     }
 }
 
-/// The cancel of an acquire that was not answered goes over another connection. An acquire that
-/// arrives behind it would lock its key for nobody, and count an attempt.
+/// The cancel of an unanswered acquire is sent over another connection. An acquire that arrived
+/// after its cancel would lock the key without an owner, and count an attempt.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_acquire_held_up_in_the_kernel_never_follows_its_cancel() {
     let server = RedisServer::start().unwrap();
     let way = Congestion::before(server.addr());
     let config = impatient(server.url_through(way.addr));
     let store = RedisStore::connect(config).await.unwrap();
-    // The server knows the script, or it would refuse what arrives late.
+    // Caches the script on the server, which would otherwise refuse a late `EVALSHA`.
     acquired(&store, &key("before"), 1).await;
 
     way.begin();
@@ -138,5 +139,5 @@ async fn an_acquire_held_up_in_the_kernel_never_follows_its_cancel() {
 
     let stored: Option<Vec<u8>> =
         redis::cmd("GET").arg(redis_key(last)).query(&mut raw(&server)).unwrap();
-    assert_eq!(stored, None, "it was locked behind its cancel");
+    assert_eq!(stored, None, "the key was locked after its cancel");
 }

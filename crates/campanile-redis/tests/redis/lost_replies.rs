@@ -1,4 +1,4 @@
-//! The reply is lost after the script has run: the same command again gives the same answer.
+//! A command gets the same answer when it is repeated because its reply was lost.
 
 use std::time::Duration;
 
@@ -31,16 +31,16 @@ impl Line {
         redis::cmd("GET").arg(redis_key(key)).query(&mut raw(&self.server)).unwrap()
     }
 
-    /// Sends it twice; the reply to the first is lost. Gives the second's.
+    /// Sends the command twice and loses the reply to the first. Returns the reply to the second.
     async fn lost_and_repeated(&self, key: &StoreKey, operation: Operation) -> Reply {
-        // The server is to know the script, or what is lost is that it does not.
+        // Caches the script on the server; the reply that is lost would otherwise be `NOSCRIPT`.
         insist(&self.store, &crate::support::key("other"), operation.clone()).await;
         let before = self.stored(key);
         self.proxy.swallow_replies();
         let error = apply(&self.store, key, operation.clone()).await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Timeout);
         let applied = || (self.stored(key) != before).then_some(());
-        eventually(Duration::from_secs(10), applied).expect("the command was applied");
+        eventually(Duration::from_secs(10), applied).expect("the command should be applied");
         self.proxy.heal().unwrap();
         insist(&self.store, key, operation).await
     }
@@ -51,7 +51,7 @@ async fn an_acquire_whose_reply_was_lost_is_answered_with_the_same_grant() {
     let line = Line::new().await;
     let key = key("key");
     let Reply::Acquired { token, attempt } = line.lost_and_repeated(&key, acquire(1)).await else {
-        panic!("it finds itself, not another's lock");
+        panic!("the acquire should find its own lock");
     };
     assert_eq!(attempt, 1);
     let stored = line.stored(&key).unwrap();
@@ -108,7 +108,7 @@ async fn an_acquire_whose_reply_was_lost_is_cancelled_although_the_next_try_was_
     let keeper = LockKeeper::new(store).unwrap();
     let guard = Guard::new(&keeper, NAMESPACE).unwrap();
     let run = async |id: &'static str| guard.run(id, async |_| Ok::<_, BoxError>(())).await;
-    // The server is to know the script, or what is lost is that it does not.
+    // Caches the script on the server; the reply that is lost would otherwise be `NOSCRIPT`.
     run("other").await.unwrap();
     let entry = || {
         let stored: Option<Vec<u8>> =
@@ -120,7 +120,7 @@ async fn an_acquire_whose_reply_was_lost_is_cancelled_although_the_next_try_was_
         while entry().is_none() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        // The connection breaks, and there is no other.
+        // Breaks the connection, and no other can be opened.
         proxy.cut();
     };
     let (refused, ()) = tokio::join!(run("key"), cut_off);
@@ -142,6 +142,6 @@ async fn an_acquire_that_was_not_sent_leaves_nothing_to_be_cancelled() {
         let refused = guard.run(id, async |_| Ok::<_, BoxError>(())).await.unwrap_err();
         assert!(chain(&*refused).contains("refused"));
     }
-    // While the server is still away.
+    // The server is still unreachable.
     assert!(keeper.shutdown(Duration::from_secs(1)).await.settled);
 }

@@ -1,4 +1,4 @@
-//! The Redis store on a real Redis.
+//! Tests of the store on real Redis servers.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 

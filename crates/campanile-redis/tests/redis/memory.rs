@@ -1,4 +1,4 @@
-//! Redis without memory, and how much of it an entry takes.
+//! Redis out of memory, and the memory that an entry takes.
 
 use std::time::Duration;
 
@@ -24,8 +24,7 @@ async fn without_memory_only_what_needs_some_is_refused() {
     acquired(&store, &locked, 1).await;
     acquired(&store, &own, 1).await;
     acquired(&store, &far, 1).await;
-    // As after a clock that went back: the lock's end is further away than anybody could have
-    // asked.
+    // As after the clock went back: the lock ends later than any client could have asked for.
     let far_away = (u64::MAX / 2).to_be_bytes();
     redis::cmd("SETRANGE").arg(redis_key(&far)).arg(36).arg(&far_away).exec(&mut raw).unwrap();
     for (key, delay) in [(&late, LATER), (&due, Duration::ZERO)] {
@@ -62,7 +61,7 @@ async fn without_memory_only_what_needs_some_is_refused() {
     let clamped = Duration::from_secs(3600);
     assert_eq!(reply(4), Reply::Locked { remaining: clamped }, "answered as if it were written");
     let stored: Vec<u8> = redis::cmd("GET").arg(redis_key(&far)).query(&mut raw).unwrap();
-    assert_eq!(stored[36..44], far_away, "and not written");
+    assert_eq!(stored[36..44], far_away, "the clamped time should not be written");
     assert!(matches!(reply(5), Reply::BackingOff { .. }));
 }
 

@@ -1,4 +1,4 @@
-//! All clients of a namespace look for its entries at the same place.
+//! All clients of a namespace look for its entries in the same place.
 
 use campanile_core::{IdempotencyKey, Namespace, Reply, StoreKey};
 use campanile_idempotency::{Store, StoreErrorKind};

@@ -1,4 +1,4 @@
-//! A server that is restarted, gone or hung.
+//! A server that is restarted, down or hanging.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ use crate::support::{
     server_and_store, timed,
 };
 
-/// The impatient store's time for a command, and as much again and again for a busy machine; well
-/// below any other time-out there is.
+/// The command timeout of the impatient store, with a margin of many times that for a busy machine.
+/// Well below any other timeout.
 const IN_TIME: Duration = Duration::from_secs(3);
 
 #[tokio::test]
@@ -23,7 +23,7 @@ async fn a_restart_shows_in_no_error() {
     let keys: Vec<_> = (0..3).map(|n| key(n.to_string())).collect();
     for key in &keys {
         let grant = acquired(&store, key, 1).await;
-        // Answers only once the append-only file has the acquire.
+        // Done only once the append-only file has the acquire.
         server.cli(&["CONFIG", "SET", "appendfsync", "always"]).unwrap();
         server.restart().unwrap();
         assert_eq!(apply(&store, key, complete(grant, "done")).await.unwrap(), Reply::Completed);
@@ -42,7 +42,7 @@ async fn a_server_that_is_gone_is_an_error_at_once_and_found_when_it_is_back() {
     server.kill().unwrap();
     for _ in 0..3 {
         let error = apply(&store, &key("while"), acquire(1)).await.unwrap_err();
-        // And not a timeout, for which this store has a minute.
+        // Not a timeout, which takes a minute in this store.
         assert_eq!(error.kind(), StoreErrorKind::Unavailable);
         assert!(chain(&error).contains(&server.addr().to_string()), "{}", chain(&error));
     }
@@ -56,7 +56,7 @@ async fn a_call_to_a_server_that_hangs_ends_in_time() {
     let config = || impatient(server.url());
     let used = RedisStore::connect(config()).await.unwrap();
     let grant = acquired(&used, &key("held"), 1).await;
-    // One has its connection, the other is to make it while the server hangs.
+    // One store has a connection; the other must open one while the server hangs.
     let unused = RedisStore::connect(config()).await.unwrap();
 
     server.pause().unwrap();

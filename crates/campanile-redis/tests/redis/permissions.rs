@@ -1,4 +1,4 @@
-//! The permissions that are documented are enough for all that is promised.
+//! The documented permissions are sufficient.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use campanile_test::{RedisCluster, RedisSentinel, RedisServer};
 
 use crate::support::{acquire, acquired, apply, key};
 
-/// What the documentation says that the user needs.
+/// Reads the permissions that the documentation lists for this kind of server.
 fn documented(whose: &str) -> String {
     let docs = include_str!("../../src/config.rs").lines();
     let mut lines = docs.filter_map(|line| line.trim().strip_prefix("/// "));
     let line = lines.find_map(|line| line.strip_prefix(whose)?.strip_prefix(' '));
-    line.expect("a line of the documentation").trim().to_owned()
+    line.expect("the documentation should have this line").trim().to_owned()
 }
 
 fn user(rules: &str) -> String {
@@ -57,7 +57,7 @@ async fn the_contract_is_kept_under_the_permissions_documented_for_a_cluster() {
     let store = RedisStore::connect(config()).await.unwrap();
     contract::run(&store, &RealTime).await;
 
-    // A slot that is on its way.
+    // A slot that is being moved.
     let moving = key("key 0");
     let slot = crate::cluster::slot(&cluster, &moving);
     let to = (cluster.owner_of(slot).unwrap() + 1) % 3;

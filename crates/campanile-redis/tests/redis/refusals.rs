@@ -1,5 +1,5 @@
-//! A server that is there and refuses, or is slow: what comes out, that nothing is counted, and that
-//! it goes on by itself afterwards.
+//! A server that refuses commands or is slow: the error that the store returns, that no attempt is
+//! counted, and that the store recovers on its own.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use crate::support::{acquire, acquired, apply, chain, complete, key, timed};
 
 const SOON: Duration = Duration::from_secs(30);
 
-/// The store's time for a command.
+/// The command timeout of the store.
 const TIMEOUT: Duration = Duration::from_millis(300);
 
-/// A server, a store on it, and a lock from before.
+/// A server, a store on it, and a lock acquired before the fault.
 struct Scene {
     server: RedisServer,
     proxy: Proxy,
@@ -40,7 +40,7 @@ impl Scene {
         Self::on(RedisServer::start().unwrap(), None).await
     }
 
-    /// While it lasts, commands fail like this.
+    /// Asserts that commands fail in this way during the fault.
     async fn fails(&self, kind: StoreErrorKind, text: &str) {
         for (name, operation) in [("held", complete(self.held, "done")), ("new", acquire(2))] {
             let (took, answer) = timed(apply(&self.store, &key(name), operation)).await;
@@ -52,7 +52,8 @@ impl Scene {
         }
     }
 
-    /// Once it is over, they are applied, and none of those that failed has counted.
+    /// Asserts that commands succeed after the fault, and that no failed command has counted an
+    /// attempt.
     async fn goes_on(&self, what: &str) {
         let (took, ()) = timed(async {
             let mut tries = 0;
@@ -65,7 +66,7 @@ impl Scene {
             }
         })
         .await;
-        println!("{what}: answered {took:?} after it was over, with a time-out of {TIMEOUT:?}");
+        println!("{what}: answered {took:?} after the fault, with a timeout of {TIMEOUT:?}");
         for (name, owner) in [("new", 2), ("other", 3)] {
             let reply = apply(&self.store, &key(name), acquire(owner)).await.unwrap();
             assert!(matches!(reply, Reply::Acquired { attempt: 1, .. }), "{name}: {reply:?}");
@@ -85,7 +86,7 @@ async fn a_script_of_others_that_runs_long_is_an_error_and_counts_nothing() {
         redis::cmd("EVAL").arg("while true do end").arg(0).exec(&mut connection)
     });
     let is_busy = || scene.server.cli(&["PING"]).err().map(|error| error.to_string());
-    let busy = eventually(SOON, is_busy).expect("it is busy");
+    let busy = eventually(SOON, is_busy).expect("the server should be busy");
     assert!(busy.starts_with("BUSY"), "{busy}");
     scene.fails(StoreErrorKind::Unavailable, "BUSY").await;
     scene.server.cli(&["SCRIPT", "KILL"]).unwrap();
@@ -98,7 +99,7 @@ async fn a_server_that_loads_its_data_is_an_error_until_it_has_it() {
     let server = RedisServer::builder()
         .append_only(true)
         .config("appendfsync", "always")
-        // A pause for every eighth key or so; clients are looked at after each thousand.
+        // Pauses about every eighth key. Clients are served after every thousand keys.
         .config("key-load-delay", "-8")
         .start()
         .unwrap();
@@ -106,7 +107,7 @@ async fn a_server_that_loads_its_data_is_an_error_until_it_has_it() {
     let fill = "for n = 1, 100000 do redis.call('SET', 'filler' .. n, '') end";
     scene.server.cli(&["EVAL", fill, "0"]).unwrap();
     let mut restarting = scene.server;
-    // Before the first command, which it would answer otherwise.
+    // Killed before the store sends a command, which the server would still answer.
     restarting.kill().unwrap();
     let (store, held) = (scene.store.clone(), scene.held);
     let restart = std::thread::spawn(move || {
@@ -125,7 +126,7 @@ async fn a_server_that_loads_its_data_is_an_error_until_it_has_it() {
         }
     };
     assert_eq!(reply, Reply::Completed);
-    assert!(was_loading, "it was never seen loading");
+    assert!(was_loading, "the server should have been seen loading");
     scene.server = restart.join().unwrap();
     scene.goes_on("loading").await;
 }
@@ -135,18 +136,17 @@ async fn a_server_that_cannot_write_its_snapshot_is_an_error_and_counts_nothing(
     let scene = Scene::new().await;
     let folder = scene.server.cli(&["CONFIG", "GET", "dir"]).unwrap();
     let folder = std::path::Path::new(folder.lines().last().unwrap());
-    // A snapshot is written beside this, and cannot take its place.
+    // The snapshot is renamed to this path, which fails for a directory.
     std::fs::create_dir(folder.join("dump.rdb")).unwrap();
     scene.server.cli(&["CONFIG", "SET", "save", "3600 1"]).unwrap();
     scene.server.cli(&["BGSAVE"]).unwrap();
     let is_refusing = || scene.server.cli(&["SET", "k", "v"]).err();
-    eventually(SOON, is_refusing).expect("it takes no writes");
+    eventually(SOON, is_refusing).expect("the server should refuse writes");
     scene.fails(StoreErrorKind::Unavailable, "MISCONF").await;
     scene.server.cli(&["CONFIG", "SET", "stop-writes-on-bgsave-error", "no"]).unwrap();
     scene.goes_on("no snapshot").await;
 }
 
-/// A user like this.
 const USER: &str = "app on >Wr1ghtW0rd ~* +@all";
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! A server that does not know the scripts.
+//! A server that does not have the scripts cached.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -15,17 +15,17 @@ fn config(redis: &RedisSentinel) -> RedisConfig {
     RedisConfig::sentinel(redis.name(), redis.urls())
 }
 
-/// Until the replica has what the primary has.
+/// Waits until the replica has as many keys as the primary.
 fn until_replicated(redis: &RedisSentinel, primary: usize, replica: usize) {
     let is_so = || (keys(redis, primary) == keys(redis, replica)).then_some(());
-    eventually(SOON, is_so).expect("it follows");
+    eventually(SOON, is_so).expect("the replica should catch up");
 }
 
 fn keys(redis: &RedisSentinel, server: usize) -> usize {
     redis.server(server).cli(&["DBSIZE"]).unwrap().parse().unwrap()
 }
 
-/// Acquires one key after the other; gives how many.
+/// Acquires one key after the other until the condition holds. Counts the keys.
 async fn writes_until(store: &RedisStore, mut so: impl FnMut() -> bool) -> usize {
     for n in 0..1_000 {
         if so() {
@@ -34,7 +34,7 @@ async fn writes_until(store: &RedisStore, mut so: impl FnMut() -> bool) -> usize
         acquired(store, &key(format!("{n}")), 1).await;
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    panic!("never so");
+    panic!("the condition never held");
 }
 
 async fn until_completed(
@@ -88,7 +88,7 @@ async fn a_primary_that_hangs_is_followed_by_the_one_that_is_promoted() {
     redis.pause(0).unwrap();
     redis.until_other_primary(0).unwrap();
     let (took, ()) = timed(until_completed(&store, &key, grant)).await;
-    println!("answered {took:?} after the promotion, with a time-out of {timeout:?}");
+    println!("answered {took:?} after the promotion, with a timeout of {timeout:?}");
 }
 
 #[tokio::test]
@@ -99,7 +99,7 @@ async fn a_primary_that_stands_back_is_left_for_the_new_one() {
     let grant = acquired(&store, &key, 1).await;
     until_replicated(&redis, 0, 1);
     assert_eq!(redis.failover().unwrap(), 1);
-    // The old one stays up for a while as it was, and is made a replica then: its connection stays
+    // The old primary accepts writes for a while before it becomes a replica. Its connection stays
     // open, and what is written to it until then is lost.
     let follows = || redis.server(0).cli(&["ROLE"]).ok().filter(|role| role.starts_with("slave"));
     redis.server(0).cli(&["REPLICAOF", "127.0.0.1", &redis.server(1).port().to_string()]).unwrap();
@@ -117,10 +117,10 @@ async fn after_a_failover_by_command_the_old_primary_is_left_while_it_still_take
     let had = keys(&redis, 1);
     let (took, lost) = timed(writes_until(&store, || keys(&redis, 1) > had)).await;
     let role = redis.server(0).cli(&["ROLE"]).unwrap();
-    println!("left {took:?} after the promotion, {lost} writes were lost");
-    assert!(role.starts_with("master"), "it was left because it refused writes: {role}");
+    println!("switched {took:?} after the promotion, {lost} writes were lost");
+    assert!(role.starts_with("master"), "switched only after a refused write: {role}");
     assert!(took < SOON / 5, "{took:?}");
-    // Nor does the store come back to it.
+    // The store does not return to the old primary either.
     let (old, mut looks) = (keys(&redis, 0), Looks::at(redis.sentinel(0)));
     writes_until(&store, || looks.count() > 2).await;
     assert_eq!(keys(&redis, 0), old);
@@ -129,12 +129,12 @@ async fn after_a_failover_by_command_the_old_primary_is_left_while_it_still_take
 #[tokio::test]
 async fn a_few_sentinels_that_name_another_primary_do_not_move_the_store() {
     let mut redis = RedisSentinel::start().unwrap();
-    // One that names a server that says of itself that it is a primary.
+    // A sentinel that names a server which reports itself as a primary.
     let cut_off = RedisSentinel::builder().replicas(0).sentinels(1).start().unwrap();
     let urls = [cut_off.urls(), redis.urls()].concat();
     let store = RedisStore::connect(RedisConfig::sentinel(redis.name(), urls)).await.unwrap();
     acquired(&store, &key("first"), 1).await;
-    // The only one that still answers.
+    // Now the only sentinel that still answers.
     (0..3).for_each(|sentinel| redis.kill_sentinel(sentinel).unwrap());
     let mut looks = Looks::at(cut_off.sentinel(0));
     writes_until(&store, || looks.count() > 2).await;
@@ -144,13 +144,13 @@ async fn a_few_sentinels_that_name_another_primary_do_not_move_the_store() {
 #[tokio::test]
 async fn sentinels_that_are_dead_or_hang_or_tell_what_was_are_passed_over() {
     let mut redis = RedisSentinel::start().unwrap();
-    // One that knows another primary, which has become a replica since, and one that is not there.
+    // One names an old primary that has become a replica since, and one does not exist.
     let stale = RedisServer::start().unwrap();
     redis.pause_sentinel(0).unwrap();
     redis.kill_sentinel(1).unwrap();
     let mut urls = redis.urls();
     urls.push(format!("redis://127.0.0.1:{}", free_port().unwrap()));
-    // No sentinel at all: it refuses the question.
+    // Not a sentinel: the server rejects the query.
     urls.insert(0, stale.url());
     let config = RedisConfig::sentinel(redis.name(), urls);
     let (took, store) = timed(RedisStore::connect(config)).await;
@@ -168,7 +168,7 @@ async fn a_sentinel_that_names_a_replica_is_not_believed() {
     let config = config.with_connect_timeout(Duration::from_secs(1)).unwrap();
     let error = RedisStore::connect(config).await.unwrap_err();
     assert!(matches!(error, ConnectError::TimedOut { .. }), "{error:?}");
-    assert!(chain(&error).contains("is no primary"), "{}", chain(&error));
+    assert!(chain(&error).contains("is not a primary"), "{}", chain(&error));
 }
 
 #[tokio::test]
@@ -211,7 +211,7 @@ async fn a_name_that_no_sentinel_knows_is_told_with_their_addresses() {
     let error = RedisStore::connect(config).await.unwrap_err();
     assert!(matches!(error, ConnectError::Unreachable { .. }), "waits in vain: {error:?}");
     let text = chain(&error);
-    assert!(text.contains("belfry") && text.contains("knows no such name"), "{text}");
+    assert!(text.contains("belfry") && text.contains("does not know this name"), "{text}");
     assert!(text.contains(&redis.sentinel(0).addr().to_string()), "{text}");
     assert!(!text.contains("creak"), "{text}");
 

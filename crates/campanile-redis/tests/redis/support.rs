@@ -1,4 +1,4 @@
-//! What all tests here need.
+//! Helpers shared by the tests.
 
 use std::time::Duration;
 
@@ -12,20 +12,21 @@ use campanile_test::{RedisServer, eventually};
 
 pub(crate) const NAMESPACE: &str = "tests";
 
-/// A server and a store on it.
+/// Starts a server and connects a store to it.
 pub(crate) async fn server_and_store() -> (RedisServer, RedisStore) {
     let server = RedisServer::start().unwrap();
     let store = RedisStore::connect(patient(server.url())).await.unwrap();
     (server, store)
 }
 
-/// For tests in which nothing times out, however busy the machine is.
+/// A configuration for tests in which nothing times out, however busy the machine is.
 pub(crate) fn patient(url: impl Into<String>) -> RedisConfig {
     let config = RedisConfig::new(url).with_connect_timeout(Duration::from_secs(60)).unwrap();
     config.with_command_timeout(Duration::from_secs(60)).unwrap()
 }
 
-/// For tests in which something times out. What is not meant to is repeated by [`insist`].
+/// A configuration for tests in which a command times out. [`insist`] retries commands that should
+/// succeed.
 pub(crate) fn impatient(url: impl Into<String>) -> RedisConfig {
     RedisConfig::new(url).with_command_timeout(Duration::from_millis(300)).unwrap()
 }
@@ -35,7 +36,8 @@ pub(crate) fn key(name: impl Into<bytes::Bytes>) -> StoreKey {
     StoreKey::new(namespace, IdempotencyKey::new(name).unwrap())
 }
 
-/// What Redis calls the entry; written down here once more, for the promise that it never changes.
+/// The name of the entry in Redis. Computed independently of the store, because it must never
+/// change.
 pub(crate) fn redis_key(key: &StoreKey) -> Vec<u8> {
     let digest = key.digest();
     let mut name = format!("{{{}:{:02x}}}", key.namespace(), digest[15] % 16).into_bytes();
@@ -88,7 +90,7 @@ pub(crate) async fn insist(store: &RedisStore, key: &StoreKey, operation: Operat
     panic!("no answer to {operation:?}");
 }
 
-/// Acquires a key that nobody holds.
+/// Acquires a key that no one else holds.
 pub(crate) async fn acquired(store: &RedisStore, key: &StoreKey, bits: u64) -> Grant {
     match insist(store, key, acquire(bits)).await {
         Reply::Acquired { token, .. } => grant(token, bits),
@@ -100,23 +102,23 @@ pub(crate) fn replies(answers: Vec<Result<Answer, StoreError>>) -> Vec<Reply> {
     answers.into_iter().map(|answer| answer.unwrap().reply).collect()
 }
 
-/// A number in the environment, for longer runs.
+/// Reads a number from the environment, for longer runs.
 pub(crate) fn setting(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{name} is no number: {text}")))
+    Some(text.parse().unwrap_or_else(|_| panic!("{name} is not a number: {text}")))
 }
 
-/// A connection of the test's own, to look behind the store's back.
+/// Opens a connection that bypasses the store.
 pub(crate) fn raw(server: &RedisServer) -> redis::Connection {
     redis::Client::open(server.url()).unwrap().get_connection().unwrap()
 }
 
-/// A replica that is in step with its primary.
+/// Starts a replica and waits until it is in sync with its primary.
 pub(crate) fn replica_of(primary: &RedisServer) -> RedisServer {
     replica_through(primary, primary.port())
 }
 
-/// The same, which reaches its primary at another port, a proxy's.
+/// The same, with a replica that connects to its primary through the port of a proxy.
 pub(crate) fn replica_through(primary: &RedisServer, port: u16) -> RedisServer {
     let replica = RedisServer::start().unwrap();
     primary.cli(&["CONFIG", "SET", "repl-diskless-sync-delay", "0"]).unwrap();
@@ -124,15 +126,15 @@ pub(crate) fn replica_through(primary: &RedisServer, port: u16) -> RedisServer {
     let entry = format!("port={},state=online", replica.port());
     let is_online =
         || primary.cli(&["INFO", "replication"]).unwrap().contains(&entry).then_some(());
-    eventually(Duration::from_secs(20), is_online).expect("the replica catches up");
+    eventually(Duration::from_secs(20), is_online).expect("the replica should catch up");
     replica
 }
 
-/// Counts how often a sentinel is asked for the primary: over a connection of its own each time.
+/// Counts how often the store asks a sentinel for the primary. Each query opens a connection.
 pub(crate) struct Looks<'a> {
     sentinel: &'a RedisServer,
     before: u64,
-    /// The connections of who counts.
+    /// The connections opened by the counter itself.
     own: u64,
 }
 
@@ -141,7 +143,7 @@ impl<'a> Looks<'a> {
         Self { sentinel, before: connections(sentinel), own: 0 }
     }
 
-    /// How often since it was begun to count.
+    /// The number of queries since the counter was created.
     pub(crate) fn count(&mut self) -> u64 {
         self.own += 1;
         connections(self.sentinel) - self.before - self.own
@@ -151,10 +153,10 @@ impl<'a> Looks<'a> {
 fn connections(server: &RedisServer) -> u64 {
     let stats = server.cli(&["INFO", "stats"]).unwrap();
     let received = |line: &str| line.strip_prefix("total_connections_received:")?.parse().ok();
-    stats.lines().find_map(received).expect("a server counts them")
+    stats.lines().find_map(received).expect("INFO should report total_connections_received")
 }
 
-/// An error and all its sources, in one line.
+/// Formats an error and all its sources in one line.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -165,9 +167,9 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// How long it takes.
+/// Runs a future and measures how long it takes.
 pub(crate) async fn timed<T>(future: impl Future<Output = T>) -> (Duration, T) {
-    #[expect(clippy::disallowed_methods, reason = "bounds of tests; no lock depends on them")]
+    #[expect(clippy::disallowed_methods, reason = "bounds a test; no lock depends on it")]
     let start = std::time::Instant::now();
     let result = future.await;
     (start.elapsed(), result)

@@ -1,4 +1,4 @@
-//! Servers that are reached by TLS.
+//! Servers that require TLS.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use crate::support::{acquired, chain, key, patient};
 
-/// An authority, and what it has signed.
+/// A certificate authority and the certificates that it has signed.
 struct Authority {
     folder: TempDir,
 }
@@ -25,7 +25,7 @@ impl Authority {
         authority
     }
 
-    /// Makes a key and a certificate with this alternative name.
+    /// Creates a key and a certificate with this subject alternative name.
     fn sign(&self, name: &str, alternative: &str) {
         let extensions = format!("subjectAltName={alternative}\n");
         fs::write(self.path(&format!("{name}.ext")), extensions).unwrap();
@@ -65,7 +65,7 @@ impl Authority {
     }
 }
 
-/// A server with a certificate for its address, and its URL.
+/// Starts a server with a certificate for its address, and builds its URL.
 fn started(authority: &Authority, clients: &str) -> (RedisServer, String) {
     authority.sign("server", "IP:127.0.0.1");
     let port = free_port().unwrap();
@@ -96,7 +96,7 @@ async fn a_server_is_believed_by_its_authority_alone() {
         assert!(text.contains("UnknownIssuer"), "{text}");
         assert!(!text.contains("Wr1ghtW0rd"), "{text}");
     }
-    // The certificate is for the address, and not for this name.
+    // The certificate is valid for the address but not for this name.
     let other_name = url.replace("127.0.0.1", "localhost");
     let config = patient(other_name).with_ca(authority.read("ca.crt"));
     let error = RedisStore::connect(config).await.unwrap_err();
@@ -117,7 +117,7 @@ async fn a_server_that_asks_for_a_certificate_is_shown_ours() {
     assert!(!format!("{own:?}").contains("PRIVATE"), "{own:?}");
     let store = RedisStore::connect(own).await.unwrap();
     acquired(&store, &key("key"), 1).await;
-    // And again over the next connection.
+    // The next connection presents the certificate, too.
     server.cli(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).unwrap();
     acquired(&store, &key("other"), 1).await;
 }
@@ -151,7 +151,7 @@ async fn the_nodes_of_a_cluster_are_reached_by_tls_too() {
 #[tokio::test]
 async fn certificates_that_cannot_be_used_are_told() {
     for config in [
-        // Nothing would be encrypted.
+        // Refused because nothing would be encrypted.
         RedisConfig::new("redis://127.0.0.1").with_ca(Authority::new().read("ca.crt")),
         RedisConfig::new("rediss://127.0.0.1").with_client_certificate("none", "n0ne"),
     ] {

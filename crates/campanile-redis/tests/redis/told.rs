@@ -1,16 +1,16 @@
-//! Everything that a program tells.
+//! Captures everything that the process logs.
 
 use std::fmt::Debug;
 use std::io;
 use std::sync::{Arc, Mutex};
 
-/// Everything that was told or shown.
+/// Everything that was logged, or formatted for a user.
 #[derive(Clone, Default)]
 pub(crate) struct Told(Arc<Mutex<Vec<u8>>>);
 
 impl Told {
-    /// Listens to our crates: whether those of others tell anything depends on features that any
-    /// package of the workspace may ask for.
+    /// Captures the logs of this workspace's crates. Whether other crates log depends on features
+    /// that any package of the workspace may enable.
     pub(crate) fn listen(&self) {
         let told = self.clone();
         tracing_subscriber::fmt()

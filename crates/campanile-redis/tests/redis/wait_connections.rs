@@ -1,4 +1,4 @@
-//! A wait blocks its own connection, and no other.
+//! A wait blocks only its own connection.
 
 use std::future::Future;
 use std::pin::pin;
@@ -15,11 +15,11 @@ use crate::wait_replicas::waiting;
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// Until so many clients of the server wait.
+/// Waits until this many clients of the server are blocked.
 fn until_blocked(server: &RedisServer, clients: usize) {
     let expected = format!("blocked_clients:{clients}\r\n");
     let is_so = || server.cli(&["INFO", "clients"]).unwrap().contains(&expected).then_some(());
-    eventually(Duration::from_secs(20), is_so).expect("they wait");
+    eventually(Duration::from_secs(20), is_so).expect("the clients should be blocked");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -30,7 +30,7 @@ async fn renewals_pass_those_who_wait() {
     let grant = acquired(&store, &key("held"), 1).await;
     replica.pause().unwrap();
 
-    // More than there are connections for them.
+    // More calls than there are connections for waits.
     let acquires = (0..20).map(|n| {
         let store = store.clone();
         tokio::spawn(async move { apply(&store, &key(n.to_string()), acquire(2)).await })

@@ -11,7 +11,7 @@ use crate::support::{
     acquire, acquired, apply, chain, command, complete, key, patient, replica_of,
 };
 
-/// No test here takes as long.
+/// Longer than any test here takes.
 const LONG: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_millis(50);
 
@@ -80,7 +80,7 @@ async fn a_completion_that_no_replica_has_counts_all_the_same() {
     let _replica = replica_of(&server);
     let store = waiting(&server, 1, LONG).await;
     store.apply_batch(batch).await;
-    assert_eq!(store.shortfalls(), 0, "the replica has them now");
+    assert_eq!(store.shortfalls(), 0, "the replica should have them now");
 }
 
 #[tokio::test]
@@ -92,7 +92,7 @@ async fn a_completion_that_is_repeated_is_waited_for_although_it_writes_nothing(
     let key = key("key");
     let grant = acquired(&plain, &key, 1).await;
     replica.pause().unwrap();
-    // Its answer could have been lost.
+    // As if its answer had been lost.
     assert_eq!(apply(&plain, &key, complete(grant, "done")).await.unwrap(), Reply::Completed);
     assert_eq!(apply(&store, &key, complete(grant, "done")).await.unwrap(), Reply::Completed);
     assert_eq!(store.shortfalls(), 1);
@@ -121,7 +121,7 @@ async fn nothing_else_waits_for_replicas() {
         let cancel = Operation::Cancel { owner: grant.owner };
         assert_eq!(apply(&store, &held, cancel).await.unwrap(), Reply::Released);
     };
-    tokio::time::timeout(LONG / 2, answers).await.expect("no replica is waited for");
+    tokio::time::timeout(LONG / 2, answers).await.expect("should not wait");
 }
 
 #[tokio::test]

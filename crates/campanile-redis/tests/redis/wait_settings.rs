@@ -1,4 +1,4 @@
-//! A server that cannot be waited for is found out at the start.
+//! A server that does not support the configured wait is found at the start.
 
 use std::time::Duration;
 

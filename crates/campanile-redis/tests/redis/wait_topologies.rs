@@ -1,4 +1,4 @@
-//! Waiting for replicas where there are several primaries, or another one after a failover.
+//! Waits for replicas with several primaries, and after a failover.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ async fn each_shard_of_a_cluster_waits_for_its_own_replica() {
     }
 
     let lonely = 0;
-    let [replica] = *cluster.replicas_of(lonely) else { panic!("one replica") };
+    let [replica] = *cluster.replicas_of(lonely) else { panic!("expected one replica") };
     cluster.pause(replica).unwrap();
     let is_lonely =
         |command: &Command| cluster.owner_of(slot(&cluster, &command.key)).unwrap() == lonely;
@@ -76,8 +76,8 @@ async fn a_wait_that_falls_short_is_a_reason_to_ask_the_sentinels_at_once() {
         }
     };
     let (took, ended) = timed(timeout(LONG, refused)).await;
-    ended.expect("they are asked");
-    println!("{LOOKS} looks in {took:?}");
-    // Else there is one each second.
+    ended.expect("the sentinels should be asked");
+    println!("{LOOKS} queries in {took:?}");
+    // Without a shortfall the sentinels are asked once per second.
     assert!(took < Duration::from_secs(LOOKS - 2), "{took:?}");
 }

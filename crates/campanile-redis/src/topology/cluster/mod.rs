@@ -1,4 +1,4 @@
-//! A Redis Cluster: each slot has a master, which changes.
+//! A Redis Cluster, in which each slot has a master that can change.
 
 mod node;
 mod slots;
@@ -23,7 +23,7 @@ use crate::access::Access;
 use crate::connection::Connections;
 use crate::failure;
 
-/// How often it is asked who serves what, and whether a node that is away is back.
+/// The pause between two queries for the slot map, and between two checks of a node that is away.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// The masters of a cluster, with one connection to each.
@@ -31,7 +31,7 @@ pub(crate) struct Cluster(Arc<Inner>);
 
 struct Inner {
     access: Access,
-    /// Where the cluster is looked for when none of its known masters answers.
+    /// The addresses to ask when none of the known masters answers.
     seeds: Box<[Address]>,
     command_timeout: Duration,
     state: Mutex<State>,
@@ -42,15 +42,16 @@ struct Inner {
 #[derive(Default)]
 struct State {
     map: SlotMap,
-    /// What redirections have told since.
+    /// The slots that redirections have moved since the map was fetched.
     moved: BTreeMap<u16, Address>,
     nodes: BTreeMap<Address, Arc<Node>>,
-    /// The namespaces whose buckets were compared, and whether the cluster is as it was then.
+    /// The namespaces that have had their bucket count checked, with `false` if the cluster has
+    /// changed since.
     compared: BTreeMap<Namespace, bool>,
 }
 
 impl Cluster {
-    /// A cluster that is to be learnt.
+    /// Creates a cluster without any known slots.
     pub(crate) fn new(access: Access, seeds: Box<[Address]>, command_timeout: Duration) -> Self {
         Self(Arc::new_cyclic(|this| Inner {
             access,
@@ -70,24 +71,23 @@ impl Cluster {
         another
     }
 
-    /// The server at this address.
+    /// The connection info of the server at this address.
     pub(crate) fn info(&self, address: &Address) -> ConnectionInfo {
         self.0.access.info(address)
     }
 
-    /// Asks the cluster which of its nodes serves what; gives the masters, of which there is one at
-    /// least.
+    /// Fetches the slot map. Returns the masters, of which there is at least one.
     pub(crate) async fn masters(&self) -> Result<Vec<Address>, BoxError> {
         self.0.learn().await?;
         Ok(self.0.state().map.owners().into_iter().cloned().collect())
     }
 
-    /// Looks for it in the background, unless that is under way.
+    /// Fetches the slot map in the background, unless that is already under way.
     pub(crate) fn refresh(&self) {
         self.0.refresh();
     }
 
-    /// The master of a slot.
+    /// Looks up the master of a slot.
     pub(crate) fn owner(&self, slot: u16) -> Result<Arc<Node>, StoreError> {
         let mut state = self.0.state();
         let owner = state.moved.get(&slot).or_else(|| state.map.owner(slot)).cloned();
@@ -99,18 +99,19 @@ impl Cluster {
         Err(StoreError::not_sent(format!("no node of the cluster serves slot {slot}")))
     }
 
-    /// A node that a redirection has named.
+    /// Looks up the node at an address that a redirection has named.
     pub(crate) fn named(&self, address: Address) -> Arc<Node> {
         self.0.node(&mut self.0.state(), address)
     }
 
-    /// A node has told that the slot is another's.
+    /// Records a redirection of the slot to another node.
     pub(crate) fn moved(&self, slot: u16, owner: Address) {
         self.0.state().moved.insert(slot, owner);
         self.refresh();
     }
 
-    /// Whether the namespace's buckets are to be compared, and then whether they were before.
+    /// Returns `None` if the namespace's bucket count has been checked, otherwise whether it was
+    /// checked before the cluster changed.
     pub(crate) fn is_to_compare(&self, namespace: &Namespace) -> Option<bool> {
         match self.0.state().compared.get(namespace) {
             Some(true) => None,
@@ -119,7 +120,7 @@ impl Cluster {
         }
     }
 
-    /// They were compared.
+    /// Records that the namespace's bucket count has been checked.
     pub(crate) fn note_compared(&self, namespace: &Namespace) {
         self.0.state().compared.insert(namespace.clone(), true);
     }
@@ -138,30 +139,31 @@ impl Inner {
         state.nodes.entry(address.clone()).or_insert_with(make).clone()
     }
 
-    /// Whether the node has slots.
+    /// Checks whether the node is a master with slots.
     fn serves(&self, node: &Node) -> bool {
         let state = self.state();
         state.nodes.contains_key(&node.address) && state.map.owners().contains(&node.address)
     }
 
     fn refresh(&self) {
-        // Where there is no runtime, nobody waits for a slot either.
+        // Without a runtime no call is waiting for a slot either.
         let (Ok(runtime), Some(this)) = (Handle::try_current(), self.this.upgrade()) else {
             return;
         };
         if !self.is_learning.swap(true, Ordering::Relaxed) {
             let learning = Learning(this);
             runtime.spawn(async move {
-                // Where nobody tells, the next who does not find its slot asks again.
+                // If no node answers, the next call that finds no master for its slot starts
+                // another query.
                 let _ = learning.0.learn().await;
-                // Not again at once: a node that refuses does so with every call.
+                // Limits the rate: a node that rejects commands requests a refresh with every call.
                 tokio::time::sleep(LOOK).await;
             });
         }
     }
 
-    /// Asks the masters that answer who serves which slots, or the seeds when there is none, and
-    /// believes most of them: one that is cut off from the others tells what was.
+    /// Fetches the slot map from the masters that answer, or from the seeds if there are none, and
+    /// believes the majority: a node that is cut off from the others reports an outdated map.
     async fn learn(&self) -> Result<(), BoxError> {
         let known: Vec<_> = {
             let state = self.state();
@@ -179,7 +181,7 @@ impl Inner {
         let State { nodes, moved, map: known, compared } = &mut *state;
         moved.clear();
         if *known != map {
-            tracing::debug!(?map, "the slots of the Redis cluster");
+            tracing::debug!(?map, "the slots of the Redis cluster have changed");
             let owners = map.owners();
             nodes.retain(|address, _| owners.contains(address));
             // The new master of a slot may have lost its data.
@@ -189,12 +191,13 @@ impl Inner {
         Ok(())
     }
 
-    /// The map that most of these tell, as soon as that is sure.
+    /// Asks these nodes for the slot map and picks the map that most of them report. Stops once
+    /// more than half of them agree.
     async fn most_told(&self, nodes: Vec<Arc<Connections>>) -> Result<SlotMap, BoxError> {
         let enough = nodes.len() / 2 + 1;
         let mut asked: FuturesUnordered<_> = nodes.iter().map(|node| self.ask(node)).collect();
         let mut told: Vec<(SlotMap, usize)> = Vec::new();
-        let mut failed: BoxError = "no node is known".into();
+        let mut failed: BoxError = "no cluster node is known".into();
         while let Some(answer) = asked.next().await {
             match answer {
                 Ok(map) => match told.iter_mut().find(|(other, _)| *other == map) {
@@ -219,12 +222,12 @@ impl Inner {
             Ok::<_, BoxError>(reply.map_err(StoreError::from)?)
         };
         let reply = tokio::time::timeout(self.command_timeout, asked).await??;
-        let unknown = || format!("Redis at {} does not tell the cluster's slots", node.address());
+        let unknown = || format!("invalid CLUSTER SLOTS reply from Redis at {}", node.address());
         SlotMap::read(&reply, node.host()).ok_or_else(|| unknown().into())
     }
 }
 
-/// However it ends, it can begin anew.
+/// Allows the next query on drop, however this one ends.
 struct Learning(Arc<Inner>);
 
 impl Drop for Learning {

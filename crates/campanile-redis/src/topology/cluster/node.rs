@@ -1,4 +1,4 @@
-//! One master of a cluster.
+//! A master of a cluster.
 
 use std::error::Error;
 use std::fmt;
@@ -12,13 +12,13 @@ use crate::connection::{Connections, Link};
 
 /// A master, and whether it answers.
 ///
-/// One that does not is *away*: what is for it is refused at once, so that nothing that is for
-/// others waits with it, until a look from time to time finds that it answers again, or that its
-/// slots have another master.
+/// A node that does not answer is *away*. Its commands fail at once, so that commands for other
+/// nodes in the same batch do not wait for it. A background task checks the node at intervals until
+/// it answers again or its slots have another master.
 pub(crate) struct Node {
     pub(crate) address: Address,
     connections: Arc<Connections>,
-    /// Why it is away, if it is.
+    /// Why the node is away, if it is.
     away: Mutex<Option<Box<str>>>,
     cluster: Weak<Inner>,
 }
@@ -40,7 +40,7 @@ impl Node {
         &self.connections
     }
 
-    /// The connection, made now if there is none. A node that cannot be reached is away.
+    /// Gets the connection, opening it if there is none. A node that cannot be reached is away.
     pub(crate) async fn link(self: &Arc<Self>) -> Result<Link, StoreError> {
         if let Some(reason) = self.away().clone() {
             return Err(StoreError::not_sent(Away { address: self.address.clone(), reason }));
@@ -52,15 +52,19 @@ impl Node {
         link
     }
 
-    /// It did not answer, or cannot be reached.
+    /// Marks the node as away, because it did not answer or could not be reached.
     pub(crate) fn is_missed(self: &Arc<Self>, reason: &dyn fmt::Display) {
-        // Without a runtime nobody would look for it.
+        // Without a runtime there is no task to find that the node is back.
         let Ok(runtime) = Handle::try_current() else {
             return;
         };
         let was_away = self.away().replace(reason.to_string().into());
         if was_away.is_none() {
-            tracing::warn!(address = %self.address, %reason, "a node of the Redis cluster is away");
+            tracing::warn!(
+                address = %self.address,
+                %reason,
+                "Redis cluster node is unavailable; failing its commands until it answers"
+            );
             runtime.spawn(look_for(Watch(Arc::downgrade(self)), self.cluster.clone()));
         }
     }
@@ -70,21 +74,22 @@ impl Node {
     }
 }
 
-/// Ends when the node answers, or is a master no more.
+/// Checks a node that is away until it answers or is no longer a master.
 async fn look_for(watch: Watch, cluster: Weak<Inner>) {
     loop {
-        // Neither is kept from being dropped while nothing happens.
+        // Upgraded in each round, so that the task keeps neither the cluster nor the node alive
+        // while it sleeps.
         let Some(cluster) = cluster.upgrade() else {
             return;
         };
-        // Where nobody tells, it is looked for where it was.
+        // If no node reports the slots, the known address is checked.
         let _ = cluster.learn().await;
         let Some(node) = watch.0.upgrade().filter(|node| cluster.serves(node)) else {
             return;
         };
         let limit = cluster.command_timeout;
         if let Ok(Ok(_)) = tokio::time::timeout(limit, node.connections.link()).await {
-            tracing::info!(address = %node.address, "a node of the Redis cluster is back");
+            tracing::info!(address = %node.address, "Redis cluster node is available again");
             return;
         }
         drop((node, cluster));
@@ -92,7 +97,8 @@ async fn look_for(watch: Watch, cluster: Weak<Inner>) {
     }
 }
 
-/// However the looking ends, also with its runtime, the node is asked again.
+/// Marks the node as available on drop, so that it is asked again. This also covers the end of the
+/// task with its runtime.
 struct Watch(Weak<Node>);
 
 impl Drop for Watch {
@@ -103,7 +109,7 @@ impl Drop for Watch {
     }
 }
 
-/// A node was not asked, because it did not answer lately.
+/// A command was not sent, because the node has not answered recently.
 #[derive(Debug)]
 struct Away {
     address: Address,
@@ -113,7 +119,7 @@ struct Away {
 impl fmt::Display for Away {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { address, reason } = self;
-        write!(f, "the cluster's node at {address} is away ({reason}), and is being looked for")
+        write!(f, "Redis cluster node {address} is unavailable ({reason}); probing it")
     }
 }
 

@@ -1,4 +1,4 @@
-//! The slots of a cluster, and who serves them.
+//! The hash slots of a cluster and their masters.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -15,7 +15,7 @@ pub(crate) fn slot_of(tag: &[u8]) -> u16 {
     crc % SLOTS
 }
 
-/// CRC-16/XMODEM, by which Redis Cluster spreads keys.
+/// The table of CRC-16/XMODEM, the checksum by which Redis Cluster spreads keys.
 const CRC16: [u16; 256] = {
     const POLYNOMIAL: u16 = 0x1021;
     let mut table = [0; 256];
@@ -33,7 +33,7 @@ const CRC16: [u16; 256] = {
     table
 };
 
-/// Where a node says that it can be reached.
+/// The address that a node announces.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct Address {
     pub(crate) host: Box<str>,
@@ -41,7 +41,7 @@ pub(crate) struct Address {
 }
 
 impl Address {
-    /// The address that a URL names; a socket of the machine is none.
+    /// The address that a URL names. `None` for a Unix socket.
     pub(crate) fn of(addr: &ConnectionAddr) -> Option<Self> {
         let (host, port) = match addr {
             ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
@@ -52,8 +52,8 @@ impl Address {
         Some(Self { host: host.as_str().into(), port })
     }
 
-    /// The target of a redirection: `slot host:port`. A node that does not know its own host leaves
-    /// it out; then it is the host of whoever told.
+    /// Parses the target of a redirection, `slot host:port`. A node that does not know its own host
+    /// name omits the host, which is then the host of the node that replied (`told_by`).
     pub(crate) fn redirected(text: &str, told_by: &str) -> Option<(u16, Self)> {
         let (slot, address) = text.trim().split_once(' ')?;
         let (host, port) = address.rsplit_once(':')?;
@@ -68,10 +68,10 @@ impl fmt::Display for Address {
     }
 }
 
-/// Which master serves which slots, as one node tells it.
+/// The master of each slot, as one node reports it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct SlotMap {
-    /// By rising slots.
+    /// In ascending order.
     ranges: Vec<Range>,
 }
 
@@ -83,8 +83,8 @@ struct Range {
 }
 
 impl SlotMap {
-    /// Reads the reply to `CLUSTER SLOTS`: for each range its first and last slot, its master, and
-    /// its replicas. `None` for what is none, and for a node that knows of no slot.
+    /// Parses the reply to `CLUSTER SLOTS`: for each range its first and last slot, its master, and
+    /// its replicas. `None` if the reply has another form, or if the node knows of no slots.
     pub(super) fn read(reply: &Value, told_by: &str) -> Option<Self> {
         let Value::Array(ranges) = reply else {
             return None;
@@ -125,7 +125,7 @@ impl Range {
             Value::Nil => "",
             _ => return None,
         };
-        // A node that does not know what it is called.
+        // The node does not know its own host name.
         let host = if host.is_empty() || host == "?" { told_by } else { host };
         let owner = Address { host: host.into(), port: u16::try_from(*port).ok()? };
         Some(Self { first: u16::try_from(*first).ok()?, last: u16::try_from(*last).ok()?, owner })
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn a_slot_is_the_one_that_redis_computes() {
-        // By `CLUSTER KEYSLOT`.
+        // As `CLUSTER KEYSLOT` computes them.
         for (tag, slot) in [("foo", 12182), ("123456789", 12739), ("payments:07", 13425)] {
             assert_eq!(slot_of(tag.as_bytes()), slot, "{tag}");
         }

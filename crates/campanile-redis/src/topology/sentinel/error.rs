@@ -1,4 +1,4 @@
-//! Why no primary was found.
+//! Errors of the search for a primary.
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ pub(crate) struct NoPrimary {
 }
 
 impl NoPrimary {
-    /// Whether one may be found later: some of the servers may only not be up yet.
+    /// Checks whether a retry may find a primary, because some of the servers may only be starting.
     pub(crate) fn may_pass(&self) -> bool {
         self.reasons.iter().any(|reason| match reason.downcast_ref() {
             Some(NotTold { why: Why::UnknownName, .. }) => false,
@@ -26,7 +26,7 @@ impl NoPrimary {
 
 impl fmt::Display for NoPrimary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "no primary `{}` was found", self.name)?;
+        write!(f, "primary `{}` not found", self.name)?;
         for reason in &self.reasons {
             for (depth, error) in error::sources(&**reason).enumerate() {
                 let separator = if depth == 0 { "; " } else { ": " };
@@ -39,7 +39,7 @@ impl fmt::Display for NoPrimary {
 
 impl std::error::Error for NoPrimary {}
 
-/// A sentinel that named no server.
+/// A sentinel did not name a server.
 #[derive(Debug)]
 pub(super) struct NotTold {
     pub(super) sentinel: String,
@@ -56,9 +56,9 @@ pub(super) enum Why {
 impl fmt::Display for NotTold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let why = match self.why {
-            Why::UnknownName => "knows no such name",
+            Why::UnknownName => "does not know this name",
             Why::Failed(_) => "failed",
-            Why::Silent => "does not answer",
+            Why::Silent => "did not answer",
         };
         write!(f, "the sentinel at {} {why}", self.sentinel)
     }

@@ -1,7 +1,7 @@
-//! A primary that sentinels name, and that changes with a failover.
+//! A primary that sentinels name and that changes with a failover.
 //!
-//! `sentinels` finds it when there is no connection to it, or none any more; `watch` notices while
-//! there is one that the sentinels have another.
+//! `sentinels` finds the primary when there is no connection to it. `watch` detects that the
+//! sentinels have named another primary while the connection still works.
 
 mod error;
 mod sentinels;
@@ -24,18 +24,18 @@ use super::Address;
 use crate::access::Access;
 use crate::connection::{Connections, Link};
 
-/// The primary, as long as the connection to it lasts, and the sentinels name no other; asked for
-/// anew then.
+/// The primary, for as long as the connection to it lasts and the sentinels name no other. After
+/// that the sentinels are asked again.
 pub(crate) struct Sentinel {
     watch: Arc<Watch>,
     primary: Mutex<Option<Primary>>,
-    /// Locked while it is asked for, so that not each call that waits asks.
+    /// Locked while the sentinels are asked, so that concurrent callers ask them once.
     asking: AsyncMutex<()>,
 }
 
 /// The server that was found to be the primary.
 struct Primary {
-    /// When it was asked for.
+    /// When the sentinels were asked for it.
     asked: Instant,
     address: Address,
     connections: Arc<Connections>,
@@ -48,20 +48,22 @@ impl Sentinel {
         access: Access,
         command_timeout: Duration,
     ) -> Self {
-        // Two of them fit into a call, so that the second server named is tried, too.
+        // Short enough to try the second server named within the same call.
         let patience = command_timeout / 4;
         Self::of(Watch::new(Sentinels { name, infos: sentinels, access, patience }))
     }
 
-    /// The connection to the primary. When there is none, or it was given up, because it broke, did
-    /// not answer, leads to a server that is a replica now, or not to the one that the sentinels
-    /// name by then, they are asked.
+    /// Gets the connection to the primary.
+    ///
+    /// Asks the sentinels if there is no connection or if it was discarded: because it broke, did
+    /// not answer, leads to a server that is now a replica, or leads to a server other than the one
+    /// that the sentinels now name.
     pub(crate) async fn link(&self) -> Result<Link, StoreError> {
         if let Some(link) = self.current() {
             return Ok(link);
         }
         let _asking = self.asking.lock().await;
-        // Somebody else may have been faster.
+        // Another task may have connected while this one waited for the lock.
         if let Some(link) = self.current() {
             return Ok(link);
         }
@@ -72,20 +74,21 @@ impl Sentinel {
         Ok(link)
     }
 
-    /// The same primary, over connections of its own. The sentinels are asked for all of them
-    /// together whether it has changed.
+    /// The same primary, over connections of its own. They share the background queries to the
+    /// sentinels.
     pub(crate) fn another(&self) -> Self {
         Self::of(Arc::clone(&self.watch))
     }
 
-    /// The server that is the primary now.
+    /// Finds the server that is the primary now.
     pub(crate) async fn info(&self) -> Result<ConnectionInfo, BoxError> {
         let sentinels = &self.watch.sentinels;
         let Found { address, .. } = sentinels.find().await?;
         Ok(sentinels.access.info(&address))
     }
 
-    /// It may be the primary no more, although it answers: the sentinels are asked at once.
+    /// Has the sentinels asked at once: the server may no longer be the primary although it
+    /// answers.
     pub(crate) fn doubt(&self) {
         self.watch.doubt();
     }

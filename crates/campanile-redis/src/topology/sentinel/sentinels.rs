@@ -1,4 +1,4 @@
-//! The sentinels, and what they tell.
+//! Queries to the sentinels.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,13 +15,13 @@ use crate::access::Access;
 use crate::connection::{self, Connections, Link};
 use crate::topology::Address;
 
-/// Those that are asked.
+/// The sentinels of a primary.
 pub(super) struct Sentinels {
-    /// What they call the primary.
+    /// The name of the primary in the sentinels' configuration.
     pub(super) name: Box<str>,
     pub(super) infos: Box<[ConnectionInfo]>,
     pub(super) access: Access,
-    /// How long a sentinel, and a server that it names, may take to answer.
+    /// The time that a sentinel, or a server that it names, has to answer.
     pub(super) patience: Duration,
 }
 
@@ -33,8 +33,9 @@ pub(super) struct Found {
 }
 
 impl Sentinels {
-    /// The first of the servers named that says of itself that it is the primary; the one that most
-    /// sentinels name is tried first, for one that was cut off tells what was.
+    /// Finds the first of the named servers that reports itself as the primary. The server that
+    /// most sentinels name is tried first, because a sentinel that was cut off names an outdated
+    /// one.
     pub(super) async fn find(&self) -> Result<Found, NoPrimary> {
         let mut missing = self.none();
         for (address, _) in self.named(&mut missing).await {
@@ -46,13 +47,13 @@ impl Sentinels {
         Err(missing)
     }
 
-    /// The server that more than half of them name.
+    /// Finds the server that more than half of the sentinels name.
     pub(super) async fn most_named(&self) -> Option<Address> {
         let named = self.named(&mut self.none()).await.into_iter().next();
         named.filter(|(_, times)| self.is_most(*times)).map(|(address, _)| address)
     }
 
-    /// Whether the server is a primary.
+    /// Asks the server whether it is a primary.
     pub(super) async fn is_primary(&self, address: &Address) -> bool {
         self.meet(address).await.is_ok()
     }
@@ -69,11 +70,12 @@ impl Sentinels {
         let connections = self.access.connections(address);
         match timeout(self.patience, link_to_primary(&connections)).await {
             Ok(link) => Ok(Found { address: address.clone(), link: link?, connections }),
-            Err(_) => Err(format!("the server at {address} does not answer").into()),
+            Err(_) => Err(format!("the server at {address} did not answer").into()),
         }
     }
 
-    /// The servers that they take for the primary and how many do, the one of most first.
+    /// Asks the sentinels for the primary. Returns the servers that they name and how many name
+    /// each, in descending order of that number. Adds failures to `missing`.
     async fn named(&self, missing: &mut NoPrimary) -> Vec<(Address, usize)> {
         let mut asked: FuturesUnordered<_> = self.infos.iter().map(|s| self.ask(s)).collect();
         let mut named: Vec<(Address, usize)> = Vec::new();
@@ -93,7 +95,7 @@ impl Sentinels {
         named
     }
 
-    /// Where one sentinel believes the primary to be.
+    /// Asks one sentinel for the address of the primary.
     async fn ask(&self, sentinel: &ConnectionInfo) -> Result<Address, BoxError> {
         let told_nothing = |why| NotTold { sentinel: sentinel.addr().to_string(), why };
         let asked = async {
@@ -111,13 +113,13 @@ impl Sentinels {
     }
 }
 
-/// The connection, if it leads to a primary.
+/// Connects to the server, and fails if it is not a primary.
 async fn link_to_primary(connections: &Arc<Connections>) -> Result<Link, BoxError> {
     let mut link = connections.link().await?;
     let role = cmd("ROLE").query_async::<Vec<Value>>(&mut link.connection).await?;
     match role.first() {
         Some(Value::BulkString(role)) if role == b"master" => Ok(link),
-        _ => Err(format!("the server at {} is no primary", connections.address()).into()),
+        _ => Err(format!("the server at {} is not a primary", connections.address()).into()),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Whether the primary has changed, although the one that was still answers.
+//! Detects that the primary has changed while the previous one still answers.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,17 +12,17 @@ use tokio::time::{Instant, sleep, timeout};
 use super::sentinels::Sentinels;
 use crate::topology::Address;
 
-/// Between two looks while calls are made. The sentinels themselves look at a replica that they
-/// promote once a second: to ask more often would gain little.
+/// The interval between two queries while calls are made. The sentinels themselves query a replica
+/// that they promote once a second, so a shorter interval would gain little.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Between two looks at least, however often there is doubt.
+/// The minimum pause between two queries, however often the primary is in doubt.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Asks the sentinels in the background, while calls are made, who the primary is.
+/// Asks the sentinels for the primary in the background, while calls are made.
 ///
-/// In a failover that is commanded, or in which the network was divided, the old primary takes
-/// writes until the sentinels make it a replica, some ten seconds later, and loses them then.
+/// After a failover by command, or during a network partition, the old primary accepts writes until
+/// the sentinels make it a replica some ten seconds later. Those writes are lost.
 pub(super) struct Watch {
     pub(super) sentinels: Sentinels,
     is_looking: AtomicBool,
@@ -30,13 +30,13 @@ pub(super) struct Watch {
     told: Mutex<Option<Told>>,
 }
 
-/// What most of the sentinels have told last.
+/// The primary that most of the sentinels named last.
 struct Told {
     asked: Instant,
     primary: Address,
 }
 
-/// The sentinels name another server than the one that is followed.
+/// The sentinels name a server other than the one in use.
 pub(super) struct Left {
     primary: Address,
 }
@@ -47,32 +47,34 @@ impl Watch {
         Arc::new(Self { sentinels, is_looking, doubt, told })
     }
 
-    /// Another primary, if they have named one since this one was `asked` for.
+    /// The primary that the sentinels have named in a query after `asked`, if it is not `followed`.
     pub(super) fn left(&self, followed: &Address, asked: Instant) -> Option<Left> {
         let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         let other = told.as_ref().filter(|told| told.asked > asked && told.primary != *followed)?;
         Some(Left { primary: other.primary.clone() })
     }
 
-    /// A call is made to this server: looks, unless that was done lately.
+    /// Starts a query in the background because a call is made to this server, unless one was
+    /// started recently.
     pub(super) fn go_on(self: &Arc<Self>, followed: &Address) {
         if self.is_looking.swap(true, Ordering::Relaxed) {
             return;
         }
         let looking = Looking(Arc::clone(self));
-        // Where there is no runtime, there is no call either.
+        // Without a runtime there is no call either.
         if let Ok(runtime) = Handle::try_current() {
             runtime.spawn(looking.run(followed.clone()));
         }
     }
 
-    /// Looks at once, if calls are made.
+    /// Requests a query at once, if calls are being made.
     pub(super) fn doubt(&self) {
         self.doubt.notify_one();
     }
 
-    /// A server is believed to be the primary when most of the sentinels name it, for a few that
-    /// were cut off tell what was, and when it says so itself: the one that is followed does.
+    /// Asks the sentinels once. A server counts as the primary if most of the sentinels name it,
+    /// because a few that were cut off name an outdated one, and if it reports itself as a primary.
+    /// The server in use has already done the latter.
     async fn look(&self, followed: &Address) {
         let asked = Instant::now();
         let Some(primary) = self.sentinels.most_named().await else {
@@ -85,7 +87,7 @@ impl Watch {
     }
 }
 
-/// However it ends, also with its runtime, it can begin anew.
+/// Allows the next query on drop, also when the task ends with its runtime.
 struct Looking(Arc<Watch>);
 
 impl Looking {
@@ -109,6 +111,6 @@ impl Drop for Looking {
 
 impl fmt::Display for Left {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the sentinels have another primary, at {}", self.primary)
+        write!(f, "the sentinels now name another primary, {}", self.primary)
     }
 }

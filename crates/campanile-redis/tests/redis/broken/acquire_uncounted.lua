@@ -1,18 +1,19 @@
--- BROKEN ON PURPOSE: a takeover of an expired lock counts no attempt.
--- acquire: take the lock of each key, and count an attempt.
+-- BROKEN ON PURPOSE: taking over an expired lock does not count an attempt.
+-- acquire: acquires the lock of each key and counts an attempt.
 --
 -- KEYS      the entries, all distinct
--- ARGV[1]   ttl           how long a lock lives without a renewal, in µs
--- ARGV[2]   max_attempts  with as many counted, the grant is a burial lock; 0: unlimited
--- ARGV[3]   retention     how long PROCESSING and RETRYING are kept, in ms
+-- ARGV[1]   ttl           the time to live of a lock, in µs
+-- ARGV[2]   max_attempts  from this many attempts on, a grant is a burial lock; 0: unlimited
+-- ARGV[3]   retention     how long a PROCESSING or RETRYING entry is kept, in ms
 -- ARGV[4]   floor         the highest floor of all keys
 -- ARGV[5+]  asked         for each key: owner 8, fingerprint 8, floor 8 = 24 bytes
 -- Returns   now, in µs, 8 bytes: every key was absent and is granted, with attempt 1 and the token
 --           max(now, floor + 1)
---           {now, index, entry, ...}: so are all but these, whose entry now stands like that, or is
---           'CORRUPT' (no entry, or no token is left) or 'OOM' (to be written, and no memory)
+--           {now, index, entry, ...}: so is every key not listed; for a listed key, entry is its
+--           entry after the call, 'CORRUPT' (not an entry, or no token is left) or 'OOM' (a write
+--           is needed, and memory is full)
 --
--- No shebang: with one, a Redis out of memory would refuse what is answered without a write, too.
+-- No shebang: with one, a Redis that is out of memory would also refuse calls that need no write.
 
 local ttl, max_attempts, retention = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
 local highest_floor, BEFORE_ASKED = tonumber(ARGV[4]), 4
@@ -30,13 +31,13 @@ local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local expiry = pack('>I8', now + ttl)
 
--- What the entry of a first grant has before its owner, and after its fingerprint.
+-- The bytes of a first grant before its owner (head) and after its fingerprint (trailer).
 local function head(token)
   return pack('>BBI2I4I8', 0xC1, PROCESSING, 1, 0, token)
 end
 local trailer = pack('>I4', time[1]) .. expiry
 
--- Unless the clock is behind what a client has seen, one token and one head serve all.
+-- One token and one head serve all keys, unless the clock is behind a token that a client has seen.
 local common_head = highest_floor < now and head(now)
 
 local function own_head(asked)
@@ -48,7 +49,7 @@ local function is_error(reply, code)
   return type(reply) == 'table' and sub(reply.err, 1, #code) == code
 end
 
--- Acquires what is there. Gives the entry as it then stands, or a code.
+-- Acquires a key that exists. Returns its entry after the call, or a code.
 local function meet(key, asked, entry, is_full)
   if type(entry) == 'table' or #entry < 44 then return 'CORRUPT' end
   local version, bits, attempt, interrupts, burials = unpack('>BBI2BB', entry)
@@ -73,7 +74,8 @@ local function meet(key, asked, entry, is_full)
   end
 
   if at > now then
-    -- Nobody asked for more than this: a clock went back. What cannot be written holds as well.
+    -- No client asks for a later time than this, so a clock went back. The earlier time applies
+    -- even if there is no memory to write it.
     local latest = now + (state == PROCESSING and MAX_TTL or MAX_BACKOFF)
     if at > latest then
       entry = sub(entry, 1, 36) .. pack('>I8', latest) .. sub(entry, 45)
@@ -104,7 +106,7 @@ local reply = { pack('>I8', now) }
 for i, key in ipairs(KEYS) do
   local asked = ARGV[BEFORE_ASKED + i]
   local first = common_head or own_head(asked)
-  -- What was there; false if nothing was, and the key is granted.
+  -- The previous value; false if there was none and the key is granted.
   local found = first
     and pcall('SET', key, first .. sub(asked, 1, 16) .. trailer, 'NX', 'GET', 'PX', retention)
   if found or not first then

@@ -1,20 +1,20 @@
 #!lua flags=allow-oom
--- BROKEN ON PURPOSE: whoever holds the lock, the completion is taken.
--- complete: record the success of each key's grant, with the reply to replay.
+-- BROKEN ON PURPOSE: accepts a completion from any client, not only from the lock owner.
+-- complete: records the success of each key's grant, with the reply to replay.
 --
 -- KEYS      the entries, all distinct
--- ARGV[1]   retention  how long COMPLETED is kept, in ms
--- ARGV[2+]  done       for each key: bytes 2 to 31 of the entry, should it have to be adopted
+-- ARGV[1]   retention  how long a COMPLETED entry is kept, in ms
+-- ARGV[2+]  done       for each key: bytes 2 to 31 of the entry, in case it has to be adopted
 --                      (attempt 2, zeros 2, kind of reply 1, zero 1, token 8, owner 8,
 --                      fingerprint 8) = 30 bytes, and the reply
--- Returns   now, in µs, 8 bytes: every key is COMPLETED by this
---           {now, index, entry, ...}: so are all but these, whose entry stands like that, or is
---           'CORRUPT'
+-- Returns   now, in µs, 8 bytes: every key is COMPLETED by this call
+--           {now, index, entry, ...}: so is every key not listed; a listed key was not changed, and
+--           entry is what it holds, or 'CORRUPT'
 
 local retention, BEFORE_DONE = ARGV[1], 1
 
 local PROCESSING = 1
-local COMPLETED = '\193\3' -- the version, and the state without a flag
+local COMPLETED = '\193\3' -- the version, and the state without flags
 
 local sub, byte = string.sub, string.byte
 local pack = struct.pack
@@ -23,7 +23,7 @@ local time = redis.call('TIME')
 local now = pack('>I8', time[1] * 1000000 + time[2])
 local created = pack('>I4', time[1])
 
--- The state of an entry, and its flags; nil of what is none.
+-- Returns the state of an entry and its flags, or nil for anything else.
 local function state_of(value)
   if type(value) ~= 'string' or #value < 44 then return nil end
   local version, bits, _, _, _, _, _, _, token1, token2 = byte(value, 1, 10)
@@ -37,7 +37,7 @@ local reply = { now }
 local values = redis.call('MGET', unpack(KEYS))
 for i, key in ipairs(KEYS) do
   local done = ARGV[BEFORE_DONE + i]
-  -- MGET shows another type as absent; GET tells.
+  -- MGET returns nil for a value of another type; GET returns an error.
   local entry = values[i] or redis.pcall('GET', key)
   local state = state_of(entry)
   if state == PROCESSING then
@@ -45,7 +45,7 @@ for i, key in ipairs(KEYS) do
       .. sub(done, 31)
     redis.call('SET', key, entry, 'PX', retention)
   elseif not entry then
-    -- Lost while the handler ran: the result is saved all the same.
+    -- The entry was lost while the handler ran. Its result is still saved.
     entry = COMPLETED .. sub(done, 1, 30) .. created .. now .. sub(done, 31)
     redis.call('SET', key, entry, 'PX', retention)
   else

@@ -1,4 +1,4 @@
-//! A cluster of which a shard is away.
+//! A cluster with an unavailable master.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,7 +12,7 @@ use campanile_test::RedisCluster;
 use super::{keys_of, owner};
 use crate::support::{acquire, acquired, apply, chain, command, complete, key, timed};
 
-/// Below any time-out of a library, and far above what is expected.
+/// Below any timeout of a library, and far above the expected time.
 const IN_TIME: Duration = Duration::from_secs(3);
 
 async fn impatient(cluster: &RedisCluster) -> RedisStore {
@@ -21,7 +21,7 @@ async fn impatient(cluster: &RedisCluster) -> RedisStore {
     RedisStore::connect(config).await.unwrap()
 }
 
-/// Repeats the command, whatever fails, as a lock keeper does.
+/// Repeats the command after any error, as a lock keeper does.
 pub(super) async fn until_answered(
     store: &RedisStore,
     key: &StoreKey,
@@ -43,7 +43,7 @@ async fn keys_of_a_killed_master_are_refused_at_once_and_found_when_it_is_back()
     let lost = keys_of(&cluster, 2).next().unwrap();
     let grant = acquired(&store, &lost, 1).await;
     let kept: Vec<_> = keys_of(&cluster, 0).take(20).collect();
-    // Answers once it is on the disk.
+    // Done only once the acquire is on disk.
     cluster.node(2).cli(&["CONFIG", "SET", "appendfsync", "always"]).unwrap();
     cluster.kill(2).unwrap();
     for key in &kept {
@@ -67,7 +67,7 @@ async fn keys_of_a_killed_master_are_refused_at_once_and_found_when_it_is_back()
 async fn a_process_that_starts_while_a_master_is_away_uses_the_others() {
     let mut cluster = RedisCluster::start().unwrap();
     let marker = cluster.slot_of("campanile:{tests}").unwrap();
-    // The namespace's number of buckets is known to one of them.
+    // One of the nodes has the namespace's bucket count; this one does not.
     let away = (cluster.owner_of(marker).unwrap() + 1) % 3;
     let store = impatient(&cluster).await;
     acquired(&store, &key("first"), 1).await;
@@ -88,19 +88,19 @@ async fn a_master_on_which_a_caller_gave_up_holds_up_nobody_else() {
     let [kept, lost] = [0, 2].map(|node| keys_of(&cluster, node).next().unwrap());
     acquired(&store, &lost, 1).await;
     cluster.pause(2).unwrap();
-    // As a lock keeper does, who has less time than the store.
+    // Like a lock keeper, which has less time than the store.
     let patience = Duration::from_millis(200);
     tokio::time::timeout(patience, apply(&store, &lost, acquire(1))).await.unwrap_err();
     let batch = vec![command(&lost, acquire(1)), command(&kept, acquire(1))];
     let (took, answers) = timed(store.apply_batch(batch)).await;
     assert!(took < IN_TIME, "{took:?}");
-    assert!(chain(answers[0].as_ref().unwrap_err()).contains("is away"), "{answers:?}");
+    assert!(chain(answers[0].as_ref().unwrap_err()).contains("is unavailable ("), "{answers:?}");
     assert!(answers[1].is_ok(), "{answers:?}");
     cluster.resume(2).unwrap();
     until_answered(&store, &lost, acquire(1)).await;
 }
 
-/// What the keys of each master get done, in calls of keys of all.
+/// Counts the answered commands by master, under a load of calls with keys of all masters.
 struct Load {
     done: Arc<[AtomicU64; 3]>,
     stop: Arc<AtomicBool>,
@@ -108,7 +108,7 @@ struct Load {
 }
 
 impl Load {
-    /// As a lock keeper: some calls at a time, with what is for any of the masters.
+    /// Like a lock keeper: several calls at a time, each with keys of any master.
     fn begin(cluster: &RedisCluster, store: &RedisStore) -> Self {
         let (done, stop) = (Arc::<[AtomicU64; 3]>::default(), Arc::new(AtomicBool::new(false)));
         let owners: Vec<_> = (0..600).map(|n| owner(cluster, &key(format!("load {n}")))).collect();
@@ -123,7 +123,7 @@ impl Load {
                     at += names.len();
                     let acquire = |n: &usize| command(&key(format!("load {n}")), acquire(7));
                     let answers = store.apply_batch(names.iter().map(acquire).collect()).await;
-                    // All may have been refused at once, without anything to wait for.
+                    // If all commands are refused at once, nothing above yields.
                     tokio::task::yield_now().await;
                     for (name, answer) in names.iter().zip(answers) {
                         if answer.is_ok() {
@@ -137,7 +137,7 @@ impl Load {
         Self { done, stop, workers }
     }
 
-    /// What is done in this time, by master.
+    /// Counts the commands answered in this time, by master.
     async fn over(&self, time: Duration) -> [u64; 3] {
         self.done.iter().for_each(|done| done.store(0, Ordering::Relaxed));
         tokio::time::sleep(time).await;
@@ -173,8 +173,8 @@ async fn a_master_that_hangs_or_is_gone_does_not_hold_up_the_keys_of_the_others(
             cluster.kill(2).unwrap()
         }
         let at_first = load.over(second).await;
-        println!("{before:?} a second; in the first in which master 2 is away {at_first:?}");
-        // What holds the others up does so all the time; what else runs on the machine does not.
+        println!("{before:?} per second; {at_first:?} in the first second without master 2");
+        // A blocked master would block in every window; other load on the machine would not.
         let mut windows = 0;
         loop {
             let then = load.over(second).await;
@@ -185,7 +185,7 @@ async fn a_master_that_hangs_or_is_gone_does_not_hold_up_the_keys_of_the_others(
                 break;
             }
             windows += 1;
-            assert!(windows < 10, "the keys of the others are held up");
+            assert!(windows < 10, "the keys of other masters are held up");
         }
         if hangs {
             cluster.resume(2).unwrap()
@@ -193,11 +193,11 @@ async fn a_master_that_hangs_or_is_gone_does_not_hold_up_the_keys_of_the_others(
             cluster.restart(2).unwrap()
         }
         let back = load.over(second).await;
-        println!("and when it is back {back:?}");
+        println!("and after its return {back:?}");
         let seen = campanile_test::eventually(Duration::from_secs(20), || {
             (load.done[2].load(Ordering::Relaxed) > 0).then_some(())
         });
-        seen.expect("its keys are served again");
+        seen.expect("the keys of master 2 should be served again");
     }
     load.end().await;
 }

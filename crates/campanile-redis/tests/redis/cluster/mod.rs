@@ -12,7 +12,7 @@ use campanile_test::RedisCluster;
 
 use crate::support::{key, redis_key};
 
-/// For tests in which nothing times out, however busy the machine is.
+/// A configuration for tests in which nothing times out, however busy the machine is.
 pub(crate) fn patient(cluster: &RedisCluster) -> RedisConfig {
     let config = RedisConfig::cluster(cluster.urls());
     let config = config.with_connect_timeout(Duration::from_secs(60)).unwrap();
@@ -32,7 +32,7 @@ pub(crate) fn slot(cluster: &RedisCluster, key: &StoreKey) -> u16 {
     cluster.slot_of(std::str::from_utf8(&name[..=end]).unwrap()).unwrap()
 }
 
-/// The node that has a key.
+/// The node that has this key.
 pub(crate) fn owner(cluster: &RedisCluster, key: &StoreKey) -> usize {
     cluster.owner_of(slot(cluster, key)).unwrap()
 }

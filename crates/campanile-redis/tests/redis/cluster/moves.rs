@@ -1,4 +1,4 @@
-//! Slots that are moved to another node while the store works, and masters that change.
+//! Slots that move to another node while the store works, and masters that change.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,7 +31,7 @@ async fn keys_of_a_slot_that_is_on_its_way_are_found_at_either_node() {
     let to = (owner(&cluster, &first) + 1) % 3;
     cluster.begin_move(slot_of_first, to).unwrap();
 
-    // In one call: half of them have to be asked for elsewhere.
+    // In one call: half of the keys are redirected to the other node.
     let batch = keys.iter().map(|key| command(key, acquire(2))).collect();
     let answers = replies(store.apply_batch(batch).await);
     assert!(answers[..20].iter().all(|r| matches!(r, Reply::Locked { .. })), "{answers:?}");
@@ -80,7 +80,7 @@ async fn slots_that_move_under_load_lose_nothing_and_count_nothing() {
         })
         .collect();
 
-    // All buckets of the namespace, to the next master each, and back.
+    // Moves each slot of the namespace to the next master, twice.
     let mut slots: Vec<_> = (0..200).map(|n| slot(&cluster, &key(format!("key {n}")))).collect();
     slots.sort_unstable();
     slots.dedup();
@@ -111,14 +111,14 @@ async fn a_replica_that_takes_over_is_found() {
     let store = RedisStore::connect(patient(&cluster)).await.unwrap();
     let asked = keys_of(&cluster, 0).next().unwrap();
     let grant = acquired(&store, &asked, 1).await;
-    // Its master stands back, and stays as a replica.
+    // The old master steps down and becomes a replica.
     cluster.promote(3).unwrap();
     eventually(SOON, || (owner(&cluster, &asked) == 3).then_some(())).unwrap();
     assert_eq!(apply(&store, &asked, complete(grant, "done")).await.unwrap(), Reply::Completed);
 
     let killed = keys_of(&cluster, 1).next().unwrap();
     let grant = acquired(&store, &killed, 1).await;
-    // What is written is answered before a replica has it.
+    // A write is answered before a replica has it.
     let reached = || {
         let keys = |node: usize| cluster.node(node).cli(&["DBSIZE"]).unwrap();
         (keys(1) == keys(4)).then_some(())

@@ -1,4 +1,4 @@
-//! A cluster of which nothing is missing.
+//! A cluster with all of its nodes.
 
 use campanile_core::Reply;
 use campanile_idempotency::Store;
@@ -61,7 +61,7 @@ async fn nodes_are_reached_where_they_say_that_they_are() {
     let store =
         RedisStore::connect(RedisConfig::cluster([cluster.urls().remove(0)])).await.unwrap();
     let of_second = super::keys_of(&cluster, 1).next().unwrap();
-    // It is learnt by the others from their gossip.
+    // The other nodes learn the announced port by gossip.
     let announced = || {
         let slots = cluster.node(0).cli(&["CLUSTER", "SLOTS"]).unwrap();
         slots.contains(&proxies[1].addr().port().to_string()).then_some(())

@@ -1,4 +1,4 @@
-//! Random commands, entries and garbage, chosen so that most of them matter.
+//! Draws random commands, entries and garbage, weighted so that most of them matter.
 
 use std::time::Duration;
 
@@ -8,11 +8,11 @@ use fastrand::Rng;
 
 const TOKENS_END: u64 = 1 << 53;
 
-/// What a command may be drawn from.
+/// The values that a command may be drawn from.
 pub(super) struct Sources {
-    /// The grant that is stored under the key.
+    /// The grant stored under the key.
     pub(super) stored: Option<(FencingToken, Option<Owner>)>,
-    /// The last grant of the key that was replaced.
+    /// The previous grant of the key.
     pub(super) stale: Option<Grant>,
     /// The server's clock, in µs.
     pub(super) now: u64,
@@ -21,7 +21,7 @@ pub(super) struct Sources {
 }
 
 pub(super) fn operation(rng: &mut Rng, sources: &Sources) -> Operation {
-    // Without an entry, most others are lost.
+    // Without an entry, most other commands are answered with Lost.
     let acquires = if sources.stored.is_some() { 30 } else { 80 };
     let verb = rng.u8(..100);
     if verb < acquires {
@@ -54,7 +54,7 @@ pub(super) fn operation(rng: &mut Rng, sources: &Sources) -> Operation {
     }
 }
 
-/// So far apart that the wrong one of the three, or another command's, is found.
+/// Far enough apart to detect the wrong retention of the three, or that of another command.
 pub(super) fn retention(rng: &mut Rng) -> Retention {
     let base = pick(rng, &[1_000, 100_000]);
     Retention {
@@ -64,7 +64,7 @@ pub(super) fn retention(rng: &mut Rng) -> Retention {
     }
 }
 
-/// The bytes of an entry with arbitrary fields, also such that no operation would leave.
+/// Draws the bytes of an entry with arbitrary fields, including entries that no operation leaves.
 pub(super) fn entry(rng: &mut Rng, now: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
     bytes.put_u8(0xC1);
@@ -88,7 +88,7 @@ pub(super) fn entry(rng: &mut Rng, now: u64) -> Vec<u8> {
     bytes
 }
 
-/// Something that is no entry, though it may be close to one.
+/// Draws a value that is not an entry but may be close to one.
 pub(super) fn garbage(rng: &mut Rng, now: u64) -> Vec<u8> {
     let mut bytes = entry(rng, now);
     match rng.u8(..6) {
@@ -106,7 +106,7 @@ pub(super) fn garbage(rng: &mut Rng, now: u64) -> Vec<u8> {
     bytes
 }
 
-/// When something ends: just now, soon, never, and around the latest that anybody could ask for.
+/// Draws an end: just now, soon, never, or around the latest time that a client could ask for.
 fn at(rng: &mut Rng, now: u64) -> u64 {
     const HOUR: u64 = 3_600_000_000;
     const DAY: u64 = 24 * HOUR;
@@ -130,12 +130,12 @@ fn acquirer(rng: &mut Rng, sources: &Sources) -> Owner {
     }
 }
 
-/// One of a few, so that they meet.
+/// Draws one of a few owners, so that they collide.
 fn pooled_owner(rng: &mut Rng) -> Owner {
     Owner::new(rng.u64(1..5)).unwrap()
 }
 
-/// Mostly the grant that is stored; else an older one, or one of which only half is right.
+/// Usually draws the stored grant; otherwise an older grant, or one that matches only in part.
 fn grant(rng: &mut Rng, sources: &Sources) -> Grant {
     let any = Grant { token: token(rng, sources.now), owner: pooled_owner(rng) };
     let Some((token, owner)) = sources.stored else {
@@ -169,7 +169,7 @@ fn fingerprint(rng: &mut Rng) -> Option<Fingerprint> {
     Fingerprint::from_bits(rng.u64(..3))
 }
 
-/// Many that pass within the test, and some beyond what the protocol allows.
+/// Usually short enough to end within the test; sometimes beyond the protocol's limits.
 fn duration(rng: &mut Rng) -> Duration {
     match rng.u8(..8) {
         0 => Duration::ZERO,
@@ -190,7 +190,7 @@ fn reply(rng: &mut Rng) -> Bytes {
     std::iter::repeat_with(|| rng.u8(..)).take(length).collect()
 }
 
-/// Also longer than is kept, and such that the cut falls into a character.
+/// Sometimes longer than is kept, with the cut within a character.
 fn text(rng: &mut Rng) -> Box<str> {
     let length = match rng.u8(..4) {
         0 => 0,

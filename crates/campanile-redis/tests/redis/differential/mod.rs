@@ -1,5 +1,5 @@
-//! The scripts against `step`: whatever is asked, of whatever is stored, both answer and store the
-//! same.
+//! Compares the scripts with `step`: for any command on any stored value, both must answer and
+//! store the same.
 
 mod draw;
 mod model;
@@ -15,13 +15,14 @@ use self::runner::Runner;
 use self::servers::Servers;
 use crate::support::setting;
 
-/// In a normal run; `CAMPANILE_DIFFERENTIAL_OPS` for more.
+/// The default; `CAMPANILE_DIFFERENTIAL_OPS` sets another number.
 const OPERATIONS: usize = 30_000;
 
-/// Where the same scripts run, and only the way to them is another.
+/// For topologies that run the same scripts and differ only in how the servers are reached.
 const OPERATIONS_ELSEWHERE: usize = 10_000;
 
-/// A broken script must be found within these: the rarest needs some thousands, so that chance plays no part.
+/// A broken script must be found within this many operations. The rarest fault needs some
+/// thousands, so the result does not depend on chance.
 const OPERATIONS_TO_FIND: usize = 1_000_000;
 
 fn seed() -> u64 {
@@ -89,7 +90,7 @@ fn scripts_and_step_answer_and_store_the_same_behind_sentinels() {
 
 fn assert_found(verb: Verb, text: &'static str) {
     match run(&one(), Some((verb, text)), OPERATIONS_TO_FIND) {
-        Ok(runner) => panic!("not found in {} operations", runner.play.operations()),
+        Ok(runner) => panic!("no difference found in {} operations", runner.play.operations()),
         Err(difference) => println!("{difference}"),
     }
 }

@@ -1,4 +1,4 @@
-//! What should be stored under a key.
+//! A model of what is stored under a key.
 
 use std::fmt;
 use std::time::SystemTime;
@@ -27,12 +27,12 @@ impl fmt::Debug for Stored {
     }
 }
 
-/// When it is deleted, in ms since 1970.
+/// When Redis deletes the key, in ms since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Expiry {
-    /// It was written by the last batch.
+    /// Computed for a key that the last batch has written.
     About(i64),
-    /// As Redis says; -1: never.
+    /// As reported by Redis; -1: never.
     At(i64),
 }
 
@@ -52,8 +52,8 @@ impl Slot {
         }
     }
 
-    /// The grant that stands there, also in what is no entry, so that it gets commands which would
-    /// change it if it were one.
+    /// The stored grant. Also read from a value that is not an entry, so that the value gets
+    /// commands that would change it if it were one.
     pub(super) fn grant(&self) -> Option<(FencingToken, Option<Owner>)> {
         let Stored::Text(bytes) = &self.stored else {
             return None;
@@ -64,7 +64,7 @@ impl Slot {
         Some((token, Owner::new(owner)))
     }
 
-    /// Applies the command as a store should, and gives the reply.
+    /// Applies the command as a store should, and returns the reply.
     pub(super) fn apply(&mut self, command: &Command, now: SystemTime) -> Reply {
         let entry = match &self.stored {
             Stored::Absent => None,
@@ -85,10 +85,10 @@ impl Slot {
         reply
     }
 
-    /// Whether Redis deletes it when it should.
+    /// Checks whether Redis deletes the key at the right time.
     pub(super) fn expires_at(&self, milliseconds: i64) -> bool {
-        // The script's clock and that of its SET are apart, and the machine may be busy; what is
-        // told apart here differs by many minutes.
+        // The script reads the clock before its SET does, and the machine may be busy. The
+        // retentions to distinguish differ by many minutes.
         const TOLERANCE: i64 = 10_000;
         match self.expiry {
             Expiry::At(exactly) => milliseconds == exactly,
@@ -102,7 +102,7 @@ fn milliseconds(time: SystemTime) -> i64 {
     i64::try_from(since.as_millis()).unwrap()
 }
 
-/// What a reply is called in the summary.
+/// The name of a reply in the summary.
 pub(super) fn name(reply: &Reply) -> &'static str {
     match reply {
         Reply::Acquired { .. } => "Acquired",
@@ -124,9 +124,9 @@ pub(super) fn name(reply: &Reply) -> &'static str {
         Reply::Settled(State::Failed) => "Settled(F)",
         Reply::Lost => "Lost",
         Reply::Corrupt => "Corrupt",
-        other => panic!("a reply that this test does not know: {other:?}"),
+        other => panic!("unknown reply: {other:?}"),
     }
 }
 
-/// How many names there are.
+/// The number of names.
 pub(super) const NAMES: usize = 19;

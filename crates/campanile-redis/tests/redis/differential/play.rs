@@ -1,4 +1,5 @@
-//! What is sent to a store, and whether it answers and stores what `step` says: the same for every store.
+//! Draws what is sent to a store, and compares its answers and entries with `step`. Shared by the
+//! tests of every store.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,10 +13,10 @@ use super::draw::{self, Sources};
 use super::model::{self, Expiry, Slot, Stored};
 use crate::support;
 
-/// As many as the largest batch has.
+/// The size of the largest batch.
 const KEYS: usize = 64;
 
-/// Small batches are drawn from these, so that some keys are often in use.
+/// Small batches are drawn from these keys, so that some keys are used often.
 const HOT_KEYS: usize = 6;
 
 pub(super) struct Play {
@@ -29,12 +30,12 @@ pub(super) struct Play {
 pub(super) struct Key {
     pub(super) key: StoreKey,
     pub(super) slot: Slot,
-    /// The last commands, to be repeated.
+    /// The last commands, which may be repeated.
     sent: Vec<Command>,
     stale: Option<Grant>,
 }
 
-/// Where the store and `step` differ.
+/// A difference between the store and `step`.
 #[derive(Debug)]
 pub(super) struct Difference {
     seed: u64,
@@ -68,16 +69,16 @@ impl Play {
         self.operations
     }
 
-    /// How often each reply was given.
+    /// The number of times that each reply was given.
     pub(super) fn replies(&self) -> &BTreeMap<&'static str, usize> {
         &self.replies
     }
 
     pub(super) fn assert_every_reply_was_seen(&self) {
-        assert_eq!(self.replies.len(), model::NAMES, "a kind of reply did not come up");
+        assert_eq!(self.replies.len(), model::NAMES, "some kinds of reply were never seen");
     }
 
-    /// The keys of a batch.
+    /// Draws the keys of a batch.
     pub(super) fn choose(&mut self) -> Vec<usize> {
         let mut keys: Vec<usize> =
             if self.rng.bool() { (0..HOT_KEYS).collect() } else { (0..KEYS).collect() };
@@ -86,8 +87,8 @@ impl Play {
         keys
     }
 
-    /// Whether something else is to be put under a key: most often where no command would change
-    /// anything.
+    /// Draws whether to replace the value of a key. Most likely for a key that no command would
+    /// change.
     pub(super) fn is_to_be_disturbed(&mut self, key: usize) -> bool {
         let Slot { stored, .. } = &self.keys[key].slot;
         let one_in = match self.keys[key].slot.entry().map(|entry| entry.state()) {
@@ -99,7 +100,7 @@ impl Play {
         self.rng.u8(..one_in) == 0
     }
 
-    /// A command for each of these keys.
+    /// Draws a command for each of these keys.
     pub(super) fn draw(&mut self, chosen: &[usize], now: u64) -> Vec<(usize, Command)> {
         let high_floors = self.rng.u8(..4) == 0;
         chosen.iter().map(|&key| (key, self.draw_one(key, now, high_floors))).collect()
@@ -123,7 +124,7 @@ impl Play {
         command
     }
 
-    /// Compares the answers, which were decided between these times of the server's clock, in µs.
+    /// Compares the answers, which must have been decided between `now` and `end`, in µs.
     pub(super) fn compare_answers(
         &mut self,
         batch: &[(usize, Command)],
@@ -153,7 +154,7 @@ impl Play {
         Ok(())
     }
 
-    /// Compares what a key has after this batch, and until when, in ms.
+    /// Compares the value of a key after this batch, and its expiry in ms.
     pub(super) fn compare_stored(
         &mut self,
         batch: &[(usize, Command)],
@@ -172,7 +173,7 @@ impl Play {
         Ok(())
     }
 
-    /// Remembers the grant that the entry had, once it has another.
+    /// Remembers the previous grant of an entry once the entry has another.
     fn note_stale(&mut self, key: usize, before: &Slot) {
         let Key { slot, stale, .. } = &mut self.keys[key];
         let grant = |slot: &Slot| {

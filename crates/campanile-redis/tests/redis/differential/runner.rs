@@ -1,4 +1,4 @@
-//! Sends random batches to the store, and looks in Redis for what is then stored.
+//! Sends random batches to the store, and reads from Redis what is stored afterwards.
 
 use std::collections::BTreeSet;
 
@@ -22,10 +22,10 @@ pub(super) struct Runner {
     places: Vec<Place>,
 }
 
-/// Where a key's entry is.
+/// Where the entry of a key is stored.
 struct Place {
     name: Vec<u8>,
-    /// The server that has it.
+    /// The index of the server that has the key.
     server: usize,
 }
 
@@ -39,7 +39,7 @@ impl Runner {
         Self { play, runtime, store, raw, places }
     }
 
-    /// Draws a batch, sends it, and compares.
+    /// Draws a batch, sends it and compares the results.
     pub(super) fn batch(&mut self) -> Result<(), Difference> {
         let chosen = self.play.choose();
         let now = self.clock();
@@ -56,7 +56,7 @@ impl Runner {
         self.compare_stored(&batch)
     }
 
-    /// Puts something else under a key: nothing, another entry, what is none, another type.
+    /// Replaces the value of a key: with nothing, another entry, garbage or another type.
     fn disturb(&mut self, key: usize, now: u64) {
         let Place { name, server } = &self.places[key];
         let raw = &mut self.raw[*server];
@@ -79,13 +79,13 @@ impl Runner {
         *slot = Slot { stored: Stored::Text(bytes), expiry: Expiry::At(-1) };
     }
 
-    /// Compares what is stored, and until when.
+    /// Compares what is stored and when it expires.
     fn compare_stored(&mut self, batch: &[(usize, Command)]) -> Result<(), Difference> {
         let keys: BTreeSet<usize> = batch.iter().map(|(key, _)| *key).collect();
         let mut looks: Vec<_> = self.raw.iter().map(|_| redis::pipe()).collect();
         for &key in &keys {
             let Place { name, server } = &self.places[key];
-            // MGET shows another type as absent.
+            // MGET replies nil to a value of another type.
             looks[*server].cmd("MGET").arg(name).cmd("PEXPIRETIME").arg(name);
         }
         let seen = looks.iter().zip(&mut self.raw).map(|(look, raw)| {
@@ -109,7 +109,7 @@ impl Runner {
         Ok(())
     }
 
-    /// The server's, in µs.
+    /// The server's clock, in µs.
     fn clock(&mut self) -> u64 {
         let (seconds, rest): (u64, u64) = redis::cmd("TIME").query(&mut self.raw[0]).unwrap();
         seconds * 1_000_000 + rest

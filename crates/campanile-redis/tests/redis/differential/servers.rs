@@ -1,4 +1,4 @@
-//! Where the keys are.
+//! The servers that a differential test runs on.
 
 use campanile_core::StoreKey;
 use campanile_redis::RedisConfig;
@@ -29,7 +29,7 @@ impl Servers {
         }
     }
 
-    /// Which of them has the key.
+    /// The index of the server that has the key.
     pub(super) fn owner(&self, key: &StoreKey) -> usize {
         match self {
             Self::One(_) | Self::Sentinel(_) => 0,
