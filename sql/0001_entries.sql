@@ -1,15 +1,15 @@
--- Version 1 of Campanile's schema: the entries, and the operations of the protocol on them.
+-- Version 1 of Campanile's schema: the entries, and the protocol's operations on them.
 --
--- Run it once, in one transaction, as the role that is to own it all:
+-- Run it once, in one transaction, as the role that is to own the schema:
 --
 --     psql --single-transaction --set ON_ERROR_STOP=1 --file 0001_entries.sql
 --
--- Who works with entries needs the schema and its functions, and no right on a table:
+-- A role that works with entries needs the schema and its functions, and no permission on a table:
 --
 --     GRANT USAGE ON SCHEMA campanile TO app;
 --     GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA campanile TO app;
 --
--- and who only looks:
+-- A role that only reads entries needs:
 --
 --     GRANT USAGE ON SCHEMA campanile TO operator;
 --     GRANT SELECT ON campanile.entry TO operator;
@@ -23,9 +23,9 @@ CREATE TABLE campanile.migration (
 
 INSERT INTO campanile.migration (version) VALUES (1);
 
--- What cannot be is refused here, so that no function has to ask: by the types of columns, as far as they
--- can. Constraints of the table are read from the catalogue and prepared again by each statement that
--- writes a row, which takes as long as what it writes.
+-- The table rejects invalid rows, so that no function has to check for them. Column types do so as
+-- far as they can, because each statement that writes a row reads the table's constraints from the
+-- catalog and prepares them again, which takes as long as the write itself.
 CREATE DOMAIN campanile.token AS bigint CHECK (VALUE >= 0 AND VALUE < 1::bigint << 53);
 CREATE DOMAIN campanile.nonzero AS bigint CHECK (VALUE <> 0);
 CREATE DOMAIN campanile.instant AS timestamptz CHECK (isfinite(VALUE));
@@ -34,14 +34,15 @@ CREATE DOMAIN campanile.tally AS smallint CHECK (VALUE BETWEEN 0 AND 255);
 CREATE DOMAIN campanile.state AS "char" CHECK (VALUE IN ('P', 'R', 'C', 'F'));
 CREATE DOMAIN campanile.digest AS bytea CHECK (octet_length(VALUE) = 16);
 
--- One row for each key. The columns stand by falling width, which leaves no gaps between them.
+-- One row for each key. The columns are ordered by decreasing width, which leaves no padding
+-- between them.
 CREATE TABLE campanile.entry (
     token        campanile.token    NOT NULL,
     owner        campanile.nonzero,                        -- null: an operator reopened the entry
     fingerprint  campanile.nonzero,                        -- null: not compared
     created      campanile.instant  NOT NULL,
     at           campanile.instant  NOT NULL,              -- the lock's end, the next attempt, or when it was settled
-    expires_at   timestamptz        NOT NULL,              -- from then on it is as if there were none
+    expires_at   timestamptz        NOT NULL,              -- from then on the entry counts as absent
     attempt      campanile.attempts NOT NULL,
     interrupts   campanile.tally    NOT NULL DEFAULT 0,
     burials      campanile.tally    NOT NULL DEFAULT 0,
@@ -59,24 +60,25 @@ CREATE TABLE campanile.entry (
     )
 );
 
-COMMENT ON TABLE campanile.entry IS 'what Campanile keeps for an idempotency key';
+COMMENT ON TABLE campanile.entry IS 'one entry for each idempotency key';
 COMMENT ON COLUMN campanile.entry.state IS 'P processing, R retrying, C completed, F failed';
 COMMENT ON COLUMN campanile.entry.key IS 'the first 16 bytes of BLAKE3 over the user''s key';
 COMMENT ON COLUMN campanile.entry.token IS 'the fencing token of the last grant';
-COMMENT ON COLUMN campanile.entry.owner IS 'who was granted it; null: an operator has reopened the entry';
-COMMENT ON COLUMN campanile.entry.at IS 'P: the end of the lock, R: the next attempt, C and F: when it was settled';
-COMMENT ON COLUMN campanile.entry.expires_at IS 'from then on it is as if there were no entry, and it is swept away';
-COMMENT ON COLUMN campanile.entry.attempt IS 'how many attempts count, the one at work included';
-COMMENT ON COLUMN campanile.entry.interrupts IS 'how many attempts were handed back that had begun, by a stop or a rebalance: after 8 they count';
-COMMENT ON COLUMN campanile.entry.burials IS 'how many locks were taken for its dead letter and not handed back';
-COMMENT ON COLUMN campanile.entry.burial IS 'P: the lock is for the dead letter, and no attempt';
-COMMENT ON COLUMN campanile.entry.doomed IS 'it gets no further attempt, however few it had';
-COMMENT ON COLUMN campanile.entry.released IS 'R: its attempt was handed back, and it has not failed';
-COMMENT ON COLUMN campanile.entry.error IS 'of the last attempt that failed, in UTF-8';
+COMMENT ON COLUMN campanile.entry.owner IS 'the owner of the last grant; null: an operator has reopened the entry';
+COMMENT ON COLUMN campanile.entry.at IS 'P: when the lock expires, R: the next attempt, C and F: when the entry was settled';
+COMMENT ON COLUMN campanile.entry.expires_at IS 'from then on the entry counts as absent and may be swept';
+COMMENT ON COLUMN campanile.entry.attempt IS 'the number of counted attempts, including a running one';
+COMMENT ON COLUMN campanile.entry.interrupts IS 'the number of attempts handed back after they had begun, at a shutdown or rebalance; after 8 they count';
+COMMENT ON COLUMN campanile.entry.burials IS 'the number of locks granted for its dead letter and not handed back';
+COMMENT ON COLUMN campanile.entry.burial IS 'P: the lock is for the dead letter and not for an attempt';
+COMMENT ON COLUMN campanile.entry.doomed IS 'the key gets no further attempt, however few it had';
+COMMENT ON COLUMN campanile.entry.released IS 'R: the attempt was handed back and did not fail';
+COMMENT ON COLUMN campanile.entry.error IS 'the error of the last failed attempt, in UTF-8';
 
--- How an entry stands after an operation, by the clock that decided. Without a state there is none.
+-- An entry after an operation, with the clock that the operation used. state is null if there is no
+-- entry.
 CREATE TYPE campanile.told AS (
-    place        integer,       -- of its key in the call, from 1; 0: all others went as usual
+    place        integer,       -- of the key in the call, from 1; 0: the first row, with the clock
     now          timestamptz,
     token        bigint,
     owner        bigint,
@@ -102,14 +104,16 @@ AS 'SELECT max(version) FROM campanile.migration';
 -- ---------------------------------------------------------------------------------------------------
 -- What the operations have in common
 --
--- * Many keys, all distinct, in one namespace; the arrays have an item for each.
--- * The clock is read once the rows are locked, so that no grant is decided by a time before its wait.
--- * Rows are locked in the order of their keys, and those that are new are inserted first and in that
---   order, so that no two calls ever wait for each other.
--- * Compare-and-set on token and owner.
--- * The first row that is returned has the place 0 and the clock: all went as usual for those that no
---   other row tells of. What is told is the entry as it stands afterwards.
--- * Plans must not depend on what a table looked like when they were made: it was empty then.
+-- * They take many keys, all distinct, in one namespace; each array has one item for each key.
+-- * They read the clock after they have locked the rows, so that no grant is based on the time
+--   before a wait.
+-- * They lock rows in the order of their keys, after inserting the new rows, also in that order, so
+--   that no two calls ever deadlock.
+-- * They compare and set on token and owner.
+-- * The first row of a result has place 0 and the clock. Every key without another row had the
+--   ordinary outcome. The other rows have the entries as they are after the operation.
+-- * Their plans must not depend on the table's contents at planning time, because the table is
+--   empty then.
 
 CREATE FUNCTION campanile.micros(instant timestamptz) RETURNS bigint
 LANGUAGE sql STABLE
@@ -119,7 +123,7 @@ CREATE FUNCTION campanile.after(instant timestamptz, micros bigint) RETURNS time
 LANGUAGE sql STABLE
 AS $$ SELECT instant + micros * interval '1 microsecond' $$;
 
--- An entry at its place; null is none.
+-- Returns an entry and its place; null is no entry.
 CREATE FUNCTION campanile.tell(place bigint, now timestamptz, e campanile.entry) RETURNS campanile.told
 LANGUAGE plpgsql
 AS $$
@@ -131,7 +135,7 @@ BEGIN
 END
 $$;
 
--- The clock, and all of the entries unless all went as usual.
+-- Returns the clock, and all of the entries unless all keys had the ordinary outcome.
 CREATE FUNCTION campanile.tell_all(space text, keys bytea[], instant timestamptz, is_usual boolean)
 RETURNS SETOF campanile.told
 LANGUAGE plpgsql
@@ -153,8 +157,8 @@ BEGIN
 END
 $$;
 
--- Locks the rows in PROCESSING that are these grants', and says where they are. Without tokens the
--- owner alone decides.
+-- Locks the rows in PROCESSING that belong to these grants, and returns their ctids. If tokens is
+-- null, only the owner is compared.
 CREATE FUNCTION campanile.hold(space text, keys bytea[], tokens bigint[], owners bigint[]) RETURNS tid[]
 LANGUAGE plpgsql
 AS $$
@@ -176,10 +180,11 @@ END
 $$;
 
 -- ---------------------------------------------------------------------------------------------------
--- acquire: take the lock of each key, and count an attempt.
+-- acquire: acquires the lock of each key and counts an attempt.
 --
--- ttl and retention in microseconds; with max_attempts counted, the grant is a burial lock (0:
--- unlimited); floors are the largest tokens that the client has seen. As usual: there was no entry.
+-- ttl and retention are in microseconds. Once max_attempts are counted (0: unlimited), the grant is
+-- a burial lock. floors are the largest tokens that the client has seen. The ordinary outcome:
+-- there was no entry.
 
 CREATE FUNCTION campanile.acquire(
     space text, keys bytea[], owners bigint[], fingerprints bigint[], floors bigint[],
@@ -225,7 +230,7 @@ BEGIN
         WHERE a.key <> ALL (coalesce(granted, '{}'))
         ORDER BY a.key
     LOOP
-        -- What is settled is only told of, without a lock, which would be a write.
+        -- Return a settled entry without locking its row, because a row lock is a write.
         instant := clock_timestamp();
         SELECT * INTO e FROM campanile.entry x
         WHERE x.namespace = space AND x.key = asked.key
@@ -253,7 +258,7 @@ BEGIN
         next_token := greatest(e.token + 1, instant_micros, asked.floor + 1);
         is_granted := false;
         IF e.expires_at <= instant THEN
-            -- As if there were none.
+            -- The entry has expired and counts as absent.
             IF next_token >= tokens_end THEN
                 RETURN NEXT campanile.tell(asked.place, instant, NULL);
                 CONTINUE;
@@ -277,7 +282,8 @@ BEGIN
                 e.at := greatest(e.at, campanile.after(instant, ttl));
             END IF;
         ELSE
-            -- Only after a clock went back is it further away than anybody could have asked for.
+            -- The time can be further away than the protocol's maximum only if the clock was set
+            -- back.
             e.at := least(e.at, instant + CASE e.state WHEN 'P' THEN interval '1 hour' ELSE interval '24 hours' END);
             is_granted := e.at <= instant AND next_token < tokens_end;
         END IF;
@@ -311,7 +317,7 @@ END
 $$;
 
 -- ---------------------------------------------------------------------------------------------------
--- renew: keep the lock of each key. It is never shortened.
+-- renew: extends the lock of each key. A lock is never shortened.
 
 CREATE FUNCTION campanile.renew(
     space text, keys bytea[], tokens bigint[], owners bigint[], ttl bigint, retention bigint
@@ -334,9 +340,10 @@ END
 $$;
 
 -- ---------------------------------------------------------------------------------------------------
--- complete: record the success of each key's grant, with the reply to replay (null: none).
+-- complete: records the success of each key's grant, with the reply for duplicates (null: none).
 --
--- An entry that is gone is told of as such, and nothing is written; the caller then adopts.
+-- If an entry no longer exists, complete reports it as absent and writes nothing; the caller then
+-- calls adopt.
 
 CREATE FUNCTION campanile.complete(
     space text, keys bytea[], tokens bigint[], owners bigint[], replies bytea[], retention bigint
@@ -360,10 +367,12 @@ BEGIN
 END
 $$;
 
--- adopt: the same where the entry was lost while the handler ran, to a failover or to its retention.
--- Nobody else was granted the key since, as far as is known here, so the result is saved.
+-- adopt: records the success of a grant whose entry was lost while the handler ran, by a failover
+-- or because its retention ended. As far as this database knows, no other owner has been granted
+-- the key since, so the result is saved.
 --
--- Apart from complete, because who holds rows must not wait for those that others insert.
+-- Separate from complete, because a call that holds row locks must not wait for rows that others
+-- insert.
 
 CREATE FUNCTION campanile.adopt(
     space text, keys bytea[], tokens bigint[], owners bigint[], attempts integer[],
@@ -394,7 +403,7 @@ BEGIN
     SELECT array_agg(key) INTO adopted FROM inserted;
     RETURN NEXT campanile.tell(0, instant, NULL);
 
-    -- What is over still takes the key's place, or somebody else was granted it since.
+    -- The key still has an expired entry, or another owner has been granted it since.
     FOR asked IN
         SELECT a.*
         FROM unnest(keys, tokens, owners, attempts, fingerprints, replies)
@@ -425,8 +434,9 @@ END
 $$;
 
 -- ---------------------------------------------------------------------------------------------------
--- fail: record the failed attempt of each key's grant. delays in microseconds; lasts says whether the
--- entry is doomed, so that its next grant is a burial lock; a null error keeps the one before.
+-- fail: records the failed attempt of each key's grant. delays are in microseconds. lasts says
+-- whether the entry is doomed, so that its next grant is a burial lock. A null error keeps the
+-- previous one.
 
 CREATE FUNCTION campanile.fail(
     space text, keys bytea[], tokens bigint[], owners bigint[], delays bigint[], lasts boolean[],
@@ -454,8 +464,9 @@ END
 $$;
 
 -- ---------------------------------------------------------------------------------------------------
--- release: give up the lock of each key, and hand the attempt back: of a handler that had begun
--- (ran), at most eight times; of a burial lock, the burial.
+-- release: releases the lock of each key and hands its attempt back. If the handler has begun
+-- (ran), the attempt is handed back at most eight times. Releasing a burial lock hands back the
+-- burial instead.
 
 CREATE FUNCTION campanile.release(
     space text, keys bytea[], tokens bigint[], owners bigint[], ran boolean, retention bigint
@@ -481,8 +492,8 @@ END
 $$;
 
 -- ---------------------------------------------------------------------------------------------------
--- cancel: undo an acquire of each key whose answer is unknown, by its owner alone. Whoever cancels
--- never saw a token, so the handler did not run.
+-- cancel: undoes an acquire of each key whose answer is unknown, by its owner alone. The client
+-- never received a token, so the handler did not run.
 
 CREATE FUNCTION campanile.cancel(space text, keys bytea[], owners bigint[], retention bigint)
 RETURNS SETOF campanile.told
@@ -491,7 +502,7 @@ SET search_path = pg_catalog, pg_temp
 AS 'SELECT * FROM campanile.release(space, keys, NULL, owners, false, retention)';
 
 -- ---------------------------------------------------------------------------------------------------
--- reject: make each key FAILED for good. A null reason keeps the last error.
+-- reject: makes each key FAILED for good. A null reason keeps the last error.
 
 CREATE FUNCTION campanile.reject(
     space text, keys bytea[], tokens bigint[], owners bigint[], reasons bytea[], retention bigint
@@ -515,9 +526,9 @@ END
 $$;
 
 -- ---------------------------------------------------------------------------------------------------
--- redrive: open each FAILED key again, by an operator who names its token; with force also what is
--- COMPLETED, or RETRYING and not reopened yet. A lock is never taken away. The token stays, for the
--- next grant's must exceed it.
+-- redrive: reopens each FAILED key, for an operator that names its token. With force, also reopens
+-- keys that are COMPLETED, or RETRYING and not reopened yet. A lock is never taken away. The token
+-- stays, because the next grant's token must exceed it.
 
 CREATE FUNCTION campanile.redrive(
     space text, keys bytea[], tokens bigint[], force boolean, retention bigint
@@ -553,14 +564,15 @@ END
 $$;
 
 -- ---------------------------------------------------------------------------------------------------
--- sweep: delete what is over in some pages of the table, from the first on.
+-- sweep: deletes the expired entries in some pages of the table, starting at page first.
 --
--- There is no index of when entries are over, which every operation would have to keep: the table is
--- gone through, some pages at a time. Rows that somebody works with are passed over, so nobody waits.
--- An entry that is over is as good as none long before it is swept away; the minute is for calls that
--- have found it absent, and not written yet.
+-- There is no index of expiry times, because every operation would have to update it; sweep scans
+-- the table, some pages at a time. It skips rows that others have locked, so no call waits. An
+-- entry counts as absent as soon as it expires, long before it is swept. sweep leaves it for
+-- another minute, for calls that have found it absent and have not written yet.
 --
--- deleted is null if somebody else sweeps just now; next is where to go on, null at the end.
+-- deleted is null if another session is sweeping. next is the page to continue with, or null at the
+-- end of the table.
 
 CREATE FUNCTION campanile.sweep(first bigint, pages integer, OUT deleted bigint, OUT next bigint)
 LANGUAGE plpgsql SECURITY DEFINER

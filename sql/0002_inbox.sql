@@ -1,20 +1,22 @@
--- Version 2 of Campanile's schema: the entry completed in the transaction of the handler's own writes.
+-- Version 2 of Campanile's schema: completes an entry in the transaction of the handler's own
+-- writes.
 --
--- Run it once, in one transaction, as the owner of the schema, and grant what it adds as before:
+-- Run it once, in one transaction, as the owner of the schema, and repeat the grant for the new
+-- function:
 --
 --     GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA campanile TO app;
 
 INSERT INTO campanile.migration (version) VALUES (2);
 
--- conclude: complete the key's grant as the last statement of the transaction that the inbox began and
--- its handler wrote in. Says when that was.
+-- conclude: completes the key's grant, as the last statement of the transaction that the inbox
+-- began and its handler wrote in. Returns the time of completion.
 --
--- Unlike complete it raises where there is nothing left to do, so that the COMMIT which is sent behind
--- it rolls back: of all transactions of a grant, only the one that takes the entry out of PROCESSING is
--- ever committed.
+-- Unlike complete, it raises an error if there is nothing to complete, so that the COMMIT sent
+-- after it rolls back: of all transactions of a grant, only the one that takes the entry out of
+-- PROCESSING is ever committed.
 --
--- CI001: the handler has ended the transaction by itself. CI002: the entry is not this grant's to
--- complete, or was completed by it before.
+-- CI001: the handler has ended the transaction itself. CI002: the grant no longer holds the entry,
+-- or has completed it before.
 
 CREATE FUNCTION campanile.conclude(
     space text, asked bytea, its_token bigint, its_owner bigint, its_reply bytea, retention bigint
@@ -27,7 +29,7 @@ AS $$
 DECLARE
     instant timestamptz;
 BEGIN
-    -- What was set for the transaction alone is gone with it.
+    -- The local setting ends with the transaction.
     IF current_setting('campanile.inbox', true) IS DISTINCT FROM 'open' THEN
         RAISE EXCEPTION 'the handler has ended the transaction of its inbox' USING ERRCODE = 'CI001';
     END IF;
@@ -39,7 +41,7 @@ BEGIN
         AND e.state = 'P' AND e.expires_at > clock_timestamp()
     RETURNING e.at INTO instant;
     IF NOT FOUND THEN
-        RAISE EXCEPTION 'the grant is over' USING ERRCODE = 'CI002';
+        RAISE EXCEPTION 'the grant no longer holds the entry' USING ERRCODE = 'CI002';
     END IF;
     RETURN instant;
 END

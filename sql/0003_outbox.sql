@@ -1,18 +1,20 @@
--- Version 3 of Campanile's schema: messages for Kafka, written in the transaction of a handler and
+-- Version 3 of Campanile's schema: messages for Kafka, written in a handler's transaction and
 -- published after its commit.
 --
--- Run it once, in one transaction, as the owner of the schema, and grant what it adds as before:
+-- Run it once, in one transaction, as the owner of the schema, and repeat the grant for the new
+-- functions:
 --
 --     GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA campanile TO app;
 
 INSERT INTO campanile.migration (version) VALUES (3);
 
--- What no broker would take as a topic's name is refused where it is written.
+-- Rejects invalid topic names when a message is written, because a broker would reject them later.
 CREATE DOMAIN campanile.topic AS text COLLATE "C"
     CHECK (VALUE ~ '^[A-Za-z0-9._-]{1,249}$' AND VALUE NOT IN ('.', '..'));
 
--- A row for each message that is not known to be published. The table is short and changes all the time:
--- what was deleted must not stand before what is next.
+-- One row for each message that is not known to be published. The table is short and changes all
+-- the time, so it is vacuumed often: a read must not scan many deleted rows before it finds the
+-- next message.
 CREATE TABLE campanile.outbox (
     id            bigint          GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     written       timestamptz     NOT NULL DEFAULT clock_timestamp(),
@@ -32,12 +34,12 @@ CREATE TABLE campanile.outbox (
 COMMENT ON TABLE campanile.outbox IS 'messages that Campanile has not published yet';
 
 -- ---------------------------------------------------------------------------------------------------
--- publish: write a message, as a part of the transaction that calls it. Without a time it has that of
--- the call.
+-- publish: writes a message, as part of the calling transaction. A message without a time gets the
+-- time of the call.
 --
--- Messages of one key get their ids in the order in which their transactions are committed: who writes
--- one waits until others that have written one are at their end. Two keys may share a lock by their hash,
--- and then wait for nothing.
+-- Messages of one key get their ids in the order in which their transactions are committed: a
+-- transaction that writes one waits until other transactions that have written one end. Two keys
+-- whose hashes collide share a lock and then wait needlessly.
 
 CREATE FUNCTION campanile.publish(
     its_topic text, its_key bytea, its_payload bytea, its_millis bigint, names text[], contents bytea[]
@@ -60,11 +62,11 @@ END
 $$;
 
 -- ---------------------------------------------------------------------------------------------------
--- relay: delete what is published, and give those that are due, and the next others: at most so many, and
--- no more of them once their keys, payloads and headers have this size.
+-- relay: deletes the published messages, and returns the messages in due and the next others: at
+-- most `most` of them, and none after their keys, payloads and headers have reached `size` bytes.
 --
--- Of the others, those that are held are passed over, with all of the same topic and key, and so are
--- topics that are full.
+-- Skips the held messages with all messages of the same topic and key, and all messages of full
+-- topics.
 
 CREATE FUNCTION campanile.relay(
     published bigint[], held bigint[], due bigint[], full_topics text[], most integer, size bigint

@@ -1,4 +1,4 @@
-//! One batch on its way.
+//! The execution of one batch.
 
 use std::collections::HashSet;
 use std::error::Error;
@@ -14,12 +14,12 @@ use crate::pool::{Lease, Pool};
 
 type Outcome = Result<Vec<Answer>, Failure>;
 
-/// A batch, and the answers so far. They stay when the batch is cut short.
+/// A batch and its answers so far. If the batch is cut short, it keeps the answers that it has.
 pub(crate) struct Batch<'a> {
     pool: &'a Pool,
     commands: &'a [Command],
     answers: Vec<Option<Result<Answer, StoreError>>>,
-    /// What is not answered by then stays without an answer.
+    /// Commands not answered by the deadline stay without an answer.
     deadline: Instant,
 }
 
@@ -28,10 +28,10 @@ impl<'a> Batch<'a> {
         Self { pool, commands, answers: vec![None; commands.len()], deadline }
     }
 
-    /// Performs all commands that are answered in time.
+    /// Performs the commands; those not answered by the deadline stay without an answer.
     pub(crate) async fn run(&mut self) {
         if timeout_at(self.deadline, self.perform()).await.is_err() {
-            // The others are as old, and may lead nowhere either.
+            // The idle connections are as old as this one and may be dead, too.
             self.pool.renew();
         }
     }
@@ -46,23 +46,23 @@ impl<'a> Batch<'a> {
         let Some(again) = self.attempt((0..commands.len()).collect(), false).await else {
             return;
         };
-        // The connection broke: the server was restarted, or is a replica now. What was not
-        // answered goes once more, over a new one: every command can be repeated.
+        // The connection broke, because the server was restarted or is now a replica. Every command
+        // can be repeated, so send the unanswered ones once more over a new connection.
         self.pool.renew();
         let left = self.attempt(again, true).await;
-        debug_assert!(left.is_none(), "what fails twice is refused");
+        debug_assert!(left.is_none(), "the second attempt answers every command");
     }
 
-    /// The answers; this error where there is none.
+    /// Finishes the batch. Each command without an answer gets the error `missing`.
     pub(crate) fn answers(self, missing: &StoreError) -> Vec<Result<Answer, StoreError>> {
         self.answers.into_iter().map(|it| it.unwrap_or_else(|| Err(missing.clone()))).collect()
     }
 
-    /// Performs commands over one connection. Gives back those that another may
-    /// perform; the second time, none.
+    /// Performs commands over one connection. Returns the commands that may be retried over another
+    /// connection. On the second attempt it returns none.
     async fn attempt(&mut self, indices: Vec<usize>, is_second: bool) -> Option<Vec<usize>> {
-        // Half of the time is for the answer: a connection that came too late for one would be given up
-        // for nothing, and is the next call's.
+        // Keep half of the time for the answer. A call that got its connection too late would time
+        // out and discard a good connection; left alone, that connection serves the next call.
         let wait = self.deadline.saturating_duration_since(Instant::now()) / 2;
         let lease = match timeout(wait, self.pool.lease()).await {
             Ok(lease) => lease.map_err(|error| self.pool.unreachable(error)),
@@ -78,11 +78,12 @@ impl<'a> Batch<'a> {
         let commands = self.commands;
         let (calls, unknown) = Call::group(indices.iter().map(|&index| (index, &commands[index])));
         if !unknown.is_empty() {
-            let error = "this version of the store does not know the operation";
+            let error = "unknown operation: not supported by this version of the store";
             self.refuse(unknown, &StoreError::unavailable(error));
         }
         let mut outcomes = self.outcomes(&lease, calls).await;
-        // Somebody holds a row: the others are not to wait for that.
+        // A row of the call is locked by another session. Retry the commands one by one, so that
+        // only the command for that row waits.
         let is_held = |(call, outcome): &(Call<'_>, Outcome)| {
             call.indices().nth(1).is_some() && outcome.as_ref().is_err_and(Failure::is_held)
         };
@@ -100,10 +101,10 @@ impl<'a> Batch<'a> {
                 }
                 Err(failure) if failure.may_pass() && !is_second => {
                     let (address, error) = (self.pool.address(), StoreError::from(failure));
-                    tracing::warn!(address, error = &error as &dyn Error, "a call broke off");
+                    tracing::warn!(address, error = &error as &dyn Error, "call failed; retrying");
                     again.extend(call.indices());
                 }
-                // The connection is as good as before.
+                // The connection is still usable.
                 Err(failure) if failure.is_held() => {
                     self.refuse(call.indices(), &failure.into());
                     continue;
@@ -118,7 +119,8 @@ impl<'a> Batch<'a> {
         Some(again).filter(|again| !again.is_empty())
     }
 
-    /// Calls are written one after the other, without waiting, and performed like that.
+    /// Pipelines the calls: sends them without waiting for answers. The server performs them in
+    /// order.
     async fn outcomes<'c>(&self, lease: &Lease, calls: Vec<Call<'c>>) -> Vec<(Call<'c>, Outcome)> {
         let outcomes = join_all(calls.iter().map(|call| call.run(&**lease))).await;
         calls.into_iter().zip(outcomes).collect()

@@ -1,4 +1,4 @@
-//! One call of a function of the schema, for several keys.
+//! A call of one database function for several keys.
 
 use std::time::{Duration, SystemTime};
 
@@ -12,7 +12,7 @@ use tokio_postgres::types::ToSql;
 use crate::failure::Failure;
 use crate::told::{Stands, Told};
 
-/// Commands of a batch that one call performs, on distinct keys.
+/// The commands of a batch that one call performs. Their keys are distinct.
 #[derive(Debug)]
 pub(crate) struct Call<'a> {
     namespace: &'a Namespace,
@@ -21,7 +21,7 @@ pub(crate) struct Call<'a> {
     members: Vec<(usize, &'a Command)>,
 }
 
-/// What the commands of a call have in common, beside the namespace. Durations are in µs.
+/// The parameters that all commands of a call share, besides the namespace. Durations are in µs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shared {
     Acquire { ttl: i64, max_attempts: i32 },
@@ -34,14 +34,14 @@ enum Shared {
     Redrive { force: bool },
 }
 
-/// The arguments of a function, in its order.
+/// The arguments of a function, in the order of its parameters.
 type Arguments<'a> = Vec<Box<dyn ToSql + Send + Sync + 'a>>;
 
 const ADOPT: &str = "SELECT * FROM campanile.adopt($1, $2, $3, $4, $5, $6, $7, $8)";
 
 impl<'a> Call<'a> {
-    /// Groups commands, each with its place in the batch, by what they can share. Gives back the places
-    /// of those whose operation this version does not know.
+    /// Groups commands, each with its index in the batch, by their shared parameters. Also returns
+    /// the indices of commands with an operation that this version does not know.
     pub(crate) fn group(
         commands: impl Iterator<Item = (usize, &'a Command)>,
     ) -> (Vec<Self>, Vec<usize>) {
@@ -66,20 +66,21 @@ impl<'a> Call<'a> {
         (calls, unknown)
     }
 
-    /// Where its commands are in the batch.
+    /// The commands' indices in the batch.
     pub(crate) fn indices(&self) -> impl Iterator<Item = usize> {
         self.members.iter().map(|(index, _)| *index)
     }
 
-    /// A call for each of its commands.
+    /// Splits the call into one call for each command.
     pub(crate) fn apart(&self) -> impl Iterator<Item = Self> {
         self.members.iter().map(|member| Self { members: vec![*member], ..*self })
     }
 
-    /// Performs the commands, and answers in their order; in a transaction, as a part of it.
+    /// Performs the commands and returns their answers, in the same order. Over a connection with
+    /// an open transaction, the call is part of that transaction.
     ///
     /// # Errors
-    /// What the server or the connection said. Whether it was performed may then be unknown.
+    /// The error of the server or of the connection. The call may have been performed nevertheless.
     pub(crate) async fn run<C: GenericClient>(&self, client: &C) -> Result<Vec<Answer>, Failure> {
         let (function, arguments) = self.arguments();
         let told = ask(client, function, &arguments).await?;
@@ -99,8 +100,8 @@ impl<'a> Call<'a> {
         Ok(answers)
     }
 
-    /// The replies are read from the entries as they stand afterwards, by the function that `step`
-    /// uses: what is reported is what is stored.
+    /// Derives the replies from the entries as they are after the call, with the function that
+    /// `step` uses, so that an answer always matches the stored entry.
     fn answers(&self, told: &Told) -> Vec<Answer> {
         let answer = |(place, (_, command)): (usize, &(usize, &Command))| {
             let operation = &command.operation;
@@ -143,7 +144,7 @@ impl<'a> Call<'a> {
         (function, arguments)
     }
 
-    /// Of completions whose entry is gone.
+    /// Builds the arguments of `adopt`, for completions without an entry.
     fn adoption(&self) -> Arguments<'a> {
         let mut arguments = self.keys();
         arguments.extend([self.column(token), self.column(owner), self.column(attempt)]);
@@ -152,14 +153,14 @@ impl<'a> Call<'a> {
         arguments
     }
 
-    /// What every function is given first.
+    /// Builds the first arguments of every function.
     fn keys(&self) -> Arguments<'a> {
         let keys: Vec<&[u8]> =
             self.members.iter().map(|(_, command)| &command.key.digest()[..]).collect();
         vec![Box::new(self.namespace.as_str()), Box::new(keys)]
     }
 
-    /// An array with an item for each key.
+    /// Builds an array argument with one item for each key.
     fn column<T: ToSql + Send + Sync + 'a>(
         &self,
         of: impl Fn(&'a Operation) -> Option<T>,
@@ -171,7 +172,7 @@ impl<'a> Call<'a> {
 }
 
 impl Shared {
-    /// The call of its function.
+    /// The statement that calls the operation's function.
     const fn function(self) -> &'static str {
         match self {
             Self::Acquire { .. } => {
@@ -199,8 +200,8 @@ async fn ask<C: GenericClient>(
     Told::read(&client.query(&statement, &arguments).await?)
 }
 
-/// What a command can share with others, and its retention in µs; `None` for an operation that this
-/// version does not know.
+/// Splits a command into the parameters that it can share with others, and its retention in µs;
+/// `None` for an operation that this version does not know.
 fn shared(command: &Command) -> Option<(Shared, i64)> {
     let kept = &command.retention;
     let (shared, retention) = match command.operation {
@@ -222,19 +223,19 @@ fn shared(command: &Command) -> Option<(Shared, i64)> {
     Some((shared, retention_micros(retention)))
 }
 
-/// How long an entry is kept, in µs.
+/// Limits a retention and converts it into µs.
 pub(crate) fn retention_micros(retention: Duration) -> i64 {
     micros(retention.min(MAX_RETENTION))
 }
 
-/// A century: far beyond any use, and added to a time without overflow.
+/// A century: far longer than any useful retention, and can be added to a time without overflow.
 const MAX_RETENTION: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
 fn micros(bounded: Duration) -> i64 {
-    i64::try_from(bounded.as_micros()).expect("a century of microseconds fits")
+    i64::try_from(bounded.as_micros()).expect("a century in microseconds fits into an i64")
 }
 
-/// What came of an operation that went as usual.
+/// The reply to an operation that had its ordinary outcome.
 fn usual_reply(operation: &Operation, now: SystemTime) -> Reply {
     match operation {
         Operation::Acquire { floor, .. } => {
@@ -325,7 +326,7 @@ fn last(operation: &Operation) -> Option<bool> {
     }
 }
 
-/// An error's text, as far as it is kept; none, if it says nothing.
+/// The part of an error's text that is stored; `None` if the text is empty.
 fn text(operation: &Operation) -> Option<&[u8]> {
     match operation {
         Operation::Fail { error: text, .. } | Operation::Reject { reason: text, .. } => {

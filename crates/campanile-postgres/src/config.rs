@@ -1,4 +1,4 @@
-//! How a store reaches its server.
+//! The configuration of a store's connections.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,10 +11,11 @@ use crate::pool::{Pool, address};
 #[cfg(feature = "tls")]
 use crate::tls::Certificates;
 
-/// Each operation is one statement, and reads the clock under its locks.
+/// Read committed is enough, because each operation is one statement that reads the clock after it
+/// has locked its rows.
 const ISOLATION: &str = "SET default_transaction_isolation = 'read committed'";
 
-/// The settings of a [`PgStore`](crate::PgStore). A URL alone converts into them.
+/// The settings of a [`PgStore`](crate::PgStore). A URL converts into settings with the defaults.
 ///
 /// `Debug` shows the address and never the credentials.
 ///
@@ -32,14 +33,16 @@ const ISOLATION: &str = "SET default_transaction_isolation = 'read committed'";
 ///
 /// # Permissions
 ///
-/// The user of the URL needs no right on any table, for the functions are their owner's:
+/// The user in the URL needs no permission on any table, because the functions run with the
+/// permissions of their owner:
 ///
 /// ```text
 /// GRANT USAGE ON SCHEMA campanile TO app;
 /// GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA campanile TO app;
 /// ```
 ///
-/// The second is for the functions that are there, so it is needed again after each migration.
+/// The second statement covers only functions that already exist, so run it again after each
+/// migration.
 #[derive(Clone)]
 pub struct PgConfig {
     url: Box<str>,
@@ -52,18 +55,19 @@ pub struct PgConfig {
 }
 
 impl PgConfig {
-    /// The server at this URL, `postgres://[user[:password]@]host[:port][/database]`, or `key=value`
-    /// pairs as libpq takes them. Of several hosts, the one is used that takes writes; after a failover
-    /// that is another. One that says nothing, as a machine that has lost its power, holds up no other. A name
-    /// with several addresses is as many hosts.
+    /// Creates settings for the server at this URL,
+    /// `postgres://[user[:password]@]host[:port][/database]`, or `key=value` pairs in libpq's
+    /// syntax. If the URL names several hosts, the store uses the one that accepts writes, and
+    /// after a failover another. A host that does not respond, such as a machine without power,
+    /// does not delay the others. A name with several addresses counts as several hosts.
     ///
-    /// Both sides look for each other after 10 s of silence, and take each other for gone after 25 s, where
-    /// neither the URL (`keepalives_idle` and the like, `tcp_user_timeout`) nor its `options`
-    /// (`tcp_keepalives_idle` and the like) say otherwise: what a consumer held that has vanished is free
-    /// before its lock ends.
+    /// Client and server probe each other after 10 s of silence and consider each other dead after
+    /// 25 s, unless the URL (`keepalives_idle` and related options, `tcp_user_timeout`) or its
+    /// `options` (`tcp_keepalives_idle` and related settings) set other times. Whatever a vanished
+    /// consumer held is therefore free before its lock expires.
     ///
-    /// Connections go to the server itself, or through a pooler that gives a session to each, as
-    /// PgBouncer does in its session mode. One in another mode is refused.
+    /// Connect directly to the server, or through a pooler that gives each connection its own
+    /// session, as PgBouncer does in session mode. A pooler in another mode is rejected.
     pub fn new(url: impl Into<String>) -> Self {
         Self {
             url: url.into().into(),
@@ -76,94 +80,99 @@ impl PgConfig {
         }
     }
 
-    /// How long [`PgStore::connect`](crate::PgStore::connect) may take as a whole, a server that is not
-    /// up yet included, and how long each connection that is made later. Default: 10 s, because a
-    /// server that is started together with this process takes some to come up.
+    /// Sets the time limit of [`PgStore::connect`](crate::PgStore::connect) as a whole, including
+    /// the wait for a server that is not up yet, and of each connection that is opened later.
+    /// Default: 10 s, because a server that is started together with this process takes some
+    /// seconds to come up.
     ///
-    /// A connection is not given up with the call that needed it first.
+    /// If a call times out while its connection is being opened, the connection is still completed.
     ///
     /// # Errors
-    /// When it is zero.
+    /// Fails if `timeout` is zero.
     pub fn with_connect_timeout(mut self, timeout: Duration) -> Result<Self, ConfigError> {
         self.connect_timeout = not_zero("connect_timeout", timeout)?;
         Ok(self)
     }
 
-    /// How long a batch of commands may take, from the call to the last answer: the wait for a
-    /// connection and a new one included. It is the server's `statement_timeout`, too. Default: 1 s: an
-    /// answer takes milliseconds, what a slow disk holds up takes less than a second, and a renewal
-    /// must leave time to be repeated.
+    /// Sets the time limit of a batch of commands, from the call to the last answer, including the
+    /// wait for a connection and for a new one to be opened. It is also the server's
+    /// `statement_timeout`. Default: 1 s, because an answer takes milliseconds, a slow disk delays
+    /// it by less than a second, and a renewal must leave time for a retry.
     ///
-    /// Four round trips to the server are the least, since a call may need a new connection; where it is
-    /// less an event warns at the start. The lock keeper waits for no call longer than 5 s or a sixth of the
-    /// lock's time to live; an event warns if that is less.
+    /// The minimum is four round trips to the server, since a call may need a new connection; a
+    /// shorter timeout logs a warning at the start. The lock keeper waits for a call for at most
+    /// 5 s or a sixth of the lock's time to live; it logs a warning if that is less than this
+    /// timeout.
     ///
     /// # Errors
-    /// When it is zero.
+    /// Fails if `timeout` is zero.
     pub fn with_command_timeout(mut self, timeout: Duration) -> Result<Self, ConfigError> {
         self.command_timeout = not_zero("command_timeout", timeout)?;
         Ok(self)
     }
 
-    /// The most connections. Default: 8: one lock keeper has at most four batches in flight, and more
-    /// connections than the server has cores make none of them faster.
+    /// Sets the maximum number of connections. Default: 8, because a lock keeper has at most four
+    /// batches in flight, and more connections than the server has cores make no batch faster.
     ///
     /// # Errors
-    /// When it is zero.
+    /// Fails if `connections` is zero.
     pub fn with_connections(mut self, connections: usize) -> Result<Self, ConfigError> {
         if connections == 0 {
-            return Err(ConfigError::new("a store without a connection cannot be asked"));
+            return Err(ConfigError::new("a store needs at least one connection"));
         }
         self.connections = connections;
         Ok(self)
     }
 
-    /// How long the store rests before it goes through the table again, and deletes what is over.
-    /// Default: 10 min, for so long the space of what is over is not used, which took days until it was.
+    /// Sets the pause between two sweeps of the table, each of which deletes the expired entries.
+    /// Default: 10 min. Until then the space of an expired entry is not reused, a short time
+    /// compared with the days for which entries are kept.
     ///
     /// # Errors
-    /// When it is zero.
+    /// Fails if `interval` is zero.
     pub fn with_sweep_interval(mut self, interval: Duration) -> Result<Self, ConfigError> {
         self.sweep_interval = Some(not_zero("sweep_interval", interval)?);
         Ok(self)
     }
 
-    /// Leaves entries that are over in the table, for somebody else to
-    /// [sweep](crate::PgStore::sweep) it. Default: the store does, some pages of the table at a time,
-    /// and of many processes one, because a table that is forgotten grows for ever.
+    /// Disables sweeping: expired entries stay in the table until another process
+    /// [sweeps](crate::PgStore::sweep) it. Default: the store sweeps, some pages of the table at a
+    /// time and in only one process at a time, because a table that nobody sweeps grows forever.
     pub fn without_sweeping(mut self) -> Self {
         self.sweep_interval = None;
         self
     }
 
-    /// The connections of a store.
+    /// Creates the pool of a store.
     pub(crate) fn pool(&self) -> Result<Pool, ConnectError> {
         self.pool_for_entries(self.connections)
     }
 
-    /// For renewals beside that.
+    /// Creates the second pool of a store, which is used for renewals.
     pub(crate) fn separate(&self) -> Result<Pool, ConnectError> {
         self.pool_for_entries(2)
     }
 
     fn pool_for_entries(&self, connections: usize) -> Result<Pool, ConnectError> {
         let limit = self.command_timeout.as_millis().max(1);
-        // Whose row is held by somebody else must leave time for the others of its batch.
+        // A wait for a row that another session has locked must leave time for the other commands
+        // of the batch.
         let wait = (limit / 5).max(1);
         let settings =
             format!("{ISOLATION}; SET statement_timeout = {limit}; SET lock_timeout = {wait}");
         self.pool_of(connections, &settings)
     }
 
-    /// For who looks or migrates, and for the relay of an outbox.
+    /// Creates a pool for checks, migrations and the relay of an outbox.
     pub(crate) fn few(&self) -> Result<Pool, ConnectError> {
         self.pool_of(2, ISOLATION)
     }
 
-    /// Connections for transactions of handlers, whose statements take as long as they take. Outside of
-    /// those nothing can be written over them.
+    /// Creates a pool for the transactions of handlers. Their statements are not limited by the
+    /// command timeout. Outside of a transaction of the inbox, these connections are read-only.
     pub(crate) fn transactions(&self, connections: usize) -> Result<Pool, ConnectError> {
-        // A statement whose connection was given up must not hold its locks until it has ended.
+        // Once a connection is discarded, its running statement must not hold locks until it
+        // finishes.
         let settings = "SET client_connection_check_interval = 1000; \
             SET default_transaction_read_only = on";
         self.pool_of(connections, settings)
@@ -181,9 +190,9 @@ impl PgConfig {
     fn parsed(&self) -> Result<Config, ConnectError> {
         let is_url = ["postgres://", "postgresql://"].iter().any(|it| self.url.starts_with(it));
         if is_url && self.url.matches('@').count() > 1 {
-            // What stands behind the first is no host, and may be a part of the password.
-            let source = "there is more than one `@`: write %40 for one in the user, the password or \
-                another value";
+            // The text after the first `@` is not a host and may be part of the password.
+            let source = "the URL has more than one `@`: write %40 for an `@` in the user, the password \
+                or another value";
             return Err(ConnectError::Url { source: source.into() });
         }
         self.url.parse().map_err(ConnectError::url)
@@ -192,7 +201,7 @@ impl PgConfig {
 
 fn not_zero(name: &str, timeout: Duration) -> Result<Duration, ConfigError> {
     if timeout.is_zero() {
-        return Err(ConfigError::new(format!("{name} is zero: nothing would ever be in time")));
+        return Err(ConfigError::new(format!("{name} must not be zero")));
     }
     Ok(timeout)
 }
@@ -213,7 +222,7 @@ impl fmt::Debug for PgConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let address = self.parsed().map(|config| address(&config));
         f.debug_struct("PgConfig")
-            .field("address", &address.as_deref().unwrap_or("not a URL of Postgres"))
+            .field("address", &address.as_deref().unwrap_or("invalid Postgres URL"))
             .field("connect_timeout", &self.connect_timeout)
             .field("command_timeout", &self.command_timeout)
             .field("connections", &self.connections)

@@ -1,4 +1,4 @@
-//! The first look at a server.
+//! Checks a server at the start.
 
 use std::error::Error;
 use std::time::Duration;
@@ -13,17 +13,17 @@ use crate::ConnectError;
 use crate::error::may_pass;
 use crate::pool::Pool;
 
-const POOLER: &str = "a pooler gives one session to several connections: use one that gives each its own, \
-    as PgBouncer does by `pool_mode = session`";
+const POOLER: &str = "the pooler shares one session between several connections; use session pooling, \
+    such as `pool_mode = session` of PgBouncer";
 
-const GRANTS: &str = "`GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA campanile` to it, again after each \
+const GRANTS: &str = "run `GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA campanile` for it, again after each \
     migration";
 
-/// What the server knows a session by.
+/// The query for an identifier of the session.
 const SESSION: &str = "SELECT pg_catalog.pg_backend_pid()";
 
-/// The same, the version of the schema, and the functions that the user may not call, those that are not
-/// there among them.
+/// The query for the same identifier, the version of the schema, and the functions that are missing
+/// or that the user may not call.
 const LOOK: &str = "SELECT pg_catalog.pg_backend_pid(), campanile.version(), ( \
     SELECT pg_catalog.string_agg(name, ', ') FROM pg_catalog.unnest('{acquire, renew, complete, adopt, \
         fail, release, cancel, reject, redrive, sweep, conclude, publish, relay}'::text[]) AS name \
@@ -32,14 +32,15 @@ const LOOK: &str = "SELECT pg_catalog.pg_backend_pid(), campanile.version(), ( \
         AND p.pronamespace = pg_catalog.to_regnamespace('campanile') \
         AND pg_catalog.has_function_privilege(p.oid, 'EXECUTE')))";
 
-/// How long a second connection is waited for.
+/// The time limit for opening the second connection.
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Between two looks for a server that is not up yet.
+/// The pause between two attempts to reach a server that is not up yet.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Looks whether the server has the schema that this library is for, and lets us use it; tells where calls
-/// that may take so long never will be answered. The pool is of two connections.
+/// Checks that the server has the schema that this library requires and that the user may call its
+/// functions. Warns if calls limited to `call` cannot be answered in time. The pool must allow two
+/// connections.
 pub(crate) async fn look(pool: &Pool, limit: Duration, call: Duration) -> Result<(), ConnectError> {
     let deadline = Instant::now() + limit;
     let client = connection_by(pool, limit, deadline).await?;
@@ -47,7 +48,8 @@ pub(crate) async fn look(pool: &Pool, limit: Duration, call: Duration) -> Result
     let late = |_| ConnectError::TimedOut { address: address.into(), after: limit, source: None };
     let looking = async {
         let said = |error| ConnectError::said(error, address);
-        // Who cannot have a second one at once shares none.
+        // If no second connection is available in time, none can share this session, so that check
+        // is skipped.
         let other = timeout(SECOND, pool.client()).await;
         let sent = Instant::now();
         let [session, version, refused] = match asked(&client, LOOK).await {
@@ -58,15 +60,17 @@ pub(crate) async fn look(pool: &Pool, limit: Duration, call: Duration) -> Result
         };
         let round_trip = sent.elapsed();
         if call < round_trip * 4 {
-            // One half is for a connection, and in the other the first call over it prepares its statement.
+            // A call waits for a connection for at most half of its time. The first call over a new
+            // connection also prepares its statement.
             tracing::warn!(
                 address,
                 ?round_trip,
-                "Postgres is so far away that calls will not be answered in time: \
-                 `PgConfig::with_command_timeout` must be four round trips or more, and is {call:?}"
+                "Postgres is too far away for the command timeout; calls will time out: \
+                 `PgConfig::with_command_timeout` must be at least four round trips, and is {call:?}"
             );
         }
-        // One after the other: at the same time a pooler would need two.
+        // Sequential on purpose: if both queries ran at the same time, a pooler would use two
+        // sessions.
         if let Ok(Ok(other)) = other
             && asked(&other, SESSION).await.map_err(said)? == [session]
         {
@@ -86,7 +90,7 @@ pub(crate) async fn look(pool: &Pool, limit: Duration, call: Duration) -> Result
     timeout_at(deadline, looking).await.map_err(late)?
 }
 
-/// The columns of the one row that a query without parameters has, in one round trip.
+/// Runs a query without parameters in one round trip. Returns the columns of its only row.
 async fn asked<const N: usize>(
     client: &Client,
     query: &str,
@@ -104,7 +108,7 @@ fn is_without_schema(error: &tokio_postgres::Error) -> bool {
     error.code().is_some_and(|state| states.contains(state))
 }
 
-/// A connection to a server that takes writes, which is waited for.
+/// Connects to a server that accepts writes, and waits for such a server.
 pub(crate) async fn connection(pool: &Pool, limit: Duration) -> Result<Client, ConnectError> {
     connection_by(pool, limit, Instant::now() + limit).await
 }
@@ -134,7 +138,7 @@ async fn connection_by(
             tracing::warn!(address, error = &error as &dyn Error, ?limit, "waiting for Postgres");
         }
         last = Some(error);
-        // What is due then shows at the next look.
+        // If the deadline passes during the pause, the next attempt times out.
         sleep(PAUSE).await;
     }
 }

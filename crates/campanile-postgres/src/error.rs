@@ -1,4 +1,4 @@
-//! Why a store could not be had.
+//! The reasons why a store cannot connect.
 
 use std::error::Error;
 use std::fmt;
@@ -13,88 +13,91 @@ use tokio_postgres::error::SqlState;
 use crate::failure::explained;
 use crate::tls::is_refusal;
 
-/// Why [`PgStore::connect`](crate::PgStore::connect) or [`migrate`](crate::migrate()) failed. It shows the
-/// address that was tried, and never the password.
+/// The error of [`PgStore::connect`](crate::PgStore::connect) and [`migrate`](crate::migrate()). It
+/// contains the server's address and never the password.
 ///
-/// `Debug` prints the error with its sources, since that is what a `main` that returns it shows.
+/// `Debug` prints the error with its sources, because that is what a `main` that returns the error
+/// prints.
 #[non_exhaustive]
 pub enum ConnectError {
-    /// The URL cannot be used.
+    /// The URL is invalid.
     Url {
-        /// What is wrong with it.
+        /// What is wrong with the URL.
         source: BoxError,
     },
-    /// A certificate or a key of ours cannot be read, or does not fit the other.
+    /// A certificate or key of the client cannot be read, or the two do not match.
     Certificate {
-        /// What is wrong with it.
+        /// What is wrong with the certificate or key.
         source: BoxError,
     },
-    /// The server, or we to it, could not be shown to be who it should be: another authority has
-    /// signed its certificate, it has another name, or it does not take a certificate of ours.
+    /// TLS verification failed, of the server or of the client: the server's certificate has
+    /// another authority or another name, or the server rejects the client's certificate.
     Untrusted {
-        /// Where the server is.
+        /// The server's address.
         address: Box<str>,
         /// What is wrong with the certificate.
         source: BoxError,
     },
-    /// What is there is not what was asked for: no Postgres, or not this database. A server that is
-    /// only not up yet is waited for, and then [`TimedOut`](Self::TimedOut).
+    /// The address does not lead to the requested service: there is no Postgres, or it does not
+    /// have the database. `connect` waits for a server that is merely not up yet, and then fails
+    /// with [`TimedOut`](Self::TimedOut).
     Unreachable {
-        /// Where it was looked for.
+        /// The address that was tried.
         address: Box<str>,
-        /// What the operating system or the server said.
+        /// The error of the operating system or the server.
         source: BoxError,
     },
-    /// The server was not there, did not answer, or took no writes in time.
+    /// The server was not up, did not answer, or did not accept writes in time.
     TimedOut {
-        /// Where it was looked for.
+        /// The address that was tried.
         address: Box<str>,
-        /// The time that it had.
+        /// The time limit.
         after: Duration,
-        /// Why the last try failed. None: it was not answered.
+        /// The error of the last attempt; `None` if that attempt was not answered.
         source: Option<BoxError>,
     },
-    /// The server refused the user or the password, or the user may not do what has to be done.
+    /// The server rejected the user or the password, or the user lacks a permission.
     Denied {
-        /// Where the server is.
+        /// The server's address.
         address: Box<str>,
-        /// What it said.
+        /// The server's error.
         source: BoxError,
     },
-    /// The schema is not there, or is another version's.
+    /// The schema is missing or has another version.
     Schema {
-        /// Where the server is.
+        /// The server's address.
         address: Box<str>,
-        /// The version that is there. None: there is no schema.
+        /// The version of the schema; `None` if there is no schema.
         found: Option<i32>,
     },
-    /// A step of [`migrate`](crate::migrate()) failed, and nothing of it was done.
+    /// A step of [`migrate`](crate::migrate()) failed, and nothing of it was applied.
     Migration {
-        /// Where the server is.
+        /// The server's address.
         address: Box<str>,
-        /// The version that it was to lead to.
+        /// The version to which the step migrates.
         version: i32,
-        /// What the server said.
+        /// The server's error.
         source: BoxError,
     },
 }
 
 impl ConnectError {
-    /// What the library says of an option quotes it, which may be a part of a password with a space.
+    /// Drops the library's error, because it quotes the option, which may be part of a password
+    /// with a space.
     pub(crate) fn url(error: tokio_postgres::Error) -> Self {
-        const TLS: &str = "`sslmode` is `disable`, `prefer` or `require`, and certificates are given by \
-            `PgConfig::with_ca` and `PgConfig::with_client_certificate` (feature `tls`, of the crate \
-            `campanile` `postgres-tls`); the server's is verified in any case";
+        const TLS: &str = "`sslmode` must be `disable`, `prefer` or `require`; set certificates with \
+            `PgConfig::with_ca` and `PgConfig::with_client_certificate` (feature `tls`, or `postgres-tls` \
+            of the crate `campanile`); the server's certificate is always verified";
         const OTHER: &str = "it is not of the form postgres://[user[:password]@]host[:port][/database], or \
-            an option is unknown or its value cannot be read; in `key=value` pairs, a value with a space \
-            stands in single quotes";
+            an option is unknown or has an invalid value; in `key=value` pairs, put a value with a space \
+            in single quotes";
         let said = find_text(&error);
         let of_tls = ["`sslmode`", "`sslrootcert`", "`sslcert`", "`sslkey`"];
         let is_of_tls = of_tls.iter().any(|name| said.contains(name));
         Self::Url { source: if is_of_tls { TLS } else { OTHER }.into() }
     }
 
-    /// Of a server that answered, or cannot be reached.
+    /// Converts an error of the pool: the server answered with an error, or cannot be reached.
     pub(crate) fn of(error: PoolError, address: &str) -> Self {
         match error {
             PoolError::Backend(error) => Self::said(error, address),
@@ -107,7 +110,7 @@ impl ConnectError {
             return Self::Untrusted { address: address.into(), source: error.into() };
         }
         let is_denied = error.code().is_some_and(|state| {
-            // Invalid authorization.
+            // SQLSTATE class 28 is "invalid authorization".
             state.code().starts_with("28") || *state == SqlState::INSUFFICIENT_PRIVILEGE
         });
         let (address, source) = (address.into(), explained(error));
@@ -123,7 +126,8 @@ fn find_text(error: &(dyn Error + 'static)) -> String {
     sources(error).map(ToString::to_string).collect()
 }
 
-/// Whether it is worth waiting: the server may only not be up yet, or no server may take writes yet.
+/// Whether the error may be transient: the server may not be up yet, or no server may accept writes
+/// yet.
 pub(crate) fn may_pass(error: &PoolError) -> bool {
     let PoolError::Backend(error) = error else {
         return true;
@@ -132,7 +136,8 @@ pub(crate) fn may_pass(error: &PoolError) -> bool {
         Some(state) => {
             [SqlState::CANNOT_CONNECT_NOW, SqlState::TOO_MANY_CONNECTIONS].contains(state)
         }
-        // What the library says itself names its cause, unless it is one of configuration.
+        // Errors of the library itself have their cause as a source, except for those of the
+        // configuration.
         None => {
             (find::<std::io::Error>(error).is_some() || error.is_closed()) && !is_refusal(error)
         }
@@ -156,13 +161,13 @@ impl fmt::Display for ConnectError {
         const MIGRATE: &str =
             "run `campanile_postgres::migrate`, or the SQL files of `campanile-sql`";
         match self {
-            Self::Url { .. } => f.write_str("the URL of Postgres cannot be used"),
-            Self::Certificate { .. } => f.write_str("the certificates cannot be used"),
+            Self::Url { .. } => f.write_str("invalid Postgres URL"),
+            Self::Certificate { .. } => f.write_str("invalid certificate or key"),
             Self::Untrusted { address, .. } => {
                 write!(
                     f,
-                    "Postgres at {address} cannot be trusted, or does not trust us; an authority that \
-                     the system does not know is given by PgConfig::with_ca"
+                    "TLS verification failed: Postgres at {address} is not trusted, or does not trust the \
+                     client; set an authority that the system does not know with PgConfig::with_ca"
                 )
             }
             Self::Unreachable { address, .. } => {
@@ -173,25 +178,25 @@ impl fmt::Display for ConnectError {
             }
             Self::TimedOut { address, after, source: Some(_) } => write!(
                 f,
-                "Postgres at {address} was not up, or took no writes, within {after:?}; start it, correct \
-                 its address, or wait longer (PgConfig::with_connect_timeout)"
+                "Postgres at {address} was not up, or did not accept writes, within {after:?}; start it, \
+                 correct its address, or wait longer (PgConfig::with_connect_timeout)"
             ),
             Self::Denied { address, .. } => write!(f, "Postgres at {address} denies access"),
             Self::Schema { address, found: None } => {
-                write!(f, "Postgres at {address} has no schema of Campanile; {MIGRATE}")
+                write!(f, "Postgres at {address} has no Campanile schema; {MIGRATE}")
             }
             Self::Schema { address, found: Some(found) } if *found < VERSION => write!(
                 f,
-                "the schema of Campanile in Postgres at {address} is of version {found}, and this is \
-                 for {VERSION}; {MIGRATE}"
+                "the Campanile schema in Postgres at {address} has version {found}, but this release \
+                 requires {VERSION}; {MIGRATE}"
             ),
             Self::Schema { address, found: Some(found) } => write!(
                 f,
-                "the schema of Campanile in Postgres at {address} is of version {found}, and this is \
-                 for {VERSION}; use a release that is for that"
+                "the Campanile schema in Postgres at {address} has version {found}, but this release \
+                 requires {VERSION}; use a release for version {found}"
             ),
             Self::Migration { address, version, .. } => {
-                write!(f, "Postgres at {address} was not migrated to version {version}")
+                write!(f, "failed to migrate Postgres at {address} to version {version}")
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Why a call got no answer.
+//! Why a call failed.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -8,18 +8,19 @@ use campanile_idempotency::StoreError;
 use tokio_postgres::Error;
 use tokio_postgres::error::{DbError, Severity, SqlState};
 
-/// Why a call got no answer.
+/// The reason why a call has no answer.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// What the server or the connection said.
+    /// An error of the server or of the connection.
     Server(Error),
-    /// No function of the schema answers so.
+    /// The answer is not one that the schema's functions can give.
     Unexpected(&'static str),
 }
 
 impl Failure {
-    /// Whether another connection may get an answer: this one broke, its server is shut down or has
-    /// become a replica, or the transaction met another. Every command can be repeated.
+    /// Whether another connection may get an answer: this connection broke, its server is shutting
+    /// down or has become a replica, or the transaction conflicted with another. Every command can
+    /// be repeated.
     pub(crate) fn may_pass(&self) -> bool {
         let Self::Server(error) = self else {
             return false;
@@ -32,19 +33,20 @@ impl Failure {
                 SqlState::READ_ONLY_SQL_TRANSACTION,
                 SqlState::T_R_SERIALIZATION_FAILURE,
                 SqlState::T_R_DEADLOCK_DETECTED,
-                // A plan of before a migration.
+                // The plan was cached before a migration.
                 SqlState::FEATURE_NOT_SUPPORTED,
             ]
             .contains(state)
     }
 
-    /// Whether somebody else holds a row that it needs, for too long; then nothing of it was done.
+    /// Whether the call waited too long for a row that another session has locked. The call has
+    /// then changed nothing.
     pub(crate) fn is_held(&self) -> bool {
         matches!(self, Self::Server(error) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE))
     }
 }
 
-/// Whether the server has ended the session with this.
+/// Whether the server ended the session with this error.
 pub(crate) fn ended_session(error: &Error) -> bool {
     let severity = error.as_db_error().and_then(DbError::parsed_severity);
     matches!(severity, Some(Severity::Fatal | Severity::Panic))
@@ -71,17 +73,17 @@ impl From<Failure> for StoreError {
     }
 }
 
-/// The error, with what to do where that can be said.
+/// Adds advice to an error, if there is any for it.
 pub(crate) fn explained(error: Error) -> BoxError {
-    const SCHEMA: &str = "the schema of Campanile is not there, or is another version's; run \
+    const SCHEMA: &str = "the Campanile schema is missing or has another version; run \
         `campanile_postgres::migrate`, or the SQL files of `campanile-sql`";
-    const GRANTS: &str = "the user may not use the schema of Campanile; `GRANT USAGE ON SCHEMA \
-        campanile` and `GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA campanile` to it, again after each \
-        migration; of an inbox's handler that changes its role, `RESET ROLE` at its end";
-    const READ_ONLY: &str = "the server is a replica, or read-only; name all servers in the URL, so \
-        that the one that takes writes is found";
-    const POOLER: &str = "statements that were prepared are another connection's: a pooler must give each \
-        its own session, as PgBouncer does by `pool_mode = session`";
+    const GRANTS: &str = "the user may not use the Campanile schema; run `GRANT USAGE ON SCHEMA \
+        campanile` and `GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA campanile` for it, again after each \
+        migration; an inbox handler that changes its role must end with `RESET ROLE`";
+    const READ_ONLY: &str = "the server is a replica or read-only; name all servers in the URL, so \
+        that the store finds the one that accepts writes";
+    const POOLER: &str = "a prepared statement belongs to another connection: the pooler must use session \
+        pooling, such as `pool_mode = session` of PgBouncer";
     let Some(state) = error.code() else {
         return error.into();
     };
@@ -107,7 +109,7 @@ pub(crate) fn explained(error: Error) -> BoxError {
     Explained { advice, error }.into()
 }
 
-/// An error, with what to do.
+/// An error with advice on how to fix it.
 #[derive(Debug)]
 pub(crate) struct Explained {
     pub(crate) advice: &'static str,

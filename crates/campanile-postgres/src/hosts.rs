@@ -1,4 +1,4 @@
-//! New connections, to whichever host of the URL takes writes.
+//! New connections to the host that accepts writes.
 
 use std::collections::VecDeque;
 use std::error::Error as StdError;
@@ -21,24 +21,25 @@ use tokio_postgres::{Client, Config, Error};
 
 use crate::tls::Connector;
 
-/// A host that has not answered by then is not waited for alone. One that has refused may be about to take
-/// writes, and is asked again after as long.
+/// If a host has not answered within this time, the next host is tried in parallel. A host that has
+/// refused is retried after the same time, because it may be about to accept writes.
 const HEAD_START: Duration = Duration::from_millis(200);
 
-/// A host that says nothing for so long may have been started anew, and know nothing of who waits.
+/// A host that has been silent for this time is asked again: it may have been restarted and know
+/// nothing of the first attempt.
 const AGAIN: Duration = Duration::from_secs(2);
 
-/// Makes connections in tasks of their own, which go on when nobody waits for them any more: a call ends in
-/// time, and the next one has what it has begun.
+/// Opens connections in tasks of their own, which continue even if no caller waits for them: a call
+/// times out, and the next call gets its connection.
 pub(crate) struct Hosts(Arc<Shared>);
 
 struct Shared {
     each: Vec<Config>,
     connector: Connector,
-    /// What a session begins with.
+    /// The statements at the start of each session.
     settings: String,
     limit: Duration,
-    /// Which of them took writes the last time.
+    /// The host that most recently accepted writes.
     last: AtomicUsize,
     queue: Mutex<Queue>,
 }
@@ -46,16 +47,16 @@ struct Shared {
 #[derive(Default)]
 struct Queue {
     waiting: VecDeque<oneshot::Sender<Result<Made, Error>>>,
-    /// How many tasks are at it.
+    /// The number of tasks that are opening a connection.
     at_work: usize,
-    /// For whom nobody waited.
+    /// Connections that no caller was waiting for.
     made: Vec<Made>,
 }
 
 type Made = (Client, JoinHandle<()>);
 
 impl Hosts {
-    /// Each session begins with these settings, and is made within the limit.
+    /// Each session starts with `settings` and must be open within `limit`.
     pub(crate) fn new(
         config: &Config,
         connector: Connector,
@@ -78,7 +79,7 @@ impl Connect for Hosts {
                     Ok(made) => return Ok(made),
                     Err(coming) => coming,
                 };
-                // Else its task had no answer in time, or ended with its runtime.
+                // Otherwise the task timed out, or was dropped with its runtime: ask again.
                 if let Ok(result) = coming.await {
                     return result;
                 }
@@ -92,7 +93,7 @@ impl Shared {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One that is there, or is to come.
+    /// Takes an open connection, or queues for one that is being opened.
     fn ask(self: &Arc<Self>) -> Result<Made, oneshot::Receiver<Result<Made, Error>>> {
         let mut queue = self.queue();
         queue.made.retain(|(client, _)| !client.is_closed());
@@ -114,12 +115,12 @@ impl Shared {
         Err(receiver)
     }
 
-    /// The first that takes writes; why not, if all have said so.
+    /// Connects to the first host that accepts writes. Fails once every host has refused.
     async fn race(&self) -> Result<Made, Error> {
         let each: Vec<Config> = join_all(self.each.iter().map(at_each)).await.concat();
         let (count, first) = (each.len(), self.last.load(Ordering::Relaxed));
         let mut untried = (0..count).map(|index| (first + index) % count);
-        // Who was asked, and when each is asked the next time.
+        // The hosts that were asked, and when each is asked again.
         let mut asked: Vec<(usize, Instant)> = Vec::with_capacity(count);
         let mut tries = FuturesUnordered::new();
         let mut next_is_due = true;
@@ -163,10 +164,10 @@ impl Shared {
             let task = tokio::spawn(async move {
                 if let Err(error) = connection.await {
                     let error = &error as &dyn StdError;
-                    tracing::debug!(error, "a connection to Postgres broke");
+                    tracing::debug!(error, "connection to Postgres lost");
                 }
             });
-            // No options of the connection: poolers refuse those.
+            // Not sent as `options` of the connection, because poolers reject those.
             client.batch_execute(&self.settings).await?;
             Ok((client, task))
         };
@@ -175,7 +176,7 @@ impl Shared {
 }
 
 impl Queue {
-    /// To whoever has waited longest.
+    /// Gives the result to the caller that has waited longest.
     fn give(&mut self, mut result: Result<Made, Error>) {
         while let Some(waiting) = self.waiting.pop_front() {
             match waiting.send(result) {
@@ -187,27 +188,28 @@ impl Queue {
     }
 }
 
-/// One that makes a connection.
+/// A task that opens a connection.
 struct Task(Arc<Shared>);
 
 impl Drop for Task {
     fn drop(&mut self) {
         let mut queue = self.0.queue();
         queue.at_work -= 1;
-        // Each who waits has a task: without, it asks again.
+        // Each waiting caller needs a task. Drop the senders of the others, so that they ask again.
         let with_task = queue.at_work.min(queue.waiting.len());
         queue.waiting.truncate(with_task);
     }
 }
 
-/// One for each address of the host's name, so that none waits for another. Where those are not told soon,
-/// the name alone: then the connection asks for them, and its error tells of it.
+/// Splits a host into one configuration for each address of its name, so that no address delays
+/// another. If the lookup fails or takes too long, keeps the name alone; connecting then repeats
+/// the lookup and reports its error.
 async fn at_each(config: &Config) -> Vec<Config> {
     let alone = || vec![config.clone()];
     let ([Host::Tcp(name)], []) = (config.get_hosts(), config.get_hostaddrs()) else {
         return alone();
     };
-    // The port is the configuration's, and has no part in this.
+    // The lookup needs a port but does not use it; the configuration has the actual one.
     let Ok(Ok(found)) = timeout(HEAD_START, lookup_host((&**name, 0))).await else {
         return alone();
     };
@@ -221,7 +223,7 @@ fn at(config: &Config, address: IpAddr) -> Config {
     one
 }
 
-/// One for each host, so that none waits for another.
+/// Splits the configuration into one for each host, so that no host delays another.
 fn apart(config: &Config) -> Vec<Config> {
     let (hosts, addresses, ports) =
         (config.get_hosts(), config.get_hostaddrs(), config.get_ports());
@@ -232,7 +234,7 @@ fn apart(config: &Config) -> Vec<Config> {
         || !fits(addresses.len())
         || !(ports.len() < 2 || fits(ports.len()))
     {
-        // What does not fit together is refused where it is used.
+        // An inconsistent configuration is rejected when it is used.
         return vec![config.clone()];
     }
     let one = |index: usize| {

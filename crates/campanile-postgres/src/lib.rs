@@ -1,7 +1,9 @@
-//! The Postgres store of Campanile: locks, attempts and outcomes of idempotency keys, in a table.
+//! The Postgres store of Campanile, which keeps locks, attempts and outcomes of idempotency keys in
+//! a table.
 //!
-//! Each operation is a function in the database, atomic for its key and decided by the database's
-//! clock; a batch of commands is one call for each kind of operation. PostgreSQL 14 or later is needed.
+//! Each operation is a database function that is atomic for its key and uses the database's clock.
+//! A batch of commands is one call for each kind of operation. The store requires PostgreSQL 14 or
+//! later.
 //!
 //! ```
 //! use campanile_core::{
@@ -14,8 +16,8 @@
 //!
 //! # #[tokio::main]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let postgres = campanile_test::PgServer::start()?; // or a server of yours
-//! campanile_postgres::migrate(postgres.url()).await?; // once, by who may make a schema
+//! let postgres = campanile_test::PgServer::start()?; // or your own server
+//! campanile_postgres::migrate(postgres.url()).await?; // once, as a user that may create schemas
 //! let store = PgStore::connect(postgres.url()).await?;
 //!
 //! // What the lock keeper of the idempotency layer does for each request:
@@ -40,15 +42,15 @@
 //!
 //! # Layout
 //!
-//! * [`migrate`] makes the schema, once. [`PgConfig`] → [`PgStore::connect`] → a
-//!   [`Store`](campanile_idempotency::Store); [`ConnectError`] says why not.
-//! * [`Inbox`]: what a handler writes and the completion of its entry are one transaction. `outbox`: so are
-//!   messages for Kafka, which [`Inbox::relay`] publishes.
-//! * `batch`: a batch, from commands to answers: `call` (which commands travel in one call, and its
-//!   arguments), `told` (what comes back).
-//! * `connect`: the first look at a server; `hosts`: how a connection is made; `pool`: the connections,
-//!   and when one is given up; `failure`: what an error of the server means.
-//! * `sweep`: entries that are over are deleted, some pages at a time.
+//! * [`migrate`] creates the schema, once. [`PgConfig`] → [`PgStore::connect`] → a
+//!   [`Store`](campanile_idempotency::Store). [`ConnectError`] is the reason why connecting failed.
+//! * [`Inbox`] commits a handler's writes and the completion of its entry in one transaction.
+//!   `outbox` adds messages for Kafka to that transaction; [`Inbox::relay`] publishes them.
+//! * `batch` turns the commands of a batch into answers. `call` groups commands into calls and
+//!   builds the arguments; `told` reads the results.
+//! * `connect` checks a server at the start, `hosts` opens connections, `pool` holds them and
+//!   discards those that are no longer usable, and `failure` classifies the server's errors.
+//! * `sweep` deletes expired entries, some pages of the table at a time.
 //! * The schema and its functions are in the package `campanile-sql`.
 
 mod batch;

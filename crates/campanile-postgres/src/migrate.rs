@@ -1,4 +1,4 @@
-//! The schema, from whichever version to this one's.
+//! Migration of the schema from any earlier version to the version of this crate.
 
 use campanile_core::BoxError;
 use campanile_sql::{MIGRATIONS, VERSION};
@@ -10,22 +10,22 @@ use crate::connect::connection;
 use crate::failure::{Explained, explained};
 use crate::{ConnectError, PgConfig};
 
-/// Brings the schema of the database to the version that this library is for, in one transaction; does
-/// nothing if it is. Processes that do so at the same time wait for each other, without a bound: put a
-/// time-out around it if one may hang.
+/// Migrates the database's schema to the version that this library requires, in one transaction.
+/// Does nothing if the schema already has that version. Concurrent migrations wait for each other
+/// without a limit: wrap the call in a timeout if one of them may hang.
 ///
-/// The user of the URL becomes the owner of what is new, and must be able to make a schema
-/// (`GRANT CREATE ON DATABASE`). Who works with the store later needs much less:
-/// [`PgConfig`] tells what.
+/// The user in the URL becomes the owner of whatever the migration creates, and must be allowed to
+/// create a schema (`GRANT CREATE ON DATABASE`). The user of the store needs far fewer permissions;
+/// [`PgConfig`] lists them.
 ///
 /// # Errors
-/// As [`PgStore::connect`](crate::PgStore::connect); [`ConnectError::Migration`] when a step fails, and
-/// [`ConnectError::Schema`] when the schema is of a later version.
+/// The errors of [`PgStore::connect`](crate::PgStore::connect); [`ConnectError::Migration`] if a
+/// step fails, and [`ConnectError::Schema`] if the schema's version is later than this library's.
 ///
 /// # Cancellation
-/// A future that is dropped leaves all of it done or none.
+/// If the future is dropped, either the whole migration has been applied or nothing of it.
 pub async fn migrate(config: impl Into<PgConfig>) -> Result<(), ConnectError> {
-    // Of this project, and of nobody else.
+    // Identifies this project's migration among all advisory locks.
     const LOCK: i64 = 0x6361_6d70_616e_6900;
     let config = config.into();
     let pool = config.few()?;
@@ -46,22 +46,22 @@ pub async fn migrate(config: impl Into<PgConfig>) -> Result<(), ConnectError> {
             source: advised(error, found),
         };
         transaction.batch_execute(text).await.map_err(failed)?;
-        tracing::info!(address, version, "migrated the schema of Campanile");
+        tracing::info!(address, version, "migrated the Campanile schema");
     }
     transaction.commit().await.map_err(said)
 }
 
-/// Who migrates needs other rights than who works with the store.
+/// Adds advice to a permission error: a migration needs other permissions than the store does.
 fn advised(error: Error, found: Option<i32>) -> BoxError {
     let advice = match found {
         _ if error.code() != Some(&SqlState::INSUFFICIENT_PRIVILEGE) => return explained(error),
-        None => "the user may not make a schema; `GRANT CREATE ON DATABASE` to it",
-        Some(_) => "the schema is another user's; migrate as its owner",
+        None => "the user may not create a schema; run `GRANT CREATE ON DATABASE` for it",
+        Some(_) => "the schema belongs to another user; migrate as its owner",
     };
     Explained { advice, error }.into()
 }
 
-/// The version of the schema that is there.
+/// Reads the version of the installed schema; `None` if there is no schema.
 async fn version<C: GenericClient>(client: &C, address: &str) -> Result<Option<i32>, ConnectError> {
     const IS_THERE: &str = "SELECT to_regprocedure('campanile.version()') IS NOT NULL";
     let said = |error| ConnectError::said(error, address);

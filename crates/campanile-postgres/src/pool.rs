@@ -1,4 +1,4 @@
-//! The connections.
+//! The connection pool.
 
 use std::fmt;
 use std::ops::Deref;
@@ -17,26 +17,27 @@ use crate::failure::explained;
 use crate::hosts::Hosts;
 use crate::tls::Connector;
 
-/// What a client or a server that says nothing is given up after, where the URL sets no other time: 25 s,
-/// less than a lock lives, for a session holds its rows as long as its server believes in it.
+/// Keepalive settings, used where the URL sets none: a client or a server that sends nothing is
+/// considered dead after 25 s. That is less than the lifetime of a lock, because a session holds
+/// its row locks as long as the server considers its client alive.
 const IDLE: Duration = Duration::from_secs(10);
 const INTERVAL: Duration = Duration::from_secs(5);
 const PROBES: u32 = 3;
 const SILENCE: Duration = Duration::from_secs(25);
 
-/// Hands connections out for one use at a time.
+/// Lends connections, each to one user at a time.
 #[derive(Clone)]
 pub(crate) struct Pool {
     pool: deadpool_postgres::Pool,
     address: Arc<str>,
 }
 
-/// A connection in use. It goes back by [`end`](Self::end); dropped without that it is closed, for it
-/// may still have an answer to come, or lead nowhere.
+/// A connection in use. [`end`](Self::end) returns it to the pool. Dropping it without `end` closes
+/// it, because an answer may still be pending or the connection may be dead.
 pub(crate) struct Lease(Option<Client>);
 
 impl Pool {
-    /// So many connections at most. Each session begins with these settings.
+    /// Creates a pool of at most `connections` connections. Each session starts with `settings`.
     pub(crate) fn new(
         mut config: Config,
         connector: Connector,
@@ -48,44 +49,44 @@ impl Pool {
         if config.get_application_name().is_none() {
             config.application_name("campanile");
         }
-        // A replica would refuse every operation.
+        // A replica would reject every operation.
         config.target_session_attrs(TargetSessionAttrs::ReadWrite);
         config.connect_timeout(connect_timeout);
         let settings = format!("{}; {settings}", probing(&mut config));
         let hosts = Hosts::new(&config, connector, settings, connect_timeout);
         let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
-        // The hosts have it.
+        // `hosts` already has the configuration.
         let manager = Manager::from_connect(Config::new(), hosts, recycling);
         let pool = deadpool_postgres::Pool::builder(manager)
             .config(PoolConfig::new(connections))
             .create_timeout(Some(connect_timeout))
             .runtime(Runtime::Tokio1)
             .build()
-            .expect("a timeout needs a runtime, and there is one");
+            .expect("the pool has the runtime that its timeout needs");
         Self { pool, address }
     }
 
-    /// Where the servers are, and the database.
+    /// The servers' hosts and ports, and the database.
     pub(crate) fn address(&self) -> &str {
         &self.address
     }
 
-    /// A connection, once one is free.
+    /// Waits until a connection is free.
     pub(crate) async fn lease(&self) -> Result<Lease, PoolError> {
         Ok(Lease(Some(self.client().await?)))
     }
 
-    /// The same, to be kept as long as the pool.
+    /// Like `lease`, but the caller may keep the connection as long as the pool.
     pub(crate) async fn client(&self) -> Result<Client, PoolError> {
         self.pool.get().await
     }
 
-    /// Closes the connections that nobody uses: one like them was found to be broken.
+    /// Closes all idle connections, because a connection of the same age was found broken.
     pub(crate) fn renew(&self) {
         self.pool.retain(|_, _| false);
     }
 
-    /// What is said of a store that could not be asked.
+    /// The error of a call for which no connection could be opened.
     pub(crate) fn unreachable(&self, error: PoolError) -> StoreError {
         let source: BoxError = match error {
             PoolError::Backend(error) => explained(error),
@@ -94,19 +95,19 @@ impl Pool {
         StoreError::not_sent(Unreachable { address: self.address.clone(), source })
     }
 
-    /// What is said of one for which no connection came free in time.
+    /// The error of a call for which no connection became free in time.
     pub(crate) fn exhausted(&self, limit: Duration) -> StoreError {
         let (status, address) = (self.pool.status(), &self.address);
         StoreError::not_sent(format!(
-            "no connection to Postgres at {address} was had within {limit:?}; {} of at most {} are \
-             open or being opened",
+            "timed out after {limit:?} waiting for a connection to Postgres at {address}; {} of at most \
+             {} connections are open or being opened",
             status.size, status.max_size
         ))
     }
 }
 
 impl Lease {
-    /// All that was asked over it was answered: it can be used again.
+    /// Returns the connection to the pool. Every request sent over it must have been answered.
     pub(crate) fn end(mut self) {
         drop(self.0.take());
     }
@@ -116,23 +117,24 @@ impl Deref for Lease {
     type Target = Client;
 
     fn deref(&self) -> &Self::Target {
-        self.0.as_ref().expect("it is taken at the end only")
+        self.0.as_ref().expect("only `end` and `drop` take the client")
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
         if let Some(client) = self.0.take() {
-            tracing::debug!("gave up a connection to Postgres");
-            // Taken out of the pool for good: put back, it would be handed out again.
+            tracing::debug!("discarded a connection to Postgres");
+            // Removes the connection from the pool for good. Returned to the pool, it would be lent
+            // again.
             drop(Client::take(client));
         }
     }
 }
 
-/// Lets both sides look whether the other is there. Says what the server is to be told.
+/// Makes client and server probe each other. Returns the statements that set up the server's side.
 fn probing(config: &mut Config) -> String {
-    // As it is where the URL says nothing.
+    // The value that `tokio_postgres` uses if the URL sets none.
     const NOT_SET: Duration = Duration::from_secs(2 * 60 * 60);
     if config.get_keepalives_idle() == NOT_SET {
         config.keepalives_idle(IDLE);
@@ -158,7 +160,7 @@ fn probing(config: &mut Config) -> String {
     settings.join("; ")
 }
 
-/// Hosts with their ports, and the database; no credentials.
+/// Formats the hosts with their ports, and the database, without credentials.
 pub(crate) fn address(config: &Config) -> String {
     const PORT: u16 = 5432;
     let ports = config.get_ports();

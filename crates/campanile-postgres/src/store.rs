@@ -1,4 +1,4 @@
-//! The store.
+//! The Postgres store.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,39 +14,43 @@ use crate::pool::Pool;
 use crate::sweep::{self, Sweeper};
 use crate::{ConnectError, PgConfig};
 
-/// No call takes longer, so that its deadline can be counted.
+/// The upper limit of all timeouts, so that their deadlines can be computed without overflow.
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Keeps entries in a table of Postgres, version 14 or later, with the schema that
-/// [`migrate`](crate::migrate()) makes. Clones share their connections.
+/// [`migrate`](crate::migrate()) creates. Clones share their connections.
 ///
-/// A batch is a call for each kind of command in it, sent together over one connection; each call is a
-/// transaction of its own. Batches never wait for each other in a circle, whatever the order of their keys.
+/// A batch is one call for each kind of command in it, sent together over one connection. Each call
+/// is a transaction of its own. Batches never deadlock, whatever the order of their keys.
 ///
 /// # Connections
-/// [`connect`](Self::connect) looks at the server and closes its connection again. Those that the store
-/// works with are made on the runtime that first needs them. The lock keeper renews over two others, on
-/// a runtime of its own, so that a blocked runtime of the program delays no renewal. One is replaced when it breaks, when
-/// its server has become a replica, and when an answer did not come in time; those that are idle then, too.
+/// [`connect`](Self::connect) checks the server and closes the connection that it used. The store
+/// opens its own connections on the runtime that first needs them. The lock keeper renews over two
+/// others, on a runtime of its own, so that a blocked runtime of the program delays no renewal. The
+/// store replaces a connection if it breaks, if its server has become a replica, or if an answer
+/// does not arrive in time; in each case the store also closes all idle connections.
 ///
-/// A call waits for one half of its time, and what is being made goes on without it, for the next call. Of
-/// several hosts, one that says nothing holds up no other.
+/// A call waits for a connection for at most half of its time. A connection that is still being
+/// opened then stays available to the next call. If the URL names several hosts, one that does not
+/// respond does not delay the others.
 ///
 /// # Errors
-/// A command that was not answered within the command timeout fails as [`Timeout`], all that the
-/// server or the network refuses as [`Unavailable`]; so does one for which no connection was free in
-/// time, and then nothing was sent. A connection that broke shows in no error as long as a server is
-/// there that takes writes: what it did not answer is sent once more.
+/// A command that is not answered within the command timeout fails with [`Timeout`]. Any other
+/// error of the server or the network fails it with [`Unavailable`], as does the lack of a free
+/// connection; in the latter case nothing was sent. A broken connection causes no error as long as
+/// a server is available that accepts writes: the store sends the unanswered commands once more.
 ///
 /// [`Timeout`]: campanile_idempotency::StoreErrorKind::Timeout
 /// [`Unavailable`]: campanile_idempotency::StoreErrorKind::Unavailable
 ///
-/// # Entries that are over
-/// They are as good as none, and are deleted in the background, some pages of the table at a time: by
-/// one process after the other, however many there are. A lock on a row is never waited for.
+/// # Expired entries
+/// An expired entry counts as absent. The store deletes expired entries in the background, some
+/// pages of the table at a time. However many processes use the store, only one of them deletes at
+/// any time. It never waits for a row lock.
 ///
 /// # Cancellation
-/// A dropped call may have been applied or not, as if it had failed; no other call gets its answer.
+/// The command of a dropped call may or may not have been applied, as if the call had failed. No
+/// other call receives its answer.
 #[derive(Clone)]
 pub struct PgStore(pub(crate) Arc<Inner>);
 
@@ -58,15 +62,17 @@ pub(crate) struct Inner {
 }
 
 impl PgStore {
-    /// A store on this server; a URL is enough.
+    /// Connects to a server. `config` may be just a URL.
     ///
-    /// A server that is not up yet is waited for: nothing listens there, its name is not known, it
-    /// recovers, or takes no writes yet. An event tells so.
+    /// Waits for a server that is not up yet: nothing listens at its address, its name cannot be
+    /// resolved, it is in recovery, or it does not accept writes yet. A warning is logged while it
+    /// waits.
     ///
     /// # Errors
-    /// When the server is not there within the
-    /// [connect timeout](PgConfig::with_connect_timeout); at once when it refuses the credentials, has
-    /// no schema of Campanile, or one of another version. The error tells the address that was tried.
+    /// Fails if the server is not available within the [connect
+    /// timeout](PgConfig::with_connect_timeout). Fails at once if the server rejects the
+    /// credentials, has no Campanile schema, or has one of another version. The error contains the
+    /// address.
     pub async fn connect(config: impl Into<PgConfig>) -> Result<Self, ConnectError> {
         let config = config.into();
         let pool = config.pool()?;
@@ -76,18 +82,18 @@ impl PgStore {
         Ok(Self(Arc::new(Inner { pool, config, command_timeout, sweeper })))
     }
 
-    /// Goes through the table once and deletes what is over; says how many entries that were. For who
-    /// connects [without sweeping](PgConfig::without_sweeping); else the store does it by itself.
+    /// Sweeps the whole table: deletes all expired entries and returns their number. Only needed
+    /// for stores [without sweeping](PgConfig::without_sweeping); other stores sweep by themselves.
     ///
     /// # Errors
-    /// As [`apply`](Store::apply). What was deleted until then stays deleted.
+    /// The errors of [`apply`](Store::apply). Entries deleted before the error stay deleted.
     pub async fn sweep(&self) -> Result<u64, StoreError> {
         sweep::all(&self.0).await
     }
 }
 
 impl Inner {
-    /// Within the time that a call has.
+    /// Limits a call to the command timeout.
     pub(crate) async fn bounded<T>(
         &self,
         call: impl Future<Output = Result<T, StoreError>>,
@@ -104,7 +110,7 @@ impl Inner {
 
 impl Store for PgStore {
     async fn apply(&self, command: Command) -> Result<Answer, StoreError> {
-        self.apply_batch(vec![command]).await.pop().expect("one command has one answer")
+        self.apply_batch(vec![command]).await.pop().expect("a batch has an answer for each command")
     }
 
     async fn apply_batch(&self, commands: Vec<Command>) -> Vec<Result<Answer, StoreError>> {
@@ -117,10 +123,11 @@ impl Store for PgStore {
         batch.answers(&self.0.late())
     }
 
-    /// A store in the same database, with two connections of its own. This one deletes what is over.
+    /// Creates a store for the same database with two connections of its own. The original store
+    /// does the sweeping.
     fn separate(&self) -> Self {
         let Inner { config, command_timeout, .. } = &*self.0;
-        let pool = config.separate().expect("the same settings made a pool before");
+        let pool = config.separate().expect("`connect` made a pool of the same settings");
         let (config, command_timeout) = (config.clone(), *command_timeout);
         Self(Arc::new(Inner { pool, config, command_timeout, sweeper: None }))
     }

@@ -1,4 +1,4 @@
-//! Entries that are over are deleted.
+//! The deletion of expired entries.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -10,10 +10,10 @@ use tokio::time::{Instant, sleep};
 use crate::failure::Failure;
 use crate::store::Inner;
 
-/// How many pages of the table are gone through at a time: 2 MiB, some milliseconds.
+/// The number of pages of the table that one call sweeps: 2 MiB, which takes some milliseconds.
 const PAGES: i32 = 256;
 
-/// Goes through the table while the store is used.
+/// Sweeps the table while the store is in use.
 #[derive(Debug)]
 pub(crate) struct Sweeper {
     interval: Duration,
@@ -21,12 +21,12 @@ pub(crate) struct Sweeper {
 }
 
 impl Sweeper {
-    /// It rests so long before it goes through the table, each time.
+    /// Creates a sweeper that waits for `interval` before each pass over the table.
     pub(crate) fn new(interval: Duration) -> Self {
         Self { interval, is_running: Arc::default() }
     }
 
-    /// Begins, on the runtime that uses the store, unless that was done.
+    /// Starts sweeping on the current runtime, unless a task already does.
     pub(crate) fn begin(&self, store: &Arc<Inner>) {
         if !self.is_running.swap(true, Ordering::Relaxed) {
             let running = Running(Arc::clone(&self.is_running));
@@ -35,7 +35,8 @@ impl Sweeper {
     }
 }
 
-/// Until it is dropped, which may be together with its runtime; the store may be used on another.
+/// Clears the flag when it is dropped, also if the whole runtime is dropped. The store may then be
+/// used on another runtime.
 struct Running(Arc<AtomicBool>);
 
 impl Drop for Running {
@@ -47,7 +48,7 @@ impl Drop for Running {
 async fn run(store: Weak<Inner>, interval: Duration, _running: Running) {
     let mut first = 0;
     loop {
-        // Rests first: a process that is started again and again does not sweep each time.
+        // Wait first, so that a process that restarts again and again does not sweep at each start.
         if first == 0 {
             sleep(interval).await;
         }
@@ -60,17 +61,17 @@ async fn run(store: Weak<Inner>, interval: Duration, _running: Running) {
             Ok(_) => 0,
             Err(error) => {
                 let error = &error as &dyn std::error::Error;
-                tracing::warn!(error, "entries that are over were not deleted");
+                tracing::warn!(error, "failed to delete expired entries; retrying later");
                 0
             }
         };
         drop(store);
-        // A fifth of a connection's time at most.
+        // Use at most a fifth of a connection's time.
         sleep(begun.elapsed() * 4).await;
     }
 }
 
-/// Goes through the whole table.
+/// Sweeps the whole table. Returns the number of deleted entries.
 pub(crate) async fn all(store: &Inner) -> Result<u64, StoreError> {
     let (mut first, mut deleted) = (0, 0);
     loop {
@@ -85,11 +86,11 @@ pub(crate) async fn all(store: &Inner) -> Result<u64, StoreError> {
 
 struct Swept {
     deleted: u64,
-    /// The page to go on with, if this was not the end, and nobody else sweeps.
+    /// The next page to sweep; `None` at the end of the table, or if another session is sweeping.
     next: Option<i64>,
 }
 
-/// Goes through some pages.
+/// Sweeps `PAGES` pages of the table, starting at page `first`.
 async fn some(store: &Inner, first: i64) -> Result<Swept, StoreError> {
     const SWEEP: &str = "SELECT deleted, next FROM campanile.sweep($1, $2)";
     let swept = async {

@@ -1,4 +1,4 @@
-//! TLS to the server, if the feature is there.
+//! TLS to the server, with the feature `tls`.
 
 #[cfg(feature = "tls")]
 mod certificates;
@@ -6,21 +6,21 @@ mod certificates;
 #[cfg(feature = "tls")]
 pub(crate) use self::certificates::{Certificates, is_refusal};
 
-/// What makes a connection one of TLS.
+/// Makes TLS connections.
 #[cfg(feature = "tls")]
 pub(crate) type Connector = tokio_postgres_rustls::MakeRustlsConnect;
 
-/// What leaves every connection as it is.
+/// Leaves every connection unencrypted.
 #[cfg(not(feature = "tls"))]
 pub(crate) type Connector = tokio_postgres::NoTls;
 
-/// Without TLS no certificate is looked at.
+/// Always `false`, because without TLS no certificate is checked.
 #[cfg(not(feature = "tls"))]
 pub(crate) fn is_refusal(_: &(dyn std::error::Error + 'static)) -> bool {
     false
 }
 
-/// Leaves every connection as it is, unless that was not to be.
+/// Creates a connector without TLS, or fails if the URL requires TLS.
 #[cfg(any(test, not(feature = "tls")))]
 pub(crate) fn without(
     config: &tokio_postgres::Config,

@@ -1,4 +1,4 @@
-//! What a function of the schema tells.
+//! The result of a call of a database function.
 
 use std::time::{Duration, SystemTime};
 
@@ -8,34 +8,35 @@ use tokio_postgres::{Error, Row};
 
 use crate::failure::Failure;
 
-/// The clock that decided, and the entries out of the ordinary as they stand afterwards.
+/// The database's clock when it decided, and the entries, after the call, of all operations that
+/// did not have the ordinary outcome.
 #[derive(Debug)]
 pub(crate) struct Told {
     now: SystemTime,
-    /// By the place of its key in the call.
+    /// Indexed by the key's place in the call.
     others: Vec<Option<(SystemTime, Stands)>>,
 }
 
-/// What is under a key.
+/// What the table has for a key.
 #[derive(Debug)]
 pub(crate) enum Stands {
     Absent,
     Entry(Entry),
-    /// What the table lets nobody write.
+    /// A row that the constraints of the table should have rejected.
     Unreadable,
 }
 
 impl Told {
     pub(crate) fn read(rows: &[Row]) -> Result<Self, Failure> {
         let [first, rows @ ..] = rows else {
-            return Err(Failure::Unexpected("a function did not tell the time"));
+            return Err(Failure::Unexpected("a function did not return the server's clock"));
         };
         let mut told = Self { now: first.try_get("now")?, others: Vec::new() };
         for row in rows {
             let place: i32 = row.try_get("place")?;
             let Some(place) = usize::try_from(place).ok().and_then(|place| place.checked_sub(1))
             else {
-                return Err(Failure::Unexpected("a function told of a key that it was not given"));
+                return Err(Failure::Unexpected("a function returned a key that it was not given"));
             };
             if told.others.len() <= place {
                 told.others.resize_with(place + 1, || None);
@@ -45,13 +46,13 @@ impl Told {
         Ok(told)
     }
 
-    /// When it was decided for all that went as usual.
+    /// The time at which all operations with the ordinary outcome were decided.
     pub(crate) fn now(&self) -> SystemTime {
         self.now
     }
 
-    /// What is under the key at this place of the call, from 0, and when that was decided; `None` if all
-    /// went as usual.
+    /// The entry of the key at this place of the call, counted from 0, and when its operation was
+    /// decided; `None` if the operation had the ordinary outcome.
     pub(crate) fn of(&self, place: usize) -> Option<&(SystemTime, Stands)> {
         self.others.get(place)?.as_ref()
     }
@@ -65,7 +66,7 @@ fn stands(row: &Row) -> Result<Stands, Error> {
     Ok(Entry::from_bytes(&bytes).map_or(Stands::Unreadable, Stands::Entry))
 }
 
-/// The entry as other stores keep it.
+/// Encodes the row in the format in which other stores keep an entry.
 fn bytes(row: &Row, state: u8) -> Result<BytesMut, Error> {
     let (error, reply) = (row.try_get::<_, Option<&[u8]>>("error")?, row.try_get("reply")?);
     let (kind, tail) = match (reply, error) {

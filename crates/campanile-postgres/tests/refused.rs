@@ -1,19 +1,19 @@
-//! A message of the outbox that is refused is told of, once, and so is a server that is away. A binary of its
-//! own, because it listens to everything that is told.
+//! Logs of a refused outbox message and of a lost session, each at most once a minute. A separate
+//! binary, because it captures all log messages.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+#![expect(clippy::unwrap_used, reason = "test helpers")]
 
 #[path = "outbox/brokers.rs"]
-#[allow(dead_code, reason = "other tests need more of it")]
+#[allow(dead_code, reason = "other tests use the rest")]
 mod brokers;
 #[path = "postgres/support.rs"]
-#[allow(dead_code, reason = "other tests need more of it")]
+#[allow(dead_code, reason = "other tests use the rest")]
 mod support;
 #[path = "../../campanile-redis/tests/redis/told.rs"]
-#[allow(dead_code, reason = "other tests need more of it")]
+#[allow(dead_code, reason = "other tests use the rest")]
 mod told;
 #[path = "outbox/world.rs"]
-#[allow(dead_code, reason = "other tests need more of it")]
+#[allow(dead_code, reason = "other tests use the rest")]
 mod world;
 
 use tokio::time::{sleep, timeout};
@@ -31,16 +31,16 @@ async fn a_refused_message_is_told_of_once_with_its_topic_and_id_and_so_is_a_ses
     let relay = world.relay();
     world.brokers.wait_until(|brokers| brokers.refused() > 3).await;
     let text = told.text();
-    let lines: Vec<_> = text.lines().filter(|line| line.contains("is refused")).collect();
+    let lines: Vec<_> = text.lines().filter(|line| line.contains("message refused")).collect();
     assert_eq!(lines.len(), 1, "{text}");
-    for part in ["WARN", "topic=\"bills\"", "id=2", "refused=1", "as they were told to"] {
+    for part in ["WARN", "topic=\"bills\"", "id=2", "refused=1", "refused by the test"] {
         assert!(lines[0].contains(part), "no {part}: {}", lines[0]);
     }
     assert!(!text.contains("secret"), "{text}");
 
     world.terminate_leader();
     let told_of = async {
-        while !told.text().contains("the outbox cannot be reached") {
+        while !told.text().contains("relay cannot reach the outbox") {
             sleep(std::time::Duration::from_millis(5)).await;
         }
     };

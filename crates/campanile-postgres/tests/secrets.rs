@@ -1,6 +1,6 @@
-//! Credentials show nowhere. A binary of its own, because it listens to everything that is told.
+//! Credentials are never shown. A separate binary, because it captures all log messages.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+#![expect(clippy::unwrap_used, reason = "test helpers")]
 
 #[path = "../../campanile-redis/tests/redis/told.rs"]
 mod told;
@@ -17,7 +17,7 @@ use crate::told::Told;
 const PASSWORD: &str = "h3loise";
 const SECRETS: [&str; 2] = [PASSWORD, "f0rgotten"];
 
-/// Connects, if that is possible, and uses what comes of it.
+/// Connects, if possible, and uses the store.
 async fn used(told: &Told, url: &str) -> Option<PgStore> {
     let config = PgConfig::new(url).with_connect_timeout(Duration::from_secs(2)).unwrap();
     told.show(&config);
@@ -80,7 +80,7 @@ async fn the_password_shows_in_no_event_no_error_and_no_debug_output() {
 
     let text = told.text();
     for told in ["waiting for Postgres", "password authentication failed", "denies access"] {
-        assert!(text.contains(told), "nobody told: {told}");
+        assert!(text.contains(told), "not logged: {told}");
     }
     for secret in SECRETS {
         let lines: Vec<_> = text.lines().filter(|line| line.contains(secret)).collect();

@@ -1,16 +1,16 @@
-//! What will have to wait is told of early, with what to do. A binary of its own, because it listens to
-//! everything that is told.
+//! Warnings that calls or handlers will have to wait, with advice. A separate binary, because it
+//! captures all log messages.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+#![expect(clippy::unwrap_used, reason = "test helpers")]
 
 #[path = "postgres/support.rs"]
-#[allow(dead_code, reason = "other tests need more of it")]
+#[allow(dead_code, reason = "other tests use the rest")]
 mod support;
 #[path = "../../campanile-redis/tests/redis/told.rs"]
-#[allow(dead_code, reason = "other tests need more of it")]
+#[allow(dead_code, reason = "other tests use the rest")]
 mod told;
 #[path = "inbox/world.rs"]
-#[allow(dead_code, reason = "other tests need more of it")]
+#[allow(dead_code, reason = "other tests use the rest")]
 mod world;
 
 use std::sync::OnceLock;
@@ -26,7 +26,7 @@ use crate::support::Database;
 use crate::told::Told;
 use crate::world::{LONG, World, book, request};
 
-/// Of all tests here.
+/// The log messages of all tests in this binary.
 fn told() -> &'static Told {
     static TOLD: OnceLock<Told> = OnceLock::new();
     TOLD.get_or_init(|| {
@@ -41,7 +41,7 @@ async fn a_server_that_is_too_far_away_for_a_call_is_told_at_the_start() {
     let told = told();
     let database = Database::new().await;
     database.store().await;
-    let far = |text: &str| text.matches("Postgres is so far away").count();
+    let far = |text: &str| text.matches("Postgres is too far away").count();
     assert_eq!(far(&told.text()), 0, "{}", told.text());
     let (server, name) = database.url().rsplit_once('/').unwrap();
     let (user, server) = server.rsplit_once('@').unwrap();
@@ -80,7 +80,7 @@ async fn handlers_that_wait_for_a_connection_are_told_of_with_how_to_have_more()
     second.unwrap();
     first.await.unwrap().unwrap();
     let text = told.text();
-    let lines = text.lines().filter(|line| line.contains("handlers wait for connections"));
+    let lines = text.lines().filter(|line| line.contains("handlers are waiting for connections"));
     let lines: Vec<_> = lines.collect();
     assert!(
         lines.len() == 1 && lines[0].contains("WARN") && lines[0].contains("1 of at most 1"),

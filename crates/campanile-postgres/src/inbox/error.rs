@@ -1,4 +1,4 @@
-//! What goes wrong between the handler and the commit.
+//! The errors between the handler and the commit.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -7,33 +7,34 @@ use campanile_core::error::{NotRun, find};
 use campanile_core::{BoxError, Classify, Disposition};
 use tokio_postgres::Error;
 
-/// Why the inbox has rolled back what a handler wrote.
+/// The reason why the inbox rolled back a handler's writes.
 ///
-/// It is the source of the layer's [`Failed`](campanile_idempotency::Failed); an error of the handler
-/// is that itself.
+/// It is the source of the layer's [`Failed`](campanile_idempotency::Failed). If the handler itself
+/// fails, the source is the handler's error instead.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum InboxError {
-    /// In none of its runs could the transaction be committed: it met others each time, or its connection
-    /// broke. It says nothing about the record, whose attempt is handed back.
+    /// No run could commit its transaction: each one conflicted with another transaction or lost
+    /// its connection. That is not the record's fault, so its attempt is handed back.
     GivenUp {
-        /// How often the handler ran.
+        /// The number of times that the handler ran.
         runs: u32,
         /// Why the last run was not committed.
         source: BoxError,
     },
-    /// The handler has ended the transaction itself, by `COMMIT` or `ROLLBACK` (`RESET ALL` looks the same).
-    /// What it has committed so **stays**, the one exception to the inbox's promise; so it is not run again:
-    /// the record is given up as one that no attempt would mend ([`Disposition::DeadLetter`]).
+    /// The handler ended the transaction itself, with `COMMIT` or `ROLLBACK` (`RESET ALL` has the
+    /// same effect). What it committed **stays**, which is the one exception to the inbox's
+    /// guarantee. The handler is therefore not run again: the record is given up, as if no further
+    /// attempt could succeed ([`Disposition::DeadLetter`]).
     EndedByHandler,
-    /// The handler has answered while a statement of its transaction was still at work, or its
-    /// [`Connection`](super::Connection) in somebody's hand.
+    /// The handler returned while a statement of its transaction was still running, or while its
+    /// [`Connection`](super::Connection) was still held.
     InUse,
-    /// An earlier run of this attempt, whose commit was taken for lost, was committed after all, or may have
-    /// been. The next delivery is answered as the duplicate of what was.
+    /// An earlier run of this attempt was considered lost, but was committed after all, or may have
+    /// been. The next delivery is answered as its duplicate.
     CommittedBefore,
-    /// The database refused to commit: a constraint that is checked at the end, or a statement that had
-    /// failed before, which the handler has passed over.
+    /// The database refused to commit: a deferred constraint was violated, or an earlier statement
+    /// failed and the handler ignored its error.
     NotCommitted(Error),
 }
 
@@ -41,20 +42,20 @@ impl fmt::Display for InboxError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::GivenUp { runs, source } if source.is::<NotRun>() => {
-                write!(f, "no connection was had in the last of {runs} tries")
+                write!(f, "no connection available in the last of {runs} attempts")
             }
             Self::GivenUp { runs, .. } => {
                 write!(f, "the transaction was rolled back in each of {runs} runs")
             }
             Self::EndedByHandler => f.write_str(
-                "the handler has ended the transaction itself, by COMMIT, ROLLBACK or RESET ALL",
+                "the handler ended the transaction itself, by COMMIT, ROLLBACK or RESET ALL",
             ),
             Self::InUse => f.write_str(
-                "the handler has answered while a statement of its transaction was at work, or its \
-                 `Connection` in somebody's hand",
+                "the handler returned while a statement of its transaction was running or its \
+                 `Connection` was held",
             ),
             Self::CommittedBefore => {
-                f.write_str("an earlier run of the handler was, or may have been, committed late")
+                f.write_str("an earlier run of the handler was, or may have been, committed")
             }
             Self::NotCommitted(_) => f.write_str("the transaction was not committed"),
         }
@@ -71,7 +72,8 @@ impl StdError for InboxError {
     }
 }
 
-/// Hands back the attempt of what says nothing about the record, and ends what must not be repeated.
+/// Hands back the attempt if the error is not the record's fault, and gives up a record that must
+/// not run again.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Opinion;
 

@@ -15,9 +15,9 @@ use super::layer::InboxLayer;
 use super::run::Run;
 use super::transaction::{CarryTransaction, Transaction};
 
-/// Runs a function once for each key, in a transaction which is committed together with the completion of
-/// the key's entry: a [`Guard`] with an inbox. Made by [`Inbox::guard`], or, for other settings,
-/// [from a layer](Self::from) that the inbox has made.
+/// Runs a function once for each key, in a transaction that is committed together with the
+/// completion of the key's entry: a [`Guard`] with an inbox. Created by [`Inbox::guard`], or, with
+/// other settings, [from a layer](Self::from) of the inbox.
 ///
 /// ```
 /// use campanile_core::{BoxError, Outcome};
@@ -50,16 +50,16 @@ pub struct InboxGuard<C = NoReply> {
 }
 
 impl<C> InboxGuard<C> {
-    /// Runs `f` in a transaction under the key's lock, unless the key is COMPLETED. As any handler of the
-    /// inbox it may [run again](Inbox#when-the-handler-runs-again), so it is `Clone`.
+    /// Runs `f` in a transaction under the key's lock, unless the key is COMPLETED. Like any
+    /// handler of the inbox, `f` may [run again](Inbox#when-the-handler-runs-again), so it must be
+    /// `Clone`.
     ///
     /// # Errors
-    /// A boxed [`IdempotencyError`](campanile_idempotency::IdempotencyError), with the error of `f`, or an
-    /// [`InboxError`](super::InboxError), as a source.
+    /// A boxed [`IdempotencyError`](campanile_idempotency::IdempotencyError), with the error of `f`
+    /// or an [`InboxError`](super::InboxError) as a source.
     ///
     /// # Cancellation
-    /// As of a handler of the inbox that is dropped: its transaction is rolled back, unless it was to be
-    /// committed already.
+    /// Dropping the future rolls back the transaction, unless its commit has already been sent.
     pub async fn run<F, Fut, T, Err>(&self, key: impl IntoKey, f: F) -> Result<Outcome<T>, BoxError>
     where
         F: FnOnce(Transaction) -> Fut + Clone,
@@ -75,7 +75,7 @@ impl<C> InboxGuard<C> {
     }
 }
 
-/// A guard with the layer's settings; its extractor is not used.
+/// Creates a guard with the layer's settings; the layer's extractor is not used.
 impl<E, C> From<InboxLayer<E, C>> for InboxGuard<C> {
     fn from(layer: InboxLayer<E, C>) -> Self {
         let (inbox, layer) = (layer.inbox().clone(), layer.inner().clone().with_key(()));
@@ -98,7 +98,7 @@ impl<C> fmt::Debug for InboxGuard<C> {
     }
 }
 
-/// The service that runs a function.
+/// The service that runs the function.
 struct Call;
 
 impl<F, Fut, T, Err> Service<Guarded<F>> for Call
@@ -116,7 +116,7 @@ where
 
     fn call(&mut self, function: Guarded<F>) -> Fut {
         let transaction = function.transaction().cloned();
-        let transaction = transaction.expect("the inbox puts it in before each run");
+        let transaction = transaction.expect("the inbox sets the transaction before each run");
         (function.into_inner())(transaction)
     }
 }

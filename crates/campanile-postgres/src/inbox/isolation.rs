@@ -1,23 +1,24 @@
-//! How far transactions are kept apart.
+//! The isolation levels.
 
 /// The isolation level of the handlers' transactions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Isolation {
-    /// Each statement sees what was committed before it. The default, as it is the server's.
+    /// Each statement sees what was committed before it. The default, because it is the server's.
     #[default]
     ReadCommitted,
-    /// All statements see the same. The entry is a row as others: a transaction during which its lock was
-    /// renewed cannot be serialized with that and is run again, so a handler must take less than a third
-    /// of the lock's time to live.
+    /// All statements see the same snapshot. The entry is a row like any other: if the lock is
+    /// renewed during the transaction, the transaction cannot be serialized and runs again. A
+    /// handler must therefore take less than a third of the lock's time to live.
     RepeatableRead,
-    /// As if one transaction ran after the other; with the same bound as `RepeatableRead`.
+    /// Transactions behave as if they ran one after the other. The limit of `RepeatableRead`
+    /// applies.
     Serializable,
 }
 
 impl Isolation {
-    /// Begins a transaction. The setting goes with it: its absence tells that a handler has ended the
-    /// transaction by itself.
+    /// The statements that begin a transaction. The local setting ends with the transaction: if it
+    /// is missing, the handler has ended the transaction itself.
     pub(super) const fn begin(self) -> &'static str {
         match self {
             Self::ReadCommitted => {

@@ -1,4 +1,4 @@
-//! The layer.
+//! The layer of the inbox.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use tower_layer::Layer;
 use super::Inbox;
 use super::service::InboxService;
 
-/// An [`IdempotencyLayer`] whose handler works in a transaction, committed together with the completion
-/// of the entry. Made by [`Inbox::layer`].
+/// An [`IdempotencyLayer`] with handlers in transactions, each committed together with the
+/// completion of its entry. Created by [`Inbox::layer`].
 pub struct InboxLayer<E, C = NoReply> {
     inbox: Inbox,
     layer: Arc<IdempotencyLayer<E, C>>,

@@ -1,10 +1,11 @@
 //! The transactional inbox.
 //!
-//! * [`Inbox`] → [`InboxLayer`] → [`InboxService`], directly inside the idempotency layer's service; or
-//!   [`InboxGuard`], around a plain function.
-//! * `run`: one request, until its transaction is committed or its failure is its own; `open`: one
-//!   transaction, from BEGIN to its end.
-//! * [`Transaction`] is what the handler has of it; [`InboxError`] why it was rolled back.
+//! * [`Inbox`] → [`InboxLayer`] → [`InboxService`], directly inside the idempotency layer's
+//!   service; or [`InboxGuard`], around a plain function.
+//! * `run` handles one request, until its transaction is committed or the handler fails; `open` is
+//!   one transaction, from BEGIN to its end.
+//! * [`Transaction`] is the handle that the handler gets; [`InboxError`] is the reason for a
+//!   rollback.
 
 mod error;
 mod guard;
@@ -36,9 +37,10 @@ use crate::pool::Pool;
 use crate::seldom::Seldom;
 use crate::{PgConfig, PgStore};
 
-/// Runs handlers in transactions of Postgres, each of which is committed together with the completion of
-/// its entry: **one effect in this database for each key**, whatever dies. What a handler commits by itself
-/// is the exception: it stays, and [is not run again](InboxError::EndedByHandler).
+/// Runs handlers in Postgres transactions, each of which is committed together with the completion
+/// of its entry: **one effect in this database for each key**, whatever crashes. The exception is a
+/// handler that commits by itself: that commit stays, and the handler [is not run
+/// again](InboxError::EndedByHandler).
 ///
 /// ```
 /// use campanile_core::{BoxError, DecodeLayer, Outcome, Record, Request, key};
@@ -62,13 +64,13 @@ use crate::{PgConfig, PgStore};
 /// # campanile_postgres::migrate(postgres.url()).await?;
 /// # postgres.psql("CREATE TABLE ledger (id text, cents bigint)")?;
 /// # let url = postgres.url();
-/// // one for the process
+/// // one for each process
 /// let inbox = Inbox::new(&PgStore::connect(url).await?)?;
 /// let bookings = IdempotencyLayer::new(inbox.keeper(), "ledger", key::field(|b: &Booking| &b.id))?;
 /// let mut service = ServiceBuilder::new()
-///     // what does not decode never takes a lock
+///     // records that fail to decode never acquire a lock
 ///     .layer(DecodeLayer::json())
-///     // one lock for each booking, which is committed together with its completion
+///     // one lock for each booking; its writes and its completion are one commit
 ///     .layer(inbox.layer(bookings)?)
 ///     .service_fn(book);
 ///
@@ -80,62 +82,72 @@ use crate::{PgConfig, PgStore};
 /// # }
 /// ```
 ///
-/// # What is one transaction, and what is not
-/// The handler's writes through its [`Transaction`] and the completion, with the reply if one is kept, are
-/// one. The acquire, renewals and failures commit by themselves, so that attempts and crashes are counted
-/// although what the handler wrote is rolled back. The entry's row is written last, so that no renewal
-/// waits for a handler. A layer inside, such as a time-out, acts before the commit.
+/// # What the transaction covers
+/// The handler's writes through its [`Transaction`] and the completion, with the reply if one is
+/// kept, are one transaction. The acquire, renewals and failures commit separately, so that
+/// attempts and crashes are counted although the handler's writes are rolled back. The entry's row
+/// is written last, so that no renewal waits for a handler. A layer inside the inbox, such as a
+/// timeout, acts before the commit.
 ///
-/// A reply that may not be kept for its size fails the attempt where that is the policy, and rolls back.
+/// If a reply is too large to keep and the policy fails such an attempt, the transaction is rolled
+/// back.
 ///
 /// # When the handler runs again
-/// In a new transaction, under the same lock and as the same attempt, after a short back-off: when its
-/// transaction met another (`40001`, `40P01`), in a statement or at the commit, when a statement was prepared
-/// before its table was altered, and when its connection broke before the commit. So it needs to be `Clone`, as its request, and what it does **outside** the
-/// transaction happens again then, as after a crash.
+/// The handler runs again in a new transaction, under the same lock and as the same attempt, after
+/// a short backoff, if:
 ///
-/// BEGIN is sent together with its first statement. One that is not answered within the store's command
-/// timeout drops the handler, and is such a connection.
+/// * its transaction conflicted with another (`40001`, `40P01`), in a statement or at the commit,
+/// * a statement was prepared before its table was altered, or
+/// * its connection broke before the commit.
 ///
-/// A commit that was not answered is not run again, but looked after: the entry says whether it took place.
-/// Of all transactions of a lock only the one is ever committed that makes the entry COMPLETED; one that
-/// comes too late rolls itself back.
+/// The handler and its request must therefore be `Clone`, and its effects **outside** the
+/// transaction then happen again, as after a crash.
+///
+/// BEGIN is sent together with the handler's first statement. If BEGIN is not answered within the
+/// store's command timeout, the handler is dropped and the connection counts as broken.
+///
+/// If a commit is not answered, the handler does not run again at once: the inbox reads from the
+/// entry whether the commit took place. Of all transactions of a lock, only the one that makes the
+/// entry COMPLETED is ever committed; a later one rolls itself back.
 ///
 /// # Connections
-/// A transaction has one, of a pool beside the store's, as long as its handler runs; one for which none
-/// comes free in time hands its attempt back. A connection is given back after `COMMIT` or `ROLLBACK`, and
-/// closed when the handler was dropped or has panicked: a transaction is never left open in the pool. A
-/// statement at work then is ended by the server within a second; PostgreSQL 14 can do that on Linux only,
-/// later ones on all but Windows, and others refuse the connection.
+/// A transaction uses a connection as long as its handler runs, from a pool separate from the
+/// store's. If no connection becomes free in time, the attempt is handed back. A connection returns
+/// to the pool after `COMMIT` or `ROLLBACK`, and is closed if the handler was dropped or panicked,
+/// so the pool never has an open transaction. If a statement is still running then, the server ends
+/// it within a second. PostgreSQL 14 supports that only on Linux and later versions on all
+/// platforms but Windows; a server without support rejects the connection.
 ///
-/// What a handler sets for its session (`SET` without `LOCAL`, `SET ROLE`, `LISTEN`, an advisory lock, a
-/// temporary table) is there for the next handler on that connection. `RESET ALL` looks as if the transaction
-/// had been ended, and who changes the role resets it before the answer. Outside of the inbox's transactions a connection only reads
+/// Whatever a handler sets for its session (`SET` without `LOCAL`, `SET ROLE`, `LISTEN`, an
+/// advisory lock, a temporary table) remains for the next handler on that connection. `RESET ALL`
+/// looks as if the handler had ended the transaction, and a handler that changes its role must
+/// reset it before it returns. Outside of the inbox's transactions a connection is read-only
 /// (`default_transaction_read_only`).
 ///
-/// Statements have no time-out but the server's; set one in the URL
-/// (`?options=-c%20statement_timeout%3D10s`) or by a layer inside.
+/// Statements have no timeout but the server's. Set one in the URL
+/// (`?options=-c%20statement_timeout%3D10s`) or with a layer inside the inbox.
 ///
 /// # Limits
-/// The transaction is one of `tokio_postgres`; there is none for `sqlx` or another library: with those, keep
-/// entries in a plain [`PgStore`], and let a unique row, as the repository's `examples/sqlx.rs` does, or the
-/// fencing token refuse the second effect. Write
-/// what is shared over `&impl GenericClient`, which [`Connection`] leads to. Effects elsewhere, a call over the
-/// network among them, are as without an inbox; messages for Kafka can be [committed with the
-/// rest](Transaction::publish), and are published then.
+/// The transaction is one of `tokio_postgres`; `sqlx` and other libraries are not supported. With
+/// those, keep entries in a plain [`PgStore`] and reject the second effect with a unique row, as
+/// the repository's `examples/sqlx.rs` does, or with the fencing token. Write shared code over
+/// `&impl GenericClient`; a [`Connection`] dereferences to such a client. Effects elsewhere,
+/// including calls over the network, are as without an inbox. Messages for Kafka can be [committed
+/// in the transaction](Transaction::publish) and are published after it.
 ///
-/// A batch layer inside has a transaction for **each** of its requests: two of one batch that write the same
-/// row wait for each other, and Postgres sees no deadlock in that.
+/// A batch layer inside the inbox has a transaction for **each** of its requests. Two requests of
+/// one batch that write the same row wait for each other, and Postgres does not detect that
+/// deadlock.
 ///
-/// A commit, with what is deferred until then, may take as long as a lock lives without a renewal, because
-/// renewals wait for it; without a lock, as the store's
-/// [command timeout](crate::PgConfig::with_command_timeout).
+/// A commit, including deferred constraints and triggers, may take as long as a lock lives without
+/// a renewal, because renewals wait for it. Without a lock it is limited by the store's [command
+/// timeout](crate::PgConfig::with_command_timeout).
 #[derive(Clone)]
 pub struct Inbox {
     shared: Arc<Shared>,
     keeper: LockKeeper,
     told: Arc<Mutex<Seldom>>,
-    /// Told of each commit that has written a message to the outbox.
+    /// Notified of each commit that has written a message to the outbox.
     written: Arc<Notify>,
 }
 
@@ -149,11 +161,11 @@ struct Shared {
 }
 
 impl Inbox {
-    /// An inbox in the database of this store, with a lock keeper of its own and at most 16 connections
-    /// for transactions, beside the store's.
+    /// Creates an inbox in the database of this store, with its own lock keeper and a pool of at
+    /// most 16 connections for transactions, in addition to the store's.
     ///
     /// # Errors
-    /// If the keeper's thread cannot be started.
+    /// Fails if the keeper's thread cannot be started.
     pub fn new(store: &PgStore) -> Result<Self, ConfigError> {
         let keeper = LockKeeper::new(store.clone())?;
         let pool = pool(store, 16)?;
@@ -167,42 +179,45 @@ impl Inbox {
         Ok(Self { shared: Arc::new(shared), keeper, told: Arc::default(), written: Arc::default() })
     }
 
-    /// The most transactions at a time. Default: 16. A handler for which there is no connection waits
-    /// under its lock, so take as many as there are records in flight, or limit those. The server, and the
-    /// role, must allow them all, beside the store's.
+    /// Sets the maximum number of concurrent transactions. Default: 16. A handler without a
+    /// connection waits while it holds its lock, so allow as many connections as there are records
+    /// in flight, or limit the records. The server and the role must allow these connections in
+    /// addition to the store's.
     ///
     /// # Errors
-    /// When it is zero.
+    /// Fails if `connections` is zero.
     pub fn with_connections(mut self, connections: usize) -> Result<Self, ConfigError> {
         if connections == 0 {
-            return Err(ConfigError::new("an inbox without a connection runs no handler"));
+            return Err(ConfigError::new("an inbox needs at least one connection"));
         }
         let pool = pool(&self.shared.store, connections)?;
         Arc::make_mut(&mut self.shared).pool = pool;
         Ok(self)
     }
 
-    /// How long a handler waits for a connection; then its attempt is handed back. Default: 10 s.
+    /// Sets how long a handler waits for a connection before its attempt is handed back. Default:
+    /// 10 s.
     pub fn with_max_wait(mut self, wait: Duration) -> Self {
         Arc::make_mut(&mut self.shared).max_wait = wait;
         self
     }
 
-    /// The isolation level. Default: read committed.
+    /// Sets the isolation level. Default: read committed.
     pub fn with_isolation(mut self, isolation: Isolation) -> Self {
         Arc::make_mut(&mut self.shared).isolation = isolation;
         self
     }
 
-    /// How often a handler is run again, under the same lock and as the same attempt, because its
-    /// transaction met another or its connection broke. Default: 10, with a back-off of 10 ms doubling to
-    /// 1 s with full jitter, which is some seconds: as long as a restart of the server.
+    /// Sets how many times a handler may run again, under the same lock and as the same attempt,
+    /// because its transaction conflicted with another or its connection broke. Default: 10, with a
+    /// backoff of 10 ms doubling to 1 s with full jitter. Together that is some seconds, as long as
+    /// a restart of the server takes.
     pub fn with_max_reruns(mut self, reruns: u32) -> Self {
         Arc::make_mut(&mut self.shared).max_reruns = reruns;
         self
     }
 
-    /// The keeper of its locks, for the layers that it is to work with.
+    /// The lock keeper of this inbox, for the layers to be used with it.
     pub fn keeper(&self) -> &LockKeeper {
         &self.keeper
     }
@@ -210,24 +225,24 @@ impl Inbox {
     /// Runs the handlers of this layer in transactions.
     ///
     /// # Errors
-    /// If the locks of the layer are not kept by [this keeper](Self::keeper).
+    /// Fails if the layer does not use [this inbox's keeper](Self::keeper).
     pub fn layer<E, C>(
         &self,
         layer: IdempotencyLayer<E, C>,
     ) -> Result<InboxLayer<E, C>, ConfigError> {
         if !layer.is_kept_by(&self.keeper) {
             return Err(ConfigError::new(
-                "the layer's entries must be in the inbox's database: make it of `inbox.keeper()`",
+                "the layer's entries must be in the inbox's database: create it with `inbox.keeper()`",
             ));
         }
         Ok(InboxLayer::new(self.clone(), layer.with_classifier(Opinion)))
     }
 
-    /// Runs plain functions in transactions, each once for its key of this namespace. For other settings
-    /// make an [`InboxGuard`] from a [`layer`](Self::layer).
+    /// Runs plain functions in transactions, each once for its key in this namespace. For other
+    /// settings, create an [`InboxGuard`] from a [`layer`](Self::layer).
     ///
     /// # Errors
-    /// As [`IdempotencyLayer::new`]'s.
+    /// The errors of [`IdempotencyLayer::new`].
     pub fn guard<N>(&self, namespace: N) -> Result<InboxGuard, ConfigError>
     where
         N: TryInto<Namespace, Error: Into<ConfigError>>,
@@ -255,19 +270,19 @@ impl Inbox {
         self.shared.max_reruns
     }
 
-    /// Tells why handlers have to wait, not each time.
+    /// Logs why handlers have to wait, at most once a minute.
     fn tell(&self, error: &StoreError) {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         if told.is_due(Instant::now()) {
             tracing::warn!(
                 error = error as &dyn std::error::Error,
-                "handlers wait for connections: `Inbox::with_connections` says how many there are, \
-                 beside the store's, and the server or the role may allow fewer"
+                "handlers are waiting for connections; increase `Inbox::with_connections`, and check \
+                 that the server and the role allow these connections besides the store's"
             );
         }
     }
 
-    /// What this has written is committed.
+    /// Notifies the relay of a commit, if the transaction has written messages.
     fn announce(&self, outgoing: &Outgoing) {
         if outgoing.has_any() {
             self.written.notify_one();
@@ -282,7 +297,7 @@ impl Inbox {
         &self.shared.store.0.config
     }
 
-    /// What BEGIN and each end of a transaction may take.
+    /// The time limit of BEGIN and of each way to end a transaction.
     fn limit(&self) -> Duration {
         self.config().command_timeout
     }

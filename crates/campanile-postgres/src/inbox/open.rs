@@ -18,24 +18,26 @@ use crate::call::retention_micros;
 use crate::outbox::Outgoing;
 use crate::pool::Lease;
 
-/// A connection with its transaction. Dropped, it is closed, which rolls back.
+/// A connection with its transaction. Dropping it closes the connection, which rolls back the
+/// transaction.
 pub(super) struct Open {
     lease: Arc<Lease>,
     conclude: Statement,
     limit: Duration,
 }
 
-/// Why a transaction was not committed, as far as that is known.
+/// The reason why a transaction was not committed, as far as it is known.
 pub(super) enum NotCommitted {
-    /// It met another, or broke before it could be committed: it may be run again.
+    /// The transaction conflicted with another, or broke before it could be committed. It may run
+    /// again.
     Again(Error),
-    /// The entry is not this grant's to complete; or this grant has completed it before.
+    /// The grant no longer holds the entry, or has completed it before.
     Over,
-    /// No answer came: it may have been committed.
+    /// The commit was not answered: the transaction may have been committed.
     Unknown,
-    /// It never will be.
+    /// The transaction will never be committed.
     Failed(InboxError),
-    /// The server could not do it, which says nothing about the handler.
+    /// The server was unable to commit, which is not the handler's fault.
     Unable(Error),
 }
 
@@ -48,17 +50,19 @@ const ENDED_BY_HANDLER: &str = "CI001";
 const OVER: &str = "CI002";
 
 impl Open {
-    /// Over this connection; what BEGIN and each end may take is `limit`.
+    /// Uses this connection. `limit` is the time limit of BEGIN and of each way to end the
+    /// transaction.
     pub(super) async fn over(lease: Lease, limit: Duration) -> Result<Self, Error> {
-        // Prepared once for each connection.
+        // Each connection prepares it once.
         let conclude = lease.prepare_cached(CONCLUDE).await?;
         Ok(Self { lease: Arc::new(lease), conclude, limit })
     }
 
-    /// Begins the transaction and calls the handler, whose first statement is sent together with BEGIN.
+    /// Begins the transaction and calls the handler. The handler's first statement is sent together
+    /// with BEGIN.
     ///
-    /// Should BEGIN fail, the handler is dropped; and what it has sent has changed nothing, for without
-    /// BEGIN the connection only reads.
+    /// If BEGIN fails, the handler is dropped. Its statements have changed nothing, because without
+    /// BEGIN the connection is read-only.
     pub(super) async fn within<T>(
         &self,
         isolation: Isolation,
@@ -67,53 +71,57 @@ impl Open {
         let begun = async {
             match timeout(self.limit, self.lease.batch_execute(isolation.begin())).await {
                 Ok(begun) => begun.map_err(BoxError::from),
-                Err(_) => Err(StoreError::timeout("BEGIN was not answered").into()),
+                Err(_) => Err(StoreError::timeout("BEGIN was not answered in time").into()),
             }
         };
-        // The first is polled first, which sends it.
+        // `try_join` polls its first future first, which sends BEGIN before any statement of the
+        // handler.
         let ((), ended) = try_join(begun, async { Ok(handler.await) }).await?;
         Ok(ended)
     }
 
-    /// For the handler.
+    /// Creates the transaction handle for the handler.
     pub(super) fn handle(&self, outgoing: &Arc<Outgoing>) -> Transaction {
         Transaction::new(&self.lease, outgoing)
     }
 
-    /// Rolls it back, and gives the connection back; closes it where that is not to be had. Says whether
-    /// the connection had broken before.
+    /// Rolls back the transaction and returns the connection to the pool, or closes the connection
+    /// if ROLLBACK fails. Returns whether the connection was already broken.
     pub(super) async fn roll_back(self) -> bool {
         let Self { lease, limit, .. } = self;
         let is_closed = lease.is_closed();
-        // Somebody may still have it; it is closed when they let it go.
+        // The lease is still held elsewhere. The connection is closed when it is dropped.
         let Some(lease) = Arc::into_inner(lease) else {
             return is_closed;
         };
         match timeout(limit, lease.batch_execute("ROLLBACK")).await {
             Ok(Ok(())) => lease.end(),
-            // Nothing else refuses it. The end may come after the error that told of it.
+            // Only a broken connection makes ROLLBACK fail. `is_closed` may turn true only after
+            // the error that reported it.
             Ok(Err(_)) => return true,
             Err(_) => {}
         }
         false
     }
 
-    /// Commits it alone.
+    /// Commits the transaction without completing an entry.
     pub(super) async fn commit(self) -> Result<(), NotCommitted> {
         let Self { lease, limit, .. } = self;
         let lease = Arc::into_inner(lease).ok_or(IN_USE)?;
-        // Of a transaction that failed before, COMMIT would roll back and say nothing.
+        // If a statement of the transaction has failed, COMMIT rolls back without an error;
+        // `STILL_OPEN` then returns one.
         let both = join(lease.batch_execute(STILL_OPEN), lease.batch_execute("COMMIT"));
         let answers = timeout(limit, both).await.map_err(|_| NotCommitted::Unknown)?;
         ended(answers, lease)
     }
 
-    /// Completes the entry in it, and commits it, without a limit; says when it was completed.
+    /// Completes the entry within the transaction and commits it, without a time limit. Returns
+    /// when the entry was completed.
     pub(super) async fn conclude(self, completion: &Command) -> Result<SystemTime, NotCommitted> {
         let Self { lease, conclude, .. } = self;
         let lease = Arc::into_inner(lease).ok_or(IN_USE)?;
         let Operation::Complete { grant, reply, .. } = &completion.operation else {
-            unreachable!("only a completion concludes");
+            unreachable!("`conclude` takes only completions");
         };
         let (token, owner) = (grant.token.get().cast_signed(), grant.owner.get().cast_signed());
         let space = completion.key.namespace().as_str();
@@ -123,7 +131,7 @@ impl Open {
         let kept = retention_micros(completion.retention.completed);
         let parameters: &[&(dyn tokio_postgres::types::ToSql + Sync)] =
             &[&space, &key, &token, &owner, &reply, &kept];
-        // Sent together: behind a `conclude` that raises, COMMIT rolls back.
+        // Sent together: if `conclude` raises an error, the COMMIT after it rolls back.
         let concluding = async { lease.query_one(&conclude, parameters).await?.try_get(0) };
         let answers = join(concluding, lease.batch_execute("COMMIT")).await;
         ended(answers, lease)
@@ -132,7 +140,7 @@ impl Open {
 
 type Answers<T> = (Result<T, Error>, Result<(), Error>);
 
-/// What the statement before COMMIT and that came to.
+/// Evaluates the answers to COMMIT and to the statement before it.
 fn ended<T>(answers: Answers<T>, lease: Lease) -> Result<T, NotCommitted> {
     match answers {
         (Ok(last), Ok(())) => {
@@ -155,21 +163,22 @@ fn of_last(error: Error) -> NotCommitted {
     match error.code().map(SqlState::code) {
         Some(ENDED_BY_HANDLER) => NotCommitted::Failed(InboxError::EndedByHandler),
         Some(OVER) => NotCommitted::Over,
-        // The handler's statements had no such trouble.
+        // An error of the last statement, not of the handler's: `conclude` is missing or the user
+        // may not call it.
         Some("42501" | "42883" | "3F000") => NotCommitted::Unable(error),
         _ => of_commit(error),
     }
 }
 
-/// The server says `ERROR` of what it has rolled back. Whatever ends the connection may also have come
-/// after the commit, while that waited for a replica.
+/// With severity `ERROR` the server has rolled back. An error that ends the connection may also
+/// arrive after the commit, while it waits for a replica.
 fn of_commit(error: Error) -> NotCommitted {
     let severity = error.as_db_error().and_then(DbError::parsed_severity);
     let state = error.code().map_or("", SqlState::code);
     if severity != Some(Severity::Error) {
         NotCommitted::Unknown
     } else if state.starts_with("53") || state.starts_with("58") {
-        // No room, or a disk that fails.
+        // Insufficient resources, or a failing disk.
         NotCommitted::Unable(error)
     } else if is_conflict(&error) {
         NotCommitted::Again(error)
@@ -178,15 +187,15 @@ fn of_commit(error: Error) -> NotCommitted {
     }
 }
 
-/// Whether two transactions met, of which one has to be run again.
+/// Whether two transactions conflicted and one of them must run again.
 pub(super) fn is_conflict(error: &Error) -> bool {
     error.code().is_some_and(|state| {
         [SqlState::T_R_SERIALIZATION_FAILURE, SqlState::T_R_DEADLOCK_DETECTED].contains(state)
     })
 }
 
-/// Whether the connection has prepared the statement before its table was changed, or does not know it
-/// any more: another one prepares it anew.
+/// Whether the statement was prepared before its table was altered, or the connection no longer
+/// knows it. Another connection prepares it anew.
 pub(super) fn is_stale(error: &Error) -> bool {
     let of_plan = |error: &DbError| error.routine() == Some("RevalidateCachedQuery");
     error.as_db_error().is_some_and(of_plan)

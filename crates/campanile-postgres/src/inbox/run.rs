@@ -1,4 +1,4 @@
-//! One request, from its first BEGIN to what the entry says in the end.
+//! One request, from its first BEGIN until its outcome is known.
 
 use std::error::Error as StdError;
 use std::future::poll_fn;
@@ -24,22 +24,22 @@ use crate::failure::explained;
 use crate::outbox::Outgoing;
 use crate::pool::Lease;
 
-/// Who waits longer for a connection is told of.
+/// A longer wait for a connection is logged.
 const NOTICED: Duration = Duration::from_secs(1);
 
-/// Between two looks at an entry whose commit was not answered.
+/// The pause between two reads of an entry while the outcome of its commit is unknown.
 const PAUSE: Duration = Duration::from_millis(50);
 
 pub(super) struct Run<E, C> {
     inbox: Inbox,
     layer: Arc<IdempotencyLayer<E, C>>,
-    /// None where a policy lets requests through without one; then nothing is recorded.
+    /// `None` if a policy lets requests through without a lock; then nothing is recorded.
     lock: Option<Lock>,
 }
 
-/// Why a run has no reply.
+/// The reason why a run has no reply.
 enum Ended {
-    /// It may be run again.
+    /// The handler may run again.
     Again(BoxError),
     Failed(BoxError),
 }
@@ -55,7 +55,8 @@ impl<E, C> Run<E, C> {
         Self { inbox, layer, lock }
     }
 
-    /// Runs the handler until its transaction is committed, or its failure is its own.
+    /// Runs the handler until its transaction is committed, or until it fails for a reason of its
+    /// own.
     pub(super) async fn process<S, R>(
         self,
         mut service: S,
@@ -68,13 +69,13 @@ impl<E, C> Run<E, C> {
         C: ReplyCodec<S::Response>,
     {
         let backoff =
-            Backoff::new(Duration::from_millis(10), Duration::from_secs(1)).expect("it rises");
+            Backoff::new(Duration::from_millis(10), Duration::from_secs(1)).expect("10 ms < 1 s");
         let (mut runs, mut has_run) = (0, false);
         loop {
             let is_first = runs == 0;
             let source = match self.run(&mut service, request.clone(), is_first).await {
                 Ok(reply) => return Ok(reply),
-                // What it did may be why there is no connection any more.
+                // The handler's earlier run may be why no connection is available.
                 Err(Failed(source)) if has_run && source.is::<NotRun>() => {
                     return Err(InboxError::GivenUp { runs, source }.into());
                 }
@@ -87,13 +88,13 @@ impl<E, C> Run<E, C> {
                 let given_up = InboxError::GivenUp { runs, source };
                 return Err(if has_run { given_up.into() } else { not_run(given_up).into() });
             }
-            tracing::debug!(runs, error = &*source as &dyn StdError, "run in a new transaction");
+            tracing::debug!(runs, error = &*source as &dyn StdError, "running the handler again");
             sleep(backoff.delay(runs)).await;
             poll_fn(|cx| service.poll_ready(cx)).await.map_err(Into::into)?;
         }
     }
 
-    /// Runs it once.
+    /// Runs the handler once.
     async fn run<S, R>(
         &self,
         service: &mut S,
@@ -111,14 +112,15 @@ impl<E, C> Run<E, C> {
         let outgoing = Arc::new(Outgoing::of(key));
         request.set_transaction(open.handle(&outgoing));
         let interrupt = request.interrupt();
-        // Called when BEGIN has been sent, and not before.
+        // Polled, and thus called, only after BEGIN has been sent.
         let handler = async { service.call(request).await.map_err(Into::<BoxError>::into) };
         let called = open.within(self.inbox.isolation(), handler).await;
         let reply = match called.map_err(|error| self.broken(error))? {
             Ok(reply) => reply,
             Err(error) => {
                 if find(&*error).is_some_and(is_stale) {
-                    // Closed, as all like it.
+                    // Close this connection; `broken` closes the idle ones, which have the same
+                    // stale statements.
                     drop(open);
                     return Err(self.broken(error));
                 }
@@ -131,7 +133,8 @@ impl<E, C> Run<E, C> {
             }
         };
         let Some(lock) = &self.lock else {
-            // There is no entry that could tell, and no record of it, so nothing to wait for.
+            // Without a lock there is no entry that could show whether the commit took place, so
+            // there is nothing to wait for.
             let committed = open.commit().await;
             committed.map_err(|not| self.unrecorded(not))?;
             self.inbox.announce(&outgoing);
@@ -148,7 +151,7 @@ impl<E, C> Run<E, C> {
         let at = self.conclude(open, &completion, lock, is_first).await?;
         self.inbox.announce(&outgoing);
         if let Operation::Complete { reply, .. } = completion.operation {
-            // Without it the keeper has stopped, and will not complete the entry either.
+            // `None` means that the keeper has stopped; it will not complete the entry either.
             if let Some(control) = self.layer.control(lock) {
                 control.complete(Completion { reply, at });
             }
@@ -156,8 +159,8 @@ impl<E, C> Run<E, C> {
         Ok(reply)
     }
 
-    /// Commits it with its entry. What is deferred until then may take long: as long as it holds the entry's
-    /// row, and the lock lives, it is waited for.
+    /// Commits the transaction together with its entry. Deferred constraints and triggers may take
+    /// long: the commit is awaited as long as it holds the entry's row and the lock is alive.
     async fn conclude(
         &self,
         open: Open,
@@ -170,7 +173,7 @@ impl<E, C> Run<E, C> {
             Ok(concluded) => concluded,
             Err(_) => match select(concluding, pin!(self.settled(lock, is_first))).await {
                 Either::Left((concluded, _)) => concluded,
-                // The connection is closed with what it waits for.
+                // Dropping `concluding` closes the connection.
                 Either::Right((settled, _)) => return settled,
             },
         };
@@ -204,7 +207,7 @@ impl<E, C> Run<E, C> {
         }
         match leased {
             Ok(Ok(lease)) => Ok(lease),
-            // The server may be on its way back.
+            // The server may be coming back.
             Ok(Err(error)) => {
                 let error = pool.unreachable(error);
                 self.inbox.tell(&error);
@@ -214,33 +217,35 @@ impl<E, C> Run<E, C> {
         }
     }
 
-    /// The connection led nowhere.
+    /// Closes the idle connections after one of them broke. The handler may run again.
     fn broken(&self, error: BoxError) -> Ended {
-        // The others are as old, and their server has gone away, too.
+        // The idle connections are as old, and their server may be gone, too.
         self.inbox.pool().renew();
         Again(error)
     }
 
-    /// What came of a transaction whose commit was not answered: when the entry was completed by it. An
-    /// earlier run may have done that instead, unless this is the only one.
+    /// Finds out whether a transaction was committed if its commit was not answered. Returns when
+    /// its entry was completed. Unless this is the only run, an earlier run may have completed the
+    /// entry instead.
     ///
-    /// The entry's row is locked by a commit that is still at work, and the renewal that asks waits for
-    /// it. Should one come even later, it finds that it is too late: only the transaction that takes the
+    /// A commit that is still running has locked the entry's row, so the renewal used here waits
+    /// for it. A commit that arrives even later has no effect: only the transaction that takes the
     /// entry out of PROCESSING is committed.
     async fn settled(&self, lock: &Lock, is_only: bool) -> Result<SystemTime, Ended> {
         let store = self.inbox.store();
         loop {
             if let Ok(answer) = store.apply(self.layer.renewal(lock)).await {
                 match answer.reply {
-                    // Not long ago: the entry does not tell this grant when.
+                    // The reply does not contain the time of completion, which was shortly before
+                    // `now`.
                     Reply::Settled(State::Completed) if is_only => return Ok(answer.now),
-                    // What this run answers may be of an effect that there is not; the entry has the
-                    // other's.
+                    // This run's reply may describe an effect that was rolled back; the entry has
+                    // the reply of the other run.
                     Reply::Settled(State::Completed) => {
                         return Err(Failed(undone(InboxError::CommittedBefore).into()));
                     }
                     Reply::Renewed => {
-                        let error = "the commit was not answered, and has not taken place";
+                        let error = "the commit was not answered and did not take place";
                         return Err(Again(error.into()));
                     }
                     Reply::Lost | Reply::Settled(_) => {
@@ -264,13 +269,13 @@ impl<E, C> Run<E, C> {
             NotCommitted::Failed(error) => Failed(error.into()),
             NotCommitted::Unable(error) => unable(error),
             NotCommitted::Over | NotCommitted::Unknown => {
-                Failed("whether the transaction was committed is not known".into())
+                Failed("unknown whether the transaction was committed".into())
             }
         }
     }
 }
 
-/// The server could not commit. What to do about it is told, as of the store's own calls.
+/// Converts an error of a server that could not commit, with advice, as for the store's own calls.
 fn unable(error: tokio_postgres::Error) -> Ended {
     Failed(undone(StoreError::unavailable(explained(error))).into())
 }

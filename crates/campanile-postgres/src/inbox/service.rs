@@ -14,7 +14,7 @@ use super::Inbox;
 use super::run::Run;
 use super::transaction::CarryTransaction;
 
-/// Runs the handler in a transaction, and commits that with the entry. Made by
+/// Runs the handler in a transaction that is committed together with the entry. Created by
 /// [`InboxLayer`](super::InboxLayer), directly inside the idempotency layer.
 pub struct InboxService<S, E, C> {
     inner: S,
@@ -22,7 +22,8 @@ pub struct InboxService<S, E, C> {
     layer: Arc<IdempotencyLayer<E, C>>,
 }
 
-/// A request that is `Clone`: implemented for all that are, and there for its message.
+/// A request that is `Clone`. Implemented for all requests that are; exists only for its compiler
+/// message.
 #[diagnostic::on_unimplemented(
     message = "an inbox may run a handler again, so its request must be `Clone`, and `{Self}` is not",
     note = "derive `Clone` for its body"
@@ -57,7 +58,7 @@ where
     }
 
     fn call(&mut self, request: R) -> Self::Future {
-        // The service that was polled ready goes with the request.
+        // The service that was polled ready must handle the request.
         let not_ready = self.inner.clone();
         let ready = std::mem::replace(&mut self.inner, not_ready);
         let run = Run::new(self.inbox.clone(), self.layer.clone(), request.lock().cloned());

@@ -1,4 +1,4 @@
-//! The transaction, as the handler sees it.
+//! The transaction handle of the handler.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -13,19 +13,19 @@ use tokio_postgres::{Client, Error, Row, Statement};
 use crate::outbox::Outgoing;
 use crate::pool::Lease;
 
-/// The transaction in which the inbox runs a handler: what is written through it is committed together
-/// with the completion of the entry, or not at all. Clones are the same transaction.
+/// The transaction in which the inbox runs a handler. Writes through it are committed together with
+/// the completion of the entry, or not at all. Clones refer to the same transaction.
 ///
-/// The handler neither commits it nor rolls it back: it answers `Ok` or an error. When it has answered,
-/// or was dropped, the handle can do nothing any more ([`TransactionError::Ended`]).
+/// The handler neither commits it nor rolls it back: it returns `Ok` or an error. Once the handler
+/// has returned or was dropped, the handle no longer works ([`TransactionError::Ended`]).
 ///
-/// Savepoints are statements as any other:
+/// Savepoints are ordinary statements:
 ///
 /// ```
 /// use campanile_core::BoxError;
 /// use campanile_postgres::Transaction;
 ///
-/// /// Notes the customer, unless a constraint says no.
+/// /// Inserts the customer, unless a constraint is violated.
 /// async fn note(tx: &Transaction, name: &str) -> Result<(), BoxError> {
 ///     tx.batch_execute("SAVEPOINT customer").await?;
 ///     match tx.execute("INSERT INTO customer VALUES ($1)", &[&name]).await {
@@ -39,8 +39,8 @@ use crate::pool::Lease;
 /// ```
 ///
 /// # Cancellation
-/// A query that is dropped may have been performed. It is rolled back with the rest if the handler is
-/// dropped, too.
+/// A query that is dropped may have been performed. If the handler is dropped, too, the query is
+/// rolled back with the rest.
 #[derive(Clone)]
 pub struct Transaction {
     lease: Weak<Lease>,
@@ -49,40 +49,40 @@ pub struct Transaction {
 
 /// A request that carries the [`Transaction`] to the handler.
 ///
-/// [`Request`], [`http::Request`] and [`Guarded`] are such, by their extensions. Implement it for a request
-/// type of your own; wrap a foreign one in [`Guarded`] by tower's `map_request`.
+/// [`Request`], [`http::Request`] and [`Guarded`] carry it in their extensions. Implement the trait
+/// for your own request types; wrap a foreign type in [`Guarded`] with tower's `map_request`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has no room for a transaction",
-    note = "`Request` and `http::Request` have room; for a type of your own: implement \
-            `CarryTransaction`; for a foreign one: `.map_request(Guarded::new)` outside the layer"
+    note = "`Request` and `http::Request` have room; for your own type, implement `CarryTransaction`; for a \
+            foreign type, add `.map_request(Guarded::new)` outside the layer"
 )]
 pub trait CarryTransaction {
-    /// Puts it in, before the handler is called.
+    /// Sets the transaction, before the handler is called.
     fn set_transaction(&mut self, transaction: Transaction);
 
-    /// What was put in.
+    /// The transaction that was set.
     fn transaction(&self) -> Option<&Transaction>;
 }
 
-/// Why a statement of the handler was not performed.
+/// The reason why a statement of the handler was not performed.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum TransactionError {
-    /// The handler that it was for has answered, or was dropped; or there is no inbox around it.
+    /// The handler of this transaction has returned or was dropped, or there is no inbox around it.
     Ended,
-    /// What the database or the connection said.
+    /// The error of the database or the connection.
     Database(Error),
 }
 
-/// The connection of a transaction that is open. The inbox does not commit as long as somebody has it.
+/// The connection of an open transaction. The inbox does not commit as long as it exists.
 pub struct Connection(Arc<Lease>);
 
 impl Transaction {
-    /// The transaction that the inbox has put into this request.
+    /// Returns the transaction that the inbox has set in this request.
     ///
     /// # Errors
-    /// [`TransactionError::Ended`] if there is none: no [`InboxLayer`](super::InboxLayer) is around the
-    /// handler.
+    /// [`TransactionError::Ended`] if there is none, because no [`InboxLayer`](super::InboxLayer)
+    /// is around the handler.
     pub fn of<R: CarryTransaction>(request: &R) -> Result<&Self, TransactionError> {
         request.transaction().ok_or(TransactionError::Ended)
     }
@@ -91,15 +91,16 @@ impl Transaction {
         Self { lease: Arc::downgrade(lease), outgoing: outgoing.clone() }
     }
 
-    /// Performs a statement, and says how many rows it has changed.
+    /// Performs a statement and returns the number of rows that it changed.
     ///
-    /// The statement is prepared once for each connection: give what varies as parameters.
-    /// Parameters of other libraries' types are features of `tokio-postgres`, such as `with-uuid-1`, to be
-    /// switched on among your own dependencies.
+    /// Each connection prepares the statement once, so pass variable values as parameters.
+    /// Parameters with types of other libraries need features of `tokio-postgres`, such as
+    /// `with-uuid-1`; enable them among your own dependencies.
     ///
     /// # Errors
-    /// What the database said; after that only `ROLLBACK TO SAVEPOINT` goes on. Hand it up (`?`), also
-    /// where it is a serialization failure: the inbox looks for those itself.
+    /// The error of the database. After it, the transaction accepts only `ROLLBACK TO SAVEPOINT`.
+    /// Return the error (`?`), even if it is a serialization failure: the inbox handles those
+    /// itself.
     pub async fn execute(
         &self,
         statement: &str,
@@ -109,10 +110,10 @@ impl Transaction {
         Ok(connection.execute(&statement, parameters).await?)
     }
 
-    /// The rows of a query.
+    /// Runs a query and returns its rows.
     ///
     /// # Errors
-    /// As [`execute`](Self::execute)'s.
+    /// The errors of [`execute`](Self::execute).
     pub async fn query(
         &self,
         statement: &str,
@@ -122,10 +123,10 @@ impl Transaction {
         Ok(connection.query(&statement, parameters).await?)
     }
 
-    /// The one row of a query.
+    /// Runs a query and returns its only row.
     ///
     /// # Errors
-    /// As [`execute`](Self::execute)'s; also if there is none, or more than one.
+    /// The errors of [`execute`](Self::execute); also fails if there is no row or more than one.
     pub async fn query_one(
         &self,
         statement: &str,
@@ -135,10 +136,10 @@ impl Transaction {
         Ok(connection.query_one(&statement, parameters).await?)
     }
 
-    /// The one row of a query, if there is one.
+    /// Runs a query and returns its only row, if there is one.
     ///
     /// # Errors
-    /// As [`execute`](Self::execute)'s; also if there are more.
+    /// The errors of [`execute`](Self::execute); also fails if there is more than one row.
     pub async fn query_opt(
         &self,
         statement: &str,
@@ -151,15 +152,16 @@ impl Transaction {
     /// Performs statements without parameters, separated by semicolons.
     ///
     /// # Errors
-    /// As [`execute`](Self::execute)'s.
+    /// The errors of [`execute`](Self::execute).
     pub async fn batch_execute(&self, statements: &str) -> Result<(), TransactionError> {
         Ok(self.connection()?.batch_execute(statements).await?)
     }
 
-    /// The connection, for all that `tokio_postgres` can do. Let it go before the handler answers.
+    /// Returns the connection, for everything else that `tokio_postgres` can do. Drop it before the
+    /// handler returns.
     ///
-    /// What handlers share with others is written over `&impl GenericClient`, which this is, and a client or
-    /// a `tokio_postgres::Transaction` elsewhere:
+    /// Write code that handlers share with others over `&impl GenericClient`. The dereferenced
+    /// connection implements that trait, as do a client and a `tokio_postgres::Transaction`:
     ///
     /// ```
     /// use campanile_core::BoxError;
@@ -183,7 +185,7 @@ impl Transaction {
         self.lease.upgrade().map(Connection).ok_or(TransactionError::Ended)
     }
 
-    /// The statement, as it is known to the connection from its first time on.
+    /// Prepares the statement, once for each connection.
     async fn prepared(&self, statement: &str) -> Result<(Connection, Statement), TransactionError> {
         let connection = self.connection()?;
         let statement = connection.0.prepare_cached(statement).await?;
@@ -192,7 +194,7 @@ impl Transaction {
 }
 
 impl TransactionError {
-    /// What the database said, if it was the database.
+    /// The SQLSTATE code, if the error is the database's.
     pub fn code(&self) -> Option<&SqlState> {
         match self {
             Self::Ended => None,
@@ -249,7 +251,7 @@ impl fmt::Display for TransactionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Ended => {
-                "there is no open transaction: the handler has ended, or no inbox is around it \
+                "no open transaction: the handler has returned, or it has no inbox around it \
                  (`.layer(inbox.layer(..)?)`)"
             }
             Self::Database(_) => "a statement of the transaction failed",

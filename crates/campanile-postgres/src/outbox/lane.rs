@@ -1,4 +1,4 @@
-//! The messages of one key.
+//! The queue of messages of one key.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -7,14 +7,14 @@ use bytes::Bytes;
 use campanile_core::{Output, Timestamp, millis};
 use tokio_postgres::{Error, Row};
 
-/// A message as it stands in the table.
+/// A message, as it is in the table.
 #[derive(Clone, Debug)]
 pub(super) struct Message {
     pub(super) id: i64,
     pub(super) output: Output,
 }
 
-/// Messages of one topic and key, to be published one after the other. Never empty.
+/// Messages of one topic and key, which are published one after the other. Never empty.
 #[derive(Debug)]
 pub(super) struct Lane(VecDeque<Message>);
 
@@ -33,10 +33,12 @@ impl Message {
 }
 
 impl Lane {
-    /// How many there are at most, so that a key with many messages leaves room for others.
+    /// The maximum number of messages in a lane, so that a key with many messages leaves room for
+    /// others.
     const MOST: usize = 100;
 
-    /// A lane for each key, and one for each message without. What a lane has no room for is left out.
+    /// Groups messages into one lane for each key, and one for each message without a key. Messages
+    /// that exceed a lane's maximum are left out.
     pub(super) fn group(messages: Vec<Message>) -> Vec<Self> {
         let mut lanes = Vec::<Self>::new();
         let mut of_key = HashMap::<(Arc<str>, Bytes), usize>::new();
@@ -55,7 +57,7 @@ impl Lane {
         lanes
     }
 
-    /// The first alone.
+    /// Drops all messages but the first.
     pub(super) fn only_first(mut self) -> Self {
         self.0.truncate(1);
         self
@@ -65,7 +67,7 @@ impl Lane {
         self.0.front().expect("a lane is never empty")
     }
 
-    /// Takes the first out, and gives the lane of the others, if there are any.
+    /// Removes the first message. Returns it with the lane of the others, if there are any.
     pub(super) fn advance(mut self) -> (Message, Option<Self>) {
         let first = self.0.pop_front().expect("a lane is never empty");
         (first, Some(self).filter(|lane| !lane.0.is_empty()))

@@ -1,10 +1,10 @@
-//! The outbox: what handlers of the inbox give out for Kafka, committed with what else they write.
+//! The outbox: Kafka messages that handlers of the inbox commit together with their other writes.
 //!
-//! * [`Transaction::publish`](crate::Transaction::publish) writes a message; `outgoing` is what the inbox
-//!   knows of a transaction that does.
-//! * [`Inbox::relay`](crate::Inbox::relay) publishes: `session` is its connection, of which one leads;
-//!   `work` is what it has in hand, a `lane` for each key, what was `refused`, and
-//!   which `topics` take nothing.
+//! * [`Transaction::publish`](crate::Transaction::publish) writes a message; `outgoing` tracks the
+//!   messages of one transaction.
+//! * [`Inbox::relay`](crate::Inbox::relay) publishes messages. `session` is its connection, of
+//!   which one leads. `work` is its state: a `lane` of messages for each key, the messages that
+//!   were `refused`, and the `topics` that accept none.
 
 mod lane;
 mod outgoing;

@@ -1,13 +1,13 @@
-//! What a transaction gives out.
+//! The messages of a transaction.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use campanile_core::StoreKey;
 
-/// Whose messages a transaction writes, and how many it has written.
+/// The key for which a transaction writes messages, and how many it has written.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
-    /// None where a policy let the request through without a lock.
+    /// `None` if a policy let the request through without a lock.
     key: Option<StoreKey>,
     count: AtomicU32,
 }
@@ -17,8 +17,8 @@ impl Outgoing {
         Self { key, count: AtomicU32::new(0) }
     }
 
-    /// Counts a message, and gives what it is known by: the same in each run that gives out the same in
-    /// the same order.
+    /// Counts a message and returns its identity. The identity is the same in each run, provided
+    /// that each run publishes the same messages in the same order.
     pub(super) fn next(&self) -> Option<String> {
         let place = self.count.fetch_add(1, Ordering::Relaxed);
         let key = self.key.as_ref()?;

@@ -1,16 +1,17 @@
-//! A message is written.
+//! Writing a message to the outbox.
 
 use bytes::Bytes;
 use campanile_core::{Output, Timestamp, millis};
 
 use crate::{Transaction, TransactionError};
 
-/// The header by which a message is known again.
+/// The header that identifies a message to its consumers.
 const KEY: &str = "idempotency-key";
 
 impl Transaction {
-    /// Writes a message to the outbox, as a statement of this transaction: it is published by
-    /// [`Inbox::relay`](crate::Inbox::relay) if the transaction is committed, and else it never was there.
+    /// Writes a message to the outbox, as a statement of this transaction. If the transaction is
+    /// committed, [`Inbox::relay`](crate::Inbox::relay) publishes the message; otherwise the
+    /// message is rolled back with it.
     ///
     /// ```
     /// use campanile_core::{BoxError, Output, Request};
@@ -25,29 +26,33 @@ impl Transaction {
     /// ```
     ///
     /// # The header
-    /// A message may be published more than once, and its header `idempotency-key` is the same each time: the
-    /// namespace, the digest of the entry's key, and the place of the message among those of its transaction.
-    /// So it is the same, too, when the handler runs again, as long as that gives out the same in the same
-    /// order; also when an operator has reopened its key, so that consumers then take what it gives out for what
-    /// they know. A consumer takes it by `key::header("idempotency-key")`. Databases whose handlers publish to
-    /// one topic need namespaces of their own.
+    /// A message may be published more than once, each time with the same header `idempotency-key`:
+    /// the namespace, the digest of the entry's key, and the index of the message in its
+    /// transaction. The header also stays the same when the handler runs again, as long as it
+    /// publishes the same messages in the same order. That includes a run after an operator has
+    /// reopened the key; consumers then treat its messages as duplicates. A consumer reads the
+    /// header with `key::header("idempotency-key")`. If the handlers of several databases publish
+    /// to the same topic, the databases need different namespaces.
     ///
-    /// A header of that name which is there already stays, and none is added. Without a lock, where a policy
-    /// lets a request through, there is no key that it could be made of, and none is added either.
+    /// If the message already has a header of that name, it is kept and none is added. None is
+    /// added either if a policy lets a request through without a lock, because there is no key to
+    /// derive it from.
     ///
     /// # Order
-    /// Messages of one topic and key are published in the order in which their transactions are committed, and
-    /// those of one transaction in the order of their writing. For that a transaction which has written one
-    /// makes others wait that want to, for the same key, until its end: write messages last. A circle of such
-    /// waits is a conflict as others, after which the handler runs again. Without a key there is no order,
-    /// and no wait. Each key takes a place in the server's table of locks (`max_locks_per_transaction` times its
-    /// connections): a transaction that writes for thousands of keys may fail for want of it.
+    /// Messages of one topic and key are published in the order in which their transactions are
+    /// committed, and messages of one transaction in the order in which they are written. Therefore
+    /// a transaction that has written a message makes other transactions that write for the same
+    /// key wait until it ends: write messages last. A deadlock between such waits is an ordinary
+    /// conflict, after which the handler runs again. Messages without a key have no order and no
+    /// waits. Each key occupies a slot in the server's lock table (`max_locks_per_transaction`
+    /// times its connections): a transaction that writes for thousands of keys may exhaust it and
+    /// fail.
     ///
-    /// Without a timestamp the message has that of this call.
+    /// A message without a timestamp gets the time of this call.
     ///
     /// # Errors
-    /// As [`execute`](Self::execute)'s; also for what is no name of a topic, and for a NUL in the name of a
-    /// header.
+    /// The errors of [`execute`](Self::execute); also fails if the topic's name is invalid or the
+    /// name of a header contains a NUL.
     pub async fn publish(&self, output: Output) -> Result<(), TransactionError> {
         const PUBLISH: &str = "SELECT campanile.publish($1, $2, $3, $4, $5, $6)";
         let Output { topic, key, payload, timestamp, mut headers, .. } = output;

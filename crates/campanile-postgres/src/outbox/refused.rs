@@ -6,7 +6,7 @@ use std::sync::Arc;
 use campanile_idempotency::Backoff;
 use tokio::time::Instant;
 
-/// What was refused, and when it is tried again.
+/// The refused messages, and when each is retried.
 #[derive(Debug)]
 pub(super) struct Refused {
     backoff: Backoff,
@@ -25,7 +25,7 @@ impl Refused {
         Self { backoff, messages: HashMap::new() }
     }
 
-    /// This one was refused, perhaps once more.
+    /// Adds a message that was refused, perhaps not for the first time.
     pub(super) fn insert(&mut self, id: i64, topic: &Arc<str>, now: Instant) {
         let new = || Message { topic: topic.clone(), times: 0, until: now };
         let message = self.messages.entry(id).or_insert_with(new);
@@ -33,12 +33,13 @@ impl Refused {
         message.until = now + self.backoff.delay(message.times);
     }
 
-    /// This one was published, or is not there any more.
+    /// Removes a message that was published or is no longer in the table.
     pub(super) fn remove(&mut self, id: i64) {
         self.messages.remove(&id);
     }
 
-    /// So many of those that are due, of these topics, but for what is in hand; the first that were due.
+    /// Lists up to `most` messages that are due and not in hand, of topics accepted by `of`, those
+    /// that are due first.
     pub(super) fn due(
         &self,
         now: Instant,
@@ -62,7 +63,7 @@ impl Refused {
         self.messages.contains_key(&id)
     }
 
-    /// When the next is due, after this.
+    /// The next time after `now` at which a message becomes due.
     pub(super) fn next(&self, now: Instant) -> Option<Instant> {
         self.messages.values().map(|message| message.until).filter(|&until| until > now).min()
     }
@@ -79,7 +80,7 @@ mod tests {
     use super::super::topics::backoff;
     use super::*;
 
-    /// Longer than any back-off.
+    /// Longer than any backoff.
     const LONG: Duration = Duration::from_secs(60);
 
     #[test]

@@ -1,4 +1,4 @@
-//! What is committed in the outbox is published.
+//! The relay, which publishes the messages committed to the outbox.
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -16,16 +16,18 @@ use super::work::Work;
 use crate::seldom::Seldom;
 use crate::{Inbox, PgConfig};
 
-/// Between two looks at the table, for what other processes have written; and at who leads.
+/// The pause between two reads of the table for messages of other processes, and between two
+/// attempts to lead.
 pub(super) const PAUSE: Duration = Duration::from_secs(1);
 
-/// What is being published when it is to end may be acknowledged as long.
+/// The time limit for acknowledgments of in-flight messages at a shutdown.
 const DRAIN: Duration = Duration::from_secs(5);
 
 impl Inbox {
-    /// Publishes what handlers have [written](crate::Transaction::publish) to the outbox, until `shutdown` has
-    /// come: each message **at least once, and those of one topic and key in their order**. `publisher` is any
-    /// service that answers `Ok` once a message is safe, such as the `Publisher` of `campanile-kafka`.
+    /// Publishes the messages that handlers have [written](crate::Transaction::publish) to the
+    /// outbox, until `shutdown` completes: each message **at least once, and the messages of one
+    /// topic and key in their order**. `publisher` is any service that returns `Ok` once a message
+    /// is safe, such as the `Publisher` of `campanile-kafka`.
     ///
     /// ```
     /// use campanile_core::{BoxError, Output};
@@ -37,7 +39,7 @@ impl Inbox {
     /// # campanile_postgres::migrate(postgres.url()).await?;
     /// # let url = postgres.url();
     /// let inbox = Inbox::new(&PgStore::connect(url).await?)?;
-    /// // in place of brokers
+    /// // stands in for the brokers
     /// let (published, mut messages) = tokio::sync::mpsc::unbounded_channel();
     /// let publisher = tower::service_fn(move |message: Output| {
     ///     let published = published.clone();
@@ -50,7 +52,7 @@ impl Inbox {
     /// let bill = async |tx: Transaction| tx.publish(Output::to("bills").key("a-17").payload("100")).await;
     /// inbox.guard("payments")?.run("payment-1", bill).await?;
     ///
-    /// let message = messages.recv().await.ok_or("it was published")?;
+    /// let message = messages.recv().await.ok_or("the relay has stopped")?;
     /// assert_eq!(message.key.as_deref(), Some(&b"a-17"[..]));
     /// assert_eq!(message.headers[0].0, "idempotency-key");
     /// drop(stop);
@@ -59,38 +61,43 @@ impl Inbox {
     /// # }
     /// ```
     ///
-    /// # What holds
-    /// * **Nothing is lost**: a message is deleted once it is acknowledged. Between the two it may come twice,
-    ///   after a crash say, and has the same [header](crate::Transaction::publish) then.
-    /// * **Order.** Messages of one topic and key are published one after the other. What comes a second time
-    ///   may come behind what followed it; by the header that is told.
-    /// * **One at a time.** Of all relays of a database one publishes; the others stand by, and one takes over
-    ///   within a second or two when that one's connection ends; within half a minute when its machine vanishes
-    ///   or its process stands still. So run one in each process. Each has a connection of its own, beside the others.
-    /// * **What is refused** holds up those of its key: an event tells the topic and the id, once a minute, and
-    ///   it is tried again after a back-off of 100 ms doubling to 30 s, for ever. A topic that has refused 16
-    ///   in a row, or all that it was given so far, is tried by one message at a time, after such a back-off, until
-    ///   it acknowledges one: a topic that is missing holds up no other. What can never be published is for
-    ///   somebody to delete from `campanile.outbox`, by its id.
-    /// * **How soon**: at once what was committed through this inbox and its clones, within a second what others
-    ///   have written. 64 messages are published at a time, each of another key, so let a publication that
-    ///   hangs end by a time-out.
-    /// * **When Postgres is away** it waits, says so, and goes on.
-    /// * Up to 500 messages, or some 4 MiB, are in memory. Each look at the table goes over what is held, and over
-    ///   what was deleted as long as a transaction elsewhere in the database is older than that: a million
-    ///   messages of either kind delay all others by about a second.
+    /// # Guarantees
+    /// * **Nothing is lost**: a message is deleted after it is acknowledged. A crash between the
+    ///   two publishes it twice, with the same [header](crate::Transaction::publish).
+    /// * **Order**: the messages of one topic and key are published one after the other. A message
+    ///   that is published again may come after its successors; its header identifies it.
+    /// * **One relay at a time**: of all relays of a database, one publishes and the others stand
+    ///   by. When the leader's connection ends, another takes over within a second or two; when its
+    ///   machine vanishes or its process hangs, within half a minute. So run one relay in each
+    ///   process. Each relay has its own connection, in addition to the others.
+    /// * **Refused messages** hold up the messages of their key. The relay logs a topic and id at
+    ///   most once a minute, and retries the message with a backoff of 100 ms doubling to 30 s,
+    ///   forever. A topic that refuses 16 messages in a row, or has refused every message so far,
+    ///   gets only one message at a time, after such a backoff, until it acknowledges one. A
+    ///   missing topic therefore does not hold up the others. A message that can never be published
+    ///   must be deleted from `campanile.outbox` by its id.
+    /// * **Latency**: messages committed through this inbox and its clones are published at once,
+    ///   those of other processes within a second. Up to 64 messages are published concurrently,
+    ///   each with a different key, so limit a publication that may hang with a timeout.
+    /// * **If Postgres is unavailable**, the relay logs a warning, waits and continues.
+    /// * **Memory and table size**: the relay keeps up to 500 messages, or some 4 MiB, in memory.
+    ///   Each read of the table scans the messages that are held up, and deleted rows for as long
+    ///   as the database has a transaction older than their deletion. A million messages of either
+    ///   kind delay all others by about a second.
     /// * A publisher that panics ends the relay.
     ///
-    /// # The end
-    /// When `shutdown` has come nothing more is begun, and what is on its way may be acknowledged, within 5 s.
+    /// # Shutdown
+    /// Once `shutdown` completes, the relay publishes no further message. Messages in flight have
+    /// 5 s to be acknowledged.
     ///
-    /// # Where another way is better
-    /// Change data capture, as by Debezium, reads the server's log: no row is deleted again, no key waits for a
-    /// commit, and the order is that of all commits. Where it is there already, take it, with a table of your
-    /// own. Where a handler's only effect is messages, take `serve_transactional` of `campanile-kafka`.
+    /// # Alternatives
+    /// Change data capture, such as Debezium, reads the server's log: no row has to be deleted, no
+    /// key waits for a commit, and the order is that of all commits. If you already have it, use it
+    /// with your own table. If a handler has no effects but messages, use `serve_transactional` of
+    /// `campanile-kafka`.
     ///
     /// # Cancellation
-    /// A relay that is dropped has lost nothing; what was on its way comes again.
+    /// Dropping the relay loses nothing; messages in flight are published again.
     pub fn relay<P, F>(
         &self,
         publisher: P,
@@ -109,7 +116,7 @@ impl Inbox {
 
 struct Relay {
     config: PgConfig,
-    /// Told of each commit of this process that has written a message.
+    /// Notified of each commit of this process that has written a message.
     written: Arc<Notify>,
 }
 
@@ -129,7 +136,7 @@ impl Relay {
                     work.start_anew();
                     match self.publish(&mut work, &session, shutdown.as_mut()).await {
                         Ok(()) => return,
-                        // To be told once, and never again.
+                        // `shutdown` completes only once, so another round would never end.
                         Err(_) if shutdown.is_terminated() => return,
                         Err(error) => error,
                     }
@@ -138,7 +145,7 @@ impl Relay {
             };
             if told.is_due(Instant::now()) {
                 let error = &*error as &dyn std::error::Error;
-                tracing::warn!(error, "the outbox cannot be reached: what is in it waits");
+                tracing::warn!(error, "relay cannot reach the outbox; retrying");
             }
             if let Either::Left(_) = select(shutdown.as_mut(), pin!(sleep(PAUSE))).await {
                 return;
@@ -146,17 +153,17 @@ impl Relay {
         }
     }
 
-    /// Waits until this one leads.
+    /// Waits until this relay leads.
     async fn lead(&self) -> Result<Session, BoxError> {
         let session = Session::open(&self.config).await?;
         while !session.try_lead().await? {
             sleep(PAUSE).await;
         }
-        tracing::info!("this process publishes what is in the outbox");
+        tracing::info!("relay is now the leader; publishing the outbox");
         Ok(session)
     }
 
-    /// Publishes until the session breaks, or until it is to end.
+    /// Publishes until the session breaks or the shutdown is complete.
     async fn publish<P, F>(
         &self,
         work: &mut Work<P>,
@@ -182,7 +189,7 @@ impl Relay {
                 }
             }
             let next = [Some(now + PAUSE), work.next(now), end].into_iter().flatten().min();
-            let mut pause = pin!(sleep_until(next.expect("there is a pause")).fuse());
+            let mut pause = pin!(sleep_until(next.expect("the pause is always set")).fuse());
             let mut written = pin!(self.written.notified().fuse());
             select_biased! {
                 () = shutdown => {

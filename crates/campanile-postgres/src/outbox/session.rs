@@ -12,31 +12,32 @@ use crate::PgConfig;
 use crate::failure::explained;
 use crate::pool::Lease;
 
-/// What a statement may take: a page of messages may come from far away, and nobody waits for it.
+/// The time limit of a statement. It is generous, because a page of messages may come from far away
+/// and no caller waits for it.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The server ends a session that asks nothing for so long: its process stands still, and another is to lead. One
-/// that leads asks each second.
+/// The server ends an idle session after this time, so that another relay leads if this process
+/// hangs. A leader sends a statement every second.
 const SILENT: &str = "SET idle_session_timeout = '15s'";
 
-/// A session of the relay's own. Dropped, it is closed, and leads no more.
+/// The relay's own session. Dropping it closes it and gives up the lead.
 pub(super) struct Session {
     lease: Lease,
     relay: Statement,
 }
 
-/// What is asked for.
+/// The arguments of an exchange.
 #[derive(Debug, Default)]
 pub(super) struct Asked {
-    /// To be deleted.
+    /// Messages to delete.
     pub(super) published: Vec<i64>,
-    /// Not to be given, with those behind them that have the same key.
+    /// Messages not to return, together with all later messages of the same key.
     pub(super) held: Vec<i64>,
-    /// To be given again.
+    /// Messages to return again.
     pub(super) due: Vec<i64>,
-    /// Topics of which no others are to be given.
+    /// Topics of which no other messages are to be returned.
     pub(super) full: Vec<String>,
-    /// How many others, and how many bytes.
+    /// The maximum number of other messages, and of their bytes.
     pub(super) most: i32,
     pub(super) size: i64,
 }
@@ -54,16 +55,16 @@ impl Session {
         timeout(PATIENCE, opening).await?
     }
 
-    /// Takes the lead, unless another session has it: there is one for a database.
+    /// Takes the lead, unless another session of the database has it.
     pub(super) async fn try_lead(&self) -> Result<bool, BoxError> {
-        // Of this project, and of nobody else.
+        // Identifies this project's relay among all advisory locks.
         const LOCK: i64 = 0x6361_6d70_616e_6901;
         const TRY: &str = "SELECT pg_try_advisory_lock($1)";
         let row = timeout(PATIENCE, self.lease.query_one(TRY, &[&LOCK])).await?;
         Ok(row.map_err(explained)?.try_get(0)?)
     }
 
-    /// Deletes what is published, and gives the next messages.
+    /// Deletes the published messages and returns the next ones.
     pub(super) async fn exchange(&self, asked: Asked) -> Result<(Asked, Vec<Message>), BoxError> {
         let Asked { published, held, due, full, most, size } = &asked;
         let parameters: &[&(dyn ToSql + Sync)] = &[published, held, due, full, most, size];

@@ -1,4 +1,4 @@
-//! Topics, and whether they take what they are given.
+//! The state of each topic: whether it accepts messages.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,15 +7,16 @@ use std::time::Duration;
 use campanile_idempotency::Backoff;
 use tokio::time::Instant;
 
-/// How many messages are in hand at most of a topic that has acknowledged none yet: it may be one that takes
-/// long to refuse, and the others are not to wait for it.
+/// The maximum number of messages in hand of a topic that has acknowledged none yet. It may take
+/// long to refuse them, and the other topics must not wait for it.
 const AT_FIRST: usize = 4;
 
-/// A topic that has refused so many, one after the other, takes none at present; fewer may be these alone.
+/// The number of refusals in a row after which a topic accepts no messages for now. A smaller
+/// number may be the messages' fault.
 const IN_A_ROW: u32 = 16;
 
-/// What became of the messages of each topic. One that takes none is tried by one at a time, after a
-/// back-off, until it acknowledges one.
+/// The results of each topic's messages. A topic that accepts none gets one message at a time,
+/// after a backoff, until it acknowledges one.
 #[derive(Debug)]
 pub(super) struct Topics {
     backoff: Backoff,
@@ -26,9 +27,9 @@ pub(super) struct Topics {
 struct Topic {
     in_hand: usize,
     has_acknowledged: bool,
-    /// Since it has acknowledged one.
+    /// Refusals since the last acknowledgment.
     refusals: u32,
-    /// When it is tried again.
+    /// When the topic is tried again.
     until: Option<Instant>,
 }
 
@@ -37,7 +38,7 @@ impl Topics {
         Self { backoff, topics: HashMap::new() }
     }
 
-    /// Whether another of its messages may be taken in hand.
+    /// Whether another message of the topic may be taken in hand.
     pub(super) fn has_room(&self, topic: &str, now: Instant) -> bool {
         self.topics.get(topic).is_none_or(|topic| topic.has_room(now))
     }
@@ -50,12 +51,12 @@ impl Topics {
         self.topics.entry(topic.clone()).or_default().in_hand -= 1;
     }
 
-    /// Nothing is in hand any more.
+    /// Records that no messages are in hand.
     pub(super) fn let_all_go(&mut self) {
         self.topics.values_mut().for_each(|topic| topic.in_hand = 0);
     }
 
-    /// It has acknowledged one. Says whether it takes more than before.
+    /// Records an acknowledgment. Returns whether the topic accepts more messages than before.
     pub(super) fn acknowledge(&mut self, topic: &Arc<str>) -> bool {
         let topic = self.topics.entry(topic.clone()).or_default();
         let took_none = !topic.takes();
@@ -63,7 +64,7 @@ impl Topics {
         took_none
     }
 
-    /// It has refused one.
+    /// Records a refusal.
     pub(super) fn refuse(&mut self, topic: &Arc<str>, now: Instant) {
         let topic = self.topics.entry(topic.clone()).or_default();
         topic.refusals = topic.refusals.saturating_add(1);
@@ -72,24 +73,24 @@ impl Topics {
         }
     }
 
-    /// Whether it takes what it is given, but for single messages.
+    /// Whether the topic accepts its messages, apart from a few refused ones.
     pub(super) fn takes(&self, topic: &str) -> bool {
         self.topics.get(topic).is_some_and(Topic::takes)
     }
 
-    /// Whether it is to be tried by another message now, and not by one that it has refused: one of the two
-    /// may be why, each in its turn.
+    /// Whether the topic's next trial should use a message that it has not refused yet. Either the
+    /// topic or the refused message may be at fault, so trials alternate between both kinds.
     pub(super) fn is_for_another(&self, topic: &str) -> bool {
         self.topics.get(topic).is_some_and(|topic| !topic.takes() && topic.refusals % 2 == 1)
     }
 
-    /// Those of which no message may be taken.
+    /// Lists the topics of which no message may be taken.
     pub(super) fn full(&self, now: Instant) -> Vec<String> {
         let full = self.topics.iter().filter(|(_, topic)| !topic.has_room(now));
         full.map(|(name, _)| name.to_string()).collect()
     }
 
-    /// When the next is tried again, after this.
+    /// The next time after `now` at which a topic is tried again.
     pub(super) fn next(&self, now: Instant) -> Option<Instant> {
         let idle = self.topics.values().filter(|topic| topic.in_hand == 0);
         idle.filter_map(|topic| topic.until).filter(|&until| until > now).min()
@@ -110,17 +111,17 @@ impl Topic {
     }
 }
 
-/// How long what was refused waits.
+/// The backoff of refused messages.
 pub(super) fn backoff() -> Backoff {
     let (first, last) = (Duration::from_millis(100), Duration::from_secs(30));
-    Backoff::new(first, last).expect("it rises")
+    Backoff::new(first, last).expect("100 ms < 30 s")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Longer than any back-off.
+    /// Longer than any backoff.
     const LONG: Duration = Duration::from_secs(60);
 
     #[test]

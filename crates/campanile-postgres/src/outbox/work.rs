@@ -1,4 +1,4 @@
-//! What the relay has in hand.
+//! The relay's state: messages in hand, and the results so far.
 
 use std::collections::{HashSet, VecDeque};
 use std::future::{Future, poll_fn};
@@ -18,44 +18,45 @@ use super::session::Asked;
 use super::topics::{Topics, backoff};
 use crate::seldom::Seldom;
 
-/// How many messages are published at a time, each of another key.
+/// The maximum number of messages in flight, each with a different key.
 const AT_A_TIME: usize = 64;
 
-/// How many of them were refused before: the others are not to wait for what may take long to fail.
+/// The maximum number of those that were refused before: other messages must not wait for messages
+/// that may take long to fail.
 const AGAIN_AT_A_TIME: usize = 16;
 
-/// How many messages are read at a time, and how many bytes of them. Twice as many may be in hand.
+/// The maximum number of messages, and of their bytes, in one read. Twice as many may be in hand.
 const PAGE: usize = 250;
 const PAGE_SIZE: usize = 2 << 20;
 
-/// A table with much that cannot be published is looked over for so small a part of the time, unless there
-/// is a reason to.
+/// The minimum ratio of the pause between two reads to the duration of a read, unless there is a
+/// reason to read. A table with many unpublishable messages takes long to scan.
 const SELDOM: u32 = 20;
 
 type Publishing = Pin<Box<dyn Future<Output = Ended> + Send>>;
 
-/// What came of the first message of a lane.
+/// The result of the first message of a lane.
 pub(super) struct Ended(Lane, Result<(), BoxError>);
 
-/// Messages in hand: each is in a lane, which waits, or whose first is being published.
+/// The messages in hand. Each is in a lane that waits or that has its first message in flight.
 pub(super) struct Work<P> {
     publisher: P,
     lanes: VecDeque<Lane>,
     publishing: FuturesUnordered<Publishing>,
     in_hand: HashSet<i64>,
     bytes: usize,
-    /// Acknowledged, and to be deleted.
+    /// Acknowledged messages that are to be deleted.
     published: Vec<i64>,
     refused: Refused,
     topics: Topics,
     told: Seldom,
-    /// Whether there may be messages in the table that could be taken.
+    /// Whether the table may have messages that could be taken.
     may_have_more: bool,
-    /// When it was read last, and how long that took; and when anything was asked.
+    /// When the table was last read, how long that took, and when the last statement was sent.
     read: Instant,
     took: Duration,
     asked: Instant,
-    /// Whether no more are taken.
+    /// Whether a shutdown has begun, after which no more messages are taken.
     is_ending: bool,
 }
 
@@ -85,7 +86,8 @@ where
         }
     }
 
-    /// Over another session. What was in hand comes again, and what was refused is still known.
+    /// Starts over with a new session. The messages in hand will be read again; the refused ones
+    /// are remembered.
     pub(super) fn start_anew(&mut self) {
         self.lanes.clear();
         self.publishing.clear();
@@ -97,12 +99,12 @@ where
         self.asked = Instant::now();
     }
 
-    /// What is to be asked of the table, if anything.
+    /// Builds the next statement's arguments, if a statement is needed.
     pub(super) fn ask(&mut self, now: Instant) -> Option<Asked> {
         let has_room = self.in_hand.len() <= PAGE && self.bytes <= PAGE_SIZE && !self.is_ending;
         let is_to_read = has_room && self.may_read(now);
         let due = if has_room { self.due(now) } else { Vec::new() };
-        // Who asks nothing for long leads no more.
+        // A leader that sends no statement for long loses the lead.
         let is_silent = now >= self.asked + PAUSE;
         if self.published.is_empty() && due.is_empty() && !is_to_read && !is_silent {
             return None;
@@ -120,7 +122,7 @@ where
         Some(asked)
     }
 
-    /// Takes what was answered to that, as far as each topic may be given more.
+    /// Takes the answer to that statement, as far as each topic may get more messages.
     pub(super) fn take(&mut self, messages: Vec<Message>, asked: &Asked, now: Instant) {
         let is_gone = |id: &i64| messages.iter().all(|message| message.id != *id);
         asked.due.iter().filter(|id| is_gone(id)).for_each(|&id| self.refused.remove(id));
@@ -142,7 +144,7 @@ where
             if !self.topics.has_room(&topic, now) {
                 continue;
             }
-            // Behind one that may be refused nothing needs to wait here.
+            // If this message is refused, the later ones need not wait in memory.
             let lane = if self.topics.takes(&topic) { lane } else { lane.only_first() };
             for message in lane.iter() {
                 self.in_hand.insert(message.id);
@@ -153,7 +155,7 @@ where
         }
     }
 
-    /// Publishes as many as may be published at a time.
+    /// Publishes as many messages as may be in flight.
     pub(super) fn begin(&mut self) {
         while !self.is_ending && self.publishing.len() < AT_A_TIME {
             let Some(lane) = self.lanes.pop_front() else {
@@ -164,7 +166,7 @@ where
         }
     }
 
-    /// The next that is published or refused.
+    /// Waits for the next message to be published or refused.
     pub(super) fn ended(&mut self) -> SelectNextSome<'_, FuturesUnordered<Publishing>> {
         self.publishing.select_next_some()
     }
@@ -192,37 +194,37 @@ where
                         refused = self.refused.len(),
                         topic_waits = !self.topics.takes(topic),
                         error = &*error as &dyn std::error::Error,
-                        "a message of the outbox is refused, and holds up those of its key"
+                        "outbox message refused; retrying while later messages of its key wait"
                     );
                 }
             }
         }
     }
 
-    /// There may be more in the table.
+    /// Records that the table may have more messages.
     pub(super) fn look(&mut self) {
         self.may_have_more = true;
     }
 
-    /// Nothing more is begun.
+    /// Takes and publishes no more messages.
     pub(super) fn end(&mut self) {
         self.is_ending = true;
     }
 
-    /// Whether nothing is being published.
+    /// Whether no message is in flight.
     pub(super) fn is_idle(&self) -> bool {
         self.publishing.is_empty()
     }
 
-    /// When there is something to do next, after this, if nothing happens until then.
+    /// The next time after `now` at which there is something to do, if nothing happens until then.
     pub(super) fn next(&self, now: Instant) -> Option<Instant> {
         let rested =
             Some(self.read + 2 * self.took).filter(|&rested| rested > now && self.may_have_more);
         [self.refused.next(now), self.topics.next(now), rested].into_iter().flatten().min()
     }
 
-    /// Whether that may give anything. What is held is read over each time, so it is read for half of the
-    /// time at most.
+    /// Whether a read of the table may return anything. Each read scans the messages that are held
+    /// up, so reads take at most half of the time.
     fn may_read(&self, now: Instant) -> bool {
         let is_due = |next: Option<Instant>| next.is_some_and(|next| next <= now);
         let is_asked_for = self.may_have_more || is_due(self.topics.next(self.read));
@@ -230,7 +232,7 @@ where
         now >= self.read + 2 * self.took && (is_asked_for || is_time)
     }
 
-    /// What was refused and is to be tried again.
+    /// Lists the refused messages that are due for a retry.
     fn due(&self, now: Instant) -> Vec<i64> {
         let again = self.in_hand.iter().filter(|id| self.refused.contains(**id)).count();
         let most = AGAIN_AT_A_TIME.saturating_sub(again);

@@ -1,4 +1,4 @@
-//! Who is trusted, and who we are.
+//! The trusted authorities and the client's certificate.
 
 use std::error::Error;
 use std::io;
@@ -21,19 +21,20 @@ pub(crate) struct Certificates {
     own: Option<(Vec<u8>, Vec<u8>)>,
 }
 
-/// With the feature `tls`. A server that offers TLS is reached by it unless the URL says
-/// `sslmode=disable`, and one that does not is refused if it says `sslmode=require`. In both cases the
-/// server's certificate is looked at.
+/// With the feature `tls`. If the server offers TLS, the store uses it unless the URL has
+/// `sslmode=disable`. A server without TLS is rejected if the URL has `sslmode=require`. Whenever
+/// TLS is used, the server's certificate is verified.
 impl PgConfig {
-    /// Trusts the authorities whose certificates these are (PEM), and no others. Default: those that
-    /// the system trusts.
+    /// Trusts only the authorities with these certificates (PEM). Default: the authorities that the
+    /// system trusts.
     pub fn with_ca(mut self, pem: impl Into<Vec<u8>>) -> Self {
         self.certificates.authority = Some(pem.into());
         self
     }
 
-    /// Shows the server this certificate, with those that lead to its authority, and its private key
-    /// (both PEM). Default: none, which a server refuses whose `pg_hba.conf` wants one.
+    /// Sets the client's certificate, with the intermediate certificates up to its authority, and
+    /// its private key (both PEM). Default: none; a server with a `pg_hba.conf` that requires a
+    /// client certificate rejects the connection.
     pub fn with_client_certificate(
         mut self,
         certificates: impl Into<Vec<u8>>,
@@ -45,7 +46,7 @@ impl PgConfig {
 }
 
 impl Certificates {
-    /// What makes connections with these.
+    /// Creates a connector with these certificates.
     pub(crate) fn connector(&self) -> Result<Connector, ConnectError> {
         let config = self.config().map_err(|source| ConnectError::Certificate { source })?;
         Ok(Connector::new(config))
@@ -59,7 +60,8 @@ impl Certificates {
                     roots.add(certificate?)?;
                 }
             }
-            // Those that cannot be read are not trusted, and the server then tells.
+            // Unreadable system certificates are skipped; verification of the server then fails if
+            // it needed one of them.
             None => {
                 roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
             }
@@ -76,7 +78,7 @@ impl Certificates {
     }
 }
 
-/// Whether TLS has refused the server, or the server us.
+/// Whether TLS verification failed, of the server or of the client.
 pub(crate) fn is_refusal(error: &(dyn Error + 'static)) -> bool {
     let of_tls = |error: &(dyn Error + 'static)| {
         let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);

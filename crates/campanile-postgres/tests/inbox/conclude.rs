@@ -1,11 +1,11 @@
-//! The last statement of a transaction: who may complete an entry, and when.
+//! The last statement of a transaction: which grant may complete an entry, and when.
 
 use campanile_core::Reply;
 use tokio_postgres::error::SqlState;
 
 use crate::support::{Database, acquire, acquired, apply, complete, key};
 
-/// What the entry has, with all its columns.
+/// The query for all columns of the entry.
 const ENTRY: &str = "SELECT e FROM campanile.entry e";
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! Transactions that meet: the handler runs again, and no attempt is counted for it.
+//! Transaction conflicts: the handler runs again, and no attempt is counted for it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,7 +12,8 @@ use tower::service_fn;
 use crate::support::{acquired, chain, key, patient};
 use crate::world::{World, book, insert};
 
-/// Runs a handler that raises this state in its first so many runs, and says how many there were.
+/// Runs a handler that raises this state in its first `first` runs. Returns its result and the
+/// number of runs.
 async fn run_raising(
     world: &World,
     state: &'static str,
@@ -69,8 +70,8 @@ async fn one_that_always_meets_another_is_given_up_and_its_attempt_handed_back()
     world.assert_all_ended().await;
 }
 
-/// Runs two handlers at a time, whose first runs have both done their first statement before either does
-/// its second; both must end well, as a first attempt.
+/// Runs two handlers concurrently. In their first runs, neither executes its second statement
+/// before both have executed their first. Both must succeed on the first attempt.
 async fn run_two(world: &World, statements: [[&'static str; 2]; 2]) {
     let together = Arc::new(Barrier::new(2));
     let both = statements.map(|[first, second]| {
@@ -95,7 +96,7 @@ async fn run_two(world: &World, statements: [[&'static str; 2]; 2]) {
         Outcome::Processed(run) => run,
         _ => panic!("{outcome:?}"),
     });
-    assert!(runs.iter().any(|run| *run > 0), "they have not met: {runs:?}");
+    assert!(runs.iter().any(|run| *run > 0), "no conflict: {runs:?}");
     assert_eq!(world.entry(), "C|1\nC|1");
     assert_eq!((&*world.booked("b-1"), &*world.booked("b-2")), ("1|100", "1|100"));
     world.assert_all_ended().await;
@@ -143,7 +144,7 @@ async fn a_statement_whose_table_was_altered_is_prepared_again_as_the_same_attem
     assert_eq!(world.entry(), "C|1\nC|1");
 }
 
-/// More often than an attempt is handed back of a handler that was interrupted.
+/// More often than an interrupted attempt may be handed back.
 const OFTEN: u32 = 12;
 
 #[tokio::test]
@@ -183,14 +184,14 @@ async fn a_handler_that_gets_no_connection_costs_no_attempt_however_often() {
     let url = world.database.url().replace("//postgres@", "//app_of_few_connections@");
     let store = PgStore::connect(patient(&url)).await.unwrap();
     let world = world.with(|_| Inbox::new(&store).unwrap().with_max_reruns(0));
-    // The store has its connection, and there is none for the inbox.
+    // The store takes the only connection, so there is none for the inbox.
     acquired(&store, &key("other"), 1).await;
     world.database.psql("ALTER ROLE app_of_few_connections CONNECTION LIMIT 1");
     let entry = || world.database.psql("SELECT attempt FROM campanile.entry WHERE state = 'R'");
     for _ in 0..OFTEN {
         let error = world.run(service_fn(book), "b-1").await.unwrap_err();
         let text = chain(&*error);
-        assert!(text.contains("no connection was had") && text.contains("too many"), "{text}");
+        assert!(text.contains("no connection available") && text.contains("too many"), "{text}");
         assert_eq!(entry(), "0");
     }
     world.database.psql("ALTER ROLE app_of_few_connections CONNECTION LIMIT -1");

@@ -1,4 +1,4 @@
-//! The future of an inbox dropped at every await: no transaction stays open, and what the entry says is
+//! Drops the inbox's future at every await point: no transaction stays open, and the entry matches
 //! what was written.
 
 use std::future::{Future, poll_fn};
@@ -25,11 +25,12 @@ enum Case {
     Succeeds,
     Fails,
     Panics,
-    /// Its first run meets another transaction.
+    /// The first run conflicts with another transaction.
     IsRunAgain,
 }
 
-/// Polls a future so often, and once more if it is woken then; says whether it ended before.
+/// Polls a future `at` times and then drops it, at once or, if `woken`, at the next wake-up.
+/// Returns whether the future completed before.
 async fn cut<T>(future: impl Future<Output = T>, at: usize, woken: bool) -> bool {
     let mut future: Option<Pin<Box<_>>> = Some(Box::pin(AssertUnwindSafe(future).catch_unwind()));
     let mut polls = 0;
@@ -59,8 +60,8 @@ async fn handle(
     match case {
         Case::Succeeds => {}
         Case::Fails => return Err("no such account".into()),
-        // As a panic, but for the message.
-        Case::Panics => resume_unwind(Box::new("as it was told to")),
+        // Like a panic, but without its message.
+        Case::Panics => resume_unwind(Box::new("requested by the test")),
         Case::IsRunAgain if has_run.swap(true, Ordering::Relaxed) => {}
         Case::IsRunAgain => {
             let raise = "DO $$BEGIN RAISE SQLSTATE '40001'; END$$";
@@ -90,10 +91,11 @@ async fn a_future_dropped_at_any_await_leaves_no_transaction_open_and_nothing_ha
         }
     }
     println!("{cuts} cuts");
-    assert!(cuts > 40, "{cuts}: fewer awaits than there are");
+    assert!(cuts > 40, "only {cuts} await points were tested");
 }
 
-/// Nothing stays open; then a row and an entry are there, or neither; and the next delivery makes it one.
+/// Asserts that nothing stays open, that the row and the entry either both exist or both do not,
+/// and that the next delivery leaves exactly one row.
 async fn assert_settles(world: &World, id: &str) {
     world.assert_all_ended().await;
     world.wait_for("SELECT count(*) = 0 FROM campanile.entry WHERE state = 'P'").await;
@@ -101,7 +103,7 @@ async fn assert_settles(world: &World, id: &str) {
     let outcome = world.run(service_fn(book), id).await.unwrap();
     let expected =
         if is_booked { outcome.is_duplicate() } else { outcome == Outcome::Processed(()) };
-    assert!(expected, "{id}: booked before: {is_booked}, and then {outcome:?}");
+    assert!(expected, "{id}: booked before: {is_booked}, then: {outcome:?}");
     assert_eq!(world.booked(id), "1|100", "{id}");
 }
 
@@ -121,7 +123,8 @@ async fn a_statement_at_work_ends_when_its_handler_is_dropped() {
     assert_eq!(world.booked("b-1"), "0|0");
 }
 
-/// While psql waits nothing else runs on this thread: only the server can have ended the statement.
+/// While psql waits, nothing else runs on this thread, so only the server can have ended the
+/// statement.
 #[tokio::test]
 async fn rows_of_a_client_that_has_vanished_are_free_before_its_lock_is_over() {
     let (world, proxy) = lost_commits::world().await;
@@ -140,7 +143,7 @@ async fn rows_of_a_client_that_has_vanished_are_free_before_its_lock_is_over() {
     running.abort();
 }
 
-/// A machine that has vanished closes nothing: then these settings end its session.
+/// A machine that vanishes closes no connection; these settings then end its session.
 #[tokio::test]
 async fn sessions_probe_their_clients_more_often_than_a_lock_lives() {
     let world = World::new().await;

@@ -1,4 +1,4 @@
-//! What a handler writes and what its entry says are one.
+//! A handler's writes and its entry are committed together.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -260,7 +260,8 @@ async fn a_handler_that_ends_the_transaction_itself_does_not_complete_its_entry(
             panic!("{error:?}");
         };
         assert_eq!(failed.disposition, Disposition::DeadLetter);
-        // Nor is it run again, when nobody buries it: it would commit again.
+        // Even if nothing publishes the dead letter, the handler does not run again, because it
+        // would commit again.
         drop(error);
         world.wait_for("SELECT doomed AND at <= clock_timestamp() FROM campanile.entry").await;
         assert_eq!((&*world.booked("b-1"), &*world.entry()), (booked, "R|1"), "{end}");
@@ -334,7 +335,7 @@ async fn a_layer_whose_locks_are_elsewhere_is_refused() {
 
 #[tokio::test]
 async fn a_handler_for_which_no_connection_comes_free_hands_its_attempt_back() {
-    // The first one opens a connection in that time, also on a busy machine.
+    // Long enough for the first handler to open a connection, even on a busy machine.
     let max_wait = Duration::from_secs(3);
     let world =
         World::new().await.with(|inbox| inbox.with_connections(1).unwrap().with_max_wait(max_wait));
@@ -351,12 +352,12 @@ async fn a_handler_for_which_no_connection_comes_free_hands_its_attempt_back() {
     let mut first = tokio::spawn(service.oneshot(request("b-1")));
     tokio::select! {
         () = began.notified() => {}
-        ended = &mut first => panic!("its handler was not run: {ended:?}"),
+        ended = &mut first => panic!("the handler did not run: {ended:?}"),
     }
     let error = world.run(service_fn(book), "b-2").await.unwrap_err();
     let told = campanile_core::error::sources(&*error).map(ToString::to_string);
     let told: Vec<_> = told.collect();
-    assert!(told.iter().any(|text| text.contains("1 of at most 1 are open")), "{told:?}");
+    assert!(told.iter().any(|text| text.contains("1 of at most 1 connections")), "{told:?}");
     assert_eq!(world.database.psql("SELECT attempt FROM campanile.entry WHERE state = 'R'"), "0");
     go_on.notify_one();
     first.await.unwrap().unwrap();

@@ -1,4 +1,4 @@
-//! A server that dies with what its replica has not received.
+//! A primary that dies with writes that its replica has not received.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::world::{LONG, book, request};
 
 const BOOKED: &str = "SELECT count(*) FROM ledger";
 
-/// Waits until the server answers the query so.
+/// Waits until the server gives this answer to the query.
 fn until(server: &PgServer, query: &str, answer: &str) {
     let has_come = || server.psql(query).is_ok_and(|it| it == answer).then_some(());
     eventually(LONG, has_come).unwrap_or_else(|| panic!("not within {LONG:?}: {query}"));
@@ -33,7 +33,7 @@ async fn an_effect_that_a_failover_loses_is_lost_with_its_entry_and_done_once_in
 
     assert_eq!(run("kept").await.unwrap(), Outcome::Processed(()));
     until(&replica, BOOKED, "1");
-    // From here on it receives nothing.
+    // From here on the replica receives nothing.
     replica.psql("ALTER SYSTEM SET primary_conninfo = ''").unwrap();
     replica.psql("SELECT pg_reload_conf()").unwrap();
     until(&primary, "SELECT count(*) FROM pg_stat_replication", "0");
@@ -42,12 +42,12 @@ async fn an_effect_that_a_failover_loses_is_lost_with_its_entry_and_done_once_in
     primary.kill().unwrap();
     replica.psql("SELECT pg_promote()").unwrap();
     until(&replica, "SELECT pg_is_in_recovery()", "f");
-    // Both records come again.
+    // Both records are delivered again.
     let again = |id| async move {
         loop {
             match run(id).await {
                 Ok(outcome) => return outcome.is_duplicate(),
-                // As long as the new server is not found.
+                // The store has not found the new primary yet.
                 Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
             }
         }

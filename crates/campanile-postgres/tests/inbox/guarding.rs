@@ -9,7 +9,7 @@ use tower::{ServiceBuilder, ServiceExt};
 
 use crate::world::World;
 
-/// Says how many rows it has written.
+/// Returns the number of rows written.
 async fn book(tx: &Transaction, id: &str) -> Result<u64, BoxError> {
     Ok(tx.execute("INSERT INTO ledger VALUES ($1, 100)", &[&id]).await?)
 }
@@ -19,7 +19,7 @@ async fn a_function_books_once_for_its_key_and_a_duplicate_is_answered_from_its_
     let world = World::new().await;
     let guard =
         InboxGuard::from(world.inbox.layer(world.guarded().with_reply(reply::json())).unwrap());
-    // of this function alone: nothing that it borrows has to live longer
+    // local to this function: the closure may borrow it, because it need not be `'static`
     let id = String::from("b-1");
     let once = async |tx| book(&tx, &id).await;
     assert_eq!(guard.run(&id, once).await.unwrap(), Outcome::Processed(1));
@@ -64,7 +64,7 @@ async fn a_function_whose_transaction_met_another_is_run_again_and_books_once() 
         }
         Ok::<_, BoxError>(())
     };
-    // a task of its own can run it
+    // the future is `Send`, so a spawned task can run it
     let outcome = is_send(guard.run("b-1", meets)).await.unwrap();
     assert_eq!(outcome, Outcome::Processed(()));
     assert_eq!(runs.load(Ordering::Relaxed), 2);

@@ -1,4 +1,5 @@
-//! What is sent and not answered: of commits the entry says what came of them.
+//! Requests that are sent and not answered; the entry shows whether an unanswered commit took
+//! place.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -21,7 +22,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 type Running = JoinHandle<Result<Outcome<()>, BoxError>>;
 
-/// A world whose inbox works through this proxy.
+/// Creates a world with an inbox that connects through a proxy.
 pub(crate) async fn world() -> (World, Arc<Proxy>) {
     world_with(patient).await
 }
@@ -36,8 +37,8 @@ async fn world_with(config: fn(&str) -> PgConfig) -> (World, Arc<Proxy>) {
     (world.with(|_| Inbox::new(&store).unwrap()), Arc::new(proxy))
 }
 
-/// Runs a handler that does this to the proxy when it has written for the first time, and that for the
-/// second; counts its runs.
+/// Starts a handler that applies the nth of `faults` to the proxy in its nth run, after it has
+/// written. Also returns the count of its runs.
 fn start(
     world: &World,
     proxy: &Arc<Proxy>,
@@ -58,7 +59,8 @@ fn start(
     (tokio::spawn(world.layer().layer(handler).oneshot(request("b-1"))), runs)
 }
 
-/// What the first run sent is swallowed; then its second run is committed, in the same attempt.
+/// Waits until the first run's request is swallowed, and asserts that the second run is then
+/// committed, in the same attempt.
 async fn assert_second_run_is_the_one(
     world: &World,
     proxy: &Proxy,
@@ -99,13 +101,13 @@ async fn a_lock_that_is_lost_at_the_commit_counts_no_attempt_under_either_policy
             let cut = cut.clone();
             async move {
                 insert(&request).await?;
-                // Until the lock is lost.
+                // In effect until the lock is lost.
                 cut.swallow_requests();
                 Ok::<_, BoxError>(())
             }
         });
         let called = timeout(LONG, layer.layer(handler).oneshot(request("b-1"))).await;
-        let error = called.expect("a failed attempt would wait for the server").unwrap_err();
+        let error = called.expect("only a failed attempt waits for the server").unwrap_err();
         let error = IdempotencyError::find(&*error).unwrap();
         assert!(matches!(error, IdempotencyError::LockLost(_)), "{policy:?}: {error:?}");
         proxy.heal().unwrap();
@@ -162,7 +164,7 @@ async fn a_begin_that_did_not_reach_the_server_is_run_again_as_the_same_attempt(
     let runs = Arc::new(AtomicU32::new(0));
     let (swallowing, counted) = (proxy.clone(), runs.clone());
     let handler = service_fn(move |request: Request<()>| {
-        // Nothing of this thread is on its way before the handler waits.
+        // This thread sends nothing before the handler waits.
         if counted.fetch_add(1, Ordering::Relaxed) == 0 {
             swallowing.swallow_requests();
         }
@@ -209,7 +211,7 @@ async fn a_session_that_ends_at_a_statement_of_its_handler_is_run_again_as_the_s
                 if run == 0 {
                     let end = "SELECT pg_terminate_backend(pg_backend_pid())";
                     let ended = Transaction::of(&request)?.batch_execute(end).await;
-                    // Also where nothing is left of what the database said.
+                    // The run must also be repeated if the handler discards the database's error.
                     ended.map_err(|error| match is_handed_up {
                         true => BoxError::from(error),
                         false => error.to_string().into(),
@@ -251,7 +253,7 @@ async fn a_run_after_which_an_earlier_one_was_committed_late_is_not_answered_for
 #[tokio::test]
 async fn of_two_transactions_of_one_grant_only_one_is_ever_committed() {
     let world = World::new().await;
-    // A grant that is held: its handler fails, and its completion is then tried by hand.
+    // A held grant without a running handler. The completion is attempted by hand.
     let (early, late) = (world.database.client().await, world.database.client().await);
     world.database.psql(
         "SELECT * FROM campanile.acquire('ledger', ARRAY['\\x00112233445566778899aabbccddeeff'::bytea], \

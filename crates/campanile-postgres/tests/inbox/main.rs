@@ -1,6 +1,6 @@
 //! The transactional inbox on a real Postgres.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+#![expect(clippy::unwrap_used, reason = "test helpers")]
 
 mod conclude;
 mod conflicts;
@@ -10,6 +10,6 @@ mod failover;
 mod guarding;
 mod lost_commits;
 #[path = "../postgres/support.rs"]
-#[allow(dead_code, reason = "other tests need more of it")]
+#[allow(dead_code, reason = "other tests use the rest")]
 mod support;
 mod world;

@@ -1,4 +1,4 @@
-//! A ledger in Postgres, and requests that book in it.
+//! A ledger in Postgres, and requests that write to it.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::support::Database;
 
 type Key = key::Key<key::Header>;
 
-/// How long a test waits for what must come, however busy the machine is.
+/// How long a test waits for an expected event, however busy the machine is.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 pub(crate) struct World {
@@ -28,12 +28,13 @@ impl World {
         Self { database, inbox }
     }
 
-    /// With other settings of its inbox.
+    /// Changes the settings of the inbox.
     pub(crate) fn with(self, settings: impl FnOnce(Inbox) -> Inbox) -> Self {
         Self { inbox: settings(self.inbox), ..self }
     }
 
-    /// Keys are in the header `id`; what failed may be tried again at once.
+    /// Creates a layer that reads keys from the header `id` and allows failed attempts to be
+    /// retried at once.
     pub(crate) fn guarded(&self) -> IdempotencyLayer<Key> {
         let layer =
             IdempotencyLayer::new(self.inbox.keeper(), "ledger", key::header("id")).unwrap();
@@ -45,7 +46,7 @@ impl World {
         self.inbox.layer(self.guarded()).unwrap()
     }
 
-    /// Runs a handler once, for this key.
+    /// Runs a handler once for this key.
     pub(crate) async fn run<H>(
         &self,
         handler: H,
@@ -58,7 +59,8 @@ impl World {
     {
         let run = || self.layer().layer(handler.clone()).oneshot(request(id));
         let ran = run().await;
-        // The database may show the end of an earlier delivery before its answer is read here.
+        // The database may show that an earlier delivery has ended before this process reads its
+        // answer.
         if let Err(error) = &ran
             && let Some(IdempotencyError::Locked { settled: Some(settled), .. }) =
                 IdempotencyError::find(&**error)
@@ -69,19 +71,19 @@ impl World {
         ran
     }
 
-    /// What was booked for this key: how many rows, and their sum.
+    /// Counts the rows for this key and sums up their cents.
     pub(crate) fn booked(&self, id: &str) -> String {
         let sql =
             format!("SELECT count(*), coalesce(sum(cents), 0) FROM ledger WHERE key = '{id}'");
         self.database.psql(&sql)
     }
 
-    /// The states and attempts of all entries.
+    /// Reads the states and attempts of all entries.
     pub(crate) fn entry(&self) -> String {
         self.database.psql("SELECT state, attempt FROM campanile.entry")
     }
 
-    /// Waits until no session of this database has a transaction open.
+    /// Waits until no session of this database has an open transaction.
     pub(crate) async fn assert_all_ended(&self) {
         let none_is_open = "SELECT count(*) = 0 FROM pg_stat_activity \
              WHERE datname = current_database() AND pid <> pg_backend_pid() \
@@ -89,7 +91,7 @@ impl World {
         self.wait_for(none_is_open).await;
     }
 
-    /// Waits until this query says so; others on this thread go on meanwhile.
+    /// Waits until this query yields true. Other tasks on this thread run meanwhile.
     pub(crate) async fn wait_for(&self, query: &str) {
         let come = async {
             while self.database.psql(query) != "t" {

@@ -1,4 +1,4 @@
-//! Brokers that take messages, or do not, as a test says.
+//! Brokers that accept, refuse or delay messages as the test requests.
 
 use std::collections::HashSet;
 use std::future::Future;
@@ -14,7 +14,7 @@ use tower::Service;
 
 use crate::world::LONG;
 
-/// Keeps what was published, in the order of the acknowledgements.
+/// Records the published messages, in the order of their acknowledgments.
 #[derive(Clone, Default)]
 pub(crate) struct Brokers(Arc<Shared>);
 
@@ -46,33 +46,33 @@ impl Brokers {
         self.state().refusing.remove(name);
     }
 
-    /// Answers to no message of this key or topic from now on.
+    /// Answers no message of this key or topic from now on.
     pub(crate) fn hold(&self, name: &str) {
         self.state().holding.insert(name.to_owned());
     }
 
-    /// Goes on to answer.
+    /// Answers messages of this key or topic again.
     pub(crate) fn go_on(&self, name: &str) {
         self.state().holding.remove(name);
         self.0.changed.notify_waiters();
     }
 
-    /// Whether they have a message of this key, and have not answered.
+    /// Whether a message of this key is unanswered.
     pub(crate) fn has(&self, key: &str) -> bool {
         self.state().at_work.iter().any(|(_, at_work)| at_work == key)
     }
 
-    /// How often they have refused one.
+    /// The number of refusals.
     pub(crate) fn refused(&self) -> usize {
         self.state().refused
     }
 
-    /// Of how many keys they have a message.
+    /// The number of keys with an unanswered message.
     pub(crate) fn at_work(&self) -> usize {
         self.state().at_work.len()
     }
 
-    /// Of how many keys they had a message at the same time.
+    /// The maximum number of keys that had an unanswered message at the same time.
     pub(crate) fn most_at_work(&self) -> usize {
         self.state().most_at_work
     }
@@ -87,7 +87,7 @@ impl Brokers {
         published.filter(|output| text(&output.key) == key).map(|it| text(&it.payload)).collect()
     }
 
-    /// Waits until this is so.
+    /// Waits until the condition holds.
     pub(crate) async fn wait_until(&self, is_so: impl Fn(&Self) -> bool) {
         let come = async {
             loop {
@@ -108,7 +108,7 @@ impl Brokers {
     }
 }
 
-/// What a part of a message says; nothing, where it has none.
+/// Converts a part of a message into text; an absent part is an empty string.
 pub(crate) fn text(bytes: &Option<bytes::Bytes>) -> String {
     bytes.as_ref().map(|bytes| String::from_utf8_lossy(bytes).into_owned()).unwrap_or_default()
 }
@@ -141,12 +141,12 @@ impl Service<Output> for Brokers {
             drop(state);
             drop(at_work);
             brokers.0.changed.notify_waiters();
-            if is_refused { Err("as they were told to".into()) } else { Ok(()) }
+            if is_refused { Err("refused by the test".into()) } else { Ok(()) }
         })
     }
 }
 
-/// A message that is on its way.
+/// An unanswered message.
 struct AtWork<'a>(&'a Brokers, (String, String));
 
 impl<'a> AtWork<'a> {
@@ -155,7 +155,7 @@ impl<'a> AtWork<'a> {
         let is_first = of.1.is_empty() || state.at_work.insert(of.clone());
         state.most_at_work = state.most_at_work.max(state.at_work.len());
         drop(state);
-        assert!(is_first, "two of {of:?} at the same time");
+        assert!(is_first, "two messages of {of:?} in flight");
         Self(brokers, of)
     }
 }

@@ -1,4 +1,5 @@
-//! Relays, sessions and servers that end: nothing is lost, and what comes twice is known by its header.
+//! Relays, sessions and servers that end: nothing is lost, and the header identifies a message that
+//! is published twice.
 
 use std::collections::{HashMap, HashSet};
 use std::future::pending;
@@ -15,7 +16,7 @@ use crate::brokers::{Brokers, text};
 use crate::support::patient;
 use crate::world::{LONG, World, bill, known_by};
 
-/// Each message by its first acknowledgement.
+/// Removes repeated messages; keeps the order of the first acknowledgments.
 fn firsts(published: Vec<Output>) -> Vec<Output> {
     let mut seen = HashSet::new();
     published.into_iter().filter(|output| seen.insert(known_by(output))).collect()
@@ -31,7 +32,7 @@ async fn a_relay_whose_session_ends_is_followed_by_another_and_nothing_is_lost()
         world.wait_until_empty().await;
         assert_eq!(world.brokers.of(&key), ["0", "1"]);
         world.terminate_leader();
-        // Gone, before there is another.
+        // Written after one leader is gone and before there is another.
         world.publish(&format!("c-{round}"), [bill(&key, 2)]).await;
         world.wait_until_empty().await;
         assert_eq!(world.brokers.of(&key), ["0", "1", "2"]);
@@ -46,19 +47,19 @@ async fn after_a_crash_between_acknowledgement_and_deletion_a_message_comes_agai
  {
     let world = World::new().await;
     let relay = world.relay();
-    // Of a topic that has acknowledged one, many are in hand.
+    // Once the topic has acknowledged a message, several of its messages may be in hand.
     world.publish("b-0", [bill("first", 0)]).await;
     world.wait_until_empty().await;
     world.brokers.hold("a");
     world.publish("b-1", [bill("a", 0), bill("a", 1)]).await;
     world.brokers.wait_until(|brokers| brokers.has("a")).await;
-    // Nothing can be deleted.
+    // Block deletions.
     let blocking = world.database.client().await;
     blocking.batch_execute("BEGIN; LOCK TABLE campanile.outbox IN EXCLUSIVE MODE").await.unwrap();
     world.brokers.go_on("a");
     world.brokers.wait_until(|brokers| brokers.of("a").len() == 2).await;
     relay.crash().await;
-    // Its session may be at the deletion, and is ended with its connection.
+    // The session may still be waiting to delete. Terminate it, as a lost connection would.
     let gone = "SELECT count(*) = 0 FROM pg_stat_activity WHERE datname = current_database() \
                 AND query LIKE '%campanile.relay%' AND pid <> pg_backend_pid()";
     world.database.psql(
@@ -73,7 +74,7 @@ async fn after_a_crash_between_acknowledgement_and_deletion_a_message_comes_agai
     relay.stop().await;
     assert_eq!(world.brokers.of("a"), ["0", "1", "0", "1"]);
     let published = world.brokers.published();
-    assert!(published[1..3] == published[3..], "headers and times are the same");
+    assert!(published[1..3] == published[3..], "headers or timestamps differ");
     assert_ne!(known_by(&published[1]), known_by(&published[2]));
 }
 
@@ -98,7 +99,7 @@ async fn whenever_a_relay_is_dropped_each_message_is_published_and_first_in_the_
         if random.bool() {
             world.brokers.refuse(&key);
         }
-        // So many are tried, and then it is dropped soon.
+        // Drop the relay soon after a random number of messages have been tried.
         let tried = |brokers: &Brokers| brokers.published().len() + brokers.refused();
         let until = tried(&world.brokers) + random.usize(1..=world.left().div_ceil(2));
         let soon = async {
@@ -106,7 +107,7 @@ async fn whenever_a_relay_is_dropped_each_message_is_published_and_first_in_the_
             sleep(Duration::from_micros(random.u64(..3_000))).await;
         };
         tokio::select! {
-            () = world.inbox.relay(world.brokers.clone(), pending()) => panic!("it runs until it is dropped"),
+            () = world.inbox.relay(world.brokers.clone(), pending()) => panic!("the relay ended by itself"),
             () = soon => {}
         }
         world.brokers.accept(&key);
@@ -116,8 +117,8 @@ async fn whenever_a_relay_is_dropped_each_message_is_published_and_first_in_the_
     relay.stop().await;
     let published = world.brokers.published();
     let again = published.len() - written.values().sum::<usize>();
-    println!("{again} came again of {}", published.len());
-    assert!(again > 0, "none was dropped before it could delete");
+    println!("{again} of {} messages were published again", published.len());
+    assert!(again > 0, "no relay was dropped between acknowledgment and deletion");
     let mut came = HashMap::<String, usize>::new();
     for output in firsts(published) {
         let number = came.entry(text(&output.key)).or_default();
@@ -208,7 +209,7 @@ async fn a_relay_waits_for_a_server_that_is_restarted_and_goes_on() {
     for key in ["a", "b", "c"] {
         let sql = format!("SELECT campanile.publish('bills', '{key}', NULL, NULL, '{{}}', '{{}}')");
         server.psql(&sql).unwrap();
-        // Of another process, so that nobody has told.
+        // The message is written without this process, so nothing notifies the relay.
         brokers.wait_until(|brokers| brokers.of(key).len() == 1).await;
         server.kill().unwrap();
         server.restart().unwrap();

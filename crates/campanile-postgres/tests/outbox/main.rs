@@ -1,13 +1,13 @@
-//! The outbox on a real Postgres, with brokers that do as they are told.
+//! The outbox on a real Postgres, with scripted brokers.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+#![expect(clippy::unwrap_used, reason = "test helpers")]
 
 mod brokers;
 mod ends;
 mod order;
 mod permissions;
 #[path = "../postgres/support.rs"]
-#[allow(dead_code, reason = "other tests need more of it")]
+#[allow(dead_code, reason = "other tests use the rest")]
 mod support;
 mod world;
 mod written;

@@ -1,4 +1,4 @@
-//! Messages of a key are published one after the other in their order, whatever others do.
+//! Messages of a key are published one after the other, in order, whatever happens to other keys.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -73,7 +73,7 @@ async fn messages_of_a_key_have_the_order_in_which_their_transactions_are_commit
         let waits = "SELECT count(*) = 1 FROM pg_stat_activity WHERE datname = current_database() \
                      AND wait_event_type = 'Lock' AND wait_event = 'advisory'";
         world.wait_for(waits).await;
-        // Another key waits for neither.
+        // A message of another key waits for neither.
         world.publish("b-3", [bill("b", "third")]).await;
         world.brokers.wait_until(|brokers| !brokers.of("b").is_empty()).await;
         assert!(world.brokers.of("a").is_empty());
@@ -157,7 +157,7 @@ async fn a_topic_that_takes_long_to_refuse_holds_up_no_other_over_whichever_sess
         let all = 5 * (session + 1);
         world.brokers.wait_until(|brokers| brokers.of("a").len() == all).await;
         let at_work = world.brokers.at_work();
-        assert!(at_work <= 5, "four of the topic, and one of the other: {at_work}");
+        assert!(at_work <= 5, "more than four of the topic and one of the other: {at_work}");
         world.terminate_leader();
     }
     world.brokers.go_on("missing");
@@ -192,6 +192,6 @@ async fn a_refused_message_that_somebody_deletes_lets_its_key_go_on() {
     world.brokers.accept("a");
     world.wait_until_empty().await;
     relay.stop().await;
-    // One that was on its way meanwhile may still have come.
+    // A message that was in flight at the deletion may still have been published.
     assert_eq!(world.brokers.of("a").pop().unwrap(), "next");
 }

@@ -1,4 +1,4 @@
-//! The permissions that are documented are enough for the outbox, and give no right on its table.
+//! The documented permissions suffice for the outbox, and grant no access to its table.
 
 use campanile_postgres::{Inbox, PgStore};
 

@@ -1,4 +1,4 @@
-//! An inbox whose handlers publish, and its relay.
+//! An inbox with handlers that publish, and its relay.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use tower::{Layer, Service, ServiceExt, service_fn};
 use crate::brokers::Brokers;
 use crate::support::Database;
 
-/// How long a test waits for what must come, however busy the machine is.
+/// How long a test waits for an expected event, however busy the machine is.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 pub(crate) struct World {
@@ -22,7 +22,7 @@ pub(crate) struct World {
     pub(crate) brokers: Brokers,
 }
 
-/// A relay that runs until it is stopped.
+/// A running relay.
 pub(crate) struct Relay {
     stop: oneshot::Sender<()>,
     running: JoinHandle<()>,
@@ -35,14 +35,15 @@ impl World {
         Self { database, inbox, brokers: Brokers::default() }
     }
 
-    /// Keys are in the header `id`; what failed may be tried again at once.
+    /// Creates a layer that reads keys from the header `id` and allows failed attempts to be
+    /// retried at once.
     pub(crate) fn guarded(&self) -> IdempotencyLayer<key::Key<key::Header>> {
         let layer = IdempotencyLayer::new(self.inbox.keeper(), "bills", key::header("id")).unwrap();
         let at_once = Backoff::new(Duration::from_nanos(1), Duration::from_nanos(1)).unwrap();
         layer.with_backoff(at_once)
     }
 
-    /// Runs a handler once, for this key.
+    /// Runs a handler once for this key.
     pub(crate) async fn run<H>(&self, handler: H, id: &str) -> Result<Outcome<()>, BoxError>
     where
         H: Service<Request<()>, Response = (), Error = BoxError> + Clone + Send + 'static,
@@ -57,7 +58,7 @@ impl World {
             .await
     }
 
-    /// Runs a handler that publishes these.
+    /// Runs a handler that publishes these messages.
     pub(crate) async fn publish(&self, id: &str, outputs: impl IntoIterator<Item = Output>) {
         let outputs: Vec<_> = outputs.into_iter().collect();
         let handler = service_fn(move |request: Request<()>| {
@@ -75,21 +76,21 @@ impl World {
         Relay { stop, running }
     }
 
-    /// Ends the session of the relay that leads.
+    /// Terminates the session of the relay that leads.
     pub(crate) fn terminate_leader(&self) {
         let ended = self.database.psql(
             "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted \
              AND objsubid = 1 AND database = (SELECT oid FROM pg_database WHERE datname = current_database())",
         );
-        assert_eq!(ended, "t", "one leads");
+        assert_eq!(ended, "t", "not exactly one relay leads");
     }
 
-    /// How many messages are in the table.
+    /// Counts the messages in the table.
     pub(crate) fn left(&self) -> usize {
         self.database.psql("SELECT count(*) FROM campanile.outbox").parse().unwrap()
     }
 
-    /// Waits until this query says so; others on this thread go on meanwhile.
+    /// Waits until this query yields true. Other tasks on this thread run meanwhile.
     pub(crate) async fn wait_for(&self, query: &str) {
         let come = async {
             while self.database.psql(query) != "t" {
@@ -105,13 +106,13 @@ impl World {
 }
 
 impl Relay {
-    /// Stops it in order.
+    /// Shuts the relay down gracefully.
     pub(crate) async fn stop(self) {
         drop(self.stop);
         timeout(LONG, self.running).await.unwrap().unwrap();
     }
 
-    /// Ends it as a crash does, but for its connection.
+    /// Drops the relay, as a crash would, but also closes its connection.
     pub(crate) async fn crash(self) {
         self.running.abort();
         assert!(self.running.await.unwrap_err().is_cancelled());
@@ -126,12 +127,12 @@ pub(crate) async fn publish(request: &Request<()>, outputs: Vec<Output>) -> Resu
     Ok(())
 }
 
-/// A message of this key.
+/// Creates a message of this key.
 pub(crate) fn bill(key: &str, payload: impl ToString) -> Output {
     Output::to("bills").key(key.to_owned()).payload(payload.to_string())
 }
 
-/// What a message is known by.
+/// Finds the header that identifies a message.
 pub(crate) fn known_by(output: &Output) -> Vec<String> {
     let headers = output.headers.iter().filter(|(name, _)| name == "idempotency-key");
     headers.map(|(_, value)| crate::brokers::text(value)).collect()

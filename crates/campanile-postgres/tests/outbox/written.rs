@@ -1,4 +1,4 @@
-//! Messages are written with the transaction or not at all, and arrive as they were given.
+//! Messages are written with the transaction or not at all, and are published unchanged.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -59,7 +59,7 @@ async fn a_message_arrives_as_it_was_given() {
         assert_eq!(known_by(&came).len(), 1);
         came.headers.pop();
         if given.timestamp.is_none() {
-            // That of the call.
+            // The time of the call.
             let Some(Timestamp::CreateTime(at)) = came.timestamp.take() else {
                 panic!("{:?}", came.timestamp);
             };
@@ -112,7 +112,7 @@ async fn messages_are_known_by_the_same_header_in_every_run_and_each_by_its_own(
     let seen = seen.lock().unwrap().clone();
     assert_eq!(runs.load(Ordering::Relaxed), 4);
     assert_eq!((&seen[0], &seen[1]), (&seen[1], &seen[2]));
-    // As the entry's key is shown.
+    // The key of the entry, as the table shows it.
     let digest = world
         .database
         .psql("SELECT encode(key, 'hex') FROM campanile.entry ORDER BY created LIMIT 1");

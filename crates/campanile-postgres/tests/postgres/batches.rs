@@ -1,4 +1,4 @@
-//! Several commands at once.
+//! Batches of several commands.
 
 use std::time::Duration;
 
@@ -55,12 +55,12 @@ async fn a_batch_of_every_kind_and_of_several_namespaces_is_answered_in_its_orde
     );
 }
 
-/// Anything, on keys in any order.
+/// Draws random commands, on keys in random order.
 fn draw(rng: &mut Rng, keys: &[StoreKey], floor: FencingToken) -> Vec<Command> {
     let mut keys = keys.to_vec();
     rng.shuffle(&mut keys);
     keys.truncate(rng.usize(1..=keys.len()));
-    // Of one kind mostly, so that many travel together.
+    // Mostly one kind of operation, so that many commands share a call.
     let kind = rng.u8(..6);
     let operation = |rng: &mut Rng| {
         let held = grant(floor, rng.u64(1..4));
@@ -93,7 +93,8 @@ async fn batches_with_their_keys_in_any_order_never_wait_for_each_other_in_a_cir
         async move {
             let mut rng = Rng::with_seed(seed.wrapping_add(task));
             for round in 0..BATCHES {
-                // New keys now and then, which are inserted at the same time by several.
+                // Use new keys from time to time, so that several tasks insert them at the same
+                // time.
                 let keys: Vec<_> = (0..24).map(|n| key(format!("{} {n}", round / 10))).collect();
                 for answer in store.apply_batch(draw(&mut rng, &keys, FencingToken::ZERO)).await {
                     answer.unwrap();
@@ -105,7 +106,7 @@ async fn batches_with_their_keys_in_any_order_never_wait_for_each_other_in_a_cir
     for task in tasks {
         task.await.unwrap();
     }
-    // A session tells what it met when it ends, at the latest.
+    // A session reports its statistics when it ends, at the latest.
     drop(store);
     let name = database.name();
     let sessions = format!("SELECT numbackends FROM pg_stat_database WHERE datname = '{name}'");
@@ -175,14 +176,14 @@ async fn keys_replies_and_errors_may_be_any_bytes() {
         let Reply::Exhausted { token, last_error, .. } =
             apply(&store, &key, acquire(2)).await.unwrap()
         else {
-            panic!("it is doomed");
+            panic!("the key is not exhausted");
         };
         assert_eq!(last_error.as_deref(), Some("no\0 'such'\\ 鐘"));
         let reply = b"\0\xff{}\\x00'";
         apply(&store, &key, complete(grant(token, 2), reply)).await.unwrap();
         let Reply::Duplicate { reply: kept, .. } = apply(&store, &key, acquire(3)).await.unwrap()
         else {
-            panic!("it is completed");
+            panic!("the key is not completed");
         };
         assert_eq!(kept.as_deref(), Some(&reply[..]));
     }

@@ -1,4 +1,4 @@
-//! What every store promises.
+//! The contract of all stores.
 
 use campanile_test::contract::{self, RealTime};
 

@@ -1,4 +1,4 @@
-//! Hosts of a URL that say nothing, and connections that take long.
+//! Hosts that do not respond, and connections that take long to open.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use tokio::net::TcpListener;
 
 use crate::support::{acquire, acquired, apply, impatient, insist, key, patient};
 
-/// With the schema, and a proxy as its first host.
+/// Starts a server with the schema. The first host of the URL is a proxy in front of it.
 async fn behind_a_proxy() -> (PgServer, Proxy, String) {
     let server = PgServer::start().unwrap();
     migrate(patient(&server.url())).await.unwrap();
@@ -25,7 +25,7 @@ async fn a_first_host_that_says_nothing_hides_no_other() {
     proxy.swallow_requests();
     let config = PgConfig::new(&*url).with_connect_timeout(Duration::from_secs(60)).unwrap();
     let connecting = tokio::time::timeout(Duration::from_secs(30), PgStore::connect(config));
-    let store = connecting.await.expect("sooner than its time is up").unwrap();
+    let store = connecting.await.expect("before the connect timeout").unwrap();
     insist(&store, &key("key"), acquire(1)).await;
 }
 
@@ -38,8 +38,8 @@ async fn a_host_that_stops_answering_is_left_for_another() {
     proxy.swallow_requests();
     let reply = insist(&store, &key, acquire(1)).await;
     assert!(matches!(reply, Reply::Acquired { attempt: 1, .. }), "{reply:?}");
-    assert!(proxy.swallowed() > 0, "it was the first to be asked");
-    // Which is the first from then on.
+    assert!(proxy.swallowed() > 0, "the proxy was not asked first");
+    // The other host is asked first from now on.
     for _ in 0..3 {
         let swallowed = proxy.swallowed();
         insist(&store, &key, acquire(1)).await;
@@ -53,7 +53,8 @@ async fn a_connection_that_takes_longer_than_a_call_is_there_for_the_next() {
     let config = PgConfig::new(server.url_through(proxy.addr()));
     let store = PgStore::connect(config.with_connect_timeout(Duration::from_secs(60)).unwrap());
     let store = store.await.unwrap();
-    // Four round trips are a connection, and two the first call over it: 1.2 s, more than it has.
+    // Opening a connection takes four round trips and the first call over it two: 1.2 s, more than
+    // the command timeout.
     proxy.delay(Duration::from_millis(100));
     let key = key("key");
     apply(&store, &key, acquire(1)).await.unwrap_err();

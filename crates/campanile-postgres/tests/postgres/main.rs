@@ -1,6 +1,6 @@
 //! The Postgres store on a real Postgres.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+#![expect(clippy::unwrap_used, reason = "test helpers")]
 
 mod batches;
 mod contract;

@@ -1,4 +1,4 @@
-//! The schema: how it comes to be, and what is said where it is not what it should be.
+//! The migration of the schema, and the errors for a missing or different schema.
 
 use campanile_postgres::{ConnectError, PgStore, migrate};
 use campanile_sql::{MIGRATIONS, VERSION};
@@ -54,7 +54,7 @@ async fn a_schema_of_another_version_is_refused_and_a_later_one_is_not_migrated(
             matches!(&error, ConnectError::Schema { found: it, .. } if *it == found),
             "{error}"
         );
-        assert!(error.to_string().contains("use a release that is for that"), "{error}");
+        assert!(error.to_string().contains("use a release for version"), "{error}");
     }
     database.psql("DELETE FROM campanile.migration; INSERT INTO campanile.migration VALUES (0)");
     let error = PgStore::connect(database.config()).await.unwrap_err();

@@ -1,4 +1,4 @@
-//! A server that is away, restarted, hung, busy, or has another above it.
+//! A server that is down, restarts, hangs, is busy, or becomes a replica.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::support::{
     replies,
 };
 
-/// Of a test's own, for it is killed; with the schema.
+/// Starts a server for one test, because the test kills it, and creates the schema.
 async fn server() -> PgServer {
     let server = PgServer::start().unwrap();
     migrate(patient(&server.url())).await.unwrap();
@@ -71,7 +71,7 @@ async fn a_server_that_is_gone_is_an_error_at_once_and_found_when_it_is_back() {
     server.kill().unwrap();
     for _ in 0..3 {
         let error = apply(&store, &key("while"), acquire(1)).await.unwrap_err();
-        // And not a timeout, for which this store has a minute.
+        // Not a timeout: the timeout of this store is a minute.
         assert_eq!(error.kind(), StoreErrorKind::Unavailable);
         assert!(chain(&error).contains(&server.addr().to_string()), "{}", chain(&error));
     }
@@ -94,7 +94,7 @@ async fn a_command_whose_answer_was_lost_is_answered_the_same_and_counts_once() 
     proxy.heal().unwrap();
     let reply = insist(&store, &key, acquire(1)).await;
     let Reply::Acquired { token, attempt: 1 } = reply else {
-        panic!("it finds itself: {reply:?}");
+        panic!("the owner did not get its own grant: {reply:?}");
     };
     let grant = crate::support::grant(token, 1);
 
@@ -112,7 +112,7 @@ async fn a_connection_that_breaks_under_a_command_shows_in_no_error() {
         while proxy.swallowed() == 0 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        // The connection that has lost bytes is closed.
+        // Closes the connection that has lost bytes.
         proxy.heal().unwrap();
     };
     let key = key("key");
@@ -127,12 +127,12 @@ async fn a_call_to_a_server_that_hangs_ends_in_time() {
     let config = || impatient(&server.url_through(proxy.addr()));
     let used = PgStore::connect(config()).await.unwrap();
     insist(&used, &key("held"), acquire(1)).await;
-    // One has its connection, the other is to make it while the server hangs.
+    // `used` has a connection; `unused` has to open one while the server hangs.
     let unused = PgStore::connect(config()).await.unwrap();
     proxy.swallow_requests();
     for (store, kind) in [
         (&used, StoreErrorKind::Timeout),
-        // Nothing was sent, and that is told.
+        // `Unavailable`, because nothing was sent.
         (&unused, StoreErrorKind::Unavailable),
     ] {
         let batch = vec![command(&key("held"), acquire(1)), command(&key("b"), acquire(1))];
@@ -161,7 +161,7 @@ async fn a_row_that_somebody_else_holds_ends_the_call_in_time_and_the_server_wai
     let waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() \
         AND wait_event_type = 'Lock'";
     let is_over = || (database.psql(waiting) == "0").then_some(());
-    eventually(Duration::from_secs(30), is_over).expect("the server gives the statement up");
+    eventually(Duration::from_secs(30), is_over).expect("the server cancels the statement");
     other.batch_execute("ROLLBACK").await.unwrap();
     let reply = insist(&store, &key, acquire(1)).await;
     assert!(matches!(reply, Reply::Acquired { attempt: 1, .. }), "{reply:?}");
@@ -207,10 +207,10 @@ async fn a_call_for_which_no_connection_comes_free_says_so_and_was_not_sent() {
     let (first, second) =
         tokio::join!(apply(&store, &key, release), apply(&store, &elsewhere, acquire(1)));
     first.unwrap_err();
-    // It waited for half of its time.
+    // The call waited for half of its time.
     let error = second.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{}", chain(&error));
-    assert!(chain(&error).contains("no connection to Postgres at"), "{}", chain(&error));
+    assert!(chain(&error).contains("waiting for a connection to Postgres"), "{}", chain(&error));
     assert_eq!(database.psql("SELECT count(*) FROM campanile.entry"), "1");
 }
 
@@ -280,7 +280,7 @@ async fn a_clock_that_is_set_back_leaves_no_lock_for_ever_and_no_token_twice() {
         error: "no".into(),
     };
     apply(&store, &waiting, fail).await.unwrap();
-    // A week, as far as the functions can see.
+    // Set the clock of the functions back by a week.
     database.psql(
         "DO $do$ DECLARE f record; BEGIN FOR f IN SELECT pg_get_functiondef(oid) AS text \
          FROM pg_proc WHERE pronamespace = 'campanile'::regnamespace LOOP \
@@ -288,12 +288,12 @@ async fn a_clock_that_is_set_back_leaves_no_lock_for_ever_and_no_token_twice() {
          END LOOP; END $do$",
     );
     let Reply::Locked { remaining } = apply(&store, &held, acquire(2)).await.unwrap() else {
-        panic!("it is held");
+        panic!("the key is not locked");
     };
     assert_eq!(remaining, MAX_LOCK_TTL);
     let Reply::BackingOff { remaining, .. } = apply(&store, &waiting, acquire(2)).await.unwrap()
     else {
-        panic!("it waits");
+        panic!("the key is not backing off");
     };
     assert_eq!(remaining, MAX_BACKOFF);
     let release = Operation::Release { grant: before, ran: true };

@@ -1,4 +1,4 @@
-//! The permissions that are documented are enough for all that is promised, and no more are.
+//! The documented permissions suffice for everything that is promised, and grant no more.
 
 use campanile_core::Reply;
 use campanile_idempotency::StoreErrorKind;
@@ -7,7 +7,7 @@ use campanile_test::contract::{self, RealTime};
 
 use crate::support::{Database, acquire, acquired, apply, chain, key, patient};
 
-/// What the documentation says that the user needs.
+/// Finds the statements that the documentation lists for this user.
 fn documented(text: &str, user: &str) -> String {
     let grants = text.lines().filter_map(|line| {
         line.trim().trim_start_matches(['/', '-']).trim().strip_prefix("GRANT ")
@@ -19,7 +19,8 @@ fn documented(text: &str, user: &str) -> String {
 const OF_THE_STORE: &str = include_str!("../../src/config.rs");
 const OF_THE_SCHEMA: &str = campanile_sql::MIGRATIONS[0].1;
 
-/// A user of this name, and how it connects. Users are the server's, so that each test has its own.
+/// Creates a user of this name and returns its URL. Users belong to the whole server, so each test
+/// needs its own.
 fn user(database: &Database, name: &str, grants: &str) -> String {
     let grants = grants.replace(" TO app;", &format!(" TO {name};"));
     let grants = grants.replace(" TO operator;", &format!(" TO {name};"));
@@ -31,7 +32,7 @@ fn user(database: &Database, name: &str, grants: &str) -> String {
 async fn the_contract_is_kept_under_the_permissions_that_are_documented() {
     let database = Database::new().await;
     let grants = documented(OF_THE_STORE, "app");
-    assert_eq!(grants, documented(OF_THE_SCHEMA, "app"), "both say the same");
+    assert_eq!(grants, documented(OF_THE_SCHEMA, "app"), "the two documents differ");
     let url = user(&database, "app_of_the_contract", &grants);
     let store = PgStore::connect(patient(&url)).await.unwrap();
     contract::run(&store, &RealTime).await;
@@ -60,7 +61,7 @@ async fn who_looks_can_look_and_change_nothing() {
     tokio::spawn(connection);
     let shown = "SELECT encode(key, 'hex') FROM campanile.entry WHERE state = 'P'";
     let row = client.query_one(shown, &[]).await.unwrap();
-    // As the logs show it.
+    // The same form as in the logs.
     assert!(format!("{key:?}").contains(row.get::<_, &str>(0)));
     for sql in ["DELETE FROM campanile.entry", "SELECT campanile.sweep(0, 1)"] {
         let error = client.batch_execute(sql).await.unwrap_err();
@@ -88,7 +89,7 @@ async fn a_function_that_was_not_granted_again_after_a_migration_is_told_at_the_
     let error = PgStore::connect(patient(&url)).await.unwrap_err();
     assert!(matches!(error, ConnectError::Denied { .. }), "{error:?}");
     let text = chain(&error);
-    assert!(text.contains("may not call conclude; `GRANT EXECUTE ON ALL FUNCTIONS"), "{text}");
+    assert!(text.contains("may not call conclude; run `GRANT EXECUTE ON ALL FUNCTIONS"), "{text}");
 
     database.psql("DROP FUNCTION campanile.sweep");
     let error = PgStore::connect(database.config()).await.unwrap_err();
@@ -118,7 +119,7 @@ async fn a_user_who_may_not_migrate_is_told_what_that_needs() {
     let error = migrate(patient(&url)).await.unwrap_err();
     assert!(chain(&error).contains("GRANT CREATE ON DATABASE"), "{}", chain(&error));
 
-    // Version 1 is there, and is its owner's.
+    // Version 1 exists and belongs to another user.
     database.psql(campanile_sql::MIGRATIONS[0].1);
     database.psql(
         "GRANT USAGE ON SCHEMA campanile TO app_that_may_not_migrate; \

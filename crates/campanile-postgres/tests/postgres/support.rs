@@ -1,4 +1,4 @@
-//! What all tests here need.
+//! Helpers of all tests of the store.
 
 use std::error::Error;
 use std::sync::{Arc, Mutex, Weak};
@@ -12,8 +12,7 @@ use campanile_idempotency::{Store, StoreError, StoreErrorKind};
 use campanile_postgres::{PgConfig, PgStore, migrate};
 use campanile_test::PgServer;
 
-/// A database of the test's own, with the schema, on a server that tests share which run at the same
-/// time.
+/// A test's own database, with the schema, on a server that concurrent tests share.
 pub(crate) struct Database {
     server: Arc<PgServer>,
     url: String,
@@ -26,7 +25,7 @@ impl Database {
         database
     }
 
-    /// Without the schema.
+    /// Creates a database without the schema.
     pub(crate) fn empty() -> Self {
         static SHARED: Mutex<Weak<PgServer>> = Mutex::new(Weak::new());
         let mut shared = SHARED.lock().unwrap();
@@ -52,17 +51,17 @@ impl Database {
         PgStore::connect(self.config()).await.unwrap()
     }
 
-    /// Runs SQL behind the store's back, as the superuser.
+    /// Runs SQL as the superuser, bypassing the store.
     pub(crate) fn psql(&self, sql: &str) -> String {
         self.server.psql_in(self.name(), sql).unwrap()
     }
 
-    /// The same in another database of the server.
+    /// Runs SQL in another database of the server.
     pub(crate) fn on_server(&self, sql: &str) -> String {
         self.server.psql(sql).unwrap()
     }
 
-    /// A connection of the test's own, to look behind the store's back.
+    /// Opens the test's own connection, which bypasses the store.
     pub(crate) async fn client(&self) -> tokio_postgres::Client {
         let connected = tokio_postgres::connect(self.url(), tokio_postgres::NoTls).await;
         let (client, connection) = connected.unwrap();
@@ -75,13 +74,14 @@ impl Database {
     }
 }
 
-/// For tests in which nothing times out, however busy the machine is.
+/// Settings for tests in which nothing times out, however busy the machine is.
 pub(crate) fn patient(url: &str) -> PgConfig {
     let config = PgConfig::new(url).with_connect_timeout(Duration::from_secs(60)).unwrap();
     config.with_command_timeout(Duration::from_secs(60)).unwrap()
 }
 
-/// For tests in which something times out. What is not meant to is repeated by [`insist`].
+/// Settings for tests in which something times out. Wrap calls that are not meant to time out in
+/// [`insist`].
 pub(crate) fn impatient(url: &str) -> PgConfig {
     PgConfig::new(url).with_command_timeout(Duration::from_millis(300)).unwrap()
 }
@@ -138,7 +138,7 @@ pub(crate) async fn insist(store: &PgStore, key: &StoreKey, operation: Operation
     panic!("no answer to {operation:?}");
 }
 
-/// Acquires a key that nobody holds.
+/// Acquires a key that is not locked.
 pub(crate) async fn acquired(store: &PgStore, key: &StoreKey, bits: u64) -> Grant {
     match apply(store, key, acquire(bits)).await.unwrap() {
         Reply::Acquired { token, .. } => grant(token, bits),
@@ -150,7 +150,7 @@ pub(crate) fn replies(answers: Vec<Result<Answer, StoreError>>) -> Vec<Reply> {
     answers.into_iter().map(|answer| answer.unwrap().reply).collect()
 }
 
-/// An error and all its sources, in one line.
+/// Formats an error and all its sources in one line.
 pub(crate) fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -161,8 +161,8 @@ pub(crate) fn chain(error: &dyn Error) -> String {
     text
 }
 
-/// A number in the environment, for longer runs.
+/// Reads a number from the environment, for longer runs.
 pub(crate) fn setting(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{name} is no number: {text}")))
+    Some(text.parse().unwrap_or_else(|_| panic!("{name} is not a number: {text}")))
 }

@@ -1,4 +1,4 @@
-//! Entries that are over.
+//! Expired entries.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ const BRIEFLY: Retention = Retention {
     failed: Duration::from_millis(1),
 };
 
-/// Makes all entries older by an hour.
+/// Moves the expiry of all entries back by an hour.
 fn an_hour_later(database: &Database) {
     database.psql("UPDATE campanile.entry SET expires_at = expires_at - interval '1 hour'");
 }
@@ -32,7 +32,7 @@ async fn what_is_over_is_swept_away_and_nothing_else() {
         });
         replies(store.apply_batch(commands.collect()).await);
     }
-    // What has only just come to its end may have been found absent by somebody.
+    // Another call may have just found these entries absent, so they are not swept yet.
     assert_eq!(store.sweep().await.unwrap(), 0);
     an_hour_later(&database);
     let kept = MANY / 50 * 17;
@@ -57,8 +57,8 @@ async fn a_store_that_is_used_sweeps_by_itself_and_one_that_should_not_does_not(
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), swept).await.expect("it sweeps");
-    // Whoever is dropped sweeps no more.
+    tokio::time::timeout(Duration::from_secs(60), swept).await.expect("the store sweeps");
+    // A dropped store stops sweeping.
     drop(store);
     an_hour_later(&database);
     assert_eq!(without.sweep().await.unwrap(), 1);
@@ -114,7 +114,7 @@ async fn an_entry_that_is_over_is_as_good_as_none_before_it_is_swept_away() {
     assert_eq!(apply(&store, &adopted, renew).await.unwrap(), Reply::Lost);
     let Reply::Acquired { token, attempt: 1 } = apply(&store, &taken, acquire(2)).await.unwrap()
     else {
-        panic!("a new entry");
+        panic!("not acquired as a new entry");
     };
     assert!(token > first.token);
     let reply = apply(&store, &adopted, complete(held, b"done")).await.unwrap();

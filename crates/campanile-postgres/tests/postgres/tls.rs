@@ -1,4 +1,4 @@
-//! Servers that are reached by TLS.
+//! Servers with TLS.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use crate::support::{acquired, chain, key, patient};
 
-/// An authority, and what it has signed.
+/// An authority and the certificates that it has signed.
 struct Authority {
     folder: TempDir,
 }
@@ -25,7 +25,7 @@ impl Authority {
         authority
     }
 
-    /// Makes a key and a certificate with this alternative name.
+    /// Creates a key and a certificate with this alternative name.
     fn sign(&self, name: &str, alternative: &str) {
         fs::write(self.path("ext"), format!("subjectAltName={alternative}\n")).unwrap();
         self.openssl(&format!(
@@ -41,7 +41,7 @@ impl Authority {
         let mut command = Command::new("openssl");
         command.args(arguments.split_whitespace()).current_dir(self.folder.path());
         let output = command.output().unwrap_or_else(|error| match error.kind() {
-            io::ErrorKind::NotFound => panic!("install it with `apt-get install openssl`"),
+            io::ErrorKind::NotFound => panic!("install openssl with `apt-get install openssl`"),
             _ => panic!("{error}"),
         });
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -55,7 +55,7 @@ impl Authority {
         fs::read(self.path(name)).unwrap()
     }
 
-    /// Of a certificate for its address.
+    /// Configures a server with a certificate for its address.
     fn server(&self, clients: Option<Vec<u8>>) -> PgServerBuilder {
         self.sign("server", "IP:127.0.0.1");
         PgServer::builder().tls(self.read("server.crt"), self.read("server.key"), clients)
@@ -81,7 +81,7 @@ async fn a_server_whose_authority_is_trusted_is_reached_by_tls_and_no_other() {
         assert!(matches!(error, ConnectError::Untrusted { .. }), "{error:?}");
         assert!(chain(&error).contains("UnknownIssuer"), "{}", chain(&error));
     }
-    // Its certificate has another name.
+    // The certificate has another name.
     let by_name = server.url().replace("127.0.0.1", "localhost");
     let config = patient(&by_name).with_ca(authority.read("ca.crt"));
     let error = used(config).await.unwrap_err();

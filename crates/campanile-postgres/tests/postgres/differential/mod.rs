@@ -1,10 +1,10 @@
-//! The functions against `step`: whatever is asked, of whatever is stored, both answer and store the
-//! same.
+//! Compares the database functions with `step`: for random operations on random entries, both must
+//! give the same answers and store the same entries.
 
-#[expect(dead_code, reason = "a table holds no garbage")]
+#[expect(dead_code, reason = "the table rejects garbage")]
 #[path = "../../../../campanile-redis/tests/redis/differential/draw.rs"]
 mod draw;
-#[expect(dead_code, reason = "a table holds no other type")]
+#[expect(dead_code, reason = "the table has no values of other types")]
 #[path = "../../../../campanile-redis/tests/redis/differential/model.rs"]
 mod model;
 mod mutants;
@@ -17,7 +17,7 @@ use self::play::Difference;
 use self::runner::Runner;
 use crate::support::{Database, setting};
 
-/// In a normal run; `CAMPANILE_DIFFERENTIAL_OPS` for more.
+/// The number of operations in a normal run; set `CAMPANILE_DIFFERENTIAL_OPS` for more.
 const OPERATIONS: usize = 30_000;
 
 async fn run(database: &Database, operations: usize) -> Result<Runner, Difference> {

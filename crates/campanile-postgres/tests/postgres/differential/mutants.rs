@@ -1,12 +1,13 @@
-//! Functions that are wrong in one place. Each must be found.
+//! Functions with one mistake each. The comparison must find every one.
 
 use super::run;
 use crate::support::Database;
 
-/// A mutant must be found within these: the rarest needs some thousands, so that chance plays no part.
+/// The comparison must find a mutant within this many operations. The rarest needs some thousands,
+/// so the tests do not depend on chance.
 const OPERATIONS: usize = 1_000_000;
 
-/// Replaces a part of a function.
+/// Replaces a part of a function and asserts that the comparison finds a difference.
 async fn assert_found(function: &str, from: &str, to: &str) {
     let database = Database::new().await;
     let client = database.client().await;
@@ -71,6 +72,6 @@ async fn an_error_that_an_empty_one_erases_would_be_found() {
 
 #[tokio::test]
 async fn a_reply_that_outlives_a_redrive_would_be_found() {
-    // The table itself refuses it.
+    // The table's constraint rejects the row.
     assert_found("redrive", "reply = NULL", "reply = e.reply").await;
 }

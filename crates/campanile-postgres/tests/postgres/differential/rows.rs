@@ -1,10 +1,11 @@
-//! Rows as the bytes of entries, written down here once more.
+//! Rows as the bytes of entries: an encoding independent of the store's.
 
 use std::time::{Duration, SystemTime};
 
 use tokio_postgres::Client;
 
-/// The bytes of each of these keys' entry that is not over, and until when it is kept, in ms.
+/// The query for the bytes of the unexpired entries of these keys, and when each entry expires, in
+/// ms.
 const LOOK: &str = "
     SELECT asked.key, floor(extract(epoch FROM e.expires_at) * 1000)::bigint,
         '\\xc1'::bytea
@@ -30,7 +31,7 @@ const PUT: &str = "
         $10::bigint, nullif($11::bigint, 0), nullif($12::bigint, 0), $13::timestamptz, $14::timestamptz,
         $15, $16)";
 
-/// What is stored: the key, until when in ms, the bytes.
+/// Reads the stored entries: the key, the expiry in ms, the bytes.
 pub(super) async fn look(client: &Client, keys: &[&[u8]]) -> Vec<(Vec<u8>, i64, Vec<u8>)> {
     let rows = client.query(LOOK, &[&keys]).await.unwrap();
     rows.iter().map(|row| (row.get(0), row.get(1), row.get(2))).collect()
@@ -40,7 +41,7 @@ pub(super) async fn delete(client: &Client, key: &[u8]) {
     client.execute("DELETE FROM campanile.entry WHERE key = $1", &[&key]).await.unwrap();
 }
 
-/// Stores the entry of these bytes, which the table can hold.
+/// Stores the entry with these bytes. It must be one that the table accepts.
 pub(super) async fn put(client: &Client, key: &[u8], bytes: &[u8], until: SystemTime) {
     let number = |from: usize| i64::from_be_bytes(*bytes[from..].first_chunk().unwrap());
     let bits = bytes[1];
@@ -80,8 +81,8 @@ pub(super) async fn put(client: &Client, key: &[u8], bytes: &[u8], until: System
         .unwrap();
 }
 
-/// The same entry without what the table refuses: flags and replies in another state than theirs, a
-/// tail of no kind, a time that no timestamp reaches.
+/// Removes the parts of an entry that the table rejects: flags and replies in a state that has
+/// none, a tail of unknown kind, a time beyond the range of a timestamp.
 pub(super) fn storable(mut bytes: Vec<u8>) -> Vec<u8> {
     const LATEST: u64 = 1 << 57;
     let state = bytes[1] & 7;

@@ -1,4 +1,4 @@
-//! Sends random batches to the store, and looks in the table for what is then stored.
+//! Sends random batches to the store and compares the rows that it stores.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
@@ -24,7 +24,7 @@ impl Runner {
         Self { play: Play::new(seed), store, raw }
     }
 
-    /// Draws a batch, sends it, and compares.
+    /// Draws a batch, sends it, and compares the result.
     pub(super) async fn batch(&mut self) -> Result<(), Difference> {
         let chosen = self.play.choose();
         let now = self.clock().await;
@@ -41,7 +41,7 @@ impl Runner {
         self.compare_stored(&batch).await
     }
 
-    /// Puts something else under a key: nothing, another entry, one that is over.
+    /// Replaces the entry of a key: with nothing, another entry, or an expired one.
     async fn disturb(&mut self, key: usize, now: u64) {
         const DAY: u64 = 86_400_000_000;
         let Play { rng, keys, .. } = &mut self.play;
@@ -55,7 +55,8 @@ impl Runner {
         let mut bytes = rows::storable(draw::entry(rng, now));
         let is_over = kind == 3;
         if is_over {
-            // No token of such an entry is ahead of the clock, as `step` does not know it.
+            // An expired entry's token must not be ahead of the clock, because `step` does not see
+            // that entry.
             let token = u64::from_be_bytes(*bytes[8..].first_chunk().unwrap()).min(now - 1);
             bytes[8..16].copy_from_slice(&token.to_be_bytes());
         }
@@ -68,7 +69,7 @@ impl Runner {
         }
     }
 
-    /// Compares what is stored, and until when.
+    /// Compares the stored entries and their expiry.
     async fn compare_stored(&mut self, batch: &[(usize, Command)]) -> Result<(), Difference> {
         const ABSENT: (Stored, i64) = (Stored::Absent, -2);
         let keys: BTreeSet<usize> = batch.iter().map(|(key, _)| *key).collect();
@@ -87,7 +88,7 @@ impl Runner {
         Ok(())
     }
 
-    /// The server's, in µs.
+    /// Reads the server's clock, in µs.
     async fn clock(&self) -> u64 {
         let row = self.raw.query_one("SELECT clock_timestamp()", &[]).await.unwrap();
         micros(row.get(0))
