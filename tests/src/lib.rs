@@ -1,7 +1,7 @@
-//! Tests of Campanile across its crates, on real servers; see `tests/`. The library itself compiles
-//! the code blocks of the documents.
+//! Tests of Campanile across its crates, on real servers; see `tests/`. The library itself only
+//! compiles the code blocks of the documents.
 
-/// A document whose code blocks are doctests.
+/// A document with code blocks that run as doctests.
 macro_rules! document {
     ($name:ident, $path:literal) => {
         #[cfg(doctest)]

@@ -1,8 +1,8 @@
-//! Sends one record, to play with:
+//! Produces one record to a topic, for experiments:
 //! `cargo run --package campanile-test --example produce -- TOPIC [PAYLOAD [HEADER=VALUE …]] [--key KEY]`.
 //!
-//! The broker is `CAMPANILE_BROKER`, or 127.0.0.1:9092. A topic that is not there is created, with
-//! three partitions; without a payload that is all.
+//! The broker is `CAMPANILE_BROKER`, or 127.0.0.1:9092. A missing topic is created with three
+//! partitions. Without a payload, the example does nothing else.
 
 use campanile_test::{Message, Producer, create_topic};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
@@ -21,7 +21,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut args = args.into_iter();
     let topic = args.next().ok_or(USAGE)?;
     match create_topic(&broker, &topic, 3, &[]) {
-        Ok(()) => println!("created the topic {topic}"),
+        Ok(()) => println!("created topic {topic}"),
         Err(KafkaError::AdminOp(RDKafkaErrorCode::TopicAlreadyExists)) => {}
         Err(error) => return Err(format!("{broker}: {error}").into()),
     }
@@ -33,7 +33,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         message = message.key(key);
     }
     for header in args {
-        let (name, value) = header.split_once('=').ok_or("a header is NAME=VALUE")?;
+        let (name, value) = header.split_once('=').ok_or("headers have the form NAME=VALUE")?;
         message = message.header(name, value);
     }
     let delivered = Producer::new(&broker)?.produce(message)?;

@@ -1,8 +1,8 @@
-//! Kafka, Redis and Postgres to play with:
+//! Kafka, Redis and Postgres for experiments:
 //! `cargo xtask servers [--kafka-port PORT] [--redis-port PORT] [--postgres-port PORT]`.
 //!
-//! Prints their addresses once they answer, and stops them at Ctrl-C. Their data goes with them. Postgres
-//! has the schema of Campanile.
+//! Prints the servers' addresses once they answer, and stops the servers on Ctrl-C, which also
+//! deletes their data. Postgres has Campanile's schema.
 
 use campanile_sql::MIGRATIONS;
 use campanile_test::{KafkaServer, PgServer, RedisServer};
@@ -11,14 +11,15 @@ use signal_hook::iterator::Signals;
 use std::error::Error;
 use std::net::{Ipv4Addr, TcpListener};
 
-/// The ports that clients know by themselves.
+/// The ports that clients use by default.
 const KAFKA: u16 = 9092;
 const REDIS: u16 = 6379;
 const POSTGRES: u16 = 5432;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let ports = Ports::from_args()?;
-    // Caught from here on, so that a signal during the start stops what has started.
+    // Installed before the first start, so that a signal during startup stops the servers that
+    // already run.
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
 
     let mut redis = RedisServer::builder();
@@ -47,13 +48,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("export CAMPANILE_REDIS={}", redis.url());
     println!("export CAMPANILE_POSTGRES={}", postgres.url());
     eprintln!("to send a record: cargo run -p campanile-test --example produce -- TOPIC PAYLOAD");
-    eprintln!("Ctrl-C stops them");
+    eprintln!("press Ctrl-C to stop the servers");
     signals.forever().next();
     eprintln!("stopping");
     Ok(())
 }
 
-/// The ports that were asked for.
+/// The ports given on the command line.
 #[derive(Default)]
 struct Ports {
     kafka: Option<u16>,
@@ -78,7 +79,8 @@ impl Ports {
     }
 }
 
-/// The port, if nobody listens on it: a server of the machine's own comes first.
+/// Returns the port unless something already listens on it: a server that the machine runs itself
+/// keeps its port.
 fn default_port(port: u16) -> Option<u16> {
     TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok().then_some(port)
 }

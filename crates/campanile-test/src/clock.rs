@@ -1,4 +1,4 @@
-//! One clock for the keeper and the store of a test.
+//! A clock shared by the keeper and the store of a test.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,11 +8,11 @@ use std::time::{Duration, SystemTime};
 use campanile_core::Clock;
 use tokio::time::Instant;
 
-/// A clock that a test owns: it follows tokio's time, paused or not, and can be put forward.
+/// A clock that a test controls: it follows tokio's time, paused or not, and can be advanced.
 ///
-/// Give [`clock`](Self::clock) to the keeper and [`store_clock`](Self::store_clock) to the store, so
-/// that both live in the time that the test makes pass. It begins at the same time in every run. It
-/// is to be read on the runtime on which it was made.
+/// Give [`clock`](Self::clock) to the keeper and [`store_clock`](Self::store_clock) to the store,
+/// so that both use the time that the test controls. The clock starts at the same time in every
+/// run. Read it only on the runtime on which it was created.
 ///
 /// ```
 /// use campanile_idempotency::{LockKeeper, MemoryStore};
@@ -33,33 +33,33 @@ use tokio::time::Instant;
 /// # }
 /// ```
 ///
-/// [`put_forward`](Self::put_forward) moves this clock alone, and tokio's timers not: that is how a
-/// process finds the world after it, or its machine, was suspended.
+/// [`put_forward`](Self::put_forward) advances this clock but not tokio's timers. This is how time
+/// appears to a process after it, or its machine, was suspended.
 #[derive(Clone)]
 pub struct TestClock(Arc<Inner>);
 
 struct Inner {
     origin: Instant,
-    /// Nanoseconds by which it was put forward.
+    /// Nanoseconds by which the clock was advanced.
     ahead: AtomicU64,
 }
 
-/// Where it begins, in seconds since 1970.
+/// The time at which the clock starts, in seconds since 1970.
 const START: u64 = 1_800_000_000;
 
 impl TestClock {
-    /// A clock that begins now.
+    /// Creates a clock that starts now.
     pub fn new() -> Self {
         Self(Arc::new(Inner { origin: Instant::now(), ahead: AtomicU64::new(0) }))
     }
 
-    /// The same clock for a keeper, as the time since this one was made.
+    /// This clock for a keeper, as the time since this clock was created.
     pub fn clock(&self) -> Clock {
         let clock = self.clone();
         Clock::from_fn(move || clock.elapsed())
     }
 
-    /// The same clock for a store, as [`MemoryStore::with_clock`] takes it.
+    /// This clock for a store, as taken by [`MemoryStore::with_clock`].
     ///
     /// [`MemoryStore::with_clock`]: campanile_idempotency::MemoryStore::with_clock
     pub fn store_clock(&self) -> impl Fn() -> SystemTime + Send + Sync + 'static {
@@ -67,20 +67,20 @@ impl TestClock {
         move || clock.now()
     }
 
-    /// The time since it was made.
+    /// Returns the time since the clock was created.
     pub fn elapsed(&self) -> Duration {
         self.0.origin.elapsed() + Duration::from_nanos(self.0.ahead.load(Ordering::Acquire))
     }
 
-    /// What it shows.
+    /// Returns the clock's current time.
     pub fn now(&self) -> SystemTime {
         SystemTime::UNIX_EPOCH + Duration::from_secs(START) + self.elapsed()
     }
 
-    /// Puts it forward, and leaves tokio's time as it is: no timer fires for it.
+    /// Advances the clock and leaves tokio's time unchanged, so that no timer fires.
     ///
     /// # Panics
-    /// If it would be more than 500 years ahead.
+    /// Panics if the clock would be more than 500 years ahead.
     pub fn put_forward(&self, by: Duration) {
         let nanos = u64::try_from(by.as_nanos()).expect("less than 500 years");
         let before = self.0.ahead.fetch_add(nanos, Ordering::AcqRel);

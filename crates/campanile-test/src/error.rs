@@ -3,39 +3,40 @@ use std::process::ExitStatus;
 use std::time::Duration;
 use std::{fmt, io};
 
-/// Why a server did not start, or did not do what a test asked of it.
+/// Why a server did not start, or did not do what a test asked for.
 ///
-/// `Debug` prints what `Display` prints, since tests `unwrap`, and the log should be readable then.
+/// `Debug` prints the same text as `Display`, so that the output stays readable when a test unwraps
+/// the error.
 #[non_exhaustive]
 pub enum ServerError {
-    /// Something that has to be installed is not there.
+    /// A required program or file is not installed.
     Missing {
-        /// What was looked for, and where.
+        /// What is missing, and where it was expected.
         what: String,
-        /// How it is installed.
+        /// How to install it.
         install: &'static str,
     },
-    /// Another process has the port.
+    /// Another process uses the port.
     PortTaken {
-        /// The program that wanted to listen on it.
+        /// The program that tried to listen on the port.
         server: String,
         /// The port on loopback.
         port: u16,
     },
-    /// The process ended before it was ready.
+    /// The process exited before it was ready.
     Exited {
         /// The program.
         server: String,
-        /// How it ended.
+        /// The exit status.
         status: ExitStatus,
         /// The last lines of its log.
         log: String,
     },
-    /// The process runs, and has not become ready within the bound.
+    /// The process runs but was not ready within the time limit.
     NotReady {
         /// The program.
         server: String,
-        /// The bound.
+        /// The time limit.
         within: Duration,
         /// The last lines of its log.
         log: String,
@@ -50,15 +51,15 @@ impl fmt::Display for ServerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Missing { what, install } => write!(f, "{what} is missing; {install}"),
-            Self::PortTaken { server, port } => write!(f, "{server}: port {port} is taken"),
+            Self::PortTaken { server, port } => write!(f, "{server}: port {port} is in use"),
             Self::Exited { server, status, log } => {
-                write!(f, "{server} ended ({status}) before it was ready:\n{log}")
+                write!(f, "{server} exited ({status}) before it was ready:\n{log}")
             }
             Self::NotReady { server, within, log } => {
                 write!(f, "{server} was not ready within {within:?}:\n{log}")
             }
-            Self::Io(_) => f.write_str("a file, a socket or a process could not be used"),
-            Self::Kafka(_) => f.write_str("the Kafka client failed"),
+            Self::Io(_) => f.write_str("failed to use a file, a socket or a process"),
+            Self::Kafka(_) => f.write_str("the Kafka client returned an error"),
         }
     }
 }

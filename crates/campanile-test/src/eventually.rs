@@ -1,11 +1,12 @@
 use std::time::{Duration, Instant};
 
-/// How long the thread sleeps between two looks.
+/// How long the thread sleeps between two checks.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Calls `check` until it gives a value, and returns that; `None` when `within` has passed.
+/// Calls `check` until it returns a value, and returns the value, or `None` once `within` has
+/// passed.
 ///
-/// It looks at least once, and once more at the end of `within`. Blocks the thread.
+/// Calls `check` at least once, and once more at the end of `within`. Blocks the thread.
 ///
 /// ```
 /// use campanile_test::eventually;
@@ -32,10 +33,10 @@ pub fn eventually<T>(within: Duration, mut check: impl FnMut() -> Option<T>) -> 
     }
 }
 
-/// The instant from which bounds of the test kit are counted.
+/// Reads the current instant, for the time limits of the test kit.
 #[expect(
     clippy::disallowed_methods,
-    reason = "bounds of tests and the proxy's delay; no lock depends on them"
+    reason = "time limits of tests and the proxy's delay; no lock depends on them"
 )]
 pub(crate) fn now() -> Instant {
     Instant::now()

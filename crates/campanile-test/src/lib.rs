@@ -1,8 +1,8 @@
-//! Servers and faults for tests of idempotent Kafka consumers, Campanile's own and yours.
+//! Servers and faults for tests of idempotent Kafka consumers, Campanile's and yours.
 //!
-//! Every server is a child process on a loopback port with a folder of its own under the temporary
-//! folder, and is killed when its guard is dropped; nothing has to run beforehand and nothing stays
-//! behind. A program that is missing fails the start with the command that installs it.
+//! Every server is a child process on a loopback port with its own folder under the temporary
+//! folder, and is killed when its guard is dropped. Nothing has to run beforehand, and nothing is
+//! left behind. If a program is missing, starting it fails with the command that installs it.
 //!
 //! ```
 //! use campanile_test::{Message, MockKafka, eventually};
@@ -11,7 +11,7 @@
 //! use std::time::Duration;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let kafka = MockKafka::start(1)?; // in this process; `KafkaServer::start()?` is the real one
+//! let kafka = MockKafka::start(1)?; // in this process; `KafkaServer::start()?` starts a real broker
 //! kafka.create_topic("orders", 3)?;
 //! kafka.producer().produce(Message::to("orders").key("k-1").payload("an order"))?;
 //!
@@ -26,27 +26,27 @@
 //!
 //! # Layout
 //!
-//! * [`contract`]: what every store promises, as tests for stores of your own.
-//! * [`faults`]: a store with lost replies and outages on demand; [`TestClock`]: one clock for the
-//!   keeper and the store, which follows tokio's paused time.
-//! * [`RedisServer`], [`KafkaServer`]: the real servers; kill them, pause them, start them again
-//!   with their data.
-//! * [`RedisCluster`], [`RedisSentinel`]: several Redis servers; fail them over, move slots.
+//! * [`contract`]: the contract of every store, as tests for your own stores.
+//! * [`faults`]: a store with lost replies and outages on demand.
+//! * [`TestClock`]: a clock shared by the keeper and the store, which follows tokio's paused time.
+//! * [`RedisServer`], [`KafkaServer`]: real servers, which a test can kill, pause and restart with
+//!   their data.
+//! * [`RedisCluster`], [`RedisSentinel`]: several Redis servers, for failovers and slot migrations.
 //! * [`PgServer`]: a real Postgres, with a database for each test.
-//! * [`MockKafka`]: librdkafka's mock cluster, in the process and there at once. It does no
-//!   transactions and no admin calls.
-//! * [`Producer`], [`Message`]: what fills a topic, the same for both.
-//! * [`Proxy`]: stands before any of the servers and delays, cuts or swallows what passes.
-//! * [`Process`]: the guard around a child process, also for programs of yours that a test kills.
-//! * [`eventually`]: waits for a condition, with a bound.
+//! * [`MockKafka`]: librdkafka's mock cluster, in this process and available at once. It does not
+//!   support transactions or admin calls.
+//! * [`Producer`], [`Message`]: produce messages to either kind of broker.
+//! * [`Proxy`]: a TCP proxy for any of the servers that delays, cuts or swallows traffic.
+//! * [`Process`]: the guard of a child process, also for your own programs that a test kills.
+//! * [`eventually`]: waits for a condition, with a time limit.
 //!
-//! Without the default feature `servers` there are only the contract, the faults and the clock, and
-//! no librdkafka is built.
+//! Without the default feature `servers`, only the contract, the faults and the clock are
+//! available, and librdkafka is not built.
 //!
 //! # Sharing a server
 //!
-//! Redis starts in milliseconds; Kafka takes some seconds, so tests of one binary do well to share
-//! it and to give topics and groups names of their own:
+//! Redis starts in milliseconds. Kafka takes a few seconds, so the tests of one binary should share
+//! a server and use unique names for topics and groups:
 //!
 //! ```no_run
 //! use campanile_test::KafkaServer;
@@ -55,9 +55,9 @@
 //! static KAFKA: LazyLock<KafkaServer> = LazyLock::new(|| KafkaServer::start().unwrap());
 //! ```
 //!
-//! A `static` is never dropped, so the server's folder stays under the temporary folder. On Linux,
-//! where `setpriv` is installed (it is part of util-linux), each child process is asked to die with
-//! this one, also when this one is killed; elsewhere a server in a `static` stays behind too.
+//! A `static` is never dropped, so the server's folder stays under the temporary folder. On Linux
+//! with `setpriv` (part of util-linux), each child process dies with its parent, even if the parent
+//! is killed. Elsewhere, a server in a `static` keeps running.
 
 mod clock;
 pub mod contract;

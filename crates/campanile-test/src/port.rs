@@ -3,27 +3,27 @@ use std::io;
 use std::net::{Ipv4Addr, TcpListener};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The ports to choose from lie below those that Linux gives to outgoing connections. Were they
-/// among those, a client that keeps trying to reach a killed server would now and then be given the
-/// server's own port, connect to itself, and keep the server from coming back.
+/// Lower bound of the port range, which lies below the range that Linux uses for outgoing
+/// connections. Otherwise, a client that keeps reconnecting to a killed server would now and then
+/// be given the server's own port, connect to itself, and keep the server from restarting.
 const FIRST: u16 = 15_000;
 const COUNT: u32 = 17_000;
 
-/// Ports that each process has before it meets the next process's.
+/// Number of ports that a process uses before it reaches the next process's range.
 const EACH: u32 = 64;
 
-/// How often a server is started anew because another process took its port in between.
+/// Number of starts before a server gives up because other processes took its port.
 const STARTS: usize = 5;
 
-/// A port on 127.0.0.1 on which nobody listens now.
+/// Finds a port on 127.0.0.1 that is currently free.
 ///
-/// It was bound and released: another process may take it before you do. Within a process no port
-/// comes twice until all have been given. It does not lie in the range from which outgoing
-/// connections get theirs, so that a server can be stopped and started again on it.
+/// The port was bound and released, so another process may take it before the caller does. Within a
+/// process, no port is returned twice until all ports have been used. The port lies outside the
+/// range of outgoing connections, so that a server can be stopped and restarted on the port.
 ///
 /// # Errors
 ///
-/// When every port of the range is taken.
+/// Fails if every port of the range is in use.
 pub fn free_port() -> io::Result<u16> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let start = std::process::id().wrapping_mul(EACH);
@@ -36,10 +36,11 @@ pub fn free_port() -> io::Result<u16> {
             Err(error) => return Err(error),
         }
     }
-    Err(io::Error::new(io::ErrorKind::AddrInUse, "every port for tests is taken"))
+    Err(io::Error::new(io::ErrorKind::AddrInUse, "every port for tests is in use"))
 }
 
-/// Runs `start` with a free port, and with another one if somebody else was faster.
+/// Calls `start` with a free port, and again with another port if the port was taken in the
+/// meantime.
 pub(crate) fn with_free_port<T>(
     mut start: impl FnMut(u16) -> Result<T, ServerError>,
 ) -> Result<T, ServerError> {

@@ -1,6 +1,6 @@
-//! The faulty store has the faults that it was told to have, and no others.
+//! The faulty store has the injected faults and no others.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+#![expect(clippy::unwrap_used, reason = "test helpers")]
 
 use std::time::Duration;
 
@@ -115,7 +115,7 @@ async fn a_batch_can_have_the_wrong_number_of_answers() {
 }
 
 #[tokio::test(start_paused = true)]
-#[should_panic(expected = "as it was told to")]
+#[should_panic(expected = "injected panic of the store")]
 async fn it_panics_if_it_is_told_to() {
     let store = store();
     store.next(Fault::Panic);

@@ -1,6 +1,6 @@
-//! The mock cluster keeps what the test kit promises of it.
+//! The mock cluster behaves as the test kit documents it.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+#![expect(clippy::unwrap_used, reason = "test helpers")]
 
 use campanile_test::{Delivered, Message, MockKafka, eventually};
 use rdkafka::Message as _;
@@ -22,7 +22,7 @@ fn with_topic(partitions: i32) -> MockKafka {
     kafka
 }
 
-/// The next message. A poll also returns when it has served a rebalance.
+/// Receives the next message. A poll also returns when it has served a rebalance.
 fn next(consumer: &BaseConsumer) -> BorrowedMessage<'_> {
     eventually(SOON, || consumer.poll(Duration::from_millis(100))).expect("a message").unwrap()
 }
@@ -79,7 +79,7 @@ fn many_messages_keep_their_order() {
 fn the_first_assignment_takes_less_than_the_mock_clusters_three_seconds() {
     let kafka = with_topic(1);
     kafka.producer().produce(Message::to("orders").payload("1")).unwrap();
-    #[expect(clippy::disallowed_methods, reason = "the time is what this test is about")]
+    #[expect(clippy::disallowed_methods, reason = "this test measures the time")]
     let start = Instant::now();
     let consumer = consumer(&kafka, "billing");
     next(&consumer);
@@ -132,9 +132,9 @@ fn faults_are_injected_through_the_cluster() {
     kafka.cluster().broker_down(-1).unwrap();
     let consumer: BaseConsumer = kafka.consumer_config("billing").create().unwrap();
     let look = || consumer.fetch_metadata(Some("orders"), Duration::from_millis(300));
-    look().expect_err("no broker");
+    look().expect_err("the broker is down");
     kafka.cluster().broker_up(-1).unwrap();
-    eventually(SOON, || look().ok()).expect("the broker again");
+    eventually(SOON, || look().ok()).expect("the broker is up again");
 }
 
 #[test]

@@ -1,6 +1,6 @@
-//! Child processes end with the test, whatever happens.
+//! Child processes exit with the test in all circumstances.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+#![expect(clippy::unwrap_used, reason = "test helpers")]
 
 use campanile_test::{Process, RedisServer, eventually, free_port};
 use rustix::process::{Pid, test_kill_process};
@@ -13,7 +13,8 @@ use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(10);
 
-/// Runs this test binary again for one test alone, with a variable by which that test knows it.
+/// Runs a single test of this test binary again, with a variable from which that test recognizes
+/// the rerun.
 fn again(test: &str, variable: &str) -> Command {
     let mut command = Command::new(env::current_exe().unwrap());
     command.args(["--exact", test, "--nocapture"]).env(variable, "1").stdin(Stdio::null());
@@ -49,7 +50,7 @@ fn what_a_process_prints_is_in_its_log() {
         .env("BELL", "rung")
         .current_dir("/");
     let mut process = Process::spawn(&echo, &log).unwrap();
-    let status = process.wait(SOON).unwrap().expect("sh ends by itself");
+    let status = process.wait(SOON).unwrap().expect("sh exits on its own");
     assert_eq!(status.code(), Some(3));
     assert_eq!(process.log().unwrap(), "/\nrung\nwrong\n");
 }
@@ -95,7 +96,8 @@ fn terminate_asks_first() {
     assert_eq!(process.terminate().unwrap().code(), Some(7));
 }
 
-/// A thread's end must not take the server with it, and the process's end must, also a violent one.
+/// The end of a thread must not stop the server, but the end of the process must, even a violent
+/// one.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_server_lives_as_long_as_the_process_and_no_longer() {
@@ -107,7 +109,7 @@ fn a_server_lives_as_long_as_the_process_and_no_longer() {
         std::process::abort();
     }
     let test = "a_server_lives_as_long_as_the_process_and_no_longer";
-    // What is aborted leaves its files behind.
+    // An aborted process leaves its files behind.
     let folder = tempfile::tempdir().unwrap();
     let output = again(test, ABORT).env("TMPDIR", folder.path()).output().unwrap();
     assert_eq!(output.status.signal(), Some(6), "{output:?}");

@@ -1,6 +1,6 @@
-//! The proxy's faults, in front of a server that answers each line with the same line.
+//! The proxy's faults, in front of a server that echoes each line.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+#![expect(clippy::unwrap_used, reason = "test helpers")]
 
 use campanile_test::{Proxy, eventually, free_port};
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 const SOON: Duration = Duration::from_secs(10);
 
-/// A server that counts the lines it gets. Its threads end with the connections.
+/// A server that counts the lines it receives. Its threads exit with their connections.
 struct Echo {
     addr: SocketAddr,
     lines: Arc<AtomicUsize>,
@@ -40,7 +40,7 @@ impl Echo {
 
 fn echo(connection: TcpStream, counter: &AtomicUsize) {
     let mut writer = connection.try_clone().unwrap();
-    // It ends when the client does, however that is done.
+    // The loop ends when the client disconnects, in whatever way.
     for line in BufReader::new(connection).lines().map_while(Result::ok) {
         counter.fetch_add(1, Ordering::SeqCst);
         if writeln!(writer, "{line}").is_err() {
@@ -70,7 +70,7 @@ impl Client {
         answer.trim_end().to_owned()
     }
 
-    /// The connection is closed by the other side, and nothing came before.
+    /// Checks whether the other side has closed the connection without sending data first.
     fn is_closed(&mut self) -> bool {
         match self.0.read(&mut [0]) {
             Ok(length) => length == 0,
@@ -79,7 +79,7 @@ impl Client {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "a delay is what the test is about")]
+#[expect(clippy::disallowed_methods, reason = "the tests measure delays")]
 fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     let start = Instant::now();
     let result = work();
@@ -209,7 +209,7 @@ fn a_side_that_does_not_read_holds_up_the_other() {
     let chunk = vec![0; 1 << 20];
     // Far more than the kernel's buffers hold.
     let sent = (0..1000).take_while(|_| (&client).write_all(&chunk).is_ok()).count();
-    assert!(sent < 1000, "{sent} MiB went somewhere");
+    assert!(sent < 1000, "the proxy accepted {sent} MiB");
 }
 
 #[test]
@@ -220,5 +220,5 @@ fn a_dropped_proxy_has_closed_everything() {
     let addr = proxy.addr();
     drop(proxy);
     assert!(client.is_closed());
-    TcpStream::connect(addr).expect_err("nobody listens");
+    TcpStream::connect(addr).expect_err("the port is closed");
 }

@@ -1,4 +1,4 @@
-//! Several Redis servers: what a test can do to them.
+//! Tests of the helpers that run several Redis servers.
 
 use campanile_test::{RedisCluster, RedisSentinel, eventually};
 use std::time::Duration;
@@ -32,9 +32,10 @@ fn a_replica_takes_over_from_a_master_that_is_killed_or_asked_to_stand_back() {
 
     cluster.promote(owner + 3).unwrap();
     let other = || cluster.owner_of(slot).filter(|&o| o == owner + 3);
-    eventually(SOON, other).expect("the others know it");
+    eventually(SOON, other).expect("the other nodes learn of the promotion");
     cluster.kill(owner + 3).unwrap();
-    eventually(SOON, || cluster.owner_of(slot).filter(|&o| o == owner)).expect("it takes over");
+    eventually(SOON, || cluster.owner_of(slot).filter(|&o| o == owner))
+        .expect("the old master takes over");
 }
 
 #[test]

@@ -1,6 +1,6 @@
-//! The real servers keep what the test kit promises of them.
+//! The real servers behave as the test kit documents them.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+#![expect(clippy::unwrap_used, reason = "test helpers")]
 
 use campanile_test::{
     Delivered, KafkaServer, Message, Proxy, RedisServer, ServerError, eventually, free_port,
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(30);
 
-/// The next message. A poll also returns when it has served a rebalance.
+/// Receives the next message. A poll also returns when it has served a rebalance.
 fn next(consumer: &BaseConsumer) -> BorrowedMessage<'_> {
     eventually(SOON, || consumer.poll(Duration::from_millis(100))).expect("a message").unwrap()
 }
@@ -24,8 +24,8 @@ fn an_append_only_redis_has_its_data_after_a_kill() {
     let url = redis.url();
     redis.cli(&["SET", "bell", "rung\r\ntwice"]).unwrap();
     redis.kill().unwrap();
-    TcpStream::connect(redis.addr()).expect_err("nobody listens");
-    redis.cli(&["PING"]).expect_err("nobody answers");
+    TcpStream::connect(redis.addr()).expect_err("the port is closed");
+    redis.cli(&["PING"]).expect_err("the server is down");
     redis.restart().unwrap();
     assert_eq!(redis.cli(&["GET", "bell"]).unwrap(), "rung\r\ntwice");
     assert_eq!(redis.url(), url);
@@ -43,7 +43,7 @@ fn a_redis_in_memory_is_empty_after_a_restart() {
 fn a_paused_redis_answers_when_it_goes_on() {
     let mut redis = RedisServer::start().unwrap();
     redis.pause().unwrap();
-    // The kernel accepts for it.
+    // The kernel accepts connections on behalf of the paused server.
     let connection = TcpStream::connect(redis.addr()).unwrap();
     connection.set_nonblocking(true).unwrap();
     std::io::Write::write_all(&mut &connection, b"PING\r\n").unwrap();
@@ -99,7 +99,7 @@ fn many_redis_servers_start_at_once() {
     }
 }
 
-/// One server for one story, because its start takes seconds.
+/// One server for the whole scenario, because its start takes seconds.
 #[test]
 fn kafka_keeps_messages_and_offsets_through_pause_and_kill() {
     let mut kafka = KafkaServer::start().unwrap();
@@ -184,7 +184,7 @@ fn a_kafka_that_tells_its_proxys_address_is_reached_through_it() {
 
     proxy.cut();
     let look = || consumer.fetch_watermarks("orders", 0, Duration::from_millis(500));
-    look().expect_err("the leader is the proxy");
+    look().expect_err("the leader is reached through the proxy");
     proxy.heal().unwrap();
     assert_eq!(eventually(SOON, || look().ok()), Some((0, 1)));
 }

@@ -1,9 +1,10 @@
-//! A consumer process to be killed and stopped: bills records whose payload is a key, in transactions.
-//! Arguments: brokers, group, topic, topic of the invoices, transactional id, Redis URL or `none`, then
-//! options: `interval_ms=20`, and settings of librdkafka as `session.timeout.ms=3000`.
+//! A consumer process for tests that kill and stop it: bills records that carry a key as payload, in
+//! transactions. Arguments: brokers, group, topic, invoice topic, transactional id, Redis URL or
+//! `none`, then options: `interval_ms=20`, and settings of librdkafka such as
+//! `session.timeout.ms=3000`.
 //!
-//! An invoice has the record's key, and as its payload `KEY PARTITION@OFFSET`: the record's payload, and
-//! where it stood. With a Redis there is one for each key, without one for each record.
+//! An invoice has the record's key, and its payload is `KEY PARTITION@OFFSET`: the record's payload
+//! and its position. With a Redis there is an invoice per key, without one an invoice per record.
 
 use std::time::Duration;
 
@@ -14,18 +15,18 @@ use tower::ServiceBuilder;
 
 #[tokio::main]
 async fn main() -> Result<(), BoxError> {
-    // First, for it may be stopped at any moment.
+    // Installed first, because the process may be stopped at any time.
     let mut terminated = signal(SignalKind::terminate())?;
     let mut arguments: Vec<String> = std::env::args().skip(1).collect();
     let options = arguments.split_off(arguments.len().min(6));
     let arguments: Result<[String; 6], _> = arguments.try_into();
     let [brokers, group, topic, invoices, id, redis] =
-        arguments.map_err(|given| format!("six arguments, not {given:?}"))?;
+        arguments.map_err(|given| format!("expected six arguments, got {given:?}"))?;
 
     let mut config = ConsumerConfig::new(brokers, group);
     let mut transactions = Transactions::new(id);
     for option in options {
-        match option.split_once('=').ok_or("an option is NAME=VALUE")? {
+        match option.split_once('=').ok_or("options have the form NAME=VALUE")? {
             ("interval_ms", value) => {
                 transactions = transactions.with_interval(Duration::from_millis(value.parse()?));
             }
@@ -41,11 +42,11 @@ async fn main() -> Result<(), BoxError> {
         let store = RedisStore::connect(redis).await?;
         let key = key::from_fn(|request: &Request| request.record().payload().cloned());
         let layer = IdempotencyLayer::new(store, "bills", key)?
-            // soon taken over when this process is killed
+            // Expires soon after this process is killed.
             .with_lock_ttl(Duration::from_secs(2))?;
         let service = ServiceBuilder::new()
             .layer(DecodeLayer::raw())
-            // one invoice for each key, kept in its entry
+            // An invoice per key, kept in the key's entry.
             .layer(Outputs::kept_by(layer))
             .service_fn(bill);
         consumer.serve_transactional(service, transactions)
@@ -59,9 +60,9 @@ async fn main() -> Result<(), BoxError> {
 
 async fn bill(request: Request, invoices: String) -> Result<Outputs, BoxError> {
     let record = request.record();
-    let account = record.key().ok_or("a record key")?.clone();
-    let id = std::str::from_utf8(record.payload().ok_or("a payload")?)?;
-    // Some take longer, so that records end out of order.
+    let account = record.key().ok_or("record without a key")?.clone();
+    let id = std::str::from_utf8(record.payload().ok_or("record without a payload")?)?;
+    // Some records take longer, so that records finish out of order.
     if record.offset() % 16 == 0 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }

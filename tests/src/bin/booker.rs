@@ -1,9 +1,10 @@
-//! A consumer process to be killed: books records of the form `{"id":"b-1","account":3,"cents":5}` in a
-//! ledger of Postgres, by the transactional inbox. Arguments: brokers, group, topic, URL of Postgres, then
-//! settings of librdkafka as `session.timeout.ms=3000`.
+//! A consumer process for tests that kill it: books records of the form
+//! `{"id":"b-1","account":3,"cents":5}` in a Postgres ledger, using the transactional inbox.
+//! Arguments: brokers, group, topic, Postgres URL, then settings of librdkafka such as
+//! `session.timeout.ms=3000`.
 //!
-//! A booking is two writes: a row of the ledger, which no constraint keeps from being there twice, and
-//! the balance of its account.
+//! A booking consists of two writes: a row of the ledger, which no constraint protects against
+//! duplicates, and the balance of its account.
 
 use std::time::Duration;
 
@@ -22,30 +23,30 @@ struct Booking {
 
 #[tokio::main]
 async fn main() -> Result<(), BoxError> {
-    // First, for it may be stopped at any moment.
+    // Installed first, because the process may be stopped at any time.
     let mut terminated = signal(SignalKind::terminate())?;
     let mut arguments: Vec<String> = std::env::args().skip(1).collect();
     let options = arguments.split_off(arguments.len().min(4));
     let arguments: Result<[String; 4], _> = arguments.try_into();
     let [brokers, group, topic, postgres] =
-        arguments.map_err(|given| format!("four arguments, not {given:?}"))?;
+        arguments.map_err(|given| format!("expected four arguments, got {given:?}"))?;
     let mut config = ConsumerConfig::new(brokers, group).set("auto.offset.reset", "earliest");
     for option in options {
-        let (name, value) = option.split_once('=').ok_or("an option is NAME=VALUE")?;
+        let (name, value) = option.split_once('=').ok_or("options have the form NAME=VALUE")?;
         config = config.set(name, value);
     }
 
     let inbox = Inbox::new(&PgStore::connect(postgres).await?)?;
     let bookings =
         IdempotencyLayer::new(inbox.keeper(), "ledger", key::field(|b: &Booking| &b.id))?
-            // soon taken over when this process is killed
+            // Expires soon after this process is killed.
             .with_lock_ttl(Duration::from_secs(2))?
-            // which it is so often that a key may be met by it again and again
+            // Enough for a key that the kills hit again and again.
             .with_max_attempts(1_000)?;
     let service = ServiceBuilder::new()
-        // what does not decode never takes a lock
+        // Records that do not decode never acquire a lock.
         .layer(DecodeLayer::json())
-        // one lock for each booking, which is committed together with its completion
+        // A lock per booking, which is committed together with its completion.
         .layer(inbox.layer(bookings)?)
         .service_fn(book);
     let summary: Summary = Consumer::new(config)?
@@ -66,7 +67,7 @@ async fn book(request: Request<Booking>) -> Result<(), BoxError> {
             &[id, account, cents],
         )
         .await?;
-    // Some take longer, so that they are met in the middle.
+    // Some bookings take longer, so that kills hit them halfway.
     if cents % 4 == 0 {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }

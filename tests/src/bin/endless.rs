@@ -1,5 +1,6 @@
-//! A consumer process whose handler never ends, and that would drain for an hour. Arguments: brokers,
-//! topic. Prints `begun` when a record is at work, `draining` when it shuts down, and its summary.
+//! A consumer process with a handler that never finishes and a drain timeout of an hour. Arguments:
+//! brokers, topic. Prints `begun` when the handler starts, `draining` on shutdown, and the summary
+//! at the end.
 
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use tower::ServiceBuilder;
 async fn main() -> Result<(), BoxError> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [brokers, topic] = &arguments[..] else {
-        return Err(format!("two arguments, not {arguments:?}").into());
+        return Err(format!("expected two arguments, got {arguments:?}").into());
     };
     let service = ServiceBuilder::new()
         .layer(DecodeLayer::raw())

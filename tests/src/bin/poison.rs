@@ -1,9 +1,9 @@
-//! A consumer process that dies, on one record, where it is told to. Arguments: brokers, topic, Redis
-//! URL, folder, attempts, the point at which it dies.
+//! A consumer process that dies on one record, at a given point. Arguments: brokers, topic, Redis
+//! URL, folder, attempts, the point of death.
 //!
-//! Records are of the form `{"id":"…"}`, and the one it dies on has the id `poison`. Its dead letters
-//! go to the topic with `.dead` behind its name. Each handler that begins appends `ID TOKEN ATTEMPT`
-//! to the file `runs` in the folder.
+//! Records have the form `{"id":"…"}`, and the fatal record has the id `poison`. Its dead letters
+//! go to the topic's name followed by `.dead`. Each handler appends `ID TOKEN ATTEMPT` to the file
+//! `runs` in the folder when it starts.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -24,23 +24,24 @@ struct Payment {
     id: String,
 }
 
-/// Where it dies.
+/// Where the process dies.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Point {
     Nowhere,
     /// In the handler.
     Handler,
-    /// A burial lock was granted.
+    /// After a burial lock was granted.
     Granted,
-    /// The last attempt has failed, and the letter is about to be published.
+    /// After the last attempt has failed, before the letter is published.
     Failed,
-    /// As before, but there it waits for the file `go` in the folder, and is killed afterwards.
+    /// As for `Failed`, but the process waits for the file `go` in the folder and is killed
+    /// afterwards.
     Sent,
-    /// The letter was acknowledged.
+    /// After the letter was acknowledged.
     Acknowledged,
-    /// The entry is FAILED; nobody has heard of it.
+    /// After the entry became FAILED, before the process receives the answer.
     Rejected,
-    /// The driver has heard of it, and begins with the next record.
+    /// After the driver has processed the answer, when it starts the next record.
     Settled,
 }
 
@@ -55,7 +56,7 @@ impl Point {
             "acknowledged" => Self::Acknowledged,
             "rejected" => Self::Rejected,
             "settled" => Self::Settled,
-            _ => return Err(format!("no point: {name}").into()),
+            _ => return Err(format!("unknown point: {name}").into()),
         })
     }
 }
@@ -72,9 +73,9 @@ async fn main() -> Result<(), BoxError> {
     let (runs, has_failed) = (Arc::new(runs), Arc::new(AtomicBool::new(false)));
     let failing = has_failed.clone();
     let service = ServiceBuilder::new()
-        // what does not decode never takes a lock
+        // Records that do not decode never acquire a lock.
         .layer(DecodeLayer::json())
-        // few attempts, and locks that expire soon after their process has died
+        // Few attempts, and locks that expire soon after their process has died.
         .layer(
             IdempotencyLayer::new(store, "poison", key::field(|p: &Payment| &p.id))?
                 .with_max_attempts(attempts.parse()?)?
@@ -84,7 +85,7 @@ async fn main() -> Result<(), BoxError> {
 
     let config = ConsumerConfig::new(brokers, &*topic)
         .set("auto.offset.reset", "earliest")
-        // One that is started again has its partitions at once.
+        // A restarted process gets its partitions back at once.
         .set("group.instance.id", "worker")
         .set("session.timeout.ms", "10000");
     let letters = DeadLetter::by_topic(move |topic| {
@@ -108,8 +109,8 @@ async fn charge(
     runs: Arc<File>,
     has_failed: Arc<AtomicBool>,
 ) -> Result<(), BoxError> {
-    let (id, lock) = (&request.body().id, request.lock().ok_or("there is a lock")?);
-    // One write of an append-only file: it survives what follows.
+    let (id, lock) = (&request.body().id, request.lock().ok_or("the request has no lock")?);
+    // A single write to an append-only file, which survives the death of the process.
     (&*runs).write_all(format!("{id} {} {}\n", lock.token(), lock.attempt()).as_bytes())?;
     match (&**id, point) {
         ("poison", Point::Handler) => abort(),
@@ -121,7 +122,7 @@ async fn charge(
     }
 }
 
-/// The topic for dead letters is chosen: at the start, and before each publication.
+/// Selects the dead-letter topic. Called at startup and before each publication.
 fn choose(point: Point, has_failed: bool, folder: &Path) {
     match point {
         Point::Failed if has_failed => abort(),
@@ -134,7 +135,7 @@ fn choose(point: Point, has_failed: bool, folder: &Path) {
     }
 }
 
-/// A store whose process dies before or after some of its commands.
+/// A store that kills its process before or after certain commands.
 #[derive(Clone)]
 struct Mortal {
     store: RedisStore,
@@ -149,7 +150,7 @@ impl Store for Mortal {
         if self.point == Point::Acknowledged && rejects {
             abort();
         }
-        // There is one partition, so the record before was finished.
+        // There is a single partition, so the previous record is finished.
         if self.point == Point::Settled && acquires && self.rejected.load(Ordering::SeqCst) {
             abort();
         }
@@ -167,5 +168,5 @@ impl Store for Mortal {
 
 fn arguments() -> Result<[String; 6], BoxError> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    arguments.try_into().map_err(|given| format!("six arguments, not {given:?}").into())
+    arguments.try_into().map_err(|given| format!("expected six arguments, got {given:?}").into())
 }

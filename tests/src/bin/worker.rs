@@ -1,14 +1,15 @@
-//! A consumer process to be stopped and killed: processes records of the form
-//! `{"id":"…","work_ms":3}` and writes down what it did. Arguments: brokers, group, topic, Redis URL,
-//! folder of the ledgers, then options: `order=partition` or `key`, `lock_ms=5000`,
-//! `drain_ms=10000`, and settings of librdkafka as `session.timeout.ms=3000`.
+//! A consumer process for tests that stop and kill it: processes records of the form
+//! `{"id":"…","work_ms":3}` and logs its work to a ledger. Arguments: brokers, group, topic, Redis
+//! URL, folder of the ledgers, then options: `order=partition` or `key`, `lock_ms=5000`,
+//! `drain_ms=10000`, and settings of librdkafka such as `session.timeout.ms=3000`.
 //!
-//! Each process appends to a ledger of its own, one write for each line, so that what was written
-//! survives a SIGKILL. Times are in microseconds since boot:
-//! `begin KEY TOKEN TOPIC/PARTITION@OFFSET RECORD-KEY AT` when a handler begins,
-//! `run KEY TOKEN ATTEMPT START END` as its effect, `dropped TOPIC/PARTITION@OFFSET AT` when it is
-//! dropped before its end, and `PROCESSED|DUPLICATE TOPIC/PARTITION@OFFSET RECORD-KEY AT` for each
-//! answer.
+//! Each process appends to its own ledger with one write per line, so that the lines survive a
+//! SIGKILL. Times are in microseconds since boot. The lines are:
+//!
+//! * `begin KEY TOKEN TOPIC/PARTITION@OFFSET RECORD-KEY AT` when a handler starts,
+//! * `run KEY TOKEN ATTEMPT START END` as the handler's effect,
+//! * `dropped TOPIC/PARTITION@OFFSET AT` when a handler is dropped before it finishes,
+//! * `PROCESSED|DUPLICATE TOPIC/PARTITION@OFFSET RECORD-KEY AT` for each answer of the layer.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -23,14 +24,14 @@ use tower::{Service, ServiceBuilder, ServiceExt};
 #[derive(serde::Deserialize)]
 struct Payment {
     id: String,
-    /// How long it takes, at least.
+    /// Minimum processing time.
     #[serde(default)]
     work_ms: u64,
 }
 
 #[tokio::main]
 async fn main() -> Result<(), BoxError> {
-    // First, for it may be stopped at any moment.
+    // Installed first, because the process may be stopped at any time.
     let mut terminated = signal(SignalKind::terminate())?;
     let ([brokers, group, topic, redis, folder], options) = arguments()?;
     let ledger = Arc::new(Ledger::open(&folder)?);
@@ -38,17 +39,17 @@ async fn main() -> Result<(), BoxError> {
 
     let runs = ledger.clone();
     let guarded = ServiceBuilder::new()
-        // what does not decode never takes a lock
+        // Records that do not decode never acquire a lock.
         .layer(DecodeLayer::json())
-        // one lock for each payment
+        // A lock per payment.
         .layer(
             IdempotencyLayer::new(store, "payments", key::field(|p: &Payment| &p.id))?
                 .with_lock_ttl(options.lock)?,
         )
-        // a slow handler fails its attempt
+        // A slow handler fails its attempt.
         .timeout(Duration::from_secs(10))
         .service_fn(move |request| charge(request, runs.clone()));
-    // writes down what the layer has answered
+    // Logs the layer's answers.
     let service = tower::service_fn(move |record| answer(record, guarded.clone(), ledger.clone()));
 
     let mut config = ConsumerConfig::new(brokers, group).set("auto.offset.reset", "earliest");
@@ -68,18 +69,19 @@ async fn main() -> Result<(), BoxError> {
 
 async fn charge(request: Request<Payment>, ledger: Arc<Ledger>) -> Result<(), BoxError> {
     let start = ledger.now();
-    let (lock, payment) = (request.lock().ok_or("there is a lock")?, request.body());
+    let (lock, payment) = (request.lock().ok_or("the request has no lock")?, request.body());
     let open = Open::begin(&request, lock.token().get(), &ledger)?;
     tokio::time::sleep(Duration::from_millis(payment.work_ms.max(1))).await;
     let (token, attempt, end) = (lock.token(), lock.attempt(), ledger.now());
     ledger.write(format!("run {} {token} {attempt} {start} {end}\n", payment.id))?;
-    // Not the last step, against the advice: so that a kill finds effects without a record.
+    // Against the usual advice, the effect is not the last step, so that a kill can hit effects
+    // that are not recorded.
     tokio::time::sleep(Duration::from_millis(2)).await;
     open.end();
     Ok(())
 }
 
-/// A handler that has begun.
+/// A handler that has started.
 struct Open {
     coordinates: String,
     ledger: Arc<Ledger>,
@@ -108,7 +110,7 @@ impl Drop for Open {
     fn drop(&mut self) {
         if !self.ended {
             let line = format!("dropped {} {}\n", self.coordinates, self.ledger.now());
-            self.ledger.write(line).expect("the folder of the ledgers takes lines");
+            self.ledger.write(line).expect("the ledger is writable");
         }
     }
 }
@@ -128,7 +130,7 @@ where
 }
 
 fn record_key(record: &Record) -> Result<String, BoxError> {
-    Ok(String::from_utf8(record.key().ok_or("a record key")?.to_vec())?)
+    Ok(String::from_utf8(record.key().ok_or("record without a key")?.to_vec())?)
 }
 
 struct Ledger {
@@ -148,12 +150,12 @@ impl Ledger {
     }
 
     fn write(&self, line: String) -> Result<(), BoxError> {
-        // One write of an append-only file: never half a line, never between those of another.
+        // A single write to an append-only file: lines are never partial, and never interleaved.
         Ok((&self.file).write_all(line.as_bytes())?)
     }
 }
 
-/// What the options say.
+/// The parsed options.
 struct Options {
     order: Order,
     lock: Duration,
@@ -165,13 +167,13 @@ impl Options {
     fn parse(given: &[String]) -> Result<Self, BoxError> {
         let mut options = Self {
             order: Order::by_partition(),
-            // Soon taken over when this process is killed.
+            // Expires soon after this process is killed.
             lock: Duration::from_secs(5),
             drain: Duration::from_secs(10),
             kafka: Vec::new(),
         };
         for option in given {
-            let (name, value) = option.split_once('=').ok_or("an option is NAME=VALUE")?;
+            let (name, value) = option.split_once('=').ok_or("options have the form NAME=VALUE")?;
             match (name, value) {
                 ("order", "partition") => options.order = Order::by_partition(),
                 ("order", "key") => options.order = Order::by_key(),
@@ -188,5 +190,5 @@ fn arguments() -> Result<([String; 5], Options), BoxError> {
     let mut arguments: Vec<String> = std::env::args().skip(1).collect();
     let options = Options::parse(&arguments.split_off(arguments.len().min(5)))?;
     let arguments = arguments.try_into();
-    Ok((arguments.map_err(|given| format!("five arguments, not {given:?}"))?, options))
+    Ok((arguments.map_err(|given| format!("expected five arguments, got {given:?}"))?, options))
 }

@@ -1,4 +1,4 @@
-//! What the workers wrote down.
+//! The workers' ledgers.
 
 use std::fs;
 
@@ -13,7 +13,7 @@ enum Line {
     Answer(u32, Answer),
 }
 
-/// A handler that came to its end.
+/// A handler that finished.
 #[derive(Debug)]
 pub(crate) struct Run {
     pub(crate) pid: u32,
@@ -24,21 +24,21 @@ pub(crate) struct Run {
     pub(crate) end: u128,
 }
 
-/// What the layer answered; processed which key.
+/// The layer's answer, with the key of a processed record.
 pub(crate) enum Answer {
     Processed(String),
     Duplicate,
 }
 
 impl Ledger {
-    /// Of all workers, the runs in the order in which they ended.
+    /// Reads the ledgers of all workers. Runs are in the order in which they ended.
     pub(crate) fn read(folder: &TempDir) -> Self {
         let mut lines = Vec::new();
         let files = fs::read_dir(worker::ledgers(folder)).into_iter().flatten();
         for file in files.map(Result::unwrap) {
             let pid = file.file_name().to_str().unwrap().parse().unwrap();
             let text = fs::read_to_string(file.path()).unwrap();
-            // The last line may just be on its way.
+            // The last line may be incomplete.
             let whole = text.rfind('\n').map_or("", |end| &text[..end]);
             lines.extend(whole.lines().filter_map(|line| Line::parse(pid, line)));
         }
@@ -65,7 +65,7 @@ impl Ledger {
 }
 
 impl Line {
-    /// None where it is about what did not come to its end.
+    /// Returns `None` for lines about handlers that have not finished.
     fn parse(pid: u32, line: &str) -> Option<Self> {
         Some(match *line.split(' ').collect::<Vec<_>>() {
             ["begin" | "dropped", ..] => return None,
@@ -79,7 +79,7 @@ impl Line {
             }),
             ["PROCESSED", _, key, _] => Self::Answer(pid, Answer::Processed(key.into())),
             ["DUPLICATE", _, _, _] => Self::Answer(pid, Answer::Duplicate),
-            _ => panic!("no line of a ledger: {line}"),
+            _ => panic!("invalid ledger line: {line}"),
         })
     }
 }

@@ -1,5 +1,5 @@
 //! Processes that are stopped and killed while they consume from a real Kafka.
-#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+#![expect(clippy::unwrap_used, reason = "test helpers")]
 
 #[path = "../support/group.rs"]
 mod group;
@@ -38,18 +38,23 @@ fn of_three_consumers_one_is_stopped_and_one_killed_and_every_key_is_processed_a
         || worker::spawn(&kafka.bootstrap(), GROUP, TOPIC, &redis, &folder, worker::SOON_MISSED);
     let (mut stopped, mut killed, mut survivor) = (worker(), worker(), worker());
 
-    // All three have begun, so that each has partitions to lose.
+    // All three have processed records, so that each has partitions to lose.
     let pids = [stopped.pid(), killed.pid(), survivor.pid()];
-    wait_for(&folder, "all to begin", |ledger| {
+    wait_for(&folder, "all workers process records", |ledger| {
         pids.iter().all(|pid| ledger.runs().any(|run| run.pid == *pid))
     });
-    wait_for(&folder, "a quarter", |ledger| ledger.runs().count() > RECORDS / 4);
+    wait_for(&folder, "a quarter of the records is processed", |ledger| {
+        ledger.runs().count() > RECORDS / 4
+    });
     let status = stopped.terminate().unwrap();
     assert!(status.success(), "{status}: {}", stopped.log().unwrap());
 
-    wait_for(&folder, "half", |ledger| ledger.runs().count() > RECORDS / 2);
+    wait_for(&folder, "half of the records are processed", |ledger| {
+        ledger.runs().count() > RECORDS / 2
+    });
     let unrecorded = kill_between_effect_and_record(&mut killed, &folder, &redis);
-    // Nobody takes a lock over before it has expired, so this is how the kill has left the entries.
+    // A lock is taken over only after it has expired, so these are the entries as the kill left
+    // them.
     let at_kill = store::entries([&redis], "payments");
 
     group::wait_for_end(&kafka.consumer_config(GROUP), TOPIC, PARTITIONS, LONG);
@@ -58,12 +63,12 @@ fn of_three_consumers_one_is_stopped_and_one_killed_and_every_key_is_processed_a
 
     let ledger = Ledger::read(&folder);
     let effects = ledger.runs().filter(|run| run.key == unrecorded).count();
-    assert_eq!(effects, 2, "what was not recorded runs again");
+    assert_eq!(effects, 2, "an unrecorded effect runs again");
     check(&ledger, &pids, &at_kill);
 }
 
-/// Kills it when it has had an effect that is not recorded, and gives the key of that. It stands still
-/// while such a key is looked for, so that the kill meets what was found.
+/// Kills the worker when it has an effect that is not recorded, and returns the effect's key. The
+/// worker is paused during the search, so that the kill hits the effect that was found.
 fn kill_between_effect_and_record(
     worker: &mut Process,
     folder: &TempDir,
@@ -83,7 +88,7 @@ fn kill_between_effect_and_record(
         }
         found
     };
-    let key = eventually(LONG, look).expect("it has effects that are not recorded yet");
+    let key = eventually(LONG, look).expect("the worker has an unrecorded effect");
     worker.kill().unwrap();
     key
 }
@@ -98,7 +103,7 @@ fn check(ledger: &Ledger, [_, killed, survivor]: &[u32; 3], at_kill: &store::Ent
     for (key, runs) in &twice {
         assert!(
             runs.iter().any(|run| run.pid == *killed),
-            "{key} twice, never in the killed: {runs:?}"
+            "{key} ran twice, but never in the killed process: {runs:?}"
         );
         let state = at_kill.get(key).map(Entry::state);
         assert_ne!(state, Some(State::Completed), "{key} was completed before the kill: {runs:?}");
@@ -108,7 +113,7 @@ fn check(ledger: &Ledger, [_, killed, survivor]: &[u32; 3], at_kill: &store::Ent
         assert!(first.end <= second.start, "{key}: {runs:?}");
     }
 
-    // Of the deliveries that were answered, at most one of each key was processed by the survivor.
+    // Of the answered deliveries, at most one of each key was processed by the survivor.
     let (mut processed, mut duplicates) = (HashSet::new(), 0);
     for (pid, answer) in ledger.answers() {
         if pid == *survivor {
@@ -118,7 +123,7 @@ fn check(ledger: &Ledger, [_, killed, survivor]: &[u32; 3], at_kill: &store::Ent
             }
         }
     }
-    assert!(duplicates > 0, "the survivor has met duplicates");
+    assert!(duplicates > 0, "the survivor got no duplicates");
     let answered = ledger.answers().filter(|(_, answer)| matches!(answer, Answer::Processed(_)));
     assert!(answered.count() <= ledger.runs().count(), "nothing is processed without a run");
     println!(
@@ -139,7 +144,7 @@ fn produce(kafka: &KafkaServer) {
     let messages = numbers.iter().map(|number| {
         let id = format!("p-{number}");
         let payload = serde_json::json!({ "id": id }).to_string();
-        // Anywhere: the repeats of a key meet each other across partitions, too.
+        // In any partition, so that repeats of a key also meet across partitions.
         Message::to(TOPIC).partition(rng.i32(0..PARTITIONS)).key(id).payload(payload)
     });
     kafka.producer().produce_all(messages).unwrap();
@@ -147,5 +152,6 @@ fn produce(kafka: &KafkaServer) {
 
 fn wait_for(folder: &TempDir, what: &str, so: impl Fn(&Ledger) -> bool) {
     let look = || so(&Ledger::read(folder)).then_some(());
-    eventually(LONG, look).unwrap_or_else(|| panic!("{what}: not within {LONG:?}"));
+    eventually(LONG, look)
+        .unwrap_or_else(|| panic!("timed out after {LONG:?} waiting until {what}"));
 }

@@ -1,5 +1,6 @@
-//! What the documents point to is there. (Their code blocks are doctests of this package.)
-#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+//! Checks that the targets of the documents' links exist. (The code blocks are doctests of this
+//! package.)
+#![expect(clippy::unwrap_used, reason = "test helpers")]
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +9,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// All links of a document, as text and target.
+/// Extracts all links of a document as text and target.
 fn links(document: &Path) -> Vec<(String, String)> {
     let text = fs::read_to_string(document).unwrap();
     text.match_indices("](")

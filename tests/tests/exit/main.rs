@@ -1,5 +1,5 @@
-//! A process ends, whatever does not answer it.
-#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+//! A process exits even if its handler and its brokers do not respond.
+#![expect(clippy::unwrap_used, reason = "test helpers")]
 
 use std::process::Command;
 use std::time::Duration;
@@ -26,7 +26,7 @@ fn at_the_second_signal_a_process_ends_also_where_neither_its_handler_nor_its_br
     let pid = Pid::from_raw(process.pid().try_into().unwrap()).unwrap();
     kill_process(pid, Signal::TERM).unwrap();
     says(&process, "draining");
-    // The second one. Had it not ended some seconds later, it would be killed.
+    // The second signal. A process that still ran some seconds later would be killed.
     let status = process.terminate().unwrap();
     let log = process.log().unwrap();
     assert!(status.success(), "{status}: {log}");
@@ -35,5 +35,6 @@ fn at_the_second_signal_a_process_ends_also_where_neither_its_handler_nor_its_br
 
 fn says(process: &Process, word: &str) {
     let said = || process.log().unwrap().contains(word).then_some(());
-    eventually(BOUND, said).unwrap_or_else(|| panic!("not {word}: {}", process.log().unwrap()));
+    eventually(BOUND, said)
+        .unwrap_or_else(|| panic!("timed out waiting for `{word}`: {}", process.log().unwrap()));
 }

@@ -1,9 +1,9 @@
-//! Kafka to Postgres on real servers: consumer processes that are killed while they book records in a
-//! ledger, whose sessions are terminated, and whose server is killed.
+//! Kafka to Postgres on real servers: consumer processes book records in a ledger while the
+//! processes are killed, their sessions are terminated, and the server is killed.
 //!
-//! The storm prints one line. `CAMPANILE_INBOX_RECORDS`, `_KILLS` and `_TERMINATIONS` make it longer, and
-//! `CAMPANILE_STORM_SEED` repeats the choices of one.
-#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+//! The storm prints one line. `CAMPANILE_INBOX_RECORDS`, `_KILLS` and `_TERMINATIONS` make it
+//! longer, and `CAMPANILE_STORM_SEED` repeats the choices of an earlier run.
+#![expect(clippy::unwrap_used, reason = "test helpers")]
 
 #[path = "../support/group.rs"]
 mod group;
@@ -24,7 +24,7 @@ const ACCOUNTS: usize = 100;
 const SOON_MISSED: [&str; 2] = ["session.timeout.ms=2000", "heartbeat.interval.ms=200"];
 const LONG: Duration = Duration::from_secs(120);
 
-/// What is done to them, one after the other.
+/// A fault that the storm injects.
 #[derive(Clone, Copy)]
 enum Fault {
     KillMember,
@@ -57,7 +57,8 @@ fn whatever_is_killed_each_key_is_booked_once_and_the_sum_is_right() {
     let mut members: Vec<Process> = (0..MEMBERS).map(|_| scene.member()).collect();
     let mut terminated = 0;
     for (step, chunk) in messages.chunks(records.div_ceil(steps)).enumerate() {
-        // They come while the faults do, so that all of these meet somebody at work.
+        // Records are produced while the faults occur, so that every fault hits consumers with work
+        // in flight.
         for part in chunk.chunks(chunk.len().div_ceil(8)) {
             producer.produce_all(part.iter().cloned()).unwrap();
             thread::sleep(Duration::from_millis(rng.u64(20..100)));
@@ -120,7 +121,8 @@ impl Scene {
         Process::spawn(&command, log).unwrap()
     }
 
-    /// Half of the sessions in which a transaction is open, and at least one of any; says how many.
+    /// Terminates half of the sessions with an open transaction, and at least one session. Returns
+    /// how many.
     fn terminate_some(&self) -> usize {
         let terminate = "SELECT count(pg_terminate_backend(pid)) FROM (
                  SELECT pid FROM pg_stat_activity
@@ -129,16 +131,16 @@ impl Scene {
                  LIMIT (SELECT greatest(1, count(*) / 2) FROM pg_stat_activity
                         WHERE application_name = 'campanile' AND xact_start IS NOT NULL)
              ) victims";
-        // A consumer that was killed just now is only coming back.
+        // A consumer that was just killed may still be restarting.
         let terminated = || Some(self.psql(terminate).parse().unwrap()).filter(|count| *count > 0);
-        eventually(LONG, terminated).expect("somebody is at work")
+        eventually(LONG, terminated).expect("a consumer has a session")
     }
 
     fn psql(&self, sql: &str) -> String {
         self.postgres.psql(sql).unwrap()
     }
 
-    /// What is not as it must be.
+    /// Finds the violated expectations.
     fn violations(&self, keys: usize) -> Vec<String> {
         let sum: usize = (0..keys).map(cents).sum();
         let expected = [
@@ -159,7 +161,7 @@ impl Scene {
         for (what, sql, expected) in expected {
             let found = self.psql(sql);
             if found != expected.to_string() {
-                violations.push(format!("{what}: {found}, not {expected}"));
+                violations.push(format!("{what}: expected {expected}, got {found}"));
             }
         }
         violations
@@ -171,13 +173,13 @@ fn booking(id: usize, partition: i32) -> Message {
     Message::to(TOPIC).partition(partition).payload(body.to_string())
 }
 
-/// Of each booking another amount.
+/// Each booking has a different amount.
 fn cents(id: usize) -> usize {
     id + 1
 }
 
-/// A number in the environment, for longer runs.
+/// Reads a number from the environment, for longer runs.
 fn setting(name: &str, usual: u64) -> u64 {
     let Ok(text) = std::env::var(name) else { return usual };
-    text.parse().unwrap_or_else(|_| panic!("{name} is no number: {text}"))
+    text.parse().unwrap_or_else(|_| panic!("{name} is not a number: {text}"))
 }

@@ -1,4 +1,4 @@
-//! A handler that works longer than its lock lives.
+//! Handlers that run longer than their lock's time to live.
 
 use std::sync::mpsc;
 use std::thread;
@@ -23,7 +23,7 @@ async fn a_handler_of_5_s_keeps_its_lock_of_1_s_and_its_token() {
         let mut looks = 0;
         let done = tokio::time::sleep(WORK);
         tokio::pin!(done);
-        // Somebody else tries all the time.
+        // Another process tries to acquire the key all the time.
         while tokio::time::timeout(Duration::from_millis(100), &mut done).await.is_err() {
             assert!(is_locked(&other, "k").await);
             lock.check()?;
@@ -33,7 +33,7 @@ async fn a_handler_of_5_s_keeps_its_lock_of_1_s_and_its_token() {
         Ok::<_, BoxError>(looks)
     });
     let Outcome::Processed(looks) = work.await.unwrap() else { panic!("not processed") };
-    assert!(looks >= 20, "only {looks} looks");
+    assert!(looks >= 20, "only {looks} checks");
     assert_eq!(entries(&redis), 1);
     let again = other.run("k", async |_| Ok::<_, BoxError>(0)).await.unwrap();
     let Outcome::Duplicate(first) = again else { panic!("not a duplicate") };
@@ -69,8 +69,8 @@ fn a_handler_that_blocks_the_only_thread_of_its_runtime_keeps_its_lock() {
         }
         looks
     });
-    // The last look found a duplicate, so the lock was there until the handler had ended.
+    // The last check found a duplicate, so the lock was held until the handler finished.
     assert_eq!(blocked.join().unwrap().unwrap(), Outcome::Processed(()));
-    assert!(looks >= 20, "only {looks} looks");
+    assert!(looks >= 20, "only {looks} checks");
     assert_eq!(entries(&redis), 1);
 }

@@ -1,4 +1,4 @@
-//! A process whose renewals do not reach Redis, or whose answers do not come back.
+//! A process with renewals that do not reach Redis, or replies that are lost.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +10,7 @@ use campanile_test::{Proxy, RedisServer};
 
 use super::{guard, is_locked, process};
 
-/// A process behind a proxy, and one that reaches Redis directly.
+/// Starts a process behind a proxy, and one that reaches Redis directly.
 async fn cut_off(on_lost: OnLost) -> (RedisServer, Proxy, Guard, Guard) {
     let redis = RedisServer::start().unwrap();
     let proxy = Proxy::to(redis.addr()).unwrap();
@@ -28,7 +28,7 @@ async fn a_lock_whose_renewals_are_swallowed_is_lost_before_the_store_gives_it_a
         let lost = lock.lost().await;
         assert_eq!(lost.cause, LostCause::Expired);
         assert!(lock.check().is_err());
-        // In the store it still is ours: nobody else can have begun.
+        // In the store, the lock is still held: no other handler can have started.
         assert!(is_locked(&other, "k").await);
         proxy.heal().unwrap();
         Ok::<_, BoxError>(())
@@ -90,7 +90,7 @@ async fn under_notify_a_result_without_a_takeover_is_kept_although_the_lock_had_
     let run = ours.run("k", async |lock| {
         proxy.swallow_requests();
         lock.unwrap().lost().await;
-        // Well beyond the lock's end in the store, too.
+        // Well beyond the lock's expiry in the store, too.
         tokio::time::sleep(2 * super::TTL).await;
         proxy.heal().unwrap();
         Ok::<_, BoxError>(())

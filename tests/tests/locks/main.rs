@@ -1,5 +1,6 @@
-//! Locks on a real Redis: kept while the handler works, lost in time when they cannot be kept.
-#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+//! Locks on a real Redis: renewed while the handler works, and lost in time when they cannot be
+//! renewed.
+#![expect(clippy::unwrap_used, reason = "test helpers")]
 
 mod kept;
 mod lost;
@@ -13,7 +14,7 @@ use campanile_test::RedisServer;
 
 const TTL: Duration = Duration::from_secs(1);
 
-/// A process as Redis sees one: a keeper and connections of its own.
+/// A process from the view of Redis: a keeper with its own connections.
 async fn process(url: String) -> LockKeeper {
     LockKeeper::new(RedisStore::connect(url).await.unwrap()).unwrap()
 }
@@ -23,7 +24,7 @@ fn guard(keeper: &LockKeeper, on_lost: OnLost) -> Guard {
     layer.with_lock_ttl(TTL).unwrap().with_lost(on_lost).into()
 }
 
-/// Whether another process finds the key locked.
+/// Checks whether another process finds the key locked.
 async fn is_locked(other: &Guard, key: &str) -> bool {
     let run = other.run(key, async |_| Ok::<_, std::convert::Infallible>(())).await;
     match run {
@@ -35,7 +36,7 @@ async fn is_locked(other: &Guard, key: &str) -> bool {
     }
 }
 
-/// How many entries there are; the namespace's own key is none.
+/// Counts the entries. The namespace's own key is not an entry.
 fn entries(redis: &RedisServer) -> usize {
     redis.cli(&["DBSIZE"]).unwrap().trim().parse::<usize>().unwrap() - 1
 }

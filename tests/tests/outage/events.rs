@@ -1,4 +1,4 @@
-//! What the driver tells.
+//! Captured events of the driver.
 
 use std::fmt::{self, Write};
 use std::sync::{Arc, Mutex};
@@ -8,19 +8,19 @@ use tracing::level_filters::LevelFilter;
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// One line for each event of this process: its message and fields.
+/// One line per event of this process: its message and fields.
 #[derive(Clone, Default)]
 pub(crate) struct Events(Arc<Mutex<Vec<String>>>);
 
 impl Events {
-    /// Takes down every event of all threads from now on. A process listens once.
+    /// Captures all events of all threads from now on. Can be called once per process.
     pub(crate) fn listen() -> Self {
         let events = Self::default();
         tracing_subscriber::registry().with(LevelFilter::INFO).with(events.clone()).init();
         events
     }
 
-    /// How many have all of these words in them.
+    /// Counts how many lines contain all of these words.
     pub(crate) fn count(&self, words: &[&str]) -> usize {
         let lines = self.0.lock().unwrap();
         lines.iter().filter(|line| words.iter().all(|word| line.contains(word))).count()

@@ -1,4 +1,4 @@
-//! A topic that is filled while it is worked off.
+//! A topic that is filled while it is consumed.
 
 use std::sync::mpsc;
 use std::thread;
@@ -8,14 +8,14 @@ use campanile_test::KafkaServer;
 
 use crate::serving::Payment;
 
-/// Records that keep coming until this is dropped.
+/// Produces records continuously until it is dropped.
 pub(crate) struct Load {
     end: mpsc::Sender<()>,
     thread: thread::JoinHandle<usize>,
 }
 
 impl Load {
-    /// Each time some records, one in ten of which repeats the key of an earlier one.
+    /// Produces batches of records, in which one in ten repeats the key of an earlier record.
     pub(crate) fn start(
         kafka: &'static KafkaServer,
         topic: &'static str,
@@ -35,7 +35,7 @@ impl Load {
                         keys += 1;
                         keys - 1
                     };
-                    // Anywhere: the repeats of a key meet each other across partitions, too.
+                    // In any partition, so that repeats of a key also meet across partitions.
                     Payment::usual(number).message(topic, rng.i32(0..partitions))
                 });
                 kafka.producer().produce_all(messages).unwrap();
@@ -45,7 +45,7 @@ impl Load {
         Self { end, thread }
     }
 
-    /// Says how many keys there were.
+    /// Stops producing, and returns the number of keys.
     pub(crate) fn end(self) -> usize {
         drop(self.end);
         self.thread.join().unwrap()

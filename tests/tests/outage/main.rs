@@ -1,5 +1,6 @@
-//! A store that is away, or slow, while records keep coming: on a real Kafka and a real Redis.
-#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+//! A store that is unavailable or slow while records keep arriving, on a real Kafka and a real
+//! Redis.
+#![expect(clippy::unwrap_used, reason = "test helpers")]
 
 mod events;
 #[path = "../support/group.rs"]
@@ -28,13 +29,14 @@ use ledger::{End, Ledger, Run, now};
 use load::Load;
 use serving::{Payment, Serving, Work};
 
-/// Shared: it takes some seconds to start. A `static` is never dropped; its process ends with ours.
+/// Shared, because it takes a few seconds to start. A `static` is never dropped; the server's
+/// process exits with ours.
 static KAFKA: LazyLock<KafkaServer> = LazyLock::new(|| KafkaServer::start().unwrap());
 
 const NAMESPACE: &str = "outage";
 const LONG: Duration = Duration::from_secs(60);
 
-/// How long the store hangs, and how long it is gone after that.
+/// How long the store hangs, and how long it is down afterwards.
 const HANGS: Duration = Duration::from_secs(10);
 const IS_GONE: Duration = Duration::from_secs(10);
 
@@ -50,23 +52,24 @@ fn an_outage_of_the_store_counts_no_attempt_loses_no_record_and_moves_no_partiti
     let rng = fastrand::Rng::with_seed(seed);
     let events = Events::listen();
     KAFKA.create_topic(TOPIC, PARTITIONS, &[]).unwrap();
-    // Only `always` keeps all that was acknowledged: written and synced before the answer is sent.
-    // With `everysec` the write itself may be held up by a sync that runs, and a kill takes it.
+    // Only `always` keeps everything that was acknowledged: it writes and syncs before the answer
+    // is sent. With `everysec`, a running sync may delay the write itself, and a kill then loses
+    // the write.
     let mut redis =
         RedisServer::builder().append_only(true).config("appendfsync", "always").start().unwrap();
     let ledger = Ledger::default();
     let (stop, stopped) = watch::channel(false);
     let connect = async { RedisStore::connect(redis.url()).await.unwrap() };
-    let ttl = Duration::from_secs(5); // an outage is longer
+    let ttl = Duration::from_secs(5); // shorter than the outage
     let serving = serve(TOPIC, ttl, connect, &ledger, &stopped);
 
     let load = Load::start(&KAFKA, TOPIC, PARTITIONS, rng);
-    wait_for("the load", || ledger.tell(<[Run]>::len) > 200);
+    wait_for("200 handlers have started", || ledger.tell(<[Run]>::len) > 200);
     for ((id, work), partition) in SPECIAL.into_iter().zip(0..) {
         let payment = Payment { id: id.to_owned(), work };
         KAFKA.producer().produce(payment.message(TOPIC, partition)).unwrap();
     }
-    wait_for("the handlers that meet the outage", || {
+    wait_for("the special handlers have started", || {
         let by_key = by_key(&ledger);
         SPECIAL.iter().all(|(id, _)| by_key.contains_key(*id))
     });
@@ -81,26 +84,26 @@ fn an_outage_of_the_store_counts_no_attempt_loses_no_record_and_moves_no_partiti
     let over = now();
     redis.restart().unwrap();
     let restarted = now();
-    wait_for("the first record after the outage", || began_after(&ledger, over).is_some());
+    wait_for("a handler starts after the outage", || began_after(&ledger, over).is_some());
     let took = began_after(&ledger, over).map(|began| began.saturating_sub(restarted));
     println!("away for {:?}, the first record {took:?} after the restart", over - begun);
     let keys = load.end() + SPECIAL.len();
     group::wait_for_end(&KAFKA.consumer_config(TOPIC), TOPIC, PARTITIONS, LONG);
 
-    // The driver knew of the outage, and the group did not: nobody joined, left, or joined again.
+    // The driver noticed the outage, but the group did not: no member joined, left or rejoined.
     assert_eq!(events.count(&["the store is unavailable"]), 1);
     assert_eq!(events.count(&["the store is available again"]), 1);
     assert_eq!((events.count(&["assigned", TOPIC]), events.count(&["revoked", TOPIC])), (1, 0));
     assert_eq!((members.len(), &members), (1, &self::members(&KAFKA, TOPIC)));
     let summary = serving.stop();
-    // Nothing is lost (all is committed), given up, or failed.
+    // Nothing is lost (everything is committed), given up or failed.
     let received = summary.received;
     assert_eq!((summary.processed, summary.revoked, summary.left), (received, 0, 0), "{summary:?}");
     assert_eq!((summary.skipped, summary.retried), (0, 0), "{summary:?}");
     let twice = Outage { begun, over }.check(&ledger);
     check_entries(&redis, &ledger, keys);
     println!("{keys} keys, {received} records, {} waits, begun twice: {twice:?}", summary.waited);
-    assert_eq!(twice, ["beyond-its-lock"], "only it was at work for longer than its lock lived");
+    assert_eq!(twice, ["beyond-its-lock"], "only this handler outlived its lock");
 }
 
 struct Outage {
@@ -109,8 +112,9 @@ struct Outage {
 }
 
 impl Outage {
-    /// Every handler came to its end once, in its first attempt. Those that were begun twice were at
-    /// work when the store went away, and had lost their lock when they were dropped.
+    /// Checks that every handler finished once, in its first attempt. Handlers that started twice
+    /// were in flight when the store became unavailable, and had lost their lock when they were
+    /// dropped.
     fn check(&self, ledger: &Ledger) -> Vec<String> {
         let mut twice = Vec::new();
         for (key, runs) in by_key(ledger) {
@@ -127,7 +131,7 @@ impl Outage {
                 twice.push(key.clone());
             }
         }
-        // What was answered before may still have begun, but nothing else without the store.
+        // Records answered just before may still have started, but no others without the store.
         let deaf = self.begun + Duration::from_secs(5)..self.over;
         let heard = |runs: &[Run]| runs.iter().find(|run| deaf.contains(&run.begun)).cloned();
         let begun = ledger.tell(heard);
@@ -141,7 +145,7 @@ fn a_store_that_is_slow_but_in_time_is_not_down() {
     const TOPIC: &str = "slow";
     const PARTITIONS: i32 = 8;
     const EACH: usize = 8;
-    /// Of a request and of its reply.
+    /// The delay of a request, and of its reply.
     const DELAY: Duration = Duration::from_millis(150);
 
     KAFKA.create_topic(TOPIC, PARTITIONS, &[]).unwrap();
@@ -154,7 +158,7 @@ fn a_store_that_is_slow_but_in_time_is_not_down() {
     let ledger = Ledger::default();
     let (_stop, stopped) = watch::channel(false);
     let connect = async {
-        // A busy machine adds to the delay, and should not make this another test.
+        // A busy machine adds to the delay, which must not change what this test measures.
         let config = RedisConfig::new(redis.url_through(proxy.addr()));
         let config = config.with_command_timeout(Duration::from_secs(4)).unwrap();
         let store = RedisStore::connect(config).await.unwrap();
@@ -169,16 +173,16 @@ fn a_store_that_is_slow_but_in_time_is_not_down() {
     let summary = serving.stop();
 
     println!("{keys} keys in {took:?}, {summary:?}");
-    // An acquire and a completion for each, of which a partition has one at a time.
+    // An acquire and a completion for each record, one record at a time per partition.
     assert!(took > DELAY * 2 * 2 * EACH as u32, "{took:?}: not slow");
-    // A store that is taken for down lets records wait.
+    // If the store were considered down, records would wait.
     assert_eq!((summary.waited, summary.retried, summary.skipped), (0, 0, 0));
     assert_eq!((summary.received, summary.processed), (keys as u64, keys as u64));
     assert_eq!(ledger.tell(<[Run]>::len), keys);
     check_entries(&redis, &ledger, keys);
 }
 
-/// Every key was processed, and is COMPLETED by its first attempt.
+/// Checks that every key was processed and is COMPLETED by its first attempt.
 fn check_entries(redis: &RedisServer, ledger: &Ledger, keys: usize) {
     let by_key = by_key(ledger);
     assert_eq!(by_key.len(), keys);
@@ -198,13 +202,13 @@ fn serve(
     stopped: &watch::Receiver<bool>,
 ) -> Serving {
     let mut config = KAFKA.consumer_config(topic);
-    // An outage is much longer: a consumer that did not poll meanwhile would lose its partitions.
+    // An outage lasts much longer: a consumer that stopped polling would lose its partitions.
     config.set("max.poll.interval.ms", "5000");
     let consumer = campanile::Consumer::new(config).unwrap().subscribe([topic]);
     Serving::start(consumer, NAMESPACE, lock_ttl, store, ledger, stopped)
 }
 
-/// In the order in which they began.
+/// Groups the runs by key, in the order in which they started.
 fn by_key(ledger: &Ledger) -> BTreeMap<String, Vec<Run>> {
     let mut by_key: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for run in ledger.tell(<[Run]>::to_vec) {
@@ -213,19 +217,19 @@ fn by_key(ledger: &Ledger) -> BTreeMap<String, Vec<Run>> {
     by_key
 }
 
-/// The ids of the group's members; one that joins anew gets another.
+/// Lists the ids of the group's members. A member that rejoins gets a new id.
 fn members(kafka: &KafkaServer, group: &str) -> Vec<String> {
     let consumer: BaseConsumer = kafka.consumer_config(group).create().unwrap();
     let list = consumer.fetch_group_list(Some(group), Duration::from_secs(10)).unwrap();
     list.groups().iter().flat_map(|group| group.members()).map(|m| m.id().to_owned()).collect()
 }
 
-/// When the first handler began after that time.
+/// Finds the start of the first handler after this time.
 fn began_after(ledger: &Ledger, time: Duration) -> Option<Duration> {
     ledger.tell(|runs| runs.iter().map(|run| run.begun).filter(|begun| *begun > time).min())
 }
 
 fn wait_for(what: &str, so: impl Fn() -> bool) {
     eventually(LONG, || so().then_some(()))
-        .unwrap_or_else(|| panic!("{what}: not within {LONG:?}"));
+        .unwrap_or_else(|| panic!("timed out after {LONG:?} waiting until {what}"));
 }

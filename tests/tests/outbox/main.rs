@@ -1,6 +1,6 @@
-//! Postgres to Kafka and on, on real servers: what handlers publish by the outbox, and a consumer that takes
-//! its header for the key.
-#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+//! Postgres to Kafka and onward, on real servers: handlers publish messages through the outbox, and
+//! a consumer uses the messages' header as its key.
+#![expect(clippy::unwrap_used, reason = "test helpers")]
 
 use std::collections::HashMap;
 use std::future::pending;
@@ -28,7 +28,7 @@ struct Payment {
     number: usize,
 }
 
-/// Two bills for each payment.
+/// Publishes two bills for each payment.
 async fn pay(request: Request<Payment>) -> Result<(), BoxError> {
     let Payment { account, number } = request.body();
     let transaction = Transaction::of(&request)?;
@@ -40,7 +40,7 @@ async fn pay(request: Request<Payment>) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// What the consumer of the bills has done, by account.
+/// The bills booked by the consumer, by account.
 type Booked = Arc<Mutex<HashMap<String, Vec<String>>>>;
 
 async fn book(booked: Booked, request: Request<String>) -> Result<(), BoxError> {
@@ -88,7 +88,7 @@ async fn a_consumer_that_takes_the_header_for_its_key_has_one_effect_for_each_me
     );
     let booking = tokio::spawn(booking.with_graceful_shutdown(stopped()).into_future());
 
-    // One in ten comes twice.
+    // One payment in ten is sent twice.
     let payment = |number: usize| {
         let account = number % ACCOUNTS;
         Message::to("payments")
@@ -109,7 +109,7 @@ async fn a_consumer_that_takes_the_header_for_its_key_has_one_effect_for_each_me
             async move {
                 publisher.call(output).await?;
                 if acknowledged.fetch_add(1, Ordering::Relaxed) == 10 * crash {
-                    // The brokers have it, and the relay will not know.
+                    // The brokers have the message, but the relay does not learn of it.
                     told.notify_one();
                     pending::<()>().await;
                 }

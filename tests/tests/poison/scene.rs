@@ -1,4 +1,4 @@
-//! A topic with a record that nobody can process, and what becomes of it.
+//! A topic with a record that cannot be processed, and its processing.
 
 use std::fs;
 use std::ops::Deref;
@@ -18,10 +18,11 @@ use crate::{group, store};
 const LONG: Duration = Duration::from_secs(30);
 const SIGABRT: i32 = 6;
 
-/// How many good records there are.
+/// Number of good records.
 const GOOD: usize = 8;
 
-/// The poison's offset: behind one that does not decode, and some of the good.
+/// The offset of the poison record, which follows a record that does not decode and some good
+/// records.
 const POISON: i64 = 4;
 
 pub(crate) struct Scene<K> {
@@ -33,7 +34,7 @@ pub(crate) struct Scene<K> {
     starts: usize,
 }
 
-/// A handler that has begun.
+/// A handler that has started.
 #[derive(Debug)]
 pub(crate) struct Run {
     id: String,
@@ -42,7 +43,7 @@ pub(crate) struct Run {
 }
 
 impl<K: Deref<Target = KafkaServer>> Scene<K> {
-    /// The topic is also the group.
+    /// Creates a scene. The topic's name is also the group's.
     pub(crate) fn new(kafka: K, topic: &'static str, attempts: u32) -> Self {
         kafka.create_topic(topic, 1, &[]).unwrap();
         kafka.create_topic(&dead(topic), 1, &[]).unwrap();
@@ -74,10 +75,10 @@ impl<K: Deref<Target = KafkaServer>> Scene<K> {
         println!("{}: died, {point}; committed {committed:?}, poison at {POISON}", self.topic);
     }
 
-    /// Starts a process that lives, and waits until all is committed.
+    /// Starts a process that stays alive, and waits until everything is committed.
     ///
-    /// Then the poison is in the topic for dead letters, and FAILED, and all others were processed,
-    /// once. Gives the poison's letters.
+    /// Checks that the poison record is in the dead-letter topic and FAILED, and that all other
+    /// records were processed once. Returns the poison record's letters.
     pub(crate) fn comes_to_its_end(&mut self) -> Vec<OwnedMessage> {
         let mut process = self.start("nowhere");
         group::wait_for_end(&self.kafka.consumer_config(self.topic), self.topic, 1, LONG);
@@ -109,7 +110,7 @@ impl<K: Deref<Target = KafkaServer>> Scene<K> {
         letters
     }
 
-    /// Those of one record, in their order.
+    /// Reads the runs of one record, in order.
     pub(crate) fn runs(&self, id: &str) -> Vec<Run> {
         let text = fs::read_to_string(self.folder.path().join("runs")).unwrap_or_default();
         let run = |line: &str| match *line.split(' ').collect::<Vec<_>>() {
@@ -118,7 +119,7 @@ impl<K: Deref<Target = KafkaServer>> Scene<K> {
                 token: token.parse().unwrap(),
                 attempt: attempt.parse().unwrap(),
             },
-            _ => panic!("no run: {line}"),
+            _ => panic!("invalid run: {line}"),
         };
         text.lines().map(run).filter(|run| run.id == id).collect()
     }
@@ -129,7 +130,8 @@ impl<K: Deref<Target = KafkaServer>> Scene<K> {
         let mut list = TopicPartitionList::new();
         list.add_partition_offset(&dead(self.topic), 0, Offset::Beginning).unwrap();
         consumer.assign(&list).unwrap();
-        let letter = |_| consumer.poll(LONG).expect("a letter in time").unwrap().detach();
+        let letter =
+            |_| consumer.poll(LONG).expect("a letter within the time limit").unwrap().detach();
         (0..end).map(letter).collect()
     }
 
@@ -142,7 +144,7 @@ impl<K: Deref<Target = KafkaServer>> Scene<K> {
     }
 }
 
-/// What tells a copy of a letter from another.
+/// The properties that distinguish copies of a letter.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Copy {
     pub(crate) token: u64,
@@ -170,11 +172,12 @@ impl Copy {
     }
 }
 
-/// The only header of this name.
+/// Finds the value of the only header with this name.
 pub(crate) fn header(letter: &OwnedMessage, name: &str) -> Vec<u8> {
     let mut named = letter.headers().unwrap().iter().filter(|header| header.key == name);
-    let value = named.next().and_then(|header| header.value).unwrap_or_else(|| panic!("no {name}"));
-    assert!(named.next().is_none(), "{name} is there twice");
+    let value =
+        named.next().and_then(|header| header.value).unwrap_or_else(|| panic!("no header {name}"));
+    assert!(named.next().is_none(), "header {name} occurs twice");
     value.to_vec()
 }
 
@@ -186,7 +189,8 @@ fn good(number: usize) -> String {
     format!("p-{number}")
 }
 
-/// Large enough to be told from everything else that a client says to a broker, also compressed.
+/// Large enough, even compressed, to be distinguishable from everything else that a client sends to
+/// a broker.
 fn payload(id: &str) -> Vec<u8> {
     let mut rng = fastrand::Rng::with_seed(1);
     let noise: String = (0..20_000).map(|_| rng.alphanumeric()).collect();

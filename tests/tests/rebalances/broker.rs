@@ -1,4 +1,4 @@
-//! A broker that is killed and comes back.
+//! A broker that is killed and restarted.
 
 use std::thread;
 
@@ -8,7 +8,7 @@ use crate::scene::Scene;
 use crate::verdict::Cause;
 use crate::{records, setting};
 
-/// How many records come in a second, so that they last for all outages.
+/// Records produced per second, chosen so that production lasts for all outages.
 const RATE: usize = 750;
 
 #[test]
@@ -24,9 +24,9 @@ fn a_broker_that_is_killed_and_comes_back_costs_no_record_and_ends_no_consumer()
         kafka.kill().unwrap();
         thread::sleep(scene.pause());
         kafka.restart().unwrap();
-        // It goes on.
+        // Consumption continues.
         scene.until_more_is_answered();
     }
-    // They are still there, and end as they should.
+    // The members are still running, and shut down properly.
     scene.end(Cause::LetGo);
 }

@@ -1,4 +1,4 @@
-//! Every commit of a group, as the broker has taken it down.
+//! All commits of a group, as recorded by the broker.
 
 use std::time::Duration;
 
@@ -14,12 +14,12 @@ const LONG: Duration = Duration::from_secs(60);
 pub(crate) struct Commit {
     pub(crate) partition: i32,
     pub(crate) offset: i64,
-    /// In milliseconds of the broker's clock.
+    /// In milliseconds, on the broker's clock.
     pub(crate) at: u64,
 }
 
-/// In their order. The topic is compacted, but only in segments that are closed, and its first is far
-/// larger than these tests fill.
+/// Reads the commits in order. The topic is compacted, but only in closed segments, and its first
+/// segment is far larger than these tests fill.
 pub(crate) fn read(config: &ClientConfig, group: &str) -> Vec<Commit> {
     let mut config = config.clone();
     config.set("group.id", format!("{group}-auditor"));
@@ -39,12 +39,12 @@ pub(crate) fn read(config: &ClientConfig, group: &str) -> Vec<Commit> {
         }
         None
     };
-    eventually(LONG, all_read).expect("the broker tells its commits");
+    eventually(LONG, all_read).expect("the commits are readable");
     commits
 }
 
-/// What a record says, if it is a commit of this group's: its key is a version of two bytes, 0 or 1,
-/// the group, the topic and the partition, and its value a version and the offset, and more.
+/// Parses a record if it is a commit of this group. Its key consists of a version (two bytes, 0 or
+/// 1), the group, the topic and the partition. Its value starts with a version and the offset.
 fn commit(message: &impl Message, group: &str) -> Option<Commit> {
     let (version, key) = message.key()?.split_first_chunk()?;
     let (of, key) = string(key)?;
@@ -60,7 +60,8 @@ fn commit(message: &impl Message, group: &str) -> Option<Commit> {
     })
 }
 
-/// A length of two bytes, and so many more; and the rest.
+/// Splits off a string: a length of two bytes, followed by the string. Returns the string and the
+/// rest.
 fn string(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = bytes.split_first_chunk()?;
     rest.split_at_checked(u16::from_be_bytes(*length).into())

@@ -1,4 +1,4 @@
-//! Members that come and leave gracefully.
+//! Members that join and leave gracefully.
 
 use std::thread;
 
@@ -8,7 +8,7 @@ use crate::{KAFKA, RATE, records};
 
 #[test]
 fn members_that_come_and_leave_cost_no_record_and_run_no_key_twice() {
-    // Nobody is waited for as long as that.
+    // The group never has to wait for such a session to expire.
     storm("come and leave", &["session.timeout.ms=45000", "heartbeat.interval.ms=100"]);
 }
 
@@ -17,10 +17,10 @@ fn members_that_come_and_leave_in_the_newer_protocol_cost_no_record_and_run_no_k
     storm("come and leave, newer protocol", &["group.protocol=consumer"]);
 }
 
-/// How many at least come or leave.
+/// Minimum number of joins and leaves.
 const MOVES: u32 = 6;
 
-/// At a random time, a random one leaves, or another comes.
+/// At random times, a random member leaves or a new one joins.
 fn storm(name: &str, settings: &[&str]) {
     let options = [&["order=key", "lock_ms=10000"], settings].concat();
     let mut scene = Scene::new(name, &KAFKA, &options);

@@ -1,21 +1,21 @@
-//! What the workers wrote down.
+//! The workers' ledgers.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-/// Of all workers, what their handlers did and what their layers answered. Times are in microseconds
+/// What the handlers of all workers did and what their layers answered. Times are in microseconds
 /// since boot.
 #[derive(Default)]
 pub(crate) struct History {
-    /// Each key's, in the order of their tokens.
+    /// The runs of each key, in the order of their tokens.
     pub(crate) runs: BTreeMap<String, Vec<Run>>,
-    /// When each record was answered first, by partition and offset.
+    /// The time of each record's first answer, by partition and offset.
     pub(crate) answered: BTreeMap<i32, BTreeMap<i64, u64>>,
 }
 
-/// A handler that was begun.
+/// A handler that started.
 #[derive(Clone, Debug)]
 pub(crate) struct Run {
     pub(crate) pid: u32,
@@ -24,23 +24,23 @@ pub(crate) struct Run {
     pub(crate) offset: i64,
     pub(crate) record_key: String,
     pub(crate) begun: u64,
-    /// When it had its effect.
+    /// When the handler had its effect.
     pub(crate) effect: Option<u64>,
     pub(crate) over: Over,
 }
 
-/// How it came out.
+/// How a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Over {
-    /// Nobody wrote that down.
+    /// The ledger has no line about the end.
     Unknown,
-    /// The layer answered then that it was processed.
+    /// The layer answered at this time that the record was processed.
     Processed(u64),
-    /// It was dropped then.
+    /// The handler was dropped at this time.
     Dropped(u64),
 }
 
-/// The ledger of one process.
+/// Parses the ledger of one process.
 struct Reader<'a> {
     pid: u32,
     runs: Vec<(String, Run)>,
@@ -50,7 +50,7 @@ struct Reader<'a> {
 }
 
 impl History {
-    /// Of the processes whose ledgers are in this folder.
+    /// Reads the ledgers of all processes in this folder.
     pub(crate) fn read(ledgers: &Path) -> Self {
         let mut history = Self::default();
         for file in fs::read_dir(ledgers).into_iter().flatten().map(Result::unwrap) {
@@ -61,7 +61,7 @@ impl History {
         history
     }
 
-    /// Of one process.
+    /// Reads the ledger of one process.
     pub(crate) fn of(ledgers: &Path, pid: u32) -> Self {
         let mut history = Self::default();
         if let Ok(text) = fs::read_to_string(ledgers.join(pid.to_string())) {
@@ -80,7 +80,7 @@ impl History {
     }
 
     fn add(&mut self, pid: u32, text: &str) {
-        // The last line may just be on its way.
+        // The last line may be incomplete.
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);
         let (runs, of_record, answers) = (Vec::new(), HashMap::new(), Vec::new());
         let mut reader = Reader { pid, runs, of_record, answers };
@@ -116,23 +116,22 @@ impl<'a> Reader<'a> {
             ["run", key, token, _, _, at] => {
                 let token: u64 = token.parse().unwrap();
                 let so = |run: &&mut (String, Run)| run.0 == key && run.1.token == token;
-                self.runs.iter_mut().rev().find(so).expect("what ends has begun").1.effect =
+                self.runs.iter_mut().rev().find(so).expect("the run has started").1.effect =
                     Some(at.parse().unwrap());
             }
             ["dropped", record, at] => {
-                self.run(record).expect("what is dropped has begun").over =
+                self.run(record).expect("the run has started").over =
                     Over::Dropped(at.parse().unwrap());
             }
             [answer @ ("PROCESSED" | "DUPLICATE"), record, _, at] => {
                 let at = at.parse().unwrap();
                 if answer == "PROCESSED" {
-                    self.run(record).expect("what is processed has begun").over =
-                        Over::Processed(at);
+                    self.run(record).expect("the run has started").over = Over::Processed(at);
                 }
                 let (partition, offset) = place(record);
                 self.answers.push((partition, offset, at));
             }
-            _ => panic!("no line of a ledger: {line}"),
+            _ => panic!("invalid ledger line: {line}"),
         }
     }
 
@@ -141,7 +140,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// `TOPIC/PARTITION@OFFSET`
+/// Parses `TOPIC/PARTITION@OFFSET`.
 fn place(record: &str) -> (i32, i64) {
     let (_, place) = record.rsplit_once('/').unwrap();
     let (partition, offset) = place.split_once('@').unwrap();
@@ -149,7 +148,7 @@ fn place(record: &str) -> (i32, i64) {
 }
 
 impl Run {
-    /// When it was over, if that was written down.
+    /// Returns when the run ended, if the ledger says so.
     pub(crate) fn over(&self) -> Option<u64> {
         match self.over {
             Over::Unknown => None,

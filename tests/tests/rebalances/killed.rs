@@ -12,7 +12,7 @@ fn members_that_are_killed_cost_no_record_and_only_what_they_were_at_runs_again(
     let mut scene = Scene::new("killed", &KAFKA, &options);
     scene.fill(records(), RATE, |rng| rng.u64(10..80));
     scene.start_all(Scene::size());
-    // The others come at any moment.
+    // The other kills come at random moments.
     for moment in [Moment::AtWork, Moment::Unrecorded] {
         thread::sleep(scene.pause());
         scene.kill_at(moment);
@@ -25,6 +25,6 @@ fn members_that_are_killed_cost_no_record_and_only_what_they_were_at_runs_again(
         scene.start();
     }
     let verdict = scene.end(Cause::Killed);
-    assert!(verdict.interrupted > 0, "a kill met a handler at work");
-    assert!(verdict.effects_twice > 0, "a kill met an effect that was not recorded");
+    assert!(verdict.interrupted > 0, "no kill hit a running handler");
+    assert!(verdict.effects_twice > 0, "no kill hit an unrecorded effect");
 }

@@ -1,12 +1,12 @@
-//! Groups of consumer processes on a real Kafka and a real Redis while members come and go, are killed
-//! and stand still: nothing is lost, nothing unfinished is committed, what is finished does not run
-//! again, and records with the same record key keep their order.
+//! Groups of consumer processes on a real Kafka and a real Redis while members join and leave, are
+//! killed and are suspended: no record is lost, nothing unfinished is committed, finished records
+//! do not run again, and records with the same record key keep their order.
 //!
-//! What holds is read from histories: what each process wrote down of each run, and what the broker
-//! wrote down of each commit. Each storm prints one line. `CAMPANILE_REBALANCE_RECORDS`, `_MEMBERS`,
-//! `_PAUSE_MS`, `_KILLS`, `_STOPS`, `_OUTAGES`, `_SHUTDOWNS` and `_BACKLOG_MIB` make them longer, and
-//! `CAMPANILE_STORM_SEED` repeats the choices of one.
-#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+//! The tests verify histories: the runs logged by each process, and the commits recorded by the
+//! broker. Each storm prints one line. `CAMPANILE_REBALANCE_RECORDS`, `_MEMBERS`, `_PAUSE_MS`,
+//! `_KILLS`, `_STOPS`, `_OUTAGES`, `_SHUTDOWNS` and `_BACKLOG_MIB` make the storms longer, and
+//! `CAMPANILE_STORM_SEED` repeats the choices of an earlier run.
+#![expect(clippy::unwrap_used, reason = "test helpers")]
 
 mod broker;
 mod commits;
@@ -32,16 +32,17 @@ use std::sync::LazyLock;
 use campanile::Clock;
 use campanile_test::KafkaServer;
 
-/// Shared: it takes some seconds to start. A `static` is never dropped; its process ends with ours.
+/// Shared, because it takes a few seconds to start. A `static` is never dropped; the server's
+/// process exits with ours.
 static KAFKA: LazyLock<KafkaServer> = LazyLock::new(|| KafkaServer::start().unwrap());
 
-/// How many records come in a second, mostly.
+/// Records produced per second in most storms.
 const RATE: usize = 1_500;
 
-/// A number in the environment, for longer runs.
+/// Reads a number from the environment, for longer runs.
 fn setting(name: &str, usual: u64) -> u64 {
     let Ok(text) = std::env::var(name) else { return usual };
-    text.parse().unwrap_or_else(|_| panic!("{name} is no number: {text}"))
+    text.parse().unwrap_or_else(|_| panic!("{name} is not a number: {text}"))
 }
 
 fn records() -> usize {
@@ -52,7 +53,7 @@ fn seed() -> u64 {
     setting("CAMPANILE_STORM_SEED", fastrand::u64(..))
 }
 
-/// In microseconds since boot.
+/// The time in microseconds since boot.
 fn now() -> u64 {
     Clock::boot().now().as_micros() as u64
 }

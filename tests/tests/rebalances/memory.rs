@@ -1,4 +1,4 @@
-//! What a consumer keeps in memory while its handlers stall and large records keep coming.
+//! The memory usage of a consumer while its handlers stall and large records keep arriving.
 
 use std::thread;
 use std::time::Duration;
@@ -13,15 +13,15 @@ use crate::{KAFKA, setting, worker};
 const TOPIC: &str = "large";
 const PARTITIONS: i32 = 32;
 const SOON: Duration = Duration::from_secs(60);
-/// For how long a stall is watched, less than a handler may take.
+/// How long a stall is observed; shorter than a handler may take.
 const WATCHED: Duration = Duration::from_secs(4);
 const STALL_MS: u64 = 3_600_000;
 
-/// In a normal run, in MiB.
+/// The default backlog, in MiB.
 const BACKLOG: u64 = 128;
 const RECORD: usize = 100 * 1024;
 
-/// A consumer of its own group.
+/// A consumer in its own group.
 struct Stalled {
     order: &'static str,
     worker: Process,
@@ -47,9 +47,9 @@ fn memory_is_bounded_while_handlers_stall_before_a_backlog_of_large_records() {
             consumer.order, idle.now, filled.now, filled.peak
         );
         let bound = idle.now + MOST;
-        // It has read what it may, or most of it.
+        // The consumer has fetched most of what its budget allows.
         assert!(filled.now >= idle.now + BUDGET / 2);
-        assert!(filled.peak <= bound, "{} MiB, and not {bound} at most", filled.peak);
+        assert!(filled.peak <= bound, "expected at most {bound} MiB, got {}", filled.peak);
     }
 }
 
@@ -61,17 +61,17 @@ impl Stalled {
         Self { order, worker, folder, _redis: redis }
     }
 
-    /// Until the first of each partition is processed.
+    /// Waits until the first record of each partition is processed.
     fn until_idle(&self) -> Memory {
         let processed = || self.runs().iter().filter(|run| run.is_processed()).count();
         let all = || (processed() == PARTITIONS as usize).then_some(());
-        eventually(SOON, all).expect("it works");
+        eventually(SOON, all).expect("the first records are processed");
         Memory::of(&self.worker)
     }
 
     fn until_stalled(&self) {
         let stalls = || self.runs().iter().any(|run| run.over().is_none()).then_some(());
-        eventually(SOON, stalls).expect("it stalls");
+        eventually(SOON, stalls).expect("a handler stalls");
     }
 
     fn runs(&self) -> Vec<Run> {
@@ -80,7 +80,7 @@ impl Stalled {
     }
 }
 
-/// Keys of their own, in all partitions.
+/// Produces records with unique keys, in all partitions.
 fn produce(records: u64, work_ms: u64, bytes: usize) {
     let padding = "x".repeat(bytes);
     let messages = (0..records).zip((0..PARTITIONS).cycle()).map(|(n, partition)| {

@@ -1,4 +1,4 @@
-//! A topic that is filled, and the processes that work it off.
+//! A topic that is filled, and the processes that consume it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,21 +17,21 @@ use crate::history::{History, Over};
 use crate::verdict::{Cause, Evidence, Kill, Stop, Verdict};
 use crate::{group, now, seed, setting, store, worker};
 
-/// The workers'.
+/// The namespace of the workers.
 const NAMESPACE: &str = "payments";
 const PARTITIONS: i32 = 32;
-/// Record keys, each of one partition.
+/// Record keys, each of which belongs to one partition.
 const ACCOUNTS: usize = 512;
-/// In a second.
+/// Batches produced per second.
 const CHUNKS: usize = 50;
 const LONG: Duration = Duration::from_secs(120);
 
-/// Where a process is with a key.
+/// The progress of a process on a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Moment {
-    /// Its handler works, and has not had its effect.
+    /// The handler runs and has not had its effect.
     AtWork,
-    /// Its handler has had its effect, and that is not recorded.
+    /// The handler has had its effect, which is not recorded.
     Unrecorded,
 }
 
@@ -55,7 +55,8 @@ pub(crate) struct Scene {
 }
 
 impl Scene {
-    /// A topic without records and a group without members, whose workers will have these options.
+    /// Creates a topic without records and a group without members. The workers will get these
+    /// options.
     pub(crate) fn new(name: &str, kafka: &KafkaServer, options: &[&str]) -> Self {
         static TOPICS: AtomicU32 = AtomicU32::new(0);
         let seed = seed();
@@ -82,13 +83,14 @@ impl Scene {
         }
     }
 
-    /// How many members the group has at most.
+    /// Maximum number of members of the group.
     pub(crate) fn size() -> usize {
         setting("CAMPANILE_REBALANCE_MEMBERS", 4) as usize
     }
 
-    /// Begins to produce so many records, so many in a second, each with so much work. One in twenty repeats the key of
-    /// another: half of them as another record of the same account, and half of any.
+    /// Starts to produce `records` records, `rate` per second, with a processing time from
+    /// `work_ms`. One in twenty repeats the key of another record: half of the repeats belong to
+    /// the same account, half to any account.
     pub(crate) fn fill(
         &mut self,
         records: usize,
@@ -124,7 +126,7 @@ impl Scene {
         self.filling.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Another member joins.
+    /// Adds a member to the group.
     pub(crate) fn start(&mut self) {
         let options: Vec<_> = self.options.iter().map(String::as_str).collect();
         let (bootstrap, topic) = (&self.bootstrap, &self.topic);
@@ -132,7 +134,7 @@ impl Scene {
         self.members.push(member);
     }
 
-    /// Joins until there are so many, and until each of them has begun.
+    /// Adds members until there are this many, and waits until each of them has started a handler.
     pub(crate) fn start_all(&mut self, members: usize) {
         while self.members.len() < members {
             self.start();
@@ -141,26 +143,27 @@ impl Scene {
             let pid = member.pid();
             let begun = || (!self.of(pid).runs.is_empty()).then_some(());
             let log = || member.log().unwrap();
-            eventually(LONG, begun).unwrap_or_else(|| panic!("{pid} begins: {}", log()));
+            eventually(LONG, begun)
+                .unwrap_or_else(|| panic!("process {pid} has started no handler: {}", log()));
         }
     }
 
-    /// One of them.
+    /// Picks a random member.
     pub(crate) fn any(&mut self) -> usize {
         self.rng.usize(..self.members.len())
     }
 
-    /// It leaves gracefully.
+    /// Stops a member gracefully.
     pub(crate) fn stop(&mut self, member: usize) {
         let mut member = self.members.swap_remove(member);
         let ended = member.exited().unwrap();
-        assert_eq!(ended, None, "it ended by itself: {}", member.log().unwrap());
+        assert_eq!(ended, None, "the member exited on its own: {}", member.log().unwrap());
         let status = member.terminate().unwrap();
         assert!(status.success(), "{status}: {}", member.log().unwrap());
     }
 
-    /// It is killed. Nobody takes a lock over before it has expired, so what is read of the entries
-    /// now is how the kill has left them.
+    /// Kills a member. A lock is taken over only after it has expired, so the entries read here are
+    /// as the kill left them.
     pub(crate) fn kill(&mut self, member: usize) {
         let mut member = self.members.swap_remove(member);
         member.kill().unwrap();
@@ -168,8 +171,8 @@ impl Scene {
         self.kills.push(Kill { pid, at, entries: self.entries() });
     }
 
-    /// Kills a member that is at this moment with some key. It stands still while that is looked for,
-    /// so that the kill meets what was found.
+    /// Kills a member at this moment of some key. The member is paused during the search, so that
+    /// the kill hits the run that was found.
     pub(crate) fn kill_at(&mut self, moment: Moment) {
         let look = || {
             let member = self.any();
@@ -200,7 +203,7 @@ impl Scene {
         })
     }
 
-    /// It stands still until this is so.
+    /// Suspends a member until the condition is met.
     pub(crate) fn stand_still(&mut self, member: usize, until: impl Fn(&Self) -> bool) {
         let (pid, from) = (self.members[member].pid(), now());
         self.members[member].pause().unwrap();
@@ -208,17 +211,17 @@ impl Scene {
         let so = eventually(LONG, so);
         self.members[member].resume().unwrap();
         self.stops.push(Stop { pid, from, to: now() });
-        so.expect("the others go on meanwhile");
+        so.expect("the other members make progress");
     }
 
-    /// Waits until more is answered than now.
+    /// Waits until the members answer another record.
     pub(crate) fn until_more_is_answered(&self) {
         let answered = || self.history().answered.values().map(BTreeMap::len).sum::<usize>();
         let now = answered();
-        eventually(LONG, || (answered() > now).then_some(())).expect("it goes on");
+        eventually(LONG, || (answered() > now).then_some(())).expect("consumption continues");
     }
 
-    /// For what is held against it at once.
+    /// Records a violation unless the condition holds.
     pub(crate) fn expect(&mut self, holds: bool, otherwise: impl FnOnce() -> String) {
         if !holds {
             self.violations.push(otherwise());
@@ -230,12 +233,12 @@ impl Scene {
         Duration::from_millis(self.rng.u64(most / 8..most))
     }
 
-    /// What all have written down until now.
+    /// Reads everything that all processes have logged so far.
     pub(crate) fn history(&self) -> History {
         History::read(&self.ledgers())
     }
 
-    /// What this process has written down until now.
+    /// Reads everything that this process has logged so far.
     pub(crate) fn of(&self, pid: u32) -> History {
         History::of(&self.ledgers(), pid)
     }
@@ -248,10 +251,10 @@ impl Scene {
         worker::ledgers(&self.folder)
     }
 
-    /// All that was produced is to be committed, and every member to leave; then what they wrote down
-    /// is held against what Kafka and Redis have.
+    /// Waits until every produced record is committed and stops every member. Then compares their
+    /// ledgers with the state of Kafka and Redis.
     pub(crate) fn end(mut self, cause: Cause) -> Verdict {
-        self.filling.take().expect("it was filled").join().unwrap();
+        self.filling.take().expect("the topic was filled").join().unwrap();
         group::wait_for_end(&self.settings, &self.topic, PARTITIONS, LONG);
         while !self.members.is_empty() {
             self.stop(0);
@@ -288,7 +291,7 @@ impl Scene {
     }
 }
 
-/// By the clock that brokers show, in microseconds.
+/// Reads the clock that brokers use, in microseconds.
 #[expect(clippy::disallowed_methods, reason = "commits have no other time")]
 fn unix() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();

@@ -1,4 +1,4 @@
-//! A member that is stopped at random moments, and another that goes on where it was.
+//! A member that is stopped at random moments, and its successor.
 
 use std::thread;
 use std::time::Duration;
@@ -9,13 +9,13 @@ use crate::scene::Scene;
 use crate::verdict::Cause;
 use crate::{KAFKA, now, setting};
 
-/// How long records at work have: some take longer.
+/// The drain timeout. Some records take longer.
 const DRAIN: Duration = Duration::from_millis(300);
-/// What is promised beyond it where all servers answer: to release, to commit, to leave the group and to
-/// end.
+/// The promised upper bound beyond the drain timeout if all servers answer: for releasing locks,
+/// committing, leaving the group and exiting.
 const END: Duration = Duration::from_secs(2);
 
-/// How many records there are for each shutdown, and how many come in a second.
+/// Number of records per shutdown, and records produced per second.
 const RECORDS: usize = 500;
 const RATE: usize = 500;
 
@@ -38,7 +38,7 @@ fn whenever_it_is_shut_down_it_ends_in_time_frees_its_locks_and_repeats_nothing_
         let entries = scene.entries();
         let holds = |key: &&String| entries.get(key).map(Entry::state) == Some(State::Processing);
         let held: Vec<_> = scene.of(pid).runs.into_keys().filter(|key| holds(&key)).collect();
-        scene.expect(held.is_empty(), || format!("{pid} has ended and left locks of {held:?}"));
+        scene.expect(held.is_empty(), || format!("{pid} exited without releasing {held:?}"));
     }
     took.sort();
     let (median, most) = (took[rounds / 2], took[rounds - 1]);

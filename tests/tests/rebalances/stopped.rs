@@ -1,4 +1,4 @@
-//! Members that stand still for longer than their locks and their sessions live.
+//! Members that are suspended for longer than their locks and sessions last.
 
 use std::thread;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::scene::Scene;
 use crate::verdict::Cause;
 use crate::{KAFKA, RATE, records, setting, worker};
 
-/// How long that may take.
+/// How long a member may take to become busy.
 const BUSY: Duration = Duration::from_secs(30);
 
 #[test]
@@ -23,23 +23,23 @@ fn members_that_stood_still_complete_and_commit_nothing_that_others_have_taken_o
         thread::sleep(scene.pause());
         let member = scene.any();
         let pid = scene.members[member].pid();
-        // One that has nothing to do has nothing to lose.
+        // An idle member has nothing to lose.
         let busy = || (at_work(&scene.of(pid)).count() > 1).then_some(());
-        eventually(BUSY, busy).expect("it has something to do");
+        eventually(BUSY, busy).expect("the member has runs in flight");
         scene.stand_still(member, |scene| {
             let others = scene.history();
             has_lost_all(&scene.of(pid), &others)
         });
     }
     let verdict = scene.end(Cause::Stopped);
-    assert!(verdict.twice > 0, "others have taken over what it was at");
+    assert!(verdict.twice > 0, "no run was taken over by another member");
 }
 
 fn at_work(of: &History) -> impl Iterator<Item = &Run> {
     of.runs.values().flatten().filter(|run| run.over().is_none())
 }
 
-/// Whether others have answered all that is at work.
+/// Checks whether other members have answered all of the member's runs in flight.
 fn has_lost_all(of: &History, all: &History) -> bool {
     at_work(of)
         .all(|run| all.answered.get(&run.partition).is_some_and(|of| of.contains_key(&run.offset)))

@@ -1,4 +1,4 @@
-//! What is held against a scene.
+//! Verifies the outcome of a scene.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,37 +9,37 @@ use crate::commits::Commit;
 use crate::history::{History, Over, Run};
 use crate::store::Entries;
 
-/// How much a broker's time may be before what it follows: it has milliseconds, cut off.
+/// How far a broker's timestamp may precede its cause: timestamps are truncated to milliseconds.
 const CUT: u64 = 2_000;
 
 /// Why a key may run twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
-    /// For no reason.
+    /// No key may run twice.
     None,
-    /// Its process was killed.
+    /// The process was killed.
     Killed,
-    /// Its process stood still for longer than its lock lived.
+    /// The process was suspended for longer than its lock's time to live.
     Stopped,
-    /// It was let go when its time was up, or its partition lost.
+    /// The run was dropped because the drain timeout had elapsed or the partition was lost.
     LetGo,
 }
 
-/// A process that was killed, and how that left the entries.
+/// A killed process, and the entries as the kill left them.
 pub(crate) struct Kill {
     pub(crate) pid: u32,
     pub(crate) at: u64,
     pub(crate) entries: Entries,
 }
 
-/// A process that stood still.
+/// A process that was suspended.
 pub(crate) struct Stop {
     pub(crate) pid: u32,
     pub(crate) from: u64,
     pub(crate) to: u64,
 }
 
-/// What was seen.
+/// The observations of a scene.
 pub(crate) struct Evidence {
     pub(crate) cause: Cause,
     pub(crate) kills: Vec<Kill>,
@@ -49,17 +49,18 @@ pub(crate) struct Evidence {
     pub(crate) keys: usize,
     pub(crate) history: History,
     pub(crate) commits: Vec<Commit>,
-    /// What the broker's clock shows more than ours, in microseconds.
+    /// How far the broker's clock is ahead of ours, in microseconds.
     pub(crate) ahead: u64,
-    /// At the end.
+    /// The entries at the end.
     pub(crate) entries: Entries,
 }
 
 #[derive(Default)]
 pub(crate) struct Verdict {
-    /// Keys that ran more than once, for the cause that is given.
+    /// Keys that ran more than once, for the given cause.
     pub(crate) twice: usize,
-    /// Of them, those of which a run did not come to its effect, and those that had it twice.
+    /// Keys among them with a run that had no effect, and keys among them with more than one
+    /// effect.
     pub(crate) interrupted: usize,
     pub(crate) effects_twice: usize,
     pub(crate) violations: Vec<String>,
@@ -89,11 +90,11 @@ impl Verdict {
         verdict
     }
 
-    /// The runs of one key, in the order of their tokens.
+    /// Judges the runs of a key, given in the order of their tokens.
     fn judge(&mut self, evidence: &Evidence, key: &str, runs: &[Run]) {
         let of_key = |what: &str| format!("{key} {what}: {runs:#?}");
         let effect = runs.iter().any(|run| run.effect.is_some());
-        self.expect(effect, || of_key("came never to its effect"));
+        self.expect(effect, || of_key("never had its effect"));
         for (one, next) in runs.iter().zip(&runs[1..]) {
             self.expect(one.token < next.token, || of_key("has a token twice"));
             let allowed = evidence.allows(key, one, next);
@@ -107,34 +108,39 @@ impl Verdict {
         let entry = evidence.entries.get(key);
         let found = entry.map(|entry| (entry.state(), entry.token().get()));
         let expected = Some((State::Completed, last.token));
-        self.expect(found == expected, || of_key(&format!("has at last {found:?}")));
+        self.expect(found == expected, || {
+            of_key(&format!("ended with {found:?}, expected {expected:?}"))
+        });
     }
 
-    /// The runs of records of one partition with one key, in the order in which they began: one
-    /// after the other, and each of a later record unless the one before was not finished.
+    /// Judges the runs of the records with one key in one partition, given in the order in which
+    /// they started. Runs must not overlap, and each must be of a later record unless the previous
+    /// run did not finish.
     fn judge_order(&mut self, evidence: &Evidence, runs: &[&Run]) {
         for pair in runs.windows(2) {
             let (one, next) = (pair[0], pair[1]);
             let kill = evidence.kill_of(one).map(|kill| kill.at);
             let over = match evidence.stop_of(one) {
-                // It stood still: others may go on meanwhile.
+                // The process was suspended: others may continue in the meantime.
                 Some(_) if !one.is_processed() => continue,
-                // It only learned of its completion later.
+                // The process learned of its completion only later.
                 Some(_) => one.effect,
-                // At the end of a shutdown, its answer may not be waited for.
+                // The end of a shutdown may not wait for the answer.
                 None => one.over().or(kill).or(one.effect),
             };
             let apart = over.is_some_and(|over| over <= next.begun);
-            self.expect(apart, || format!("two at a time: {pair:#?}"));
+            self.expect(apart, || format!("runs overlap: {pair:#?}"));
             let after = if one.is_processed() { one.offset + 1 } else { one.offset };
-            self.expect(next.offset >= after, || format!("backwards: {pair:#?}"));
+            self.expect(next.offset >= after, || format!("runs out of order: {pair:#?}"));
         }
     }
 
-    /// When an offset was committed, all before it was finished; and no commit takes one back.
+    /// Judges the commits: an offset is committed only when all records before it are finished, and
+    /// no commit lowers an earlier one.
     fn judge_commits(&mut self, evidence: &Evidence) {
         for (partition, answered) in &evidence.history.answered {
-            // When all up to there was finished: the first that is missing ends it.
+            // The times at which all records up to each offset were finished, up to the first
+            // missing record.
             let mut finished: Vec<u64> = Vec::new();
             for (place, (offset, at)) in answered.iter().enumerate() {
                 if *offset != place as i64 {
@@ -149,12 +155,10 @@ impl Verdict {
                 let last =
                     commit.offset.checked_sub(1).and_then(|last| finished.get(last as usize));
                 self.expect(last.is_some_and(|last| Some(*last) <= at), || {
-                    format!(
-                        "{commit:?} past what is unfinished: all was at {last:?}, this at {at:?}"
-                    )
+                    format!("{commit:?} is too far: finished at {last:?}, committed at {at:?}")
                 });
                 let goes_on = commit.offset >= before;
-                self.expect(goes_on, || format!("{commit:?} takes back {before}"));
+                self.expect(goes_on, || format!("{commit:?} lowers the committed offset {before}"));
                 before = commit.offset;
             }
             let end = answered.len() as i64;
@@ -172,7 +176,7 @@ impl Verdict {
 }
 
 impl Evidence {
-    /// Whether the cause explains that a key ran once more.
+    /// Checks whether the cause explains that a key ran again.
     fn allows(&self, key: &str, one: &Run, next: &Run) -> bool {
         match self.cause {
             Cause::None => false,
@@ -188,12 +192,12 @@ impl Evidence {
         }
     }
 
-    /// The kill in which it was at work.
+    /// Finds the kill that hit the run.
     fn kill_of(&self, run: &Run) -> Option<&Kill> {
         self.kills.iter().find(|kill| kill.pid == run.pid && run.over == Over::Unknown)
     }
 
-    /// The stop in which it was not over.
+    /// Finds the suspension during which the run was not over.
     fn stop_of(&self, run: &Run) -> Option<&Stop> {
         let during = |stop: &&Stop| {
             let still = run.over().is_none_or(|over| over >= stop.from);

@@ -1,8 +1,9 @@
-//! What tracing sees of a record: a span for it, one for each step, and nothing of its content.
+//! The spans of a record: one for the record and one for each step, without any of the record's
+//! content.
 //!
-//! A binary of its own: whether a place is of interest is cached for the whole process, and other
-//! tests would be there first, without a subscriber.
-#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+//! A separate binary, because tracing caches for the whole process whether a callsite is enabled,
+//! and other tests would reach the callsites first, without a subscriber.
+#![expect(clippy::unwrap_used, reason = "test helpers")]
 
 use std::fmt::{self, Write};
 use std::sync::{Arc, Mutex};
@@ -16,7 +17,7 @@ use tracing::span::{Attributes, Id, Record as Values};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 
-/// Takes down every span, with its parent and fields, and every event.
+/// Captures every span with its parent and fields, and every event.
 #[derive(Clone, Default)]
 struct Lines(Arc<Mutex<String>>);
 

@@ -1,4 +1,5 @@
-//! Records that cannot be processed: named, not committed, not lost; or skipped, if so chosen.
+//! Records that cannot be processed are named in the error and neither committed nor lost, or they
+//! are skipped if so configured.
 
 use std::error::Error;
 use std::time::Duration;
@@ -50,7 +51,7 @@ async fn a_record_that_does_not_decode_stops_the_consumer_which_names_it_without
 #[tokio::test]
 async fn by_choice_what_cannot_be_processed_is_skipped_and_the_rest_goes_on() {
     let kafka = kafka([]);
-    // Not JSON, another shape, no key; and one after them, in the same partition.
+    // Not JSON, another shape, an empty key; followed by a good record in the same partition.
     for payload in ["{", r#"{"name":"a"}"#, r#"{"id":""}"#, r#"{"id":"a"}"#] {
         let message = Message::to("payments").partition(0).payload(payload);
         kafka.producer().produce(message).unwrap();

@@ -1,4 +1,4 @@
-//! tower's retry, time-out and concurrency limit, inside and around the layer.
+//! tower's retry, timeout and concurrency limit, inside and around the layer.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,7 +12,7 @@ use tower::retry::Policy;
 
 use super::{THREE_OF_WHICH_ONE_TWICE, idempotent, kafka, serve};
 
-/// Repeats the handler once.
+/// Retries the handler once.
 #[derive(Clone)]
 struct Once(bool);
 
@@ -28,7 +28,7 @@ impl<R: Clone, T> Policy<R, T, BoxError> for Once {
     }
 }
 
-/// A handler whose first call for each payment fails, and what it saw.
+/// A handler that fails its first call for each payment, and counts its calls.
 #[derive(Clone, Default)]
 struct Flaky {
     calls: Arc<AtomicU32>,
@@ -51,15 +51,15 @@ async fn a_stack_with_retry_time_out_and_limit_inside_repeats_the_handler_under_
     let flaky = Flaky::default();
     let handler = flaky.clone();
     let service = ServiceBuilder::new()
-        // what does not decode never takes a lock
+        // Records that do not decode never acquire a lock.
         .layer(DecodeLayer::json())
-        // one lock and one attempt for both tries
+        // One lock and one attempt for both tries.
         .layer(idempotent())
-        // once more, at once
+        // Retries once, at once.
         .retry(Once(true))
-        // each try has its own time
+        // Each try has its own timeout.
         .timeout(Duration::from_secs(5))
-        // one at a time
+        // One call at a time.
         .layer(tower::limit::GlobalConcurrencyLimitLayer::new(1))
         .service_fn(move |request| handler.clone().handle(request));
     let summary = serve(&kafka, 4, service).await.unwrap();
@@ -74,15 +74,15 @@ async fn a_stack_with_retry_time_out_and_limit_around_acquires_again_for_each_tr
     let flaky = Flaky::default();
     let handler = flaky.clone();
     let service = ServiceBuilder::new()
-        // waits for locks, and for the back-off of failed attempts
+        // Waits for locks, and for the backoff of failed attempts.
         .retry(WaitForLock::new(Duration::from_secs(10)).and_failures())
-        // a belt: longer than anything inside
+        // A safety net: longer than any timeout inside.
         .timeout(Duration::from_secs(20))
-        // one at a time
+        // One call at a time.
         .layer(tower::limit::GlobalConcurrencyLimitLayer::new(1))
-        // what does not decode never takes a lock
+        // Records that do not decode never acquire a lock.
         .layer(DecodeLayer::json())
-        // each try is an attempt
+        // Each try is an attempt.
         .layer(idempotent())
         .service_fn(move |request| handler.clone().handle(request));
     let summary = serve(&kafka, 4, service).await.unwrap();

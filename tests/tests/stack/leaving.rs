@@ -1,4 +1,4 @@
-//! The future of a consumer, dropped wherever it stands.
+//! The future of a consumer, dropped at each point of its progress.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -17,12 +17,12 @@ use super::{Payment, group};
 
 const LONG: Duration = Duration::from_secs(30);
 
-/// What the consumer is at, with its first record, when it is dropped.
+/// What the consumer is doing with its first record when it is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum At {
-    /// Nothing: it was never polled.
+    /// The future was never polled.
     Nothing,
-    /// No broker answers yet.
+    /// No broker has answered yet.
     Joining,
     Acquiring(Fault),
     Handling,
@@ -32,17 +32,17 @@ enum At {
     ProbingTheStore,
 }
 
-/// Not applied before the drop, or applied and not answered.
+/// The command is not applied before the drop, or it is applied but not answered.
 const UNANSWERED: [Fault; 2] = [Fault::Hang, Fault::HangReply];
 
-/// A process with its keeper, over a store that outlives it.
+/// A process with its keeper, over a store that outlives the process.
 struct Process {
     store: FaultyStore<MemoryStore>,
     keeper: LockKeeper,
     config: ConsumerConfig,
 }
 
-/// The handlers that have begun, and those that came to their end.
+/// The handlers that have started, and those that have finished.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<(Vec<String>, Vec<String>)>>);
 
@@ -51,7 +51,7 @@ impl Log {
         self.0.lock().unwrap().0.iter().filter(|begun| *begun == id).count()
     }
 
-    /// Waits until no service and no handler has it any more.
+    /// Waits until no service and no handler holds a clone of the log.
     async fn is_let_go(&self) {
         while Arc::strong_count(&self.0) > 1 {
             sleep(Duration::from_millis(1)).await;
@@ -70,7 +70,7 @@ impl Process {
         Self { store, keeper, config: kafka.consumer_config("leaving").into() }
     }
 
-    /// A consumer whose handler does with the first record what is told.
+    /// Creates a consumer with a handler that treats the first record as `at` requires.
     fn serve(&self, at: At, log: Log) -> Serve {
         let by_id = key::field(|payment: &Payment| &payment.id);
         let service = ServiceBuilder::new()
@@ -119,17 +119,17 @@ impl At {
             Self::BackingOff => state(entry(store, "first").as_ref()) == Some(State::Retrying),
             Self::Completing(_) => store.count("complete") == 1,
             Self::Rejecting(_) => store.count("reject") == 1,
-            // Each is asked of the store in the place of an acquire, as long as one is in doubt.
+            // While an acquire is in doubt, each probe cancels it instead of acquiring again.
             Self::ProbingTheStore => store.count("cancel") >= 3,
         }
     }
 
-    /// The entry's state, attempts and interrupts once the store was told all; and the attempts in
-    /// the end.
+    /// Returns the entry's state, attempts and interrupts once all commands have reached the store,
+    /// and the final number of attempts.
     fn leaves(self) -> (Option<(State, u16, u8)>, u16) {
         match self {
             Self::Nothing | Self::Joining => (None, 1),
-            // Or none, if it never came to the store.
+            // Or no entry, if the command never reached the store.
             Self::Acquiring(_) | Self::ProbingTheStore => (Some((State::Retrying, 0, 0)), 1),
             // A shutdown, which hands the attempt back.
             Self::Handling => (Some((State::Retrying, 0, 1)), 1),
@@ -147,7 +147,7 @@ impl At {
     ) {
         loop {
             let polled = timeout(Duration::from_millis(5), &mut *serving).await;
-            assert!(polled.is_err(), "{self:?}: it has ended: {polled:?}");
+            assert!(polled.is_err(), "{self:?}: serving has ended: {polled:?}");
             if self.is_reached(store, log) {
                 return;
             }
@@ -171,22 +171,26 @@ impl At {
         let mut serving = process.serve(self, log.clone()).into_future();
         if self != Self::Nothing {
             let reached = self.reach(&mut serving, &process.store, &log);
-            timeout(LONG, reached).await.unwrap_or_else(|_| panic!("{self:?}: not reached"));
+            timeout(LONG, reached)
+                .await
+                .unwrap_or_else(|_| panic!("{self:?}: timed out before the point was reached"));
         }
         drop(serving);
         if self == Self::Joining {
             kafka.cluster().broker_up(1).unwrap();
         }
-        // What was asked of the store comes out only after that.
-        timeout(LONG, log.is_let_go()).await.unwrap_or_else(|_| panic!("{self:?}: it lives on"));
+        // Commands still pending in the store complete only after this.
+        timeout(LONG, log.is_let_go())
+            .await
+            .unwrap_or_else(|_| panic!("{self:?}: the service was not dropped"));
         process.store.heal();
-        assert!(process.keeper.shutdown(LONG).await.settled, "{self:?}: something is held");
+        assert!(process.keeper.shutdown(LONG).await.settled, "{self:?}: a lock is still held");
         let (left, attempts) = self.leaves();
         let found = entry(&process.store, "first");
         let found = found.map(|entry| (entry.state(), entry.attempt(), entry.interrupts()));
         let untouched =
             matches!(self, Self::Acquiring(_) | Self::ProbingTheStore) && found.is_none();
-        assert!(found == left || untouched, "{self:?}: {found:?}, and not {left:?}");
+        assert!(found == left || untouched, "{self:?}: expected {left:?}, got {found:?}");
 
         let next = Process::new(&memory, &kafka);
         let serving = tokio::spawn(next.serve(Self::Nothing, log.clone()).into_future());

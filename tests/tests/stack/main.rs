@@ -1,6 +1,6 @@
-//! The whole stack as users compose it: tower's layers around and inside the idempotency layer, an
-//! inner service written by hand, and the consumer driver, on the mock broker and a memory store.
-#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+//! The whole stack as users compose it: tower's layers around and inside the idempotency layer, a
+//! handwritten inner service, and the consumer driver, on the mock broker and a memory store.
+#![expect(clippy::unwrap_used, reason = "test helpers")]
 
 mod decode;
 #[path = "../support/group.rs"]
@@ -21,7 +21,7 @@ struct Payment {
     id: String,
 }
 
-/// A broker with a topic of two partitions, holding these payloads.
+/// Starts a broker with a topic of two partitions that contains these payloads.
 fn kafka(payloads: impl IntoIterator<Item = &'static str>) -> MockKafka {
     let kafka = MockKafka::start(1).unwrap();
     kafka.create_topic("payments", 2).unwrap();
@@ -42,7 +42,7 @@ fn idempotent() -> IdempotencyLayer<ByField> {
     IdempotencyLayer::new(keeper, "payments", key::field(id)).unwrap().with_backoff(quick)
 }
 
-/// Serves until so many answers were `Ok`.
+/// Serves until this many answers were `Ok`.
 async fn serve<S>(kafka: &MockKafka, answers: u32, service: S) -> Result<Summary, ConsumerError>
 where
     S: Service<Record, Error = BoxError> + Clone + Send + 'static,
@@ -50,7 +50,7 @@ where
 {
     let (count, mut counted) = tokio::sync::watch::channel(0);
     let service = ServiceBuilder::new()
-        // counts the answers
+        // Counts the answers.
         .map_response(move |_| count.send_modify(|count| *count += 1))
         .service(service);
     let end = async move {

@@ -1,4 +1,4 @@
-//! An inner service written by hand, with readiness of its own.
+//! A handwritten inner service with its own readiness.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -11,14 +11,15 @@ use tower::{Service, ServiceBuilder};
 
 use super::{Payment, THREE_OF_WHICH_ONE_TWICE, idempotent, kafka, serve};
 
-/// Counts what it charges. It is ready at every second question only, and insists on being asked.
+/// Counts its charges. It is ready only at every second poll, and panics when called without having
+/// been ready.
 struct Terminal {
     charged: Arc<AtomicU32>,
     ready: bool,
 }
 
 impl Clone for Terminal {
-    /// A clone is not ready, as tower's own services are not.
+    /// Returns a clone that is not ready, as clones of tower's own services are.
     fn clone(&self) -> Self {
         Self { charged: self.charged.clone(), ready: false }
     }

@@ -1,4 +1,4 @@
-//! A cluster that loses a master, and one whose slots move.
+//! A cluster that loses a master, and a cluster with migrating slots.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::verdict::Cause;
 
 const SOON: Duration = Duration::from_secs(30);
 
-/// As many as a namespace has.
+/// Number of buckets of a namespace.
 const BUCKETS: u16 = 16;
 
 #[test]
@@ -25,7 +25,7 @@ fn a_replica_that_takes_over_from_a_killed_master_costs_no_record() {
         let killed = cluster.owner_of(slot).unwrap();
         cluster.kill(killed).unwrap();
         let taken_over = || cluster.owner_of(slot).filter(|owner| *owner != killed);
-        eventually(SOON, taken_over).expect("its replica takes over");
+        eventually(SOON, taken_over).expect("the replica takes over");
         storm.end_fault();
         storm.end(masters(&cluster));
     });
@@ -40,7 +40,7 @@ fn slots_that_move_cost_no_record_and_no_attempt() {
         let mut moves = slots(&cluster).into_iter().cycle();
         let mut moved = 0;
         storm.until(0.75, || {
-            let slot = moves.next().expect("it goes round");
+            let slot = moves.next().expect("the iterator is cyclic");
             let to = (cluster.owner_of(slot).unwrap() + 1) % cluster.len();
             cluster.move_slot(slot, to).unwrap();
             moved += 1;
@@ -56,13 +56,13 @@ fn begin(scene: &'static str, seed: u64, cluster: &RedisCluster) -> Storm {
     Storm::begin(scene, seed, || timed(RedisConfig::cluster(cluster.urls())))
 }
 
-/// Of the namespace's buckets.
+/// Computes the slots of the namespace's buckets.
 fn slots(cluster: &RedisCluster) -> Vec<u16> {
     let slot = |bucket| cluster.slot_of(&format!("{{{NAMESPACE}:{bucket:02x}}}")).unwrap();
     (0..BUCKETS).map(slot).collect()
 }
 
-/// The servers that have the entries.
+/// Finds the servers that hold the entries.
 fn masters(cluster: &RedisCluster) -> impl Iterator<Item = &RedisServer> {
     let owners = slots(cluster).into_iter().map(|slot| cluster.owner_of(slot).unwrap());
     owners.collect::<BTreeSet<_>>().into_iter().map(|owner| cluster.node(owner))

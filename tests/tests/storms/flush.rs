@@ -1,4 +1,4 @@
-//! A Redis that forgets its scripts.
+//! A Redis that has its script cache flushed.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ fn scripts_that_are_flushed_every_ten_milliseconds_cost_no_record_and_no_attempt
         let mut connection = redis::Client::open(redis.url()).unwrap().get_connection().unwrap();
         let (mut flushes, begun) = (0_u32, now());
         storm.until(0.75, || {
-            // As many as are due by now.
+            // Performs all flushes that are due.
             while begun + PACE * flushes <= now() {
                 redis::cmd("SCRIPT").arg("FLUSH").exec(&mut connection).unwrap();
                 flushes += 1;
@@ -29,15 +29,15 @@ fn scripts_that_are_flushed_every_ten_milliseconds_cost_no_record_and_no_attempt
         let took = now() - begun;
         let texts = sent_texts(&mut connection);
         println!("{flushes} flushes in {took:?}; a script's text was sent {texts} times");
-        // This thread may have been held up since the last one.
+        // This thread may have been delayed since its last flush.
         assert!(PACE * flushes * 2 >= took, "{flushes} flushes in {took:?}");
-        assert!(texts > 1, "the server was found to have forgotten its scripts");
+        assert!(texts > 1, "no script was sent again after a flush");
         storm.end_fault();
         storm.end([&redis]);
     });
 }
 
-/// How often the server was sent a script that it did not know.
+/// Reads how often the server was sent a script that it did not know.
 fn sent_texts(connection: &mut redis::Connection) -> u64 {
     let stats: String = redis::cmd("INFO").arg("commandstats").query(connection).unwrap();
     let calls = stats.lines().find_map(|line| line.strip_prefix("cmdstat_eval:calls="));

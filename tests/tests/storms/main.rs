@@ -1,10 +1,11 @@
-//! Whole consumers on a real Kafka while their Redis is flushed, hung, killed, failed over, moved and
-//! cut off: nothing is lost, no attempt is counted, and a key runs twice only for a cause that is told.
+//! Complete consumers on a real Kafka while their Redis is flushed, suspended, killed, failed over,
+//! migrated and disconnected: no record is lost, no attempt is counted, and a key runs twice only
+//! for a stated cause.
 //!
-//! Each storm prints one line. `CAMPANILE_STORM_RECORDS` asks for more records, and
-//! `CAMPANILE_STORM_ROUNDS` for more than one round of each; `CAMPANILE_STORM_SEED` for the records of
-//! one again. `CAMPANILE_STORM_BACKLOG_MIB` is for the test of memory.
-#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+//! Each storm prints one line. `CAMPANILE_STORM_RECORDS` sets the number of records,
+//! `CAMPANILE_STORM_ROUNDS` the number of rounds, and `CAMPANILE_STORM_SEED` repeats the records of
+//! an earlier run. `CAMPANILE_STORM_BACKLOG_MIB` applies to the memory test.
+#![expect(clippy::unwrap_used, reason = "test helpers")]
 
 mod cluster;
 mod flush;
@@ -33,25 +34,26 @@ use std::time::Duration;
 
 use campanile_test::KafkaServer;
 
-/// Shared: it takes some seconds to start. A `static` is never dropped; its process ends with ours.
+/// Shared, because it takes a few seconds to start. A `static` is never dropped; the server's
+/// process exits with ours.
 static KAFKA: LazyLock<KafkaServer> = LazyLock::new(|| KafkaServer::start().unwrap());
 
-/// What a lock's time to live is, and Redis's time for an answer: a call may take no more than a sixth
-/// of the first.
+/// The lock's time to live, and Redis's command timeout: a call may take at most a sixth of the
+/// time to live.
 const LOCK_TTL: Duration = Duration::from_secs(3);
 const TIMEOUT: Duration = Duration::from_millis(500);
 
-/// In a normal run.
+/// Defaults for a normal run.
 const RECORDS: u64 = 3_000;
 const ROUNDS: u64 = 1;
 
-/// A number in the environment, for longer runs.
+/// Reads a number from the environment, for longer runs.
 fn setting(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{name} is no number: {text}")))
+    Some(text.parse().unwrap_or_else(|_| panic!("{name} is not a number: {text}")))
 }
 
-/// Runs a scene as often as the environment asks for, with a seed for each.
+/// Runs a scene as often as the environment asks for, with a seed for each run.
 fn rounds(scene: impl Fn(u64)) {
     for _ in 0..setting("CAMPANILE_STORM_ROUNDS").unwrap_or(ROUNDS) {
         scene(setting("CAMPANILE_STORM_SEED").unwrap_or_else(|| fastrand::u64(..)));

@@ -1,4 +1,4 @@
-//! What a consumer keeps in memory while its Redis hangs and records keep coming.
+//! The memory usage of a consumer while its Redis hangs and records keep arriving.
 
 use std::thread;
 use std::time::Duration;
@@ -13,10 +13,10 @@ const TOPIC: &str = "backlog";
 const PARTITIONS: i32 = 60;
 const LONG: Duration = Duration::from_secs(300);
 
-/// For how long a stall is watched: a longer time only makes the test stricter.
+/// How long a stall is observed. A longer time only makes the test stricter.
 const WATCHED: Duration = Duration::from_secs(3);
 
-/// In a normal run, in MiB.
+/// The default backlog, in MiB.
 const BACKLOG: u64 = 128;
 const RECORD: usize = 10 * 1024;
 
@@ -40,9 +40,9 @@ fn memory_is_bounded_while_redis_hangs_and_the_backlog_grows() {
     thread::sleep(WATCHED);
     let filled = Memory::of(&worker);
     redis.resume().unwrap();
-    // And once more while it is at work.
+    // Pauses Redis again while the consumer processes the backlog.
     let half = || redis.cli(&["DBSIZE"]).unwrap().parse::<u64>().unwrap() > records / 2;
-    eventually(LONG, || half().then_some(())).expect("half is processed");
+    eventually(LONG, || half().then_some(())).expect("half of the records are processed");
     redis.pause().unwrap();
     thread::sleep(WATCHED);
     redis.resume().unwrap();
@@ -56,12 +56,12 @@ fn memory_is_bounded_while_redis_hangs_and_the_backlog_grows() {
         idle.now, filled.now
     );
     let bound = idle.now + MOST;
-    // It has read what it may, or most of it.
+    // The consumer has fetched most of what its budget allows.
     assert!(filled.now >= idle.now + BUDGET / 2);
-    assert!(peak <= bound, "{peak} MiB, and not {bound} at most");
+    assert!(peak <= bound, "expected at most {bound} MiB, got {peak}");
 }
 
-/// Keys of their own, in all partitions.
+/// Produces records with unique keys, in all partitions.
 fn produce(name: &str, records: u64, bytes: usize) {
     let padding = "x".repeat(bytes);
     let messages = (0..records).zip((0..PARTITIONS).cycle()).map(|(n, partition)| {

@@ -1,4 +1,4 @@
-//! A line to Redis on which one direction goes nowhere, and connections stay open.
+//! A network path to Redis that drops one direction while connections stay open.
 
 use std::thread;
 
@@ -30,6 +30,6 @@ fn swallow(scene: &'static str, seed: u64, fault: impl Fn(&Proxy)) {
     proxy.heal().unwrap();
     storm.end_fault();
     let verdict = storm.end([&redis]);
-    // What was at work all the time had a lock that ended meanwhile.
-    assert!(verdict.twice > 0, "nobody has met the storm");
+    // The handlers in flight throughout the fault lost their locks in the meantime.
+    assert!(verdict.twice > 0, "the storm interrupted no handler");
 }

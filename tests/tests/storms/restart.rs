@@ -1,4 +1,4 @@
-//! A Redis that is killed and comes back with all that it had acknowledged.
+//! A Redis that is killed and restarted with everything it had acknowledged.
 
 use campanile_test::RedisServer;
 

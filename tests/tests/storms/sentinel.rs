@@ -1,5 +1,4 @@
-//! A failover by sentinels. Where nothing is waited for (`WAIT`), what the replica had not received is
-//! lost.
+//! A failover by sentinels. Without `WAIT`, writes that the replica had not received are lost.
 
 use std::time::Duration;
 
@@ -10,10 +9,10 @@ use crate::rounds;
 use crate::storm::{Storm, timed};
 use crate::verdict::Cause;
 
-/// Until the stores have left the old primary; what is lost after that is a violation.
+/// Time limit for the stores to leave the old primary. Writes lost after that are a violation.
 const LEFT: Duration = Duration::from_secs(30);
 
-/// What is lost of a primary that was killed, it had acknowledged at that moment.
+/// Writes lost by a killed primary were acknowledged within this time of the kill.
 const AT_ONCE: Duration = Duration::from_millis(250);
 
 #[test]
@@ -32,7 +31,8 @@ fn a_failover_from_a_killed_primary_costs_no_record() {
 #[test]
 fn a_failover_that_replicas_are_waited_for_costs_no_record() {
     rounds(|seed| {
-        // There is a second replica, for which the first is not to be deposed because it is busy.
+        // With a second replica, a busy new primary could be deposed in favor of it, so the
+        // sentinels wait longer.
         let sentinels = RedisSentinel::builder().down_after(Duration::from_millis(1_500));
         let mut redis = sentinels.replicas(2).start().unwrap();
         let waiting = || config(&redis).with_wait(1, Duration::from_millis(200)).unwrap();
@@ -42,7 +42,7 @@ fn a_failover_that_replicas_are_waited_for_costs_no_record() {
         let primary = redis.until_other_primary(0).unwrap();
         storm.end_fault();
         let verdict = storm.end([redis.server(primary)]);
-        // The other replica may be the one that is promoted.
+        // The sentinels may promote the other replica.
         let late = verdict.lost.iter().filter(|into| **into > AT_ONCE);
         assert_eq!(late.count(), 0, "{:?}", verdict.lost);
     });
@@ -55,14 +55,15 @@ fn a_failover_by_command_costs_no_record() {
         let mut storm = Storm::begin("failed over by command", seed, || config(&redis));
         storm.begin_fault(0.25, Cause::Loss);
         let primary = redis.failover().unwrap();
-        // The old one takes writes for some ten seconds more, and loses them then.
-        eventually(LEFT, || is_left(redis.server(0)).then_some(())).expect("the stores leave it");
+        // The old primary accepts writes for another ten seconds or so, and then loses them.
+        eventually(LEFT, || is_left(redis.server(0)).then_some(()))
+            .expect("the stores leave the old primary");
         storm.end_fault();
         storm.end([redis.server(primary)]);
     });
 }
 
-/// Whether nobody is connected to the server but the sentinels, and who asks.
+/// Checks whether no clients are connected to the server except the sentinels and this query.
 fn is_left(server: &RedisServer) -> bool {
     let clients = server.cli(&["CLIENT", "LIST", "TYPE", "normal"]).unwrap();
     let is_known =

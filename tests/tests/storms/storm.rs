@@ -1,4 +1,4 @@
-//! A topic, two consumers that work it off, and a fault meanwhile.
+//! A topic, two consumers that process it, and a fault in the meantime.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -14,37 +14,37 @@ use crate::serving::{Payment, Serving, Work};
 use crate::verdict::{Cause, Fault, Verdict, by_key};
 use crate::{KAFKA, LOCK_TTL, RECORDS, TIMEOUT, group, setting, store};
 
-/// A record waits for the one before it in its partition, so this is how many are at work.
+/// A record waits for its predecessor in the partition, so this is the number of records in flight.
 const PARTITIONS: i32 = 48;
 pub(crate) const NAMESPACE: &str = "storms";
 const LONG: Duration = Duration::from_secs(120);
 
-/// So many handlers are at work throughout the fault, each with a key of its own.
+/// Number of handlers that run throughout the fault, each with its own key.
 const THROUGHOUT: i32 = 6;
 
 pub(crate) struct Storm {
     scene: &'static str,
     seed: u64,
     topic: String,
-    /// One for each consumer.
+    /// One ledger per consumer.
     ledgers: [Ledger; 2],
     consumers: Vec<Serving>,
     records: usize,
     keys: usize,
-    /// Keys of which there is another record, maybe at the other consumer.
+    /// Keys with more than one record, possibly at the other consumer.
     repeated: HashSet<String>,
     tell: watch::Sender<bool>,
     fault: Option<Fault>,
     filling: Option<thread::JoinHandle<()>>,
 }
 
-/// For a Redis that has to answer in time.
+/// Creates a configuration with a command timeout, for a Redis that must answer in time.
 pub(crate) fn timed(config: impl Into<RedisConfig>) -> RedisConfig {
     config.into().with_command_timeout(TIMEOUT).unwrap()
 }
 
 impl Storm {
-    /// Starts two consumers, each with a store of its own, and begins to fill their topic.
+    /// Starts two consumers, each with its own store, and starts to fill their topic.
     pub(crate) fn begin(scene: &'static str, seed: u64, config: impl Fn() -> RedisConfig) -> Self {
         static TOPICS: AtomicU32 = AtomicU32::new(0);
         println!("{scene}: seed {seed}");
@@ -54,7 +54,7 @@ impl Storm {
         let ledgers = [Ledger::default(), Ledger::default()];
         let serve = |ledger| {
             let mut settings = KAFKA.consumer_config(&topic);
-            // A busy machine is no fault of the storm's.
+            // A busy machine must not look like a fault of the storm.
             settings.set("session.timeout.ms", "20000");
             let consumer = Consumer::new(settings).unwrap().subscribe([topic.as_str()]);
             let connect = async { RedisStore::connect(config()).await.unwrap() };
@@ -80,7 +80,7 @@ impl Storm {
         storm
     }
 
-    /// Until each has partitions, so that none moves later.
+    /// Waits until each consumer has partitions, so that no partition moves later.
     fn until_both_work(&mut self) {
         let soon = Duration::from_millis(300);
         let works = |ledger: &Ledger| ledger.tell(|runs| !runs.is_empty());
@@ -96,8 +96,8 @@ impl Storm {
         }
     }
 
-    /// One in ten records repeats the key of another, in any partition. They come while others are
-    /// worked off, which may be as fast.
+    /// Starts to fill the topic. One in ten records repeats the key of another, in any partition.
+    /// Records are produced while earlier ones are processed, possibly at the same speed.
     fn fill(&mut self) {
         let mut rng = fastrand::Rng::with_seed(self.seed);
         let throughout = (0..THROUGHOUT).map(|n| {
@@ -124,48 +124,48 @@ impl Storm {
         self.records += records + THROUGHOUT as usize;
     }
 
-    /// How many runs are as asked for.
+    /// Counts how many runs satisfy the condition.
     fn count(&self, so: impl Fn(&Run) -> bool) -> usize {
         let count = |ledger: &Ledger| ledger.tell(|runs| runs.iter().filter(|r| so(r)).count());
         self.ledgers.iter().map(count).sum()
     }
 
-    /// Does this again and again until this part of the keys is processed.
+    /// Repeats the action until this fraction of the keys is processed.
     pub(crate) fn until(&self, part: f64, mut act: impl FnMut()) {
         let done = || {
             act();
             self.is_done(part).then_some(())
         };
-        eventually(LONG, done).expect("the load goes on meanwhile");
+        eventually(LONG, done).expect("the keys are processed");
     }
 
-    /// Whether this part of the keys is processed.
+    /// Checks whether this fraction of the keys is processed.
     fn is_done(&self, part: f64) -> bool {
         self.count(|run| run.ended().is_some()) as f64 >= part * self.keys as f64
     }
 
-    /// The fault begins when this part of the keys is processed, and some handlers are at work that
-    /// go on until its end.
+    /// Starts the fault once this fraction of the keys is processed and the handlers that run
+    /// throughout the fault have started.
     pub(crate) fn begin_fault(&mut self, part: f64, cause: Cause) {
         let at_work = || self.count(|run| run.key.starts_with("throughout"));
         let ready = || (self.is_done(part) && at_work() == THROUGHOUT as usize).then_some(());
-        eventually(LONG, ready).expect("the load begins");
+        eventually(LONG, ready).expect("the load has started");
         self.fault = Some(Fault { cause, begun: now(), over: Duration::MAX });
     }
 
-    /// It is over: the store can answer.
+    /// Ends the fault: the store can answer again.
     pub(crate) fn end_fault(&mut self) {
-        self.fault.as_mut().expect("it has begun").over = now();
-        self.tell.send(true).expect("they serve");
+        self.fault.as_mut().expect("the fault has started").over = now();
+        self.tell.send(true).expect("the consumers are serving");
     }
 
-    /// All that was produced is to be committed; then what the handlers did is held against what
-    /// these servers have.
+    /// Waits until every produced record is committed, and compares the handlers' runs with the
+    /// entries on these servers.
     pub(crate) fn end<'a>(self, servers: impl IntoIterator<Item = &'a RedisServer>) -> Verdict {
         let Self { scene, seed, topic, ledgers, consumers, records, keys, repeated, fault, .. } =
             self;
-        let fault = fault.expect("it was a storm");
-        self.filling.expect("it is filled").join().unwrap();
+        let fault = fault.expect("the fault has started");
+        self.filling.expect("the topic is being filled").join().unwrap();
         group::wait_for_end(&KAFKA.consumer_config(&topic), &topic, PARTITIONS, LONG);
         let summaries: Vec<_> = consumers.into_iter().map(Serving::stop).collect();
         let entries = store::entries(servers, NAMESPACE);

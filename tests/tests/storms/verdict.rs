@@ -1,4 +1,4 @@
-//! What is held against a storm.
+//! Verifies the outcome of a storm.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
@@ -11,21 +11,21 @@ use crate::LOCK_TTL;
 use crate::ledger::{End, Ledger, Run, now};
 use crate::store::Entries;
 
-/// How far behind a replica may be, on a machine that is busy.
+/// How far behind a replica may be, on a busy machine.
 const BEHIND: Duration = Duration::from_secs(1);
 
-/// A lock is renewed each third of its time to live, with some jitter, and given up a tenth before its
-/// end: so it lives at least so long after the store has gone.
+/// Minimum remaining life of a lock after the store becomes unavailable. A lock is renewed after
+/// each third of its time to live, with jitter, and given up a tenth before its expiry.
 const LIVES: Duration = LOCK_TTL.checked_div(2).expect("not zero");
 
 /// Why a key may run twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
-    /// For no reason.
+    /// No key may run twice.
     None,
-    /// Its lock could not be renewed for as long as it lived.
+    /// The lock could not be renewed during its whole time to live.
     Expiry,
-    /// Redis has lost the last that it had acknowledged.
+    /// Redis has lost its last acknowledged writes.
     Loss,
 }
 
@@ -37,22 +37,22 @@ pub(crate) struct Fault {
 
 #[derive(Default)]
 pub(crate) struct Verdict {
-    /// Keys that ran more than once, for the cause that the fault gives.
+    /// Keys that ran more than once, for the fault's cause.
     pub(crate) twice: usize,
-    /// When the runs came to their ends whose completions were lost, for that cause; in the end, how
-    /// long after the fault had begun.
+    /// When the runs ended that lost their completions for that cause. Finally converted to the
+    /// time since the start of the fault.
     pub(crate) lost: Vec<Duration>,
     pub(crate) violations: Vec<String>,
 }
 
-/// A run, and at which consumer.
+/// A run, and its consumer.
 #[derive(Debug)]
 pub(crate) struct Ran {
     consumer: usize,
     pub(crate) run: Run,
 }
 
-/// The runs of each key in these ledgers, one of each consumer, in the order in which they began.
+/// Collects the runs of each key in the order in which they started, given a ledger per consumer.
 pub(crate) fn by_key(ledgers: &[Ledger]) -> BTreeMap<String, Vec<Ran>> {
     let mut by_key: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for (consumer, ledger) in ledgers.iter().enumerate() {
@@ -89,15 +89,15 @@ impl Verdict {
         verdict
     }
 
-    /// The runs of one key, in their order.
+    /// Judges the runs of a key, in order.
     fn judge(&mut self, fault: &Fault, repeated: &HashSet<String>, runs: &[Ran]) {
         let of_key = |what: &str| format!("{what}: {runs:#?}, fault {:?}", fault.begun..fault.over);
         let ended = runs.iter().any(|ran| ran.run.ended().is_some());
         self.expect(ended, || of_key("never processed"));
-        // The other consumer may have been granted the key for a record that repeats it, and not been
-        // told so: for its reply was lost, or the server died that had told its replica. It hands that
-        // back once it is answered again; whoever takes the lock over before, since it has ended, leaves
-        // its attempt behind.
+        // The other consumer may have been granted the key for a repeating record without learning
+        // of it, because the reply was lost or the server died after replicating the grant. It
+        // hands the attempt back once the store answers again. A consumer that takes the expired
+        // lock over before then leaves the attempt counted.
         let first = &runs[0].run;
         let unanswered = fault.cause != Cause::None
             && repeated.contains(&first.key)
@@ -111,15 +111,15 @@ impl Verdict {
                 self.lost.extend(one.ended());
             }
             self.expect(allowed, || of_key("ran twice without cause"));
-            // Who gives a lock up hands its attempt back; a lock that another takes over, as after a
-            // crash, leaves its attempt behind.
+            // A consumer that gives a lock up hands its attempt back. A lock that another consumer
+            // takes over, as after a crash, leaves its attempt counted.
             let other = first.consumer != second.consumer || fault.cause == Cause::Loss;
             let most = if other { one.attempt + 1 } else { one.attempt };
             self.expect(next.attempt <= most, || of_key("an attempt was counted"));
             self.expect(one.token < next.token, || of_key("the token did not rise"));
             let apart = over(one).is_some_and(|over| over <= next.begun);
-            // A lock that Redis has lost is held by two for as long as nobody asks.
-            self.expect(apart || fault.cause == Cause::Loss, || of_key("two at a time"));
+            // Two consumers can hold a lock that Redis has lost, until one of them asks Redis.
+            self.expect(apart || fault.cause == Cause::Loss, || of_key("runs overlap"));
         }
         self.twice += usize::from(runs.len() > 1);
     }
@@ -134,7 +134,7 @@ impl Verdict {
             return;
         }
         self.expect(found == Some(expected), || {
-            format!("the entry is {found:?}, not {expected:?}: {runs:#?}")
+            format!("expected the entry {expected:?}, got {found:?}: {runs:#?}")
         });
     }
 
@@ -146,7 +146,7 @@ impl Verdict {
 }
 
 impl Fault {
-    /// Whether it explains that a key ran once more.
+    /// Checks whether the fault explains that a key ran again.
     fn allows(&self, one: &Run, next: &Run) -> bool {
         let met = self.met(one) && next.begun >= self.begun;
         match self.cause {
@@ -155,7 +155,7 @@ impl Fault {
             Cause::Expiry => {
                 let lost = match &one.end {
                     End::Runs => false,
-                    // Its completion came after another had taken the key.
+                    // The completion arrived after another consumer had acquired the key.
                     End::Ended(_) => true,
                     End::Dropped(at, lost) => lost.is_some() && *at >= self.begun + LIVES,
                 };
@@ -164,14 +164,15 @@ impl Fault {
         }
     }
 
-    /// Whether it was at work during the fault, or so shortly before that not all of it may be kept.
+    /// Checks whether the run was in flight during the fault, or ended so shortly before it that
+    /// its writes may be lost.
     fn met(&self, run: &Run) -> bool {
         let since = over(run).unwrap_or(now());
         run.begun <= self.over && since + BEHIND >= self.begun
     }
 }
 
-/// When it ended or was dropped.
+/// Returns when the run finished or was dropped.
 fn over(run: &Run) -> Option<Duration> {
     match run.end {
         End::Runs => None,

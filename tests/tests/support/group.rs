@@ -1,4 +1,4 @@
-//! What a consumer group has committed.
+//! The committed offsets of a consumer group.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
 const ANSWER: Duration = Duration::from_secs(10);
 
-/// Waits until the group of these settings has committed all that was produced.
+/// Waits until this group has committed every produced record.
 pub(crate) fn wait_for_end(config: &ClientConfig, topic: &str, partitions: i32, within: Duration) {
     let consumer: BaseConsumer = config.create().unwrap();
     let mut list = TopicPartitionList::new();
@@ -26,6 +26,7 @@ pub(crate) fn wait_for_end(config: &ClientConfig, topic: &str, partitions: i32, 
         };
         ends.iter().all(|(partition, end)| at(partition, *end)).then_some(())
     };
-    eventually(within, committed)
-        .unwrap_or_else(|| panic!("not all is committed within {within:?}"));
+    eventually(within, committed).unwrap_or_else(|| {
+        panic!("timed out after {within:?} waiting for all records to be committed")
+    });
 }

@@ -1,15 +1,15 @@
-//! What the handlers did.
+//! The runs of the handlers.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use campanile::{Clock, Lock, LockLost};
 
-/// The runs of all handlers, in the order in which they began.
+/// The runs of all handlers, in the order in which they started.
 #[derive(Clone, Default)]
 pub(crate) struct Ledger(Arc<Mutex<Vec<Run>>>);
 
-/// A handler that was begun.
+/// A handler that started.
 #[derive(Clone, Debug)]
 pub(crate) struct Run {
     pub(crate) key: String,
@@ -19,18 +19,18 @@ pub(crate) struct Run {
     pub(crate) end: End,
 }
 
-/// How it came out.
+/// How a run ended.
 #[derive(Clone, Debug)]
 pub(crate) enum End {
     Runs,
-    /// It came to its end, then.
+    /// The handler finished at this time.
     Ended(Duration),
-    /// It was dropped then; why its lock was lost, if that was so.
+    /// The handler was dropped at this time, with the reason if its lock was lost.
     Dropped(Duration, Option<LockLost>),
 }
 
 impl Ledger {
-    /// Takes down that a handler has begun. What it gives takes down how that comes out.
+    /// Records the start of a handler. The returned value records the end.
     pub(crate) fn begin(&self, key: &str, lock: &Lock) -> Open {
         let mut runs = self.0.lock().unwrap();
         runs.push(Run {
@@ -43,13 +43,13 @@ impl Ledger {
         Open { ledger: self.clone(), index: runs.len() - 1, lock: lock.clone(), ended: false }
     }
 
-    /// What can be told of the runs.
+    /// Evaluates a function of the runs.
     pub(crate) fn tell<T>(&self, of: impl FnOnce(&[Run]) -> T) -> T {
         of(&self.0.lock().unwrap())
     }
 }
 
-/// A run that goes on.
+/// A run in progress.
 pub(crate) struct Open {
     ledger: Ledger,
     index: usize,
@@ -58,7 +58,7 @@ pub(crate) struct Open {
 }
 
 impl Open {
-    /// The handler's last step.
+    /// Records that the handler has finished.
     pub(crate) fn end(mut self) {
         self.ended = true;
     }
@@ -84,7 +84,7 @@ impl Run {
     }
 }
 
-/// By the machine's clock.
+/// Reads the machine's clock.
 pub(crate) fn now() -> Duration {
     Clock::boot().now()
 }

@@ -1,19 +1,19 @@
-//! What a consumer process has in memory, and may have.
+//! The memory usage of a consumer process, and its bound.
 
 use std::fs;
 
 use campanile_test::Process;
 
-/// What the consumer may keep by default, and what others share beyond it while some stand still.
+/// The consumer's default budget, and the share of other partitions while some are stalled.
 pub(crate) const BUDGET: u64 = 32 + 8;
-/// What librdkafka prefetches: its queue, and a response on its way in and on its way out of it.
+/// librdkafka's prefetch: its queue, and the responses that are being received and consumed.
 const PREFETCH: u64 = 8 + 2 * 2;
-/// What the allocator keeps of what was freed, and the work itself takes.
+/// Freed memory retained by the allocator, and memory used by processing itself.
 const SLACK: u64 = 12;
-/// More than when it is idle, in MiB.
+/// Maximum increase over the idle state, in MiB.
 pub(crate) const MOST: u64 = BUDGET + PREFETCH + SLACK;
 
-/// What is resident of a process, in MiB.
+/// Resident memory of a process, in MiB.
 pub(crate) struct Memory {
     pub(crate) now: u64,
     pub(crate) peak: u64,

@@ -1,4 +1,4 @@
-//! A consumer in this process, and what it works off.
+//! A consumer in this process, and its payments.
 
 use std::time::Duration;
 
@@ -12,16 +12,16 @@ use tower::ServiceBuilder;
 
 use crate::ledger::Ledger;
 
-/// How long the consumer may take to end.
+/// Time limit for the consumer's shutdown.
 const END: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 pub(crate) enum Work {
-    /// A few milliseconds.
+    /// Takes a few milliseconds.
     Usual,
-    /// Ends when it is told to.
+    /// Finishes at the signal of the test.
     UntilTold,
-    /// Would go on for ever, if it began before that was told.
+    /// Never finishes if it starts before the signal.
     BeyondItsLock,
 }
 
@@ -42,7 +42,7 @@ impl Payment {
     }
 }
 
-/// A consumer that serves.
+/// A consumer while it serves.
 pub(crate) struct Serving {
     runtime: Runtime,
     task: JoinHandle<Result<Summary, ConsumerError>>,
@@ -65,22 +65,22 @@ impl Serving {
             IdempotencyLayer::new(store, namespace, key::field(|p: &Payment| &p.id)).unwrap();
         let service = ServiceBuilder::new()
             .layer(DecodeLayer::json())
-            // one lock for each payment
+            // A lock per payment.
             .layer(idempotency.with_lock_ttl(lock_ttl).unwrap())
             .service_fn(move |request| charge(request, ledger.clone(), told.clone()));
         let (stop, asked) = oneshot::channel();
         let serve = consumer.serve(service).with_graceful_shutdown(async move {
-            asked.await.expect("the test stops what it has started");
+            asked.await.expect("the test stops the consumer");
         });
         let task = runtime.spawn(serve.into_future());
         Self { runtime, task, stop }
     }
 
-    /// Stops it gracefully.
+    /// Shuts the consumer down gracefully.
     pub(crate) fn stop(self) -> Summary {
-        self.stop.send(()).expect("it serves");
+        self.stop.send(()).expect("the consumer is serving");
         let ended = async { tokio::time::timeout(END, self.task).await };
-        self.runtime.block_on(ended).expect("it ends in time").unwrap().unwrap()
+        self.runtime.block_on(ended).expect("the consumer shuts down in time").unwrap().unwrap()
     }
 }
 
@@ -89,7 +89,7 @@ async fn charge(
     ledger: Ledger,
     mut told: watch::Receiver<bool>,
 ) -> Result<(), BoxError> {
-    let run = ledger.begin(&request.body().id, request.lock().ok_or("there is a lock")?);
+    let run = ledger.begin(&request.body().id, request.lock().ok_or("the request has no lock")?);
     match request.body().work {
         Work::Usual => tokio::time::sleep(Duration::from_millis(2)).await,
         Work::UntilTold => drop(told.wait_for(|told| *told).await?),

@@ -1,4 +1,4 @@
-//! The entries as they stand in Redis, read without the product's client.
+//! The entries stored in Redis, read without the product's client.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ pub(crate) struct Entries {
     by_digest: HashMap<[u8; 16], Entry>,
 }
 
-/// As they stand in these servers, of which each has some of them.
+/// Reads the entries from these servers, each of which holds some of them.
 pub(crate) fn entries<'a>(
     servers: impl IntoIterator<Item = &'a RedisServer>,
     namespace: &str,
@@ -23,14 +23,14 @@ pub(crate) fn entries<'a>(
         let mut connection = client.get_connection().unwrap();
         let pattern = format!("{{{namespace}:*}}*");
         let keys: Vec<Vec<u8>> = redis::cmd("KEYS").arg(pattern).query(&mut connection).unwrap();
-        // One by one: a node of a cluster refuses an `MGET` of keys of several slots.
+        // One at a time: a cluster node refuses an `MGET` of keys in several slots.
         let mut values = redis::pipe();
         for key in &keys {
             values.get(key);
         }
         let values: Vec<Option<Vec<u8>>> = values.query(&mut connection).unwrap();
         for (key, value) in keys.iter().zip(values) {
-            // What waits for replicas writes something, which is no entry.
+            // A store that waits for replicas writes a marker, which is not an entry.
             let Some(value) = value.as_ref().filter(|value| !value.is_empty()) else { continue };
             by_digest.insert(*key.last_chunk().unwrap(), Entry::from_bytes(value).unwrap());
         }

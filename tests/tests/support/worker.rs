@@ -1,4 +1,4 @@
-//! A consumer in a process of its own.
+//! A consumer in its own process.
 
 use std::fs;
 use std::path::PathBuf;
@@ -7,10 +7,10 @@ use std::process::Command;
 use campanile_test::{Process, RedisServer};
 use tempfile::TempDir;
 
-/// Session and heartbeat of a consumer that is soon missed.
+/// A short session timeout and heartbeat interval, so that the group soon notices a dead consumer.
 pub(crate) const SOON_MISSED: &[&str] = &["session.timeout.ms=3000", "heartbeat.interval.ms=300"];
 
-/// Starts one, with these options.
+/// Starts a worker with these options.
 pub(crate) fn spawn(
     bootstrap: &str,
     group: &str,
@@ -28,7 +28,7 @@ pub(crate) fn spawn(
     Process::spawn(&command, log).unwrap()
 }
 
-/// Where each writes its ledger.
+/// The folder of the workers' ledgers.
 pub(crate) fn ledgers(folder: &TempDir) -> PathBuf {
     folder.path().join("ledgers")
 }

@@ -1,4 +1,4 @@
-//! Why each abort is followed by another producer.
+//! Why each abort is followed by a new producer.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ fn producer(proxy: &Proxy) -> Client {
     let mut config = ClientConfig::new();
     config.set("bootstrap.servers", proxy.addr().to_string()).set("transactional.id", "billing-0");
     config.set("transaction.timeout.ms", "60000").set("message.timeout.ms", "40000");
-    // Nothing is sent again before it is aborted.
+    // Nothing is retried before the abort.
     config.set("retry.backoff.ms", "1000").set("retry.backoff.max.ms", "5000");
     let producer: Client = config.create().unwrap();
     producer.init_transactions(LONG).unwrap();
@@ -29,7 +29,7 @@ fn send(producer: &Client, names: [&str; 3]) {
     }
 }
 
-/// Sends these in a transaction that is committed.
+/// Sends these messages in a transaction and commits it.
 fn commit(producer: &Client, names: [&str; 3]) {
     producer.begin_transaction().unwrap();
     send(producer, names);
@@ -37,15 +37,15 @@ fn commit(producer: &Client, names: [&str; 3]) {
     producer.commit_transaction(LONG).unwrap();
 }
 
-/// What is committed.
+/// Reads the committed messages.
 fn committed(kafka: &KafkaServer) -> Vec<String> {
     let messages = invoices::messages(kafka, "invoices", 1, "read_committed");
     let text = |message: &OwnedMessage| message.payload().unwrap().to_vec();
     messages.iter().map(|message| String::from_utf8(text(message)).unwrap()).collect()
 }
 
-/// librdkafka numbers what follows an abort as what it has purged. Once the first half fails, `Worker` can
-/// keep its producer.
+/// librdkafka assigns the messages after an abort the sequence numbers of those it purged. Once the
+/// first half of this test fails, `Worker` can keep its producer.
 #[test]
 fn what_follows_an_abort_is_lost_by_the_same_producer_and_kept_by_another() {
     let (kafka, proxy) = behind_a_proxy();
@@ -53,15 +53,15 @@ fn what_follows_an_abort_is_lost_by_the_same_producer_and_kept_by_another() {
     let same = producer(&proxy);
     let aborted = |producer: &Client| {
         producer.begin_transaction().unwrap();
-        // The broker knows the partition as one of the transaction.
+        // The broker knows the partition as part of the transaction.
         send(producer, ["-", "-", "-"]);
         producer.flush(LONG).unwrap();
-        // It takes these, and nobody hears of it.
+        // The broker accepts these messages, but its reply is lost.
         let before = proxy.swallowed();
         proxy.swallow_replies();
         send(producer, ["-", "-", "-"]);
         let answered = || (proxy.swallowed() > before).then_some(());
-        eventually(LONG, answered).expect("an answer is swallowed");
+        eventually(LONG, answered).expect("a reply is swallowed");
         std::thread::sleep(Duration::from_millis(300));
         proxy.heal().unwrap();
         producer.abort_transaction(LONG).unwrap();
@@ -72,6 +72,6 @@ fn what_follows_an_abort_is_lost_by_the_same_producer_and_kept_by_another() {
     let another = producer(&proxy);
     commit(&another, ["kept-0", "kept-1", "kept-2"]);
     let kept = || (committed(&kafka).len() >= 3).then_some(());
-    eventually(LONG, kept).expect("what another producer sends is kept");
+    eventually(LONG, kept).expect("the other producer's messages are kept");
     assert_eq!(committed(&kafka), ["kept-0", "kept-1", "kept-2"]);
 }

@@ -1,4 +1,4 @@
-//! Brokers that are away for longer than a transaction may take.
+//! Brokers that are unavailable for longer than the transaction timeout.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::{LONG, PARTITIONS, behind_a_proxy, group, invoices};
 
 const RECORDS: usize = 6_000;
 
-/// A broker behind a proxy, with payments.
+/// Starts a broker behind a proxy, with payments.
 fn with_payments() -> (KafkaServer, Proxy) {
     let (kafka, proxy) = behind_a_proxy();
     for topic in ["payments", "invoices"] {
@@ -27,7 +27,8 @@ fn with_payments() -> (KafkaServer, Proxy) {
 }
 
 async fn bill(record: Record) -> Result<Outputs, BoxError> {
-    // So that transactions follow each other, and one is open whenever the brokers go away.
+    // Makes transactions follow each other, so that one is open whenever the brokers become
+    // unavailable.
     tokio::time::sleep(Duration::from_millis(20)).await;
     let text = std::str::from_utf8(record.payload().expect("a payment"))?;
     let partition = record.partition();
@@ -41,7 +42,7 @@ async fn bill(record: Record) -> Result<Outputs, BoxError> {
 async fn brokers_that_are_away_for_longer_than_a_transaction_may_take_end_no_consumer() {
     let (kafka, proxy) = tokio::task::spawn_blocking(with_payments).await.unwrap();
     let mut config = kafka.consumer_config("billing");
-    // It keeps its partitions meanwhile.
+    // The consumer keeps its partitions in the meantime.
     config.set("bootstrap.servers", proxy.addr().to_string()).set("session.timeout.ms", "45000");
     let transactions = Transactions::new("billing-0")
         .with_interval(Duration::from_millis(1))
@@ -59,7 +60,7 @@ async fn brokers_that_are_away_for_longer_than_a_transaction_may_take_end_no_con
             eventually(LONG, || (sent() >= at_least).then_some(())).expect("outputs are sent");
         };
         some(200);
-        // What was asked for is not done, and then: it is done, and nobody hears of it.
+        // First, requests are not executed. Then, requests are executed but their replies are lost.
         proxy.cut();
         std::thread::sleep(Duration::from_secs(4));
         proxy.heal().unwrap();
@@ -75,7 +76,7 @@ async fn brokers_that_are_away_for_longer_than_a_transaction_may_take_end_no_con
         away = away => away.unwrap(),
     };
     stop.send(()).unwrap();
-    serving.await.unwrap().expect("it goes on when they are back");
+    serving.await.unwrap().expect("the consumer continues when the brokers are back");
     let of = |invoice: &Invoice| format!("{}@{}", invoice.partition, invoice.offset);
     let read = move || invoices::read(&kafka, "invoices", "read_committed");
     let invoices = tokio::task::spawn_blocking(read).await.unwrap();

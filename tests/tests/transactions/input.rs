@@ -1,4 +1,4 @@
-//! Records that were themselves produced in transactions.
+//! Input records that were themselves produced in transactions.
 
 use campanile::prelude::*;
 use campanile::{Output, Outputs, Transactions};
@@ -9,14 +9,14 @@ use tokio::sync::oneshot;
 
 use crate::{KAFKA, LONG, Topics, invoices};
 
-/// In each transaction.
+/// Number of records in each transaction.
 const RECORDS: usize = 10;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_aborted_is_not_billed_and_its_markers_hold_nothing_up() {
     let topics = tokio::task::spawn_blocking(|| {
         let topics = Topics::create();
-        // The markers of the last one are the end of the partition.
+        // The last transaction's markers are at the end of the partition.
         produce(&topics.payments, &[true, false, true, false]);
         topics
     });
@@ -37,7 +37,8 @@ async fn what_was_aborted_is_not_billed_and_its_markers_hold_nothing_up() {
         .with_graceful_shutdown(async { stopped.await.unwrap_or_default() });
     let handle = serve.handle();
     let serving = tokio::spawn(serve.into_future());
-    // Behind the last record that is delivered are its marker, and the last transaction with its own.
+    // Behind the last delivered record are its marker, and the last transaction with its own
+    // marker.
     let behind = (RECORDS + 2) as u64;
     let done = tokio::task::spawn_blocking(move || {
         let lag = || handle.status().partitions.iter().find(|p| p.partition == 0)?.lag;
@@ -54,7 +55,7 @@ async fn what_was_aborted_is_not_billed_and_its_markers_hold_nothing_up() {
     assert_eq!(ids, expected.collect::<Vec<_>>());
 }
 
-/// Some transactions one after the other, of which some are committed.
+/// Produces several transactions one after the other, some of which are committed.
 fn produce(topic: &str, commits: &[bool]) {
     let mut config = ClientConfig::new();
     config.set("bootstrap.servers", KAFKA.bootstrap()).set("transactional.id", "payer");

@@ -1,4 +1,4 @@
-//! What is in a topic of invoices.
+//! The contents of an invoice topic.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use rdkafka::{Message, Offset, TopicPartitionList};
 
 use crate::{LONG, PARTITIONS};
 
-/// An invoice, and the record that it is of.
+/// An invoice, and the position of its record.
 #[derive(Debug)]
 pub(crate) struct Invoice {
     pub(crate) account: String,
@@ -19,7 +19,7 @@ pub(crate) struct Invoice {
     pub(crate) offset: i64,
 }
 
-/// All of them, in the order of each partition, as a reader of this isolation sees them.
+/// Reads all invoices, in the order of each partition, with this isolation level.
 pub(crate) fn read(kafka: &KafkaServer, topic: &str, isolation: &str) -> Vec<Invoice> {
     let text = |bytes: Option<&[u8]>| String::from_utf8(bytes.unwrap().to_vec()).unwrap();
     let parse =
@@ -27,7 +27,7 @@ pub(crate) fn read(kafka: &KafkaServer, topic: &str, isolation: &str) -> Vec<Inv
     messages(kafka, topic, PARTITIONS, isolation).into_iter().map(parse).collect()
 }
 
-/// All messages of so many partitions, in the order of each.
+/// Reads all messages of these partitions, in the order of each partition.
 pub(crate) fn messages(
     kafka: &KafkaServer,
     topic: &str,
@@ -62,7 +62,8 @@ impl Invoice {
     }
 }
 
-/// What is wrong with them: `of` names what there is to be one of each of.
+/// Finds the violations among the invoices. `of` names the unit that must have exactly one
+/// invoice.
 pub(crate) fn violations(
     invoices: &[Invoice],
     expected: usize,

@@ -1,9 +1,10 @@
-//! Kafka to Kafka on a real broker: consumer processes that are killed, stopped and fenced give out what
-//! belongs to each record once, in its order, as a reader with `isolation.level=read_committed` sees it.
+//! Kafka to Kafka on a real broker: consumer processes are killed, suspended and fenced, and still
+//! produce the output of each record once and in order, as seen by a reader with
+//! `isolation.level=read_committed`.
 //!
-//! Each storm prints one line. `CAMPANILE_TRANSACTION_RECORDS` and `_KILLS` make them longer, and
-//! `CAMPANILE_STORM_SEED` repeats the choices of one.
-#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+//! Each storm prints one line. `CAMPANILE_TRANSACTION_RECORDS` and `_KILLS` make the storms longer,
+//! and `CAMPANILE_STORM_SEED` repeats the choices of an earlier run.
+#![expect(clippy::unwrap_used, reason = "test helpers")]
 
 mod aborts;
 mod away;
@@ -22,14 +23,15 @@ use std::time::Duration;
 
 use campanile_test::{KafkaServer, Message, Proxy, free_port};
 
-/// Shared: it takes some seconds to start. A `static` is never dropped; its process ends with ours.
+/// Shared, because it takes a few seconds to start. A `static` is never dropped; the server's
+/// process exits with ours.
 static KAFKA: LazyLock<KafkaServer> = LazyLock::new(|| {
-    // Members of the newer protocol are soon missed, too.
+    // The group soon notices dead members of the newer protocol, too.
     let builder = KafkaServer::builder().property("group.consumer.session.timeout.ms", "2000");
     builder.start().unwrap()
 });
 
-/// A broker of a test's own, which is reached through the proxy alone.
+/// Starts a separate broker that is reachable only through the proxy.
 fn behind_a_proxy() -> (KafkaServer, Proxy) {
     let port = free_port().unwrap();
     let proxy = Proxy::to((Ipv4Addr::LOCALHOST, port)).unwrap();
@@ -45,7 +47,7 @@ fn behind_a_proxy() -> (KafkaServer, Proxy) {
 const PARTITIONS: i32 = 8;
 const LONG: Duration = Duration::from_secs(120);
 
-/// The topics of one test.
+/// The topics of a test.
 #[derive(Clone)]
 struct Topics {
     payments: String,
@@ -63,7 +65,7 @@ impl Topics {
         Self { payments, invoices }
     }
 
-    /// The payment of an account, whose records are in one partition.
+    /// Creates a payment of an account. An account's records are in one partition.
     fn payment(&self, account: usize, id: usize) -> Message {
         let message = Message::to(&self.payments).partition(account as i32 % PARTITIONS);
         message.key(format!("a-{account}")).payload(format!("p-{id}"))

@@ -1,4 +1,4 @@
-//! Where partitions start while a transaction with offsets of theirs is open.
+//! The start positions of partitions while a transaction that commits their offsets is open.
 
 use campanile::prelude::*;
 use campanile::{Handle, Output, Outputs, Transactions};
@@ -10,10 +10,10 @@ use tokio::sync::watch;
 
 use crate::{KAFKA, LONG, PARTITIONS, Topics, group, invoices};
 
-/// In each partition.
+/// The number of records in each partition.
 const RECORDS: i64 = 4;
 
-/// librdkafka alone starts at `auto.offset.reset` here.
+/// On its own, librdkafka starts at `auto.offset.reset` in this situation.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rebalance_during_an_open_transaction_resets_no_offset() {
     let setup = tokio::task::spawn_blocking(|| {
@@ -59,7 +59,7 @@ async fn rebalance_during_an_open_transaction_resets_no_offset() {
     assert_eq!(billed, last);
 }
 
-/// A producer with transactions that commit offsets of the group.
+/// A producer that commits offsets of the group in transactions.
 struct Former {
     producer: BaseProducer,
     consumer: BaseConsumer,
@@ -90,7 +90,7 @@ impl Former {
 
 type Serving = tokio::task::JoinHandle<Result<campanile::Summary, campanile::ConsumerError>>;
 
-/// Bills what comes, as an instance of this name.
+/// Starts an instance with this name, which produces an invoice for each payment.
 fn serve(topics: &Topics, name: &str, mut stopped: watch::Receiver<bool>) -> (Handle, Serving) {
     let to = topics.invoices.clone();
     let bill = move |record: Record| {

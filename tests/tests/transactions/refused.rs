@@ -1,4 +1,4 @@
-//! Outputs that the brokers do not take.
+//! Outputs that the brokers refuse.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ async fn an_output_for_a_topic_that_does_not_exist_stops_the_consumer_and_names_
     let config = KAFKA.consumer_config("refused");
     let serving = Consumer::new(config).unwrap().subscribe([payments.clone()]);
     let serving = serving.serve_transactional(service, transactions).into_future();
-    let ended = tokio::time::timeout(LONG, serving).await.expect("it ends");
+    let ended = tokio::time::timeout(LONG, serving).await.expect("serving ends");
     match ended.unwrap_err() {
         ConsumerError::Stopped { at, source } => {
             assert_eq!(at.to_string(), format!("{payments}/0@0"));
@@ -34,7 +34,7 @@ async fn an_output_for_a_topic_that_does_not_exist_stops_the_consumer_and_names_
     }
 }
 
-/// A topic for outputs, with these settings, and ten payments.
+/// Creates an output topic with these settings, and ten payments.
 async fn with_payments(config: &'static [(&'static str, &'static str)]) -> Topics {
     let create = || {
         let mut topics = Topics::create();
@@ -46,7 +46,7 @@ async fn with_payments(config: &'static [(&'static str, &'static str)]) -> Topic
     tokio::task::spawn_blocking(create).await.unwrap()
 }
 
-/// Serves with an output for each record, in one transaction of all of them.
+/// Serves with an output for each record, in a single transaction.
 fn serve(
     topics: &Topics,
     output: impl Fn(&Record, Output) -> Output + Clone + Send + 'static,
@@ -63,7 +63,7 @@ fn serve(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn outputs_that_a_topic_refuses_together_are_sent_each_alone() {
-    // Two of them are too large together.
+    // Two of the outputs together are too large.
     let topics = with_payments(&[("max.message.bytes", "5000")]).await;
     let (stop, stopped) = oneshot::channel::<()>();
     let output = |record: &Record, output: Output| {
@@ -74,7 +74,7 @@ async fn outputs_that_a_topic_refuses_together_are_sent_each_alone() {
     let serving = tokio::spawn(serve.into_future());
     let wait = move || {
         let config = KAFKA.consumer_config(&topics.payments);
-        // All are in the first partition.
+        // All records are in the first partition.
         group::wait_for_end(&config, &topics.payments, 1, LONG);
         invoices::messages(&KAFKA, &topics.invoices, 1, "read_committed")
     };
@@ -101,7 +101,7 @@ async fn of_outputs_that_are_refused_together_the_one_that_is_refused_alone_is_n
         _ => output.key("a"),
     });
     for (topics, serve) in [(large, serve_large), (compacted, serve_compacted)] {
-        let ended = tokio::time::timeout(LONG, serve.into_future()).await.expect("it ends");
+        let ended = tokio::time::timeout(LONG, serve.into_future()).await.expect("serving ends");
         match ended.unwrap_err() {
             ConsumerError::Stopped { at, source } => {
                 assert_eq!(at.to_string(), format!("{}/0@5", topics.payments));

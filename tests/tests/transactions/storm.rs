@@ -1,4 +1,4 @@
-//! Processes that are killed, stand still and fence each other while they work a topic off.
+//! Processes that are killed, suspended and fenced while they process a topic.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -14,9 +14,9 @@ use crate::{KAFKA, LONG, PARTITIONS, Topics, group};
 
 const INSTANCES: usize = 2;
 const ACCOUNTS: usize = 256;
-/// In the classic protocol; in the newer one the broker says so.
+/// For the classic protocol; in the newer one, the broker sets these.
 const SOON_MISSED: &[&str] = &["session.timeout.ms=2000", "heartbeat.interval.ms=200"];
-/// In a second.
+/// Records produced per second.
 const RATE: usize = 1_000;
 
 #[test]
@@ -31,7 +31,7 @@ fn whatever_is_killed_each_key_is_billed_once_also_where_records_repeat_it() {
     storm("each key", SOON_MISSED, Some(redis), |invoice| invoice.id.clone());
 }
 
-/// One invoice of what this names.
+/// Runs a storm and checks that there is one invoice for each unit that `of` names.
 fn storm(
     name: &str,
     options: &'static [&'static str],
@@ -59,17 +59,17 @@ fn storm(
         let instance = rng.usize(..INSTANCES);
         let member = &mut members[instance];
         match kill % 5 {
-            // Its partitions are given to others, and what it had begun is not committed.
+            // The process's partitions are reassigned, and its open transaction is not committed.
             1 => {
                 member.pause().unwrap();
                 thread::sleep(Duration::from_secs(4));
                 member.resume().unwrap();
                 stood_still += 1;
             }
-            // Another one takes its transactional id.
+            // Another process takes over the transactional id.
             2 => {
                 let next = scene.start(instance);
-                let status = member.wait(LONG).unwrap().expect("it ends, for it is fenced");
+                let status = member.wait(LONG).unwrap().expect("a fenced process exits");
                 assert!(!status.success());
                 let log = member.log().unwrap();
                 assert!(log.contains("fenced"), "{log}");
@@ -106,8 +106,8 @@ fn storm(
     assert!(shown.is_empty(), "the first of {}: {shown:#?}", violations.len());
 }
 
-/// Produces at least `least` records, and until it is `ended`: a process learns that it is fenced only
-/// when it commits something. Returns how many records there are, and how many keys.
+/// Produces at least `least` records, and until `ended` is set: a process learns that it is fenced
+/// only when it commits. Returns the number of records and the number of keys.
 fn fill(
     topics: &Topics,
     least: usize,
@@ -120,7 +120,7 @@ fn fill(
             .map(|_| {
                 let id = if keys > 0 && rng.u8(..20) == 0 { rng.usize(..keys) } else { keys };
                 keys = keys.max(id + 1);
-                // A repeat may be of another account, and so in another partition.
+                // A repeat may belong to another account, and so to another partition.
                 topics.payment((id + rng.usize(..2)) % ACCOUNTS, id)
             })
             .collect();
@@ -140,21 +140,21 @@ struct Scene {
 }
 
 impl Scene {
-    /// Starts an instance, also again.
+    /// Starts an instance, or restarts it.
     fn start(&mut self, instance: usize) -> Process {
         self.number += 1;
         let Topics { payments, invoices } = &self.topics;
         let mut command = Command::new(env!("CARGO_BIN_EXE_biller"));
         let id = format!("{payments}-{instance}");
         command.args([&KAFKA.bootstrap(), payments, payments, invoices, &id, &self.url]);
-        // So often that it is at one when it is killed.
+        // So short that a kill is likely to hit an open transaction.
         command.arg("interval_ms=20").args(self.options);
         Process::spawn(&command, self.folder.path().join(format!("log-{}", self.number))).unwrap()
     }
 }
 
-/// A number in the environment, for longer runs.
+/// Reads a number from the environment, for longer runs.
 fn setting(name: &str, usual: u64) -> u64 {
     let Ok(text) = std::env::var(name) else { return usual };
-    text.parse().unwrap_or_else(|_| panic!("{name} is no number: {text}"))
+    text.parse().unwrap_or_else(|_| panic!("{name} is not a number: {text}"))
 }

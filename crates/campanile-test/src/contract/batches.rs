@@ -1,4 +1,4 @@
-//! Several commands at once.
+//! Several commands in one batch.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::witness::{BRIEF, Kept, LONG, Witness, acquire, complete, fail, redriv
 pub(super) async fn a_batch_is_answered_in_its_order<S: Store, T: Time>(
     witness: &Witness<'_, S, T>,
 ) -> Kept {
-    // Every operation in every situation, mixed: the answers are held against `step` one by one.
+    // Every operation in every situation, shuffled. `step` checks each answer.
     let mut batch = Vec::new();
     for situation in Situation::ALL {
         for number in 0..9 {
@@ -66,12 +66,12 @@ pub(super) async fn one_keys_refusal_does_not_touch_its_neighbours<S: Store, T: 
     let answers = witness.apply_batch(batch).await?;
     match &answers[3].reply {
         Reply::Corrupt => {}
-        other => return Err(format!("no token is left, answered {other:?}")),
+        other => return Err(format!("expected Corrupt when no token is left, got {other:?}")),
     }
     for key in fresh {
         match witness.apply(&key, acquire(LONG)).await?.reply {
             Reply::Locked { .. } => {}
-            other => return Err(format!("granted in a batch, then {other:?}")),
+            other => return Err(format!("expected Locked after a grant, got {other:?}")),
         }
     }
     Ok(())
@@ -86,7 +86,7 @@ pub(super) async fn a_full_batch_is_answered_in_full<S: Store, T: Time>(
     let again = keys.into_iter().map(|key| (key, acquire(LONG)));
     for answer in witness.apply_batch(again.collect()).await? {
         if !matches!(answer.reply, Reply::Locked { .. }) {
-            return Err(format!("granted in a batch, then {:?}", answer.reply));
+            return Err(format!("expected Locked after a grant, got {:?}", answer.reply));
         }
     }
     Ok(())

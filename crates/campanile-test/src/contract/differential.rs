@@ -1,4 +1,4 @@
-//! The store and `step`, side by side.
+//! A differential test of the store against `step`.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -10,15 +10,15 @@ use fastrand::Rng;
 use super::witness::{BRIEF, Kept, LONG, Witness};
 use super::{RealTime, Time};
 
-/// How many operations [`run`](super::run) tries.
+/// Number of operations that [`run`](super::run) applies.
 const OPERATIONS: usize = 3000;
 
-/// Sends random operations, by themselves and in batches, and holds every answer against
-/// [`step`](campanile_core::step) by the answer's own `now`. The same seed makes the same choices, as
-/// far as the store's clock and tokens do not differ.
+/// Sends random operations, alone and in batches, and compares every answer with
+/// [`step`](campanile_core::step) at the answer's own `now`. The same seed makes the same choices,
+/// as long as the store's clock and tokens do not differ.
 ///
 /// # Panics
-/// When the store answers otherwise, with the seed.
+/// Panics with the seed if an answer of the store differs from `step`'s.
 pub async fn differential<S: Store>(store: &S, operations: usize, seed: u64) {
     let witness = Witness::new(store, &RealTime);
     if let Err(seen) = differ(&witness, operations, seed).await {
@@ -46,7 +46,7 @@ async fn differ<S: Store, T: Time>(
     let mut done = 0;
     while done < operations {
         let size = if chance.rng.bool() { 1 } else { chance.rng.usize(1..=most) };
-        // Distinct keys, as a batch has them; now and then a new one.
+        // A batch has distinct keys. Now and then, one of them is new.
         chance.rng.shuffle(&mut keys);
         if chance.rng.u8(..) < 8 {
             keys[0] = witness.key();
@@ -70,12 +70,12 @@ async fn differ<S: Store, T: Time>(
     Ok(())
 }
 
-/// Draws operations that have something to do with what went before.
+/// Draws operations that relate to earlier ones.
 struct Chance {
     rng: Rng,
-    /// The last grants of each key, the stale ones, too.
+    /// The last grants of each key, including stale ones.
     grants: HashMap<StoreKey, Vec<Grant>>,
-    /// The last operation on each key, for repeats.
+    /// The last operation on each key, to be repeated.
     last: HashMap<StoreKey, Operation>,
     floor: FencingToken,
 }
@@ -163,7 +163,7 @@ impl Chance {
         }
     }
 
-    /// Mostly the last, sometimes a stale one, seldom nobody's.
+    /// Draws mostly the last grant, sometimes a stale one, and rarely one that was never made.
     fn grant(&mut self, key: &StoreKey) -> Grant {
         let nobodys = Grant { token: self.floor, owner: self.owner() };
         let Some(grants) = self.grants.get(key) else {
@@ -176,13 +176,13 @@ impl Chance {
         }
     }
 
-    /// Few, so that the same one comes again to the same key.
+    /// Draws from few values, so that the same owner meets the same key again.
     fn owner(&mut self) -> Owner {
         Owner::new(self.rng.u64(1..200)).expect("not zero")
     }
 
     fn fingerprint(&mut self) -> Option<Fingerprint> {
-        // Mostly the same, for after a mismatch nothing else happens to a key.
+        // Mostly the same payload: after a mismatch, the key takes part in nothing else.
         match self.rng.u8(..16) {
             0..6 => None,
             6 => Some(Fingerprint::of(b"another")),
@@ -199,6 +199,6 @@ impl Chance {
     }
 
     fn text(&mut self) -> &'static str {
-        self.rng.choice(["", "declined", "no such account", "ünïcödé"]).expect("there are some")
+        self.rng.choice(["", "declined", "no such account", "ünïcödé"]).expect("not empty")
     }
 }

@@ -1,4 +1,4 @@
-//! What shows only over several grants of a key.
+//! Promises that show only across several grants of a key.
 
 use std::time::Duration;
 
@@ -40,13 +40,13 @@ pub(super) async fn tokens_rise_with_each_grant<S: Store, T: Time>(
 
 fn rises(last: &mut FencingToken, token: FencingToken) -> Kept {
     if token <= *last {
-        return Err(format!("token {token} after {last}"));
+        return Err(format!("token {token} does not exceed the previous token {last}"));
     }
     *last = token;
     Ok(())
 }
 
-/// So that nobody is granted less than its own process has seen from another key or server.
+/// A process is never granted a token below one that it has seen from another key or server.
 pub(super) async fn no_token_is_below_the_floor<S: Store, T: Time>(
     witness: &Witness<'_, S, T>,
 ) -> Kept {
@@ -73,7 +73,7 @@ fn acquire_above(floor: u64) -> Operation {
 }
 
 impl<S: Store, T: Time> Witness<'_, S, T> {
-    /// A key for which no larger token is left, and whose next grant is due.
+    /// Creates a key that has no larger token left and can be granted next.
     pub(super) async fn without_tokens(&self) -> Kept<StoreKey> {
         const LARGEST: u64 = (1 << 53) - 1;
         let key = self.key();
@@ -98,25 +98,26 @@ pub(super) async fn a_grant_without_a_token_left_is_refused_and_nothing_is_writt
     witness.expect(&key, forced, Reply::Reopened).await
 }
 
-/// At the grant and not at the failure: so that a record which kills its process comes to an end.
+/// Attempts count at the grant and not at the failure, so that a record that kills its process runs
+/// out of attempts.
 pub(super) async fn an_attempt_is_counted_when_it_is_granted<S: Store, T: Time>(
     witness: &Witness<'_, S, T>,
 ) -> Kept {
     let key = witness.key();
     for expected in 1..=MAX_ATTEMPTS {
         let owner = owner();
-        // Repeated, it counts once.
+        // A repeat of the command counts once.
         for _ in 0..2 {
             match witness.apply(&key, acquire_as(owner, BRIEF)).await?.reply {
                 Reply::Acquired { attempt, .. } if attempt == expected => {}
-                other => return Err(format!("attempt {expected}: {other:?}")),
+                other => return Err(format!("expected attempt {expected}, got {other:?}")),
             }
         }
-        witness.wait(BRIEF).await?; // the holder has crashed
+        witness.wait(BRIEF).await?; // the owner has crashed
     }
     match witness.apply(&key, acquire(LONG)).await?.reply {
         Reply::Exhausted { attempt, .. } if attempt == MAX_ATTEMPTS => Ok(()),
-        other => Err(format!("after {MAX_ATTEMPTS} crashes: {other:?}")),
+        other => Err(format!("expected Exhausted after {MAX_ATTEMPTS} crashes, got {other:?}")),
     }
 }
 
@@ -126,7 +127,7 @@ pub(super) async fn a_key_that_is_not_interrupted_runs_out_of_attempts<S: Store,
     let (key, _) = witness.bring(Situation::RetryingExhausted).await?;
     match witness.apply(&key, acquire(LONG)).await?.reply {
         Reply::Exhausted { .. } => Ok(()),
-        other => Err(format!("after {MAX_ATTEMPTS} failures: {other:?}")),
+        other => Err(format!("expected Exhausted after {MAX_ATTEMPTS} failures, got {other:?}")),
     }
 }
 
@@ -146,14 +147,14 @@ pub(super) async fn attempts_that_ran_are_handed_back_eight_times<S: Store, T: T
         }
         grants += 1;
         if grants > 100 {
-            return Err("the attempt is handed back for ever".into());
+            return Err("the attempt is handed back without limit".into());
         }
     }
     let expected = u32::from(MAX_INTERRUPTS) + u32::from(MAX_ATTEMPTS);
     if grants == expected {
         Ok(())
     } else {
-        Err(format!("{grants} grants before the burial and not {expected}"))
+        Err(format!("expected {expected} grants before the burial, got {grants}"))
     }
 }
 
@@ -171,12 +172,13 @@ pub(super) async fn the_last_error_is_told_by_the_burial_lock<S: Store, T: Time>
             match witness.apply(&key, acquire_as(owner, BRIEF)).await?.reply {
                 Reply::Exhausted { last_error: Some(error), .. }
                     if &*error == "no such account" => {}
-                other => return Err(format!("of a doomed entry: {other:?}")),
+                other => return Err(format!("expected the doomed entry's error, got {other:?}")),
             }
         }
         witness.wait(BRIEF).await?;
     }
-    // The burial's own failure has no error to tell, and a rejection without a reason neither.
+    // A failed burial reports no error of its own, and neither does a rejection without a reason.
+    // The handler's last error is kept.
     let grant = witness.grant(&key, acquire(LONG)).await?;
     let quiet = Operation::Fail { grant, delay: Duration::ZERO, last: false, error: "".into() };
     witness.expect(&key, quiet, Reply::Retrying).await?;
@@ -185,7 +187,7 @@ pub(super) async fn the_last_error_is_told_by_the_burial_lock<S: Store, T: Time>
     witness.expect(&key, Operation::Reject { grant, reason }, Reply::Rejected).await?;
     match witness.apply(&key, acquire(LONG)).await?.reply {
         Reply::Parked { reason: Some(error), .. } if &*error == "no such account" => Ok(()),
-        other => Err(format!("of a rejected entry: {other:?}")),
+        other => Err(format!("expected the rejected entry's error, got {other:?}")),
     }
 }
 
@@ -213,7 +215,7 @@ pub(super) async fn a_burial_that_runs_out_counts_and_one_that_is_let_go_does_no
     Ok(())
 }
 
-/// A burial lock, the so-and-so-many-th.
+/// Acquires a burial lock and checks that it is the `expected`-th.
 async fn buried<S: Store, T: Time>(
     witness: &Witness<'_, S, T>,
     key: &StoreKey,
@@ -225,7 +227,7 @@ async fn buried<S: Store, T: Time>(
         Reply::Exhausted { token, attempt: 1, burials, .. } if burials == expected => {
             Ok(Grant { token, owner })
         }
-        other => Err(format!("burial {expected}: {other:?}")),
+        other => Err(format!("expected burial {expected}, got {other:?}")),
     }
 }
 
@@ -239,7 +241,7 @@ pub(super) async fn a_renewal_never_shortens_the_lock<S: Store, T: Time>(
     witness.wait(BRIEF).await?;
     match witness.apply(&key, acquire(LONG)).await?.reply {
         Reply::Locked { .. } => Ok(()),
-        other => Err(format!("after a shorter renewal: {other:?}")),
+        other => Err(format!("expected Locked after a shorter renewal, got {other:?}")),
     }
 }
 
@@ -254,11 +256,12 @@ pub(super) async fn a_repeated_failure_does_not_move_the_next_attempt<S: Store, 
     witness.wait(delay / 2).await?;
     match witness.apply(&key, acquire(LONG)).await?.reply {
         Reply::Acquired { .. } => Ok(()),
-        other => Err(format!("after {delay:?} of back-off: {other:?}")),
+        other => Err(format!("expected Acquired after {delay:?} of backoff, got {other:?}")),
     }
 }
 
-/// And so is a longer back-off: else one client could keep others out for as long as it likes.
+/// The limit holds for backoffs too; otherwise one client could block the others for any length of
+/// time.
 pub(super) async fn a_lock_longer_than_the_longest_is_cut<S: Store, T: Time>(
     witness: &Witness<'_, S, T>,
 ) -> Kept {
@@ -268,19 +271,19 @@ pub(super) async fn a_lock_longer_than_the_longest_is_cut<S: Store, T: Time>(
     witness.expect(&key, Operation::Renew { grant, ttl }, Reply::Renewed).await?;
     match witness.apply(&key, acquire(LONG)).await?.reply {
         Reply::Locked { remaining } if remaining <= MAX_LOCK_TTL => {}
-        other => return Err(format!("of a lock for {ttl:?}: {other:?}")),
+        other => return Err(format!("lock for {ttl:?} not clamped: {other:?}")),
     }
     witness.apply(&key, fail(grant, MAX_BACKOFF * 3)).await?;
     match witness.apply(&key, acquire(LONG)).await?.reply {
         Reply::BackingOff { remaining, .. } if remaining <= MAX_BACKOFF => Ok(()),
-        other => Err(format!("of a back-off for {:?}: {other:?}", MAX_BACKOFF * 3)),
+        other => Err(format!("backoff of {:?} not clamped: {other:?}", MAX_BACKOFF * 3)),
     }
 }
 
 pub(super) async fn an_error_longer_than_is_kept_is_cut<S: Store, T: Time>(
     witness: &Witness<'_, S, T>,
 ) -> Kept {
-    // Three bytes each, so that the cut falls into a character.
+    // Three bytes per character, so that the limit falls inside a character.
     let long = "鐘".repeat(MAX_ERROR_BYTES);
     let key = witness.key();
     let rejected = |grant| Operation::Reject { grant, reason: long.as_str().into() };
@@ -291,11 +294,11 @@ pub(super) async fn an_error_longer_than_is_kept_is_cut<S: Store, T: Time>(
         {
             Ok(())
         }
-        other => Err(format!("{} bytes of an error: {other:?}", long.len())),
+        other => Err(format!("error of {} bytes not truncated: {other:?}", long.len())),
     }
 }
 
-/// Not shorter; and then it is gone, with all that it counted.
+/// The entry is not removed earlier. Afterwards it is gone, along with its counters.
 pub(super) async fn an_entry_lives_as_long_as_it_is_retained<S: Store, T: Time>(
     witness: &Witness<'_, S, T>,
 ) -> Kept {
@@ -326,7 +329,7 @@ pub(super) async fn an_entry_lives_as_long_as_it_is_retained<S: Store, T: Time>(
         let ended = witness.store.apply(command).await;
         let ended = ended.map_err(|error| format!("{name} failed: {error}"))?.now;
         loop {
-            // Asks without writing: none of these keys can be acquired as long as it has its entry.
+            // Acquires without writing: none of these keys can be acquired while its entry exists.
             let asked = witness.store.apply(witness.command(&key, acquire(LONG)));
             let answer = asked.await.map_err(|error| error.to_string())?;
             let age = answer.now.duration_since(ended).unwrap_or_default();

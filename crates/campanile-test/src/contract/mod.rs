@@ -1,4 +1,4 @@
-//! What every [`Store`] promises, as tests: for stores of your own.
+//! The contract of every [`Store`] as tests, for your own stores.
 //!
 //! ```
 //! use campanile_idempotency::MemoryStore;
@@ -7,12 +7,12 @@
 //! # #[tokio::main(flavor = "current_thread", start_paused = true)]
 //! # async fn main() {
 //! let clock = TestClock::new();
-//! // A store with a clock that the test owns; time passes when the suite says so.
+//! // The test controls the clock of this store. The suite makes time pass.
 //! contract::run(&MemoryStore::with_clock(clock.store_clock()), &clock).await;
 //! # }
 //! ```
 //!
-//! A store with a clock of its own, behind a network, is held against it in real time:
+//! For a store behind a network, with its own clock, the suite runs in real time:
 //!
 //! ```no_run
 //! # use campanile_idempotency::MemoryStore;
@@ -25,13 +25,13 @@
 //! }
 //! ```
 //!
-//! The suite draws a namespace of its own, so it can run again and again against one server, and
-//! beside other things. Each answer is held against [`step`](campanile_core::step) by the answer's own
-//! `now`, and each promise has a name that says what it is about. [`differential`] goes on from there
-//! with random operations, as many as you like.
+//! The suite generates its own namespace, so that it can run repeatedly against one server and
+//! alongside other users of the server. Each answer is compared with [`step`](campanile_core::step)
+//! at the answer's own `now`, and the name of each promise states what it checks. [`differential`]
+//! continues from there with any number of random operations.
 //!
-//! What it cannot see through [`Store::apply`]: what the store does with bytes that are no entry, when
-//! its clock goes back, or when it loses data.
+//! The suite works through [`Store::apply`]. It therefore cannot test what the store does with
+//! bytes that are not an entry, when its clock goes back, or when it loses data.
 //!
 //! [`Store::apply`]: campanile_idempotency::Store::apply
 
@@ -54,10 +54,10 @@ pub use self::time::{RealTime, Time};
 pub use self::violation::Violation;
 use self::witness::Witness;
 
-/// Tries all promises on the store.
+/// Tests every promise on the store.
 ///
 /// # Panics
-/// With the list of those that it broke.
+/// Panics with the list of broken promises if there are any.
 pub async fn run<S: Store>(store: &S, time: &impl Time) {
     let violations = violations(store, time).await;
     assert!(
@@ -67,7 +67,7 @@ pub async fn run<S: Store>(store: &S, time: &impl Time) {
     );
 }
 
-/// As [`run`], and says what it found instead of panicking.
+/// Like [`run`], but returns the broken promises instead of panicking.
 pub async fn violations<S: Store>(store: &S, time: &impl Time) -> Vec<Violation> {
     let mut found = Vec::new();
     macro_rules! promises {

@@ -10,7 +10,7 @@ use super::Time;
 use super::situations::Situation;
 use super::witness::{Kept, LONG, MAX_ATTEMPTS, Witness, acquire, complete, fail, owner, reject};
 
-/// An acquire for a payload.
+/// Creates an acquire for the payload.
 fn acquire_for(payload: &str) -> Operation {
     Operation::Acquire {
         owner: owner(),
@@ -40,7 +40,7 @@ pub(super) async fn another_payload_is_a_mismatch_in_every_state<S: Store, T: Ti
         let other = acquire_for("tampered");
         witness.expect(&key, other.clone(), Reply::Mismatch).await?;
         witness.expect(&key, other, Reply::Mismatch).await?;
-        // The honest one is answered as ever.
+        // The original payload is still answered as before.
         witness.apply(&key, acquire_for("honest")).await?;
         witness.reveal(&key, grant).await?;
     }
@@ -69,7 +69,7 @@ pub(super) async fn no_fingerprint_matches_every_payload<S: Store, T: Time>(
     witness.apply(&key, release(grant)).await?;
     let grant = witness.grant(&key, acquire_for("first")).await?;
     witness.apply(&key, release(grant)).await?;
-    // Whoever does not compare leaves the fingerprint as it is.
+    // A caller that does not compare payloads leaves the fingerprint unchanged.
     let grant = witness.grant(&key, acquire(LONG)).await?;
     witness.apply(&key, release(grant)).await?;
     witness.expect(&key, acquire_for("second"), Reply::Mismatch).await
@@ -82,7 +82,7 @@ pub(super) async fn a_reply_comes_back_byte_for_byte<S: Store, T: Time>(
     let replies =
         [None, Some(Bytes::new()), Some(every_byte.into()), Some(vec![0xff; 4 * 1024].into())];
     for reply in replies {
-        // Adopted, or completed under its lock.
+        // Adopted, or completed under the lock.
         for situation in [Situation::Absent, Situation::ProcessingLive] {
             let (key, grant) = witness.bring(situation).await?;
             let complete =
@@ -90,7 +90,7 @@ pub(super) async fn a_reply_comes_back_byte_for_byte<S: Store, T: Time>(
             witness.expect(&key, complete, Reply::Completed).await?;
             match witness.apply(&key, acquire(LONG)).await?.reply {
                 Reply::Duplicate { reply: kept, .. } if kept == reply => {}
-                other => return Err(format!("kept {reply:?}, answered {other:?}")),
+                other => return Err(format!("expected Duplicate with {reply:?}, got {other:?}")),
             }
         }
     }

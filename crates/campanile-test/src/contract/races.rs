@@ -1,4 +1,4 @@
-//! Commands on one key, sent at once.
+//! Concurrent commands on one key.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::Time;
 use super::situations::Situation;
 use super::witness::{Kept, LONG, Witness, acquire, complete, fail};
 
-/// How often each race is run.
+/// Number of times each race is run.
 const RACES: usize = 20;
 
 pub(super) async fn of_many_who_acquire_at_once_one_is_granted<S: Store, T: Time>(
@@ -25,7 +25,7 @@ pub(super) async fn of_many_who_acquire_at_once_one_is_granted<S: Store, T: Time
         if replies.iter().filter(granted).count() != 1
             || replies.iter().filter(locked).count() != RUNNERS - 1
         {
-            return Err(format!("{situation:?}: {replies:?}"));
+            return Err(format!("{situation:?}: expected exactly one grant, got {replies:?}"));
         }
     }
     Ok(())
@@ -48,7 +48,7 @@ pub(super) async fn of_completion_and_failure_at_once_one_wins<S: Store, T: Time
         match replies[..] {
             [Reply::Completed, Reply::Settled(State::Completed)]
             | [Reply::Settled(State::Retrying), Reply::Retrying] => {}
-            _ => return Err(format!("completion and failure: {replies:?}")),
+            _ => return Err(format!("expected one winner, got {replies:?}")),
         }
     }
     Ok(())

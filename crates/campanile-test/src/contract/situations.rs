@@ -1,4 +1,4 @@
-//! The situations in which an operation finds an entry.
+//! The situations in which an operation can find an entry.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::witness::{
     BRIEF, Kept, LONG, MAX_ATTEMPTS, Witness, acquire, complete, fail, owner, redrive, reject,
 };
 
-/// What the entry is, as far as its last grant ("mine") left it.
+/// The state of an entry as its last grant ("mine") left it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Situation {
     Absent,
@@ -50,7 +50,8 @@ impl Situation {
 }
 
 impl<S: Store, T: Time> Witness<'_, S, T> {
-    /// A key in this situation, and its last grant; for an absent one, a grant of nobody's.
+    /// Creates a key in this situation and its last grant. An absent entry gets a grant that was
+    /// never made.
     pub(super) async fn bring(&self, situation: Situation) -> Kept<(StoreKey, Grant)> {
         let key = self.key();
         let grant = match situation {
@@ -90,7 +91,7 @@ impl<S: Store, T: Time> Witness<'_, S, T> {
         Ok((key, grant))
     }
 
-    /// A grant that was acquired and ended by this operation.
+    /// Acquires the key, ends the grant with this operation, and returns the grant.
     pub(super) async fn ended(
         &self,
         key: &StoreKey,
@@ -101,7 +102,8 @@ impl<S: Store, T: Time> Witness<'_, S, T> {
         Ok(grant)
     }
 
-    /// Makes the entry show what it is: each of the answers depends on more of it.
+    /// Applies commands until their answers reveal the entry: each answer depends on more of its
+    /// fields.
     pub(super) async fn reveal(&self, key: &StoreKey, mine: Grant) -> Kept {
         self.apply(key, Operation::Renew { grant: mine, ttl: BRIEF }).await?;
         self.apply(key, acquire(BRIEF)).await?;

@@ -9,7 +9,7 @@ use super::Time;
 use super::situations::Situation;
 use super::witness::{BRIEF, Kept, LONG, Witness, acquire, complete, fail, owner, reject};
 
-/// Every operation that names a grant.
+/// Lists every operation that names a grant.
 fn operations(grant: Grant) -> [Operation; 6] {
     [
         Operation::Renew { grant, ttl: LONG },
@@ -21,8 +21,8 @@ fn operations(grant: Grant) -> [Operation; 6] {
     ]
 }
 
-/// After a failover to a slower clock, two grants can have one token; and a nonce alone would let an
-/// acquire that was delayed pass for its own successor.
+/// After a failover to a slower clock, two grants can have the same token. With the nonce alone, a
+/// delayed acquire could pass as its own successor.
 pub(super) async fn only_token_and_nonce_together_are_the_grant<S: Store, T: Time>(
     witness: &Witness<'_, S, T>,
 ) -> Kept {
@@ -49,8 +49,8 @@ pub(super) async fn only_token_and_nonce_together_are_the_grant<S: Store, T: Tim
     Ok(())
 }
 
-/// One whose lock expired, and was taken over, finds nothing to change: not while the next one
-/// works, and not after it has ended.
+/// Once its lock has expired and has been taken over, a grant changes nothing, neither while the
+/// next owner works nor after that owner has settled the entry.
 pub(super) async fn a_stale_grant_changes_nothing<S: Store, T: Time>(
     witness: &Witness<'_, S, T>,
 ) -> Kept {
@@ -78,7 +78,7 @@ pub(super) async fn a_stale_grant_changes_nothing<S: Store, T: Time>(
     Ok(())
 }
 
-/// But a completion is taken up: its handler has run, and nobody else has.
+/// The exception is a completion, which is adopted: its handler has run, and no other has.
 pub(super) async fn an_absent_entry_has_no_grant<S: Store, T: Time>(
     witness: &Witness<'_, S, T>,
 ) -> Kept {

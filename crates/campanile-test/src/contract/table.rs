@@ -7,7 +7,7 @@ use super::Time;
 use super::situations::Situation;
 use super::witness::{Kept, LONG, Witness, acquire, acquire_as, complete, fail, redrive, reject};
 
-/// A reply without its numbers; those are held against `step` anyway.
+/// A reply without its numbers, which are compared with `step` in any case.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Is {
     Acquired,
@@ -32,7 +32,7 @@ use Is::{
     Released, Renewed, Reopened, Retrying,
 };
 
-/// Settled, by the letter of the state.
+/// The `Settled` replies, named by the letter of the state.
 const P: Is = Is::Settled(State::Processing);
 const R: Is = Is::Settled(State::Retrying);
 const C: Is = Is::Settled(State::Completed);
@@ -56,7 +56,7 @@ columns! {
     acquire_by_another_in_every_situation: |_| acquire(LONG),
         [Acquired; Locked, Acquired, Locked;
          BackingOff, Acquired, Acquired, Exhausted, Exhausted, Acquired; Duplicate; Parked];
-    // Reopened, the entry is nobody's.
+    // A reopened entry has no owner.
     acquire_repeated_in_every_situation: |mine| acquire_as(mine.owner, LONG),
         [Acquired; Acquired, Acquired, Exhausted; R, R, R, R, R, Acquired; Duplicate; Parked];
     renew_in_every_situation: |mine| Operation::Renew { grant: mine, ttl: LONG },
@@ -93,7 +93,7 @@ async fn check<S: Store, T: Time>(
             let answer = witness.apply(&key, operation.clone()).await?;
             if is(&answer.reply) != expected {
                 let reply = answer.reply;
-                return Err(format!("{operation:?} answered {reply:?} and not {expected:?}"));
+                return Err(format!("{operation:?}: expected {expected:?}, got {reply:?}"));
             }
             // The same command again, as after a lost reply.
             witness.apply(&key, operation).await?;

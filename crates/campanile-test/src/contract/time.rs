@@ -3,14 +3,14 @@ use std::time::Duration;
 
 use crate::TestClock;
 
-/// How the time of a store passes.
+/// How time passes for a store.
 pub trait Time: Sync {
-    /// Lets about so much pass. The suite looks at the store's clock afterwards, and asks for more if
-    /// that has not gone on as far.
+    /// Lets approximately this much time pass. The suite then reads the store's clock and calls
+    /// again if the clock has not advanced far enough.
     fn pass(&self, time: Duration) -> impl Future<Output = ()> + Send;
 }
 
-/// For a store with a clock of its own: waits, by tokio's time.
+/// For a store with its own clock: sleeps, on tokio's time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RealTime;
 
@@ -20,7 +20,7 @@ impl Time for RealTime {
     }
 }
 
-/// For a store whose clock is this one: puts it forward.
+/// For a store that uses this clock: advances the clock.
 impl Time for TestClock {
     async fn pass(&self, time: Duration) {
         self.put_forward(time);

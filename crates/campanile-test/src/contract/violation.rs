@@ -4,9 +4,9 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Violation {
-    /// The promise's name.
+    /// The name of the promise.
     pub promise: &'static str,
-    /// What was seen instead.
+    /// What the store did instead.
     pub seen: String,
 }
 

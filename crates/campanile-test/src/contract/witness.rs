@@ -1,4 +1,4 @@
-//! Whoever asks the store, and knows what it should have answered.
+//! A client of the store that knows the correct answers.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,16 +13,16 @@ use campanile_idempotency::Store;
 
 use super::Time;
 
-/// What a promise ends with; the error says what was seen instead.
+/// The result of a promise. The error describes what was seen instead.
 pub(super) type Kept<T = ()> = Result<T, String>;
 
-/// Longer than any test.
+/// Longer than any test takes.
 pub(super) const LONG: Duration = Duration::from_secs(600);
 
-/// Over before one can look.
+/// Expires before the next command arrives.
 pub(super) const BRIEF: Duration = Duration::from_millis(1);
 
-/// Applies commands, holds each answer against [`step`], and keeps the entry that should be there.
+/// Applies commands, compares each answer with [`step`], and keeps the expected entries.
 pub(super) struct Witness<'a, S, T> {
     pub(super) store: &'a S,
     time: &'a T,
@@ -43,7 +43,7 @@ impl<'a, S: Store, T: Time> Witness<'a, S, T> {
         }
     }
 
-    /// A key that has no entry.
+    /// Generates a key that has no entry.
     pub(super) fn key(&self) -> StoreKey {
         let number = self.keys.fetch_add(1, Ordering::Relaxed);
         let key = IdempotencyKey::new(format!("key-{number}")).expect("not empty");
@@ -58,14 +58,14 @@ impl<'a, S: Store, T: Time> Witness<'a, S, T> {
         Ok(answer)
     }
 
-    /// As several [`apply`](Self::apply) in one batch.
+    /// Like several calls of [`apply`](Self::apply), in one batch.
     pub(super) async fn apply_batch(&self, batch: Vec<(StoreKey, Operation)>) -> Kept<Vec<Answer>> {
         let commands = batch.into_iter();
         let commands: Vec<_> = commands.map(|(key, op)| self.command(&key, op)).collect();
         let answers = self.store.apply_batch(commands.clone()).await;
         if answers.len() != commands.len() {
             let (had, sent) = (answers.len(), commands.len());
-            return Err(format!("{had} answers to {sent} commands"));
+            return Err(format!("expected {sent} answers to a batch, got {had}"));
         }
         let mut all = Vec::with_capacity(answers.len());
         for (command, answer) in commands.iter().zip(answers) {
@@ -76,7 +76,7 @@ impl<'a, S: Store, T: Time> Witness<'a, S, T> {
         Ok(all)
     }
 
-    /// Acquires, and must be granted it.
+    /// Acquires the key; fails unless the lock is granted.
     pub(super) async fn grant(&self, key: &StoreKey, acquire: Operation) -> Kept<Grant> {
         let answer = self.apply(key, acquire.clone()).await?;
         match (acquire, answer.reply) {
@@ -84,11 +84,11 @@ impl<'a, S: Store, T: Time> Witness<'a, S, T> {
                 Operation::Acquire { owner, .. },
                 Reply::Acquired { token, .. } | Reply::Exhausted { token, .. },
             ) => Ok(Grant { token, owner }),
-            (acquire, reply) => Err(format!("{acquire:?} answered {reply:?}")),
+            (acquire, reply) => Err(format!("{acquire:?}: expected a grant, got {reply:?}")),
         }
     }
 
-    /// Applies, and must have this reply.
+    /// Applies the operation; fails unless the reply is `expected`.
     pub(super) async fn expect(
         &self,
         key: &StoreKey,
@@ -100,17 +100,17 @@ impl<'a, S: Store, T: Time> Witness<'a, S, T> {
             Ok(())
         } else {
             let reply = answer.reply;
-            Err(format!("{operation:?} answered {reply:?} and not {expected:?}"))
+            Err(format!("{operation:?}: expected {expected:?}, got {reply:?}"))
         }
     }
 
-    /// The store's clock.
+    /// Reads the store's clock.
     pub(super) async fn now(&self) -> Kept<SystemTime> {
         let owner = owner();
         Ok(self.apply(&self.key(), Operation::Cancel { owner }).await?.now)
     }
 
-    /// Returns when the store's clock has gone on by so much.
+    /// Waits until the store's clock has advanced by `time`.
     pub(super) async fn wait(&self, time: Duration) -> Kept {
         const LOOKS: usize = 1000;
         let until = self.now().await? + time;
@@ -124,10 +124,10 @@ impl<'a, S: Store, T: Time> Witness<'a, S, T> {
             }
             self.time.pass(left).await;
         }
-        Err(format!("the store's clock did not go on by {time:?}"))
+        Err(format!("the store's clock did not advance by {time:?}"))
     }
 
-    /// The largest token that was seen for the key, if it has an entry.
+    /// Returns the largest token seen for the key, if the key has an entry.
     pub(super) fn token(&self, key: &StoreKey) -> Option<FencingToken> {
         self.entries().get(key).map(Entry::token)
     }
@@ -140,7 +140,7 @@ impl<'a, S: Store, T: Time> Witness<'a, S, T> {
         }
     }
 
-    /// For whoever applied the command without this.
+    /// Compares an answer with `step`. For callers that applied the command themselves.
     pub(super) fn compare(&self, command: &Command, answer: &Answer) -> Kept {
         let mut entries = self.entries();
         let before = entries.remove(&command.key);
@@ -152,7 +152,7 @@ impl<'a, S: Store, T: Time> Witness<'a, S, T> {
             Ok(())
         } else {
             Err(format!(
-                "{:?} on {before:?} at {:?} answered {:?} and not {reply:?}",
+                "{:?} on {before:?} at {:?}: got {:?}, expected {reply:?}",
                 command.operation, answer.now, answer.reply
             ))
         }
@@ -168,12 +168,12 @@ fn failed(command: &Command, error: &(dyn std::error::Error + 'static)) -> Strin
     format!("{:?} failed: {}", command.operation, texts.join(": "))
 }
 
-/// A nonce that nobody has.
+/// Generates a new nonce.
 pub(super) fn owner() -> Owner {
     Owner::new(fastrand::u64(1..)).expect("not zero")
 }
 
-/// An acquire by a nonce that nobody has, with an attempt left.
+/// Creates an acquire with a new nonce, which leaves attempts for the key.
 pub(super) fn acquire(ttl: Duration) -> Operation {
     acquire_as(owner(), ttl)
 }
@@ -188,7 +188,7 @@ pub(super) fn acquire_as(owner: Owner, ttl: Duration) -> Operation {
     }
 }
 
-/// For the acquires of the suite.
+/// The attempt limit of the suite's acquires.
 pub(super) const MAX_ATTEMPTS: u16 = 3;
 
 pub(super) fn complete(grant: Grant) -> Operation {

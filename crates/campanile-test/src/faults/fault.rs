@@ -1,24 +1,27 @@
 use std::time::Duration;
 
-/// What happens to one call of a store: to all its commands alike.
+/// What happens to one call of a store, and so to all commands of the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fault {
-    /// Applied, but the answer is lost: an error comes instead.
+    /// The call is applied, but the answer is lost: the caller gets an error.
     LoseReply,
-    /// Not applied; an error.
+    /// The call is not applied; the caller gets an error.
     Refuse,
-    /// Not applied until [`release`](super::FaultyStore::release), and never if the caller gives up
-    /// before.
+    /// The call is not applied until [`release`](super::FaultyStore::release), and never if the
+    /// caller gives up before then.
     Hang,
-    /// Applied at once, and not answered until [`release`](super::FaultyStore::release).
+    /// The call is applied at once, but not answered until
+    /// [`release`](super::FaultyStore::release).
     HangReply,
-    /// Applied at once, and answered so much later by tokio's time.
+    /// The call is applied at once and answered after this delay, on tokio's time.
     Slow(Duration),
-    /// Applied, but the first of several answers is missing. No fault for a single command.
+    /// The call is applied, but the first of several answers is missing. Has no effect on a single
+    /// command.
     FewerAnswers,
-    /// Applied, but the last of several answers is there twice. No fault for a single command.
+    /// The call is applied, but the last of several answers comes twice. Has no effect on a single
+    /// command.
     MoreAnswers,
-    /// Not applied; the store's code panics.
+    /// The call is not applied; the store panics.
     Panic,
 }

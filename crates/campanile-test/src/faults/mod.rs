@@ -1,4 +1,4 @@
-//! A store with faults: what a network and a server do to a caller, on demand.
+//! A store with injected faults, as a network or a server would cause them.
 //!
 //! ```
 //! use campanile_idempotency::{Guard, LockKeeper, MemoryStore};
@@ -14,7 +14,7 @@
 //! tokio::spawn(task);
 //! let guard = Guard::new(&keeper, "jobs")?;
 //!
-//! // The completion takes place, but its answer never comes. It is repeated.
+//! // The completion takes effect, but its answer is lost. The keeper repeats the command.
 //! store.next_of("complete", Fault::LoseReply);
 //! guard.run("job-1", async |_| Ok::<_, BoxError>(())).await?;
 //! assert_eq!(store.count("complete"), 2);

@@ -7,19 +7,19 @@ use super::Fault;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Call {
-    /// When it came, by tokio's time.
+    /// When the call arrived, on tokio's time.
     pub at: Instant,
-    /// What was to be applied; a single command or a batch.
+    /// The commands of the call: a single command or a batch.
     pub commands: Vec<Command>,
-    /// What happened to it.
+    /// The fault injected into the call.
     pub fault: Option<Fault>,
-    /// What the store inside answered, whether or not the caller learnt it. Empty as long as it was
-    /// not applied; an error is left out.
+    /// The inner store's answers, whether or not the caller received them. Empty until the call is
+    /// applied; errors are omitted.
     pub answers: Vec<Answer>,
 }
 
 impl Call {
-    /// How many of its commands have this word: `acquire`, `renew`, and so on.
+    /// Counts how many commands of the call have this name, such as `acquire` or `renew`.
     pub fn count(&self, operation: &str) -> usize {
         let named = |command: &&Command| command.operation.name() == operation;
         self.commands.iter().filter(named).count()

@@ -1,12 +1,11 @@
-//! Which call meets which fault.
+//! Rules that select the fault of each call.
 
 use campanile_core::Command;
 use fastrand::Rng;
 
 use super::Fault;
 
-/// Tried in order: what was asked for once, then what was asked for until further notice, then
-/// chance.
+/// The rules in the order in which they are tried: one-time faults, lasting faults, random faults.
 #[derive(Debug, Default)]
 pub(super) struct Rules {
     once: Vec<Rule>,
@@ -16,7 +15,7 @@ pub(super) struct Rules {
 
 #[derive(Debug)]
 struct Rule {
-    /// Only for calls with such a command.
+    /// If set, the rule applies only to calls with a command of this name.
     operation: Option<String>,
     fault: Fault,
 }

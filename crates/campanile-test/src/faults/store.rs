@@ -14,14 +14,14 @@ use super::{Call, Fault};
 
 type Answers = Vec<Result<Answer, StoreError>>;
 
-/// A store that does what the one inside does, but for the faults that it was told to have. It keeps
-/// a record of all calls. Clones are the same store.
+/// A store that forwards to an inner store, except for the faults that a test injects. It records
+/// all calls. Clones share one store.
 pub struct FaultyStore<S>(Arc<Inner<S>>);
 
 struct Inner<S> {
     store: S,
     state: Mutex<State>,
-    /// Sent to when those that hang are to go on.
+    /// Notified when the calls that hang should resume.
     release: watch::Sender<()>,
 }
 
@@ -29,75 +29,76 @@ struct Inner<S> {
 struct State {
     rules: Rules,
     calls: Vec<Call>,
-    /// How many calls there were before those.
+    /// Number of calls that were dropped from `calls`.
     forgotten: usize,
 }
 
 impl<S: Store> FaultyStore<S> {
-    /// This store, without a fault so far.
+    /// Wraps a store, without faults at first.
     pub fn new(store: S) -> Self {
         Self(Arc::new(Inner { store, state: Mutex::default(), release: watch::Sender::new(()) }))
     }
 
-    /// The store inside.
+    /// The inner store.
     pub fn inner(&self) -> &S {
         &self.0.store
     }
 
-    /// The next call for which nothing else was asked before has this fault.
+    /// Injects this fault into the next call that has no fault assigned yet.
     pub fn next(&self, fault: Fault) {
         self.state().rules.once(None, fault);
     }
 
-    /// The next call with such a command (`acquire`, `renew`, and so on) has this fault.
+    /// Injects this fault into the next call with such a command (`acquire`, `renew`, and so on).
     pub fn next_of(&self, operation: &str, fault: Fault) {
         self.state().rules.once(Some(operation), fault);
     }
 
-    /// From now on all calls have this fault.
+    /// Injects this fault into all calls from now on.
     pub fn always(&self, fault: Fault) {
         self.state().rules.lasting(None, fault);
     }
 
-    /// From now on all calls with such a command have this fault.
+    /// Injects this fault into all calls with such a command from now on.
     pub fn always_of(&self, operation: &str, fault: Fault) {
         self.state().rules.lasting(Some(operation), fault);
     }
 
-    /// From now on each call has one of these faults with its probability, as the seed decides.
+    /// Injects one of these faults into each call from now on, with the given probabilities, as
+    /// drawn from the seed.
     pub fn at_random(&self, seed: u64, odds: impl Into<Vec<(f64, Fault)>>) {
         self.state().rules.chance(seed, odds.into());
     }
 
-    /// Has no faults from now on, and lets those go on that hang.
+    /// Removes all faults, and resumes the calls that hang.
     pub fn heal(&self) {
         self.state().rules = Rules::default();
         self.release();
     }
 
-    /// Lets those go on that hang now.
+    /// Resumes the calls that hang now.
     pub fn release(&self) {
         self.0.release.send_replace(());
     }
 
-    /// All calls so far, in their order.
+    /// All calls so far, in order.
     pub fn calls(&self) -> Vec<Call> {
         self.state().calls.clone()
     }
 
-    /// All commands so far, in their order.
+    /// All commands so far, in order.
     pub fn commands(&self) -> Vec<Command> {
         let state = self.state();
         state.calls.iter().flat_map(|call| call.commands.clone()).collect()
     }
 
-    /// How many commands with this word there were: `acquire`, `renew`, and so on.
+    /// Counts how many commands had this name so far, such as `acquire` or `renew`.
     pub fn count(&self, operation: &str) -> usize {
         let state = self.state();
         state.calls.iter().map(|call| call.count(operation)).sum()
     }
 
-    /// Forgets the calls so far.
+    /// Drops the record of the calls so far.
     pub fn forget_calls(&self) {
         let mut state = self.state();
         state.forgotten += state.calls.len();
@@ -108,17 +109,17 @@ impl<S: Store> FaultyStore<S> {
         let (number, fault) = self.note(&commands);
         let mut released = self.0.release.subscribe();
         match fault {
-            // Without the message of a panic, which nobody has to look into.
-            Some(Fault::Panic) => resume_unwind(Box::new("a store that panics, as it was told to")),
+            // `resume_unwind` skips the panic hook, because its message would only distract.
+            Some(Fault::Panic) => resume_unwind(Box::new("injected panic of the store")),
             Some(Fault::Refuse) => return failed(commands.len(), "refused"),
-            // The sender is in `self`, so this ends with a release.
+            // `self` holds the sender, so this wait ends only with a release.
             Some(Fault::Hang) => drop(released.changed().await),
             _ => {}
         }
         let mut answers = self.apply(commands).await;
         self.note_answers(number, &answers);
         match fault {
-            Some(Fault::LoseReply) => return failed(answers.len(), "the reply was lost"),
+            Some(Fault::LoseReply) => return failed(answers.len(), "reply lost"),
             Some(Fault::HangReply) => drop(released.changed().await),
             Some(Fault::Slow(time)) => sleep(time).await,
             Some(Fault::FewerAnswers) if answers.len() > 1 => drop(answers.remove(0)),
@@ -168,14 +169,15 @@ impl<S> FaultyStore<S> {
 impl<S: Store> Store for FaultyStore<S> {
     async fn apply(&self, command: Command) -> Result<Answer, StoreError> {
         let answer = self.call(vec![command]).await.pop();
-        answer.expect("a single command has one answer whatever the fault")
+        answer.expect("a single command has one answer with every fault")
     }
 
     async fn apply_batch(&self, batch: Vec<Command>) -> Answers {
         self.call(batch).await
     }
 
-    /// The default, also around a `MemoryStore`: it stands for a store behind a network.
+    /// At least the trait's default, even around a `MemoryStore`, because this store stands in for
+    /// a store behind a network.
     fn max_batch(&self) -> NonZeroUsize {
         const MOST: NonZeroUsize = NonZeroUsize::new(64).expect("not zero");
         self.0.store.max_batch().max(MOST)

@@ -10,8 +10,8 @@ const INSTALL_JAVA: &str = "install it with `apt-get install default-jre-headles
 const INSTALL_LIBS: &str = "fetch them with `cargo xtask install` in Campanile's checkout, or set \
     CAMPANILE_KAFKA_LIBS to the folder `libs` of a Kafka distribution";
 
-/// What a test's single node is given besides its ports and its folder: topics of Kafka's own with
-/// one replica, and no waiting.
+/// Settings of a test's single node, besides its ports and its folder: Kafka's internal topics have
+/// one replica, and nothing waits.
 const PROPERTIES: &[(&str, &str)] = &[
     ("process.roles", "broker,controller"),
     ("node.id", "1"),
@@ -25,19 +25,20 @@ const PROPERTIES: &[(&str, &str)] = &[
     ("share.coordinator.state.topic.min.isr", "1"),
     ("auto.create.topics.enable", "false"),
     ("group.initial.rebalance.delay.ms", "0"),
-    // Lets a consumer choose a session that is shorter than 6 s.
+    // Allows consumers to choose a session timeout below 6 s.
     ("group.min.session.timeout.ms", "1000"),
-    // With the newer consumer protocol a member that joins waits for a heartbeat of the broker's.
+    // With the newer consumer protocol, a joining member waits for a heartbeat interval set by the
+    // broker.
     ("group.consumer.heartbeat.interval.ms", "100"),
     ("group.consumer.min.heartbeat.interval.ms", "100"),
     ("group.consumer.min.session.timeout.ms", "1000"),
-    // A node that comes back after it was killed waits until its old self is given up.
+    // A node that restarts after a kill waits until its previous session has expired.
     ("broker.session.timeout.ms", "1500"),
     ("broker.heartbeat.interval.ms", "300"),
     ("controller.quorum.election.timeout.ms", "200"),
 ];
 
-/// How a [`KafkaServer`] is started; made by [`KafkaServer::builder`].
+/// Builder for a [`KafkaServer`]; see [`KafkaServer::builder`].
 #[derive(Clone, Debug, Default)]
 pub struct KafkaServerBuilder {
     port: Option<u16>,
@@ -45,26 +46,26 @@ pub struct KafkaServerBuilder {
 }
 
 impl KafkaServerBuilder {
-    /// The clients' port on 127.0.0.1. Default: a free one, and another one if it is taken in
-    /// between; a port of your own that is taken is an error.
+    /// Sets the clients' port on 127.0.0.1. Default: a free port, and another one if that port is
+    /// taken before the server starts. A port set here must be free.
     pub fn port(mut self, port: u16) -> Self {
         self.port = Some(port);
         self
     }
 
-    /// A line of `server.properties`, such as `("auto.create.topics.enable", "true")`; it wins over
-    /// the test kit's own.
+    /// Sets a line of `server.properties`, such as `("auto.create.topics.enable", "true")`. Takes
+    /// precedence over the test kit's own settings.
     pub fn property(mut self, name: &str, value: &str) -> Self {
         self.properties.insert(name.to_owned(), value.to_owned());
         self
     }
 
-    /// Starts the server and waits until it answers, which takes some seconds.
+    /// Starts the server and waits until it answers, which takes a few seconds.
     ///
     /// # Errors
     ///
-    /// [`ServerError::Missing`] when there is no `java` or no jar, else what kept it from starting,
-    /// with the end of its log.
+    /// Fails with [`ServerError::Missing`] if `java` or Kafka's jars are not installed, and
+    /// otherwise with the reason why the server did not start and the end of its log.
     pub fn start(self) -> Result<KafkaServer, ServerError> {
         let java = program::require("java", INSTALL_JAVA)?;
         let libs = libs::folder();
@@ -81,7 +82,7 @@ impl KafkaServerBuilder {
         }
     }
 
-    /// The text of `server.properties`.
+    /// Formats `server.properties`.
     pub(super) fn text(&self, port: u16, data: &Path) -> Result<String, ServerError> {
         let controller = format!("127.0.0.1:{}", free_port()?);
         let broker = format!("PLAINTEXT://127.0.0.1:{port}");

@@ -1,17 +1,18 @@
-//! Where Apache Kafka's jars lie. The project's `xtask` compiles this file too: it fetches them.
+//! Location of Apache Kafka's jars. The project's `xtask`, which downloads the jars, also compiles
+//! this file.
 
 use std::env;
 use std::path::PathBuf;
 
-/// The version of Apache Kafka that tests run against.
+/// The version of Apache Kafka used by the tests.
 pub(crate) const VERSION: &str = "4.3.1";
 
 /// The variable that names another folder of jars, such as the `libs` of a Kafka distribution.
 pub(crate) const VARIABLE: &str = "CAMPANILE_KAFKA_LIBS";
 
-/// The folder of jars: the one named by `CAMPANILE_KAFKA_LIBS`, else one in the cache folder, which
-/// is `CAMPANILE_CACHE` or `~/.cache/campanile`: outside of every checkout, so that a clean one
-/// fetches nothing.
+/// Locates the folder of jars: the folder named by `CAMPANILE_KAFKA_LIBS`, or else a folder in the
+/// cache, which is `CAMPANILE_CACHE` or `~/.cache/campanile`. The cache lies outside every
+/// checkout, so that a clean checkout downloads nothing.
 pub(crate) fn folder() -> PathBuf {
     if let Some(libs) = env::var_os(VARIABLE) {
         return libs.into();

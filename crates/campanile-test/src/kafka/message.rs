@@ -1,6 +1,6 @@
 use rdkafka::message::{Header, OwnedHeaders};
 
-/// A message to produce, without key, payload and headers at first.
+/// A message to produce. It starts without a key, a payload or headers.
 #[derive(Clone, Debug)]
 pub struct Message {
     pub(super) topic: String,
@@ -11,35 +11,35 @@ pub struct Message {
 }
 
 impl Message {
-    /// A message for this topic, without key and payload.
+    /// Creates a message for this topic, without key and payload.
     pub fn to(topic: impl Into<String>) -> Self {
         Self { topic: topic.into(), partition: None, key: None, payload: None, headers: None }
     }
 
-    /// The partition. Default: chosen by a hash of the key, and without one by librdkafka.
+    /// Sets the partition. Default: chosen by a hash of the key or, without a key, by librdkafka.
     pub fn partition(mut self, partition: i32) -> Self {
         self.partition = Some(partition);
         self
     }
 
-    /// The key. Default: null.
+    /// Sets the key. Default: null.
     pub fn key(mut self, key: impl Into<Vec<u8>>) -> Self {
         self.key = Some(key.into());
         self
     }
 
-    /// The payload. Default: null, which is a tombstone.
+    /// Sets the payload. Default: null, which is a tombstone.
     pub fn payload(mut self, payload: impl Into<Vec<u8>>) -> Self {
         self.payload = Some(payload.into());
         self
     }
 
-    /// Adds a header; a name may come more than once.
+    /// Adds a header. A name can occur more than once.
     pub fn header(self, name: &str, value: impl AsRef<[u8]>) -> Self {
         self.with_header(name, Some(value.as_ref()))
     }
 
-    /// Adds a header whose value is null.
+    /// Adds a header with a null value.
     pub fn null_header(self, name: &str) -> Self {
         self.with_header(name, None)
     }

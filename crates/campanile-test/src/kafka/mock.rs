@@ -5,13 +5,14 @@ use rdkafka::client::ClientContext;
 use rdkafka::error::KafkaError;
 use rdkafka::mocking::MockCluster;
 
-/// librdkafka's mock cluster: brokers in this process, on loopback ports, there at once.
+/// librdkafka's mock cluster: brokers in this process, on loopback ports, available at once.
 ///
-/// Groups, cooperative rebalances, commits and injected errors work. It does no transactions, no
-/// admin calls and no more than 5 MiB a partition, and it creates a topic of four partitions for
-/// whoever asks for one that is not there; [`KafkaServer`](crate::KafkaServer) is the real thing.
+/// Groups, cooperative rebalances, commits and injected errors work. The cluster does not support
+/// transactions or admin calls, holds at most 5 MiB per partition, and creates a topic with four
+/// partitions when a client asks for a topic that does not exist.
+/// [`KafkaServer`](crate::KafkaServer) is a real broker.
 ///
-/// The cluster ends when this is dropped.
+/// Dropping this value stops the cluster.
 #[derive(Debug)]
 pub struct MockKafka {
     /// Owns the cluster.
@@ -20,11 +21,11 @@ pub struct MockKafka {
 }
 
 impl MockKafka {
-    /// Starts a cluster of this many brokers.
+    /// Starts a cluster with this many brokers.
     ///
     /// # Errors
     ///
-    /// When librdkafka cannot start it.
+    /// Fails if librdkafka cannot start the cluster.
     pub fn start(brokers: u8) -> Result<Self, KafkaError> {
         let mut config = ClientConfig::new();
         config.set("test.mock.num.brokers", brokers.max(1).to_string());
@@ -38,28 +39,29 @@ impl MockKafka {
         self.cluster().bootstrap_servers()
     }
 
-    /// Creates a topic, replicated on every broker.
+    /// Creates a topic, replicated to every broker.
     ///
     /// # Errors
     ///
-    /// When there is one of this name.
+    /// Fails if a topic of this name exists.
     pub fn create_topic(&self, name: &str, partitions: i32) -> Result<(), KafkaError> {
         self.cluster().create_topic(name, partitions, self.brokers)
     }
 
-    /// What fills the topics.
+    /// The cluster's producer.
     pub fn producer(&self) -> &Producer {
         &self.producer
     }
 
-    /// A consumer's settings: from the first message on, no automatic commits, a session of 1.5 s
-    /// and a heartbeat of 0.1 s. Add to it what the test is about.
+    /// Creates the settings of a consumer: it starts at the first message, does not commit
+    /// automatically, and has a session timeout of 1.5 s and a heartbeat interval of 0.1 s. Add the
+    /// settings that the test is about.
     pub fn consumer_config(&self, group: &str) -> ClientConfig {
         consumer_config(&self.bootstrap(), group, "1500")
     }
 
-    /// The cluster itself, to take brokers down, to move leaders and to inject errors. It cannot be
-    /// sent to another thread: take it anew where it is needed.
+    /// The cluster itself, to take brokers down, move leaders and inject errors. The value cannot
+    /// be sent to another thread; call this method again there.
     pub fn cluster(&self) -> MockCluster<'_, impl ClientContext + use<>> {
         self.producer.client().mock_cluster().expect("the producer was made with a mock cluster")
     }

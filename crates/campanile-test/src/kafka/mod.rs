@@ -1,4 +1,4 @@
-//! A real Apache Kafka, librdkafka's mock cluster, and what fills the topics of both.
+//! A real Apache Kafka, librdkafka's mock cluster, and a producer for both.
 
 mod builder;
 mod libs;
@@ -18,8 +18,8 @@ pub use topic::create_topic;
 
 use rdkafka::ClientConfig;
 
-/// Settings of a consumer whose tests should not wait: it starts at the first message, commits
-/// nothing by itself, and is missed soon after it has died.
+/// Creates the settings of a consumer for tests that should not wait: it starts at the first
+/// message, does not commit automatically, and its group soon notices its death.
 fn consumer_config(bootstrap: &str, group: &str, session_timeout: &str) -> ClientConfig {
     let mut config = ClientConfig::new();
     config

@@ -7,51 +7,52 @@ use rdkafka::{ClientConfig, client::Client};
 use std::fmt;
 use std::sync::mpsc;
 
-/// Messages in flight at most: fewer than librdkafka's queue holds, so that it is never full.
+/// Maximum number of messages in flight: fewer than librdkafka's queue holds, so that the queue is
+/// never full.
 const CHUNK: usize = 10_000;
 
-/// Where a message lies in its topic.
+/// The position of a message in its topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Delivered {
-    /// Its partition.
+    /// The partition.
     pub partition: i32,
-    /// Its offset in the partition.
+    /// The offset in the partition.
     pub offset: i64,
 }
 
-/// Fills topics, of [`KafkaServer`](crate::KafkaServer) and [`MockKafka`](crate::MockKafka) alike.
+/// Produces messages to [`KafkaServer`](crate::KafkaServer) and [`MockKafka`](crate::MockKafka).
 ///
-/// It blocks until the brokers have acknowledged, and asks nothing of a runtime.
+/// Blocks until the brokers have acknowledged, and needs no async runtime.
 pub struct Producer {
     inner: ThreadedProducer<Deliveries>,
 }
 
 impl Producer {
-    /// A producer for these brokers, `host:port` separated by commas.
+    /// Creates a producer for these brokers, given as `host:port` separated by commas.
     ///
     /// # Errors
     ///
-    /// When librdkafka refuses the address.
+    /// Fails if librdkafka rejects the address.
     pub fn new(bootstrap: &str) -> Result<Self, KafkaError> {
         Self::from_config(ClientConfig::new().set("bootstrap.servers", bootstrap))
     }
 
-    /// Produces one message and waits until the brokers have it.
+    /// Produces one message and waits until the brokers have acknowledged it.
     ///
     /// # Errors
     ///
-    /// When it is not acknowledged within two minutes, or never will be.
+    /// Fails if the message is not acknowledged within two minutes, or cannot be acknowledged.
     pub fn produce(&self, message: Message) -> Result<Delivered, KafkaError> {
         let delivered = self.produce_all([message])?;
         Ok(delivered[0])
     }
 
-    /// Produces many messages, in order within each partition, and waits until the brokers have them
-    /// all. What it gives is in the order of `messages`.
+    /// Produces many messages, in order within each partition, and waits until the brokers have
+    /// acknowledged all of them. The results are in the order of `messages`.
     ///
     /// # Errors
     ///
-    /// The first message's error that has one. Others may have been delivered.
+    /// Fails with the error of the first message that failed. Other messages may have been delivered.
     pub fn produce_all(
         &self,
         messages: impl IntoIterator<Item = Message>,
@@ -83,7 +84,7 @@ impl Producer {
             .set("linger.ms", "0")
             .set("message.timeout.ms", "120000")
             .set("topic.metadata.propagation.max.ms", "1000")
-            // A broker that is started again should be found at once.
+            // A client should reconnect to a restarted broker at once.
             .set("reconnect.backoff.ms", "50")
             .set("reconnect.backoff.max.ms", "200");
         Ok(Self { inner: config.create_with_context(Deliveries)? })
@@ -117,16 +118,16 @@ impl fmt::Debug for Producer {
     }
 }
 
-/// The place of a message among those that were sent together, and what became of it.
+/// The index of a message among those sent together, and its delivery result.
 type Delivery = (usize, Result<Delivered, KafkaError>);
 
-/// What librdkafka keeps for a message until it reports its delivery.
+/// The data that librdkafka keeps for a message until it reports the delivery.
 struct Pending {
     place: usize,
     sender: mpsc::Sender<Delivery>,
 }
 
-/// Passes the reports on to who waits for them.
+/// Forwards delivery reports to the waiting caller.
 struct Deliveries;
 
 impl ClientContext for Deliveries {}
@@ -141,7 +142,7 @@ impl ProducerContext for Deliveries {
             }
             Err((error, _)) => Err(error.clone()),
         };
-        // Nobody waits any more if an earlier message could not even be enqueued.
+        // The caller no longer waits if an earlier message could not even be enqueued.
         let _ = pending.sender.send((pending.place, result));
     }
 }

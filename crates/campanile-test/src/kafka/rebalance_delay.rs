@@ -1,4 +1,4 @@
-//! The one setting of the mock cluster that rdkafka's safe interface does not have.
+//! A setting of the mock cluster that rdkafka's safe interface does not offer.
 
 #![allow(unsafe_code)]
 
@@ -8,12 +8,12 @@ use rdkafka::bindings::{
 };
 use rdkafka::client::Client;
 
-/// Lets a new group assign its partitions at once, and not after 3 s. Does nothing to a client that
-/// owns no mock cluster.
+/// Makes a new group assign its partitions at once instead of after 3 s. Does nothing for a client
+/// without a mock cluster.
 pub(super) fn remove<C: ClientContext>(client: &Client<C>) {
-    // SAFETY: `client` is borrowed, so its handle is alive for both calls. The mock cluster that the
-    // first one gives (or null) belongs to that handle and lives as long. The second one takes the
-    // cluster's own lock.
+    // SAFETY: `client` is borrowed, so its handle is alive for both calls. The mock cluster
+    // returned by the first call (or null) belongs to that handle and lives as long. The second
+    // call takes the cluster's own lock.
     unsafe {
         let cluster = rd_kafka_handle_mock_cluster(client.native_ptr());
         if !cluster.is_null() {

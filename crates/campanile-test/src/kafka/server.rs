@@ -11,13 +11,13 @@ use std::process::Command;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// How long a start may take, on a machine that is busy with other tests.
+/// Time limit of a start, on a machine that is busy with other tests.
 const START: Duration = Duration::from_secs(90);
 
-/// How long one look at the metadata of a server that is starting may take.
+/// Time limit of one metadata request to a server that is starting.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// An Apache Kafka of its own, one node that is broker and controller, killed on drop.
+/// An Apache Kafka server: one node that is both broker and controller, killed on drop.
 ///
 /// ```no_run
 /// use campanile_test::{KafkaServer, Message};
@@ -34,7 +34,7 @@ const LOOK: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub struct KafkaServer {
     producer: Producer,
-    // Before the folder, so that the process is gone when the folder goes.
+    // Declared before the folder, so that the process is gone when the folder is removed.
     process: Process,
     folder: TempDir,
     jvm: Jvm,
@@ -46,12 +46,12 @@ impl KafkaServer {
     ///
     /// # Errors
     ///
-    /// As [`KafkaServerBuilder::start`].
+    /// Fails as [`KafkaServerBuilder::start`] does.
     pub fn start() -> Result<Self, ServerError> {
         Self::builder().start()
     }
 
-    /// A server with settings of its own.
+    /// Creates a builder, for a server with other settings.
     pub fn builder() -> KafkaServerBuilder {
         KafkaServerBuilder::default()
     }
@@ -66,12 +66,12 @@ impl KafkaServer {
         self.port
     }
 
-    /// Creates a topic with the settings `config`, and waits until clients can use it. Blocks the
+    /// Creates a topic with the settings `config` and waits until clients can use it. Blocks the
     /// thread.
     ///
     /// # Errors
     ///
-    /// What the broker answers; or no leader for a partition within 30 s.
+    /// Fails with the broker's error, or if a partition has no leader within 30 s.
     pub fn create_topic(
         &self,
         name: &str,
@@ -82,61 +82,62 @@ impl KafkaServer {
         wait_for_leaders(self.producer.client(), name, partitions)
     }
 
-    /// What fills the topics. [`restart`](Self::restart) makes a new one.
+    /// The server's producer. [`restart`](Self::restart) replaces it.
     pub fn producer(&self) -> &Producer {
         &self.producer
     }
 
-    /// A consumer's settings: from the first message on, no automatic commits, a session of 3 s and
-    /// a heartbeat of 0.1 s. Add to it what the test is about. For `group.protocol=consumer` remove
-    /// `session.timeout.ms` and `heartbeat.interval.ms`, which are the broker's then.
+    /// Creates the settings of a consumer: it starts at the first message, does not commit
+    /// automatically, and has a session timeout of 3 s and a heartbeat interval of 0.1 s. Add the
+    /// settings that the test is about. For `group.protocol=consumer`, remove `session.timeout.ms`
+    /// and `heartbeat.interval.ms`, which the broker then sets.
     pub fn consumer_config(&self, group: &str) -> ClientConfig {
         consumer_config(&self.bootstrap(), group, "3000")
     }
 
-    /// The file in which the server keeps the first records of a partition.
+    /// The path of the file that holds the first records of a partition.
     pub fn segment(&self, topic: &str, partition: i32) -> PathBuf {
         let partition = format!("{topic}-{partition}");
         self.folder.path().join(DATA).join(partition).join("00000000000000000000.log")
     }
 
-    /// Kills the server as a crash would (SIGKILL).
+    /// Kills the server with SIGKILL, as in a crash.
     ///
     /// # Errors
     ///
-    /// When the operating system refuses.
+    /// Fails if the operating system refuses the signal.
     pub fn kill(&mut self) -> Result<(), ServerError> {
         self.process.kill()?;
         Ok(())
     }
 
-    /// Starts the server again on the same port with the same topics, offsets and settings, and
-    /// waits until it answers. If it still runs, it is killed first.
+    /// Restarts the server on the same port with the same topics, offsets and settings, and waits
+    /// until it answers. A server that still runs is killed first.
     ///
     /// # Errors
     ///
-    /// As [`KafkaServerBuilder::start`].
+    /// Fails as [`KafkaServerBuilder::start`] does.
     pub fn restart(&mut self) -> Result<(), ServerError> {
         self.process.kill()?;
         (self.process, self.producer) = run(&self.jvm, self.folder.path(), self.port)?;
         Ok(())
     }
 
-    /// Makes the server hang (SIGSTOP): connections stay open, new ones are accepted by the kernel,
-    /// and nothing is answered.
+    /// Suspends the server (SIGSTOP): connections stay open, the kernel accepts new ones, and
+    /// nothing is answered.
     ///
     /// # Errors
     ///
-    /// When the server does not run.
+    /// Fails if the server does not run.
     pub fn pause(&mut self) -> Result<(), ServerError> {
         Ok(self.process.pause()?)
     }
 
-    /// Lets a paused server go on. It may take itself for dead first, and register anew.
+    /// Resumes a paused server. The server may consider itself dead at first and register again.
     ///
     /// # Errors
     ///
-    /// When the server does not run.
+    /// Fails if the server does not run.
     pub fn resume(&mut self) -> Result<(), ServerError> {
         Ok(self.process.resume()?)
     }
@@ -155,7 +156,7 @@ impl KafkaServer {
     }
 }
 
-/// How Kafka's programs are run.
+/// How to run Kafka's programs.
 #[derive(Clone, Debug)]
 pub(super) struct Jvm {
     pub(super) java: PathBuf,
@@ -163,15 +164,15 @@ pub(super) struct Jvm {
 }
 
 impl Jvm {
-    /// Prepares the data folder.
+    /// Formats the data folder.
     fn format(&self, folder: &Path, port: u16) -> Result<(), ServerError> {
         let mut command = self.command("kafka.tools.StorageTool", folder);
         command.args(["format", "-t", &cluster_id(port), "-c", PROPERTIES]);
         Process::spawn(&command, folder.join("log"))?.until_done(START)
     }
 
-    /// A class of Kafka's, to be run in the server's folder. It takes a small heap and the first
-    /// compiler only: a test's server lives for seconds.
+    /// Creates a command that runs one of Kafka's classes in the server's folder. The heap is small
+    /// and only the first compiler is used, because a test's server lives for seconds.
     fn command(&self, class: &str, folder: &Path) -> Command {
         let mut command = Command::new(&self.java);
         command
@@ -184,13 +185,13 @@ impl Jvm {
     }
 }
 
-/// The folder of topics in the server's folder.
+/// The folder of topics, inside the server's folder.
 const DATA: &str = "data";
 
-/// The file of settings in the server's folder.
+/// The settings file, inside the server's folder.
 const PROPERTIES: &str = "server.properties";
 
-/// Starts the server of this folder and waits until it answers.
+/// Starts the server in this folder and waits until it answers.
 fn run(jvm: &Jvm, folder: &Path, port: u16) -> Result<(Process, Producer), ServerError> {
     let mut command = jvm.command("kafka.Kafka", folder);
     command.arg(PROPERTIES);
@@ -198,7 +199,7 @@ fn run(jvm: &Jvm, folder: &Path, port: u16) -> Result<(Process, Producer), Serve
     let producer = Producer::new(&bootstrap(port))?;
     process.until_ready(port, START, || {
         let client = producer.client();
-        // Somebody else's server may have the port while ours is about to find that out.
+        // A foreign server may own the port while ours is about to fail because of it.
         let ours = client.fetch_cluster_id(LOOK) == Some(cluster_id(port));
         ours && client
             .fetch_metadata(None, LOOK)
@@ -211,8 +212,8 @@ fn bootstrap(port: u16) -> String {
     format!("127.0.0.1:{port}")
 }
 
-/// 22 characters are an id of Kafka's (16 bytes in base64, whence the A at the end). No other server
-/// of a test kit has this one.
+/// Derives the cluster id from the port. A Kafka id has 22 characters: 16 bytes in base64, hence
+/// the A at the end. No other server started by a test kit has the same id.
 fn cluster_id(port: u16) -> String {
     format!("{:0>10}{port:0>11}A", std::process::id())
 }

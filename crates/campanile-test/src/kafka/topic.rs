@@ -5,18 +5,18 @@ use rdkafka::client::{Client, ClientContext, DefaultClientContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use std::time::Duration;
 
-/// How long an answer to one question may take.
+/// Time limit of one request.
 const REPLY: Duration = Duration::from_secs(30);
 
-/// How long one look at the metadata may take.
+/// Time limit of one metadata request.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// Creates a topic with the settings `config` on a real broker, and waits until clients can use it.
-/// Blocks the thread. ([`MockKafka`](crate::MockKafka) has its own way.)
+/// Blocks the thread. For the mock cluster, use [`MockKafka`](crate::MockKafka)'s own method.
 ///
 /// # Errors
 ///
-/// What the broker answers; or no leader for a partition within 30 s.
+/// Fails with the broker's error, or if a partition has no leader within 30 s.
 pub fn create_topic(
     bootstrap: &str,
     name: &str,
@@ -35,8 +35,8 @@ pub fn create_topic(
     wait_for_leaders(admin.inner(), name, partitions)
 }
 
-/// Waits until this client knows the topic with all its partitions: the controller has answered, but
-/// the broker, and then each client, learn of it a moment later.
+/// Waits until this client sees the topic with all its partitions. The controller has answered by
+/// then, but the broker and the clients learn of the topic slightly later.
 pub(super) fn wait_for_leaders<C: ClientContext>(
     client: &Client<C>,
     topic: &str,

@@ -7,49 +7,50 @@ use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-/// How a [`PgServer`] is started; made by [`PgServer::builder`].
+/// Builder for a [`PgServer`]; see [`PgServer::builder`].
 #[derive(Clone, Debug, Default)]
 pub struct PgServerBuilder {
     port: Option<u16>,
     pub(super) password: Option<String>,
     is_durable: bool,
-    /// Of TLS, as PEM: the certificate, its key, and the authority of the clients.
+    /// The TLS files as PEM: the certificate, its key, and the clients' certificate authority.
     tls: Option<[Vec<u8>; 3]>,
     lines: String,
 }
 
 impl PgServerBuilder {
-    /// Whether a commit is on the disk before it is acknowledged, as it is by Postgres's own default.
-    /// Default: no, because most tests want speed, and what a killed process has written stays.
+    /// Sets whether a commit is written to disk before it is acknowledged, which is Postgres's own
+    /// default. Default: no, because most tests prefer speed, and the writes of a killed process
+    /// survive anyway.
     pub fn durable(mut self, durable: bool) -> Self {
         self.is_durable = durable;
         self
     }
 
-    /// The port on 127.0.0.1. Default: a free one, and another one if it is taken in between; a
-    /// port of your own that is taken is an error.
+    /// Sets the port on 127.0.0.1. Default: a free port, and another one if that port is taken
+    /// before the server starts. A port set here must be free.
     pub fn port(mut self, port: u16) -> Self {
         self.port = Some(port);
         self
     }
 
-    /// A password for the superuser, which then everybody needs who comes over TCP. Default: none.
+    /// Sets a password for the superuser, which all TCP clients then need. Default: none.
     ///
     /// # Panics
     ///
-    /// When it has characters that a URL or a line of SQL would have to escape: letters and digits
-    /// are enough here.
+    /// Panics if the password has characters that need escaping in a URL or in SQL. Only letters
+    /// and digits are allowed.
     pub fn password(mut self, password: &str) -> Self {
         assert!(
             password.bytes().all(|b| b.is_ascii_alphanumeric()),
-            "a test's password has letters and digits only"
+            "the password may only have letters and digits"
         );
         self.password = Some(password.to_owned());
         self
     }
 
-    /// Offers TLS with this certificate and its private key, and demands a certificate of each client
-    /// that this authority has signed, if there is one (all PEM). Default: no TLS.
+    /// Enables TLS with this certificate and its private key. With an authority, each client must
+    /// present a certificate signed by the authority. All values are PEM. Default: no TLS.
     pub fn tls(
         mut self,
         certificate: impl Into<Vec<u8>>,
@@ -60,19 +61,19 @@ impl PgServerBuilder {
         self
     }
 
-    /// One line of `postgresql.conf`, such as `("max_connections", "10")`, after the lines of this
-    /// builder, so that it wins. Default: none.
+    /// Adds a line to `postgresql.conf`, such as `("max_connections", "10")`, after the builder's
+    /// own lines, so that the added line takes precedence. Default: none.
     pub fn config(mut self, name: &str, value: &str) -> Self {
         writeln!(self.lines, "{name} = '{value}'").expect("a string takes every line");
         self
     }
 
-    /// Makes a database cluster, starts the server and waits until it answers.
+    /// Creates a database cluster, starts the server and waits until it answers.
     ///
     /// # Errors
     ///
-    /// [`ServerError::Missing`] when Postgres is not installed, else what kept it from starting, with
-    /// the end of its log.
+    /// Fails with [`ServerError::Missing`] if Postgres is not installed, and otherwise with the
+    /// reason why the server did not start and the end of its log.
     pub fn start(self) -> Result<PgServer, ServerError> {
         let programs = Programs::find()?;
         let launch = |port| PgServer::launch(self.clone(), programs.clone(), port);
@@ -86,7 +87,7 @@ impl PgServerBuilder {
         Ok(server)
     }
 
-    /// What is added to `postgresql.conf`.
+    /// Formats the lines to append to `postgresql.conf`.
     pub(super) fn text(&self, port: u16, folder: &Path) -> String {
         let is_durable = if self.is_durable { "on" } else { "off" };
         format!(
@@ -103,7 +104,7 @@ impl PgServerBuilder {
         )
     }
 
-    /// Puts what TLS needs beside the data; the key is for nobody but the server.
+    /// Writes the TLS files to the data folder. Only the server may read the key.
     pub(super) fn write_certificates(&self, data: &Path) -> io::Result<()> {
         for (name, text) in FILES.into_iter().zip(self.tls.iter().flatten()) {
             let path = data.join(name);
@@ -114,7 +115,8 @@ impl PgServerBuilder {
         Ok(())
     }
 
-    /// The text of `pg_hba.conf`: the socket lies in a folder that is nobody else's.
+    /// Formats `pg_hba.conf`. The socket needs no password because no other user can enter its
+    /// folder.
     pub(super) fn access(&self) -> String {
         let method = if self.password.is_some() { "scram-sha-256" } else { "trust" };
         let (kind, certificate) =
@@ -140,5 +142,5 @@ impl PgServerBuilder {
     }
 }
 
-/// Beside the data: the certificate, its key, the authority of the clients.
+/// File names in the data folder: the certificate, its key, and the clients' certificate authority.
 const FILES: [&str; 3] = ["server.crt", "server.key", "clients.crt"];

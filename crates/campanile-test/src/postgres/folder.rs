@@ -1,9 +1,10 @@
-//! Where Debian has Postgres. The project's `xtask` compiles this file too: it installs it.
+//! Location of Postgres on Debian. The project's `xtask`, which installs Postgres, also compiles
+//! this file.
 
 use std::fs;
 use std::path::PathBuf;
 
-/// The folder of the newest version's programs, which is in nobody's `PATH`.
+/// Finds the folder with the programs of the newest version. The folder is not in `PATH`.
 pub(crate) fn newest() -> Option<PathBuf> {
     let version = |folder: &PathBuf| folder.file_name()?.to_str()?.parse::<u32>().ok();
     let folders = fs::read_dir("/usr/lib/postgresql").ok()?.flatten().map(|entry| entry.path());

@@ -1,4 +1,4 @@
-//! Where the server's programs are, and how they are run: as anybody but root.
+//! Locates the server's programs and runs them as a user other than root.
 
 use super::folder;
 use crate::{ServerError, program};
@@ -10,15 +10,16 @@ use std::{env, io};
 const INSTALL: &str = "install it with `apt-get install postgresql`, or `cargo xtask install` in \
     Campanile's checkout";
 
-/// The user that Debian's package makes, for root: the server refuses to run as root.
+/// The user created by Debian's package. It runs the server when the test runs as root, because the
+/// server refuses to run as root.
 const USER: &str = "postgres";
 
-/// The folder of `postgres`, `initdb` and the others.
+/// The folder that contains `postgres`, `initdb` and the other programs.
 #[derive(Clone, Debug)]
 pub(super) struct Programs(PathBuf);
 
 impl Programs {
-    /// The newest version that is installed.
+    /// Finds the newest installed version.
     pub(super) fn find() -> Result<Self, ServerError> {
         let missing =
             || ServerError::Missing { what: "the program `postgres`".to_owned(), install: INSTALL };
@@ -27,20 +28,21 @@ impl Programs {
         found.map(Self).ok_or_else(missing)
     }
 
-    /// One of them, to be run by a user who may.
+    /// Creates a command that runs a program as a permitted user.
     pub(super) fn command(&self, name: &str) -> Command {
         let program = self.0.join(name);
         if !is_root() {
             return Command::new(program);
         }
         let mut command = Command::new("setpriv");
-        // To change the user takes back what was asked for before: to die with the parent.
+        // Changing the user clears the parent-death signal that was set before, so it is set again
+        // here.
         command.args(["--reuid", USER, "--regid", USER, "--clear-groups", "--pdeathsig", "KILL"]);
         command.arg("--").arg(program);
         command
     }
 
-    /// Runs one of them to its end, and gives what it printed.
+    /// Runs a program to completion and returns its standard output.
     pub(super) fn run<S: AsRef<OsStr>>(
         &self,
         name: &str,
@@ -54,7 +56,7 @@ impl Programs {
         Ok(String::from_utf8_lossy(&output.stdout).trim_end().to_owned())
     }
 
-    /// Gives the file or folder to the user who runs the programs.
+    /// Makes the user that runs the programs the owner of the file or folder.
     pub(super) fn hand_over(path: &Path) -> io::Result<()> {
         if !is_root() {
             return Ok(());

@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// How long a start may take, the recovery after a crash included.
+/// Time limit of a start, including recovery after a crash.
 const START: Duration = Duration::from_secs(60);
 
-/// A Postgres server of its own, killed on drop.
+/// A Postgres server, killed on drop.
 ///
 /// ```no_run
 /// use campanile_test::PgServer;
@@ -28,7 +28,7 @@ const START: Duration = Duration::from_secs(60);
 /// ```
 #[derive(Debug)]
 pub struct PgServer {
-    // Before the folder, so that the process is gone when the folder goes.
+    // Declared before the folder, so that the process is gone when the folder is removed.
     process: Process,
     folder: TempDir,
     programs: Programs,
@@ -38,36 +38,37 @@ pub struct PgServer {
 }
 
 impl PgServer {
-    /// Starts an empty server that does not wait for its disk, on a free port.
+    /// Starts an empty server on a free port, which does not wait for its disk.
     ///
     /// # Errors
     ///
-    /// As [`PgServerBuilder::start`].
+    /// Fails as [`PgServerBuilder::start`] does.
     pub fn start() -> Result<Self, ServerError> {
         Self::builder().start()
     }
 
-    /// A server with settings of its own.
+    /// Creates a builder, for a server with other settings.
     pub fn builder() -> PgServerBuilder {
         PgServerBuilder::default()
     }
 
-    /// The URL that clients take: the superuser's, with the password if there is one, and the
-    /// database `postgres`.
+    /// The URL for clients: the superuser, the password if one is set, and the database
+    /// `postgres`.
     pub fn url(&self) -> String {
         self.url_through(self.addr())
     }
 
-    /// The URL of this server as reached through `addr`, which is a [`Proxy`](crate::Proxy)'s.
+    /// The URL of this server as reached through `addr`, the address of a [`Proxy`](crate::Proxy).
     pub fn url_through(&self, addr: SocketAddr) -> String {
         self.url_of("postgres", addr)
     }
 
-    /// Makes another database, so that tests that share a server do not meet, and gives its URL.
+    /// Creates another database, so that tests can share a server without conflicts, and returns
+    /// its URL.
     ///
     /// # Errors
     ///
-    /// As [`psql`](Self::psql).
+    /// Fails as [`psql`](Self::psql) does.
     pub fn new_database(&self) -> io::Result<String> {
         let number = self.databases.fetch_add(1, Ordering::Relaxed);
         let name = format!("test_{number}");
@@ -75,7 +76,7 @@ impl PgServer {
         Ok(self.url_of(&name, self.addr()))
     }
 
-    /// Where the server listens.
+    /// The address on which the server listens.
     pub fn addr(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.port).into()
     }
@@ -85,21 +86,21 @@ impl PgServer {
         self.port
     }
 
-    /// Runs SQL in the database `postgres` as the superuser and gives what `psql` prints: a row a
-    /// line, its columns between `|`.
+    /// Runs SQL in the database `postgres` as the superuser and returns the output of `psql`: one
+    /// line per row, with columns separated by `|`.
     ///
     /// # Errors
     ///
-    /// What the server says to the first statement that fails.
+    /// Fails with the server's error message for the first statement that fails.
     pub fn psql(&self, sql: &str) -> io::Result<String> {
         self.psql_in("postgres", sql)
     }
 
-    /// The same in another database.
+    /// Like [`psql`](Self::psql), in another database.
     ///
     /// # Errors
     ///
-    /// See [`psql`](Self::psql).
+    /// Fails as [`psql`](Self::psql) does.
     pub fn psql_in(&self, database: &str, sql: &str) -> io::Result<String> {
         let (folder, port) = (self.folder.path().to_string_lossy(), self.port.to_string());
         let connection = ["-h", &*folder, "-p", &port, "-U", "postgres", "-d", database];
@@ -107,12 +108,12 @@ impl PgServer {
         self.programs.run("psql", connection.iter().chain(&quiet))
     }
 
-    /// Starts a replica of this server, which has what is here now and follows it. It can be read, and
-    /// takes over by `SELECT pg_promote()`.
+    /// Starts a replica with this server's current data, which then follows this server. The
+    /// replica can be read, and `SELECT pg_promote()` makes it take over.
     ///
     /// # Errors
     ///
-    /// As [`PgServerBuilder::start`].
+    /// Fails as [`PgServerBuilder::start`] does.
     pub fn replica(&self) -> Result<Self, ServerError> {
         port::with_free_port(|port| {
             let folder = new_folder()?;
@@ -125,27 +126,27 @@ impl PgServer {
         })
     }
 
-    /// Kills the server as a crash would (SIGKILL). Clients see their connections closed and new
-    /// ones refused.
+    /// Kills the server with SIGKILL, as in a crash. Existing connections are closed and new ones
+    /// are refused.
     ///
     /// # Errors
     ///
-    /// When the operating system refuses.
+    /// Fails if the operating system refuses the signal.
     pub fn kill(&mut self) -> Result<(), ServerError> {
         self.process.kill()?;
         Ok(())
     }
 
-    /// Starts the server again on the same port with the same data and settings, and waits until it
-    /// answers. If it still runs, it is killed first.
+    /// Restarts the server on the same port with the same data and settings, and waits until it
+    /// answers. A server that still runs is killed first.
     ///
     /// # Errors
     ///
-    /// As [`PgServerBuilder::start`].
+    /// Fails as [`PgServerBuilder::start`] does.
     pub fn restart(&mut self) -> Result<(), ServerError> {
         self.process.kill()?;
         let attempt = || match run(&self.programs, self.folder.path(), self.port) {
-            // The processes of the killed server's clients end a moment after it.
+            // The client processes of a killed server exit slightly later than the server.
             Err(ServerError::Exited { log, .. }) if log.contains("still in use") => None,
             result => Some(result),
         };
@@ -169,14 +170,14 @@ impl PgServer {
         Self::launch_in(folder, builder, programs, port)
     }
 
-    /// Starts a server on the data of the folder.
+    /// Starts a server on the data in this folder.
     fn launch_in(
         folder: TempDir,
         builder: PgServerBuilder,
         programs: Programs,
         port: u16,
     ) -> Result<Self, ServerError> {
-        // What comes later in the file wins.
+        // Later lines of the file take precedence.
         let settings = data(folder.path()).join("postgresql.conf");
         let text = builder.text(port, folder.path());
         OpenOptions::new().append(true).open(settings)?.write_all(text.as_bytes())?;
@@ -191,7 +192,7 @@ impl PgServer {
     }
 }
 
-/// Starts the server of this folder and waits until it answers.
+/// Starts the server in this folder and waits until it answers.
 fn run(programs: &Programs, folder: &Path, port: u16) -> Result<Process, ServerError> {
     let mut command = programs.command("postgres");
     command.arg("-D").arg(data(folder)).current_dir(folder);
@@ -201,7 +202,8 @@ fn run(programs: &Programs, folder: &Path, port: u16) -> Result<Process, ServerE
     Ok(process)
 }
 
-/// The server's own word, in a file that begins with its process and has its status in line 8.
+/// Checks whether the server reports itself ready, in a file with its process id in line 1 and its
+/// status in line 8.
 fn is_ready(data: &Path, pid: u32) -> bool {
     let text = fs::read_to_string(data.join("postmaster.pid")).unwrap_or_default();
     let line = |number: usize| text.lines().nth(number - 1).map(str::trim);

@@ -7,36 +7,37 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-/// How long [`Process::terminate`] waits before it kills.
+/// How long [`Process::terminate`] waits before it kills the process.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// How much of a log is shown in an error, in bytes.
+/// How much of a log is included in an error, in bytes.
 const TAIL: u64 = 4096;
 
 /// A child process that is killed (SIGKILL) and reaped when this guard is dropped.
 ///
-/// Its standard input is empty; its output and errors are appended to a log file.
+/// Its standard input is empty. Its standard output and standard error are appended to a log file.
 ///
-/// On Linux, where `setpriv` is installed, the child is also killed when this process dies without
-/// dropping anything. Elsewhere it then stays behind.
+/// On Linux with `setpriv`, the child is also killed when this process dies without running
+/// destructors. Elsewhere, the child then keeps running.
 #[derive(Debug)]
 pub struct Process {
     child: Child,
     name: String,
     log: PathBuf,
-    /// Where in the log this process's lines begin: a server that is started again appends.
+    /// The position in the log at which this process's lines begin: a restarted server appends to
+    /// the log.
     log_start: u64,
 }
 
 impl Process {
-    /// Starts `command`, its output appended to the file `log`.
+    /// Starts `command` and appends its output to the file `log`.
     ///
-    /// Its arguments, environment variables and folder are kept; its standard streams are replaced,
-    /// and an `env_clear` is not seen.
+    /// The command's arguments, environment variables and folder are kept. Its standard streams are
+    /// replaced, and an `env_clear` has no effect.
     ///
     /// # Errors
     ///
-    /// When the log cannot be opened or the program cannot be run.
+    /// Fails if the log cannot be opened or the program cannot be run.
     pub fn spawn(command: &Command, log: impl Into<PathBuf>) -> io::Result<Self> {
         let log = log.into();
         let output = OpenOptions::new().create(true).append(true).open(&log)?;
@@ -52,26 +53,27 @@ impl Process {
         Ok(Self { child, name, log, log_start })
     }
 
-    /// The process's id, also after it has ended.
+    /// The process id, also after the process has exited.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Kills the process as a crash would (SIGKILL) and reaps it. Harmless if it has ended.
+    /// Kills the process with SIGKILL, as in a crash, and reaps it. Does no harm if the process has
+    /// exited.
     ///
     /// # Errors
     ///
-    /// When the operating system refuses.
+    /// Fails if the operating system refuses the signal.
     pub fn kill(&mut self) -> io::Result<ExitStatus> {
         self.child.kill()?;
         self.child.wait()
     }
 
-    /// Asks the process to end (SIGTERM), and kills it if it has not ended 10 s later.
+    /// Asks the process to exit (SIGTERM), and kills it if it still runs 10 s later.
     ///
     /// # Errors
     ///
-    /// When the operating system refuses.
+    /// Fails if the operating system refuses the signal.
     pub fn terminate(&mut self) -> io::Result<ExitStatus> {
         if let Some(status) = self.exited()? {
             return Ok(status);
@@ -83,53 +85,54 @@ impl Process {
         }
     }
 
-    /// Stops the process where it is (SIGSTOP): its sockets stay open, and nothing answers.
+    /// Suspends the process (SIGSTOP): its sockets stay open, and nothing is answered.
     ///
-    /// It stands still when this returns.
+    /// The process is stopped by the time this method returns.
     ///
     /// # Errors
     ///
-    /// When the process has ended.
+    /// Fails if the process has exited.
     pub fn pause(&mut self) -> io::Result<()> {
         self.signal(Signal::STOP)?;
-        // The signal alone is only a request. NOWAIT leaves the process to be reaped by `Child`.
+        // The signal only requests a stop, so wait for the stop. NOWAIT leaves the process to be
+        // reaped by `Child`.
         let stopped = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
         waitid(WaitId::Pid(self.native_pid()), stopped)?;
         Ok(())
     }
 
-    /// Lets a paused process go on (SIGCONT).
+    /// Resumes a paused process (SIGCONT).
     ///
     /// # Errors
     ///
-    /// When the process has ended.
+    /// Fails if the process has exited.
     pub fn resume(&mut self) -> io::Result<()> {
         self.signal(Signal::CONT)
     }
 
-    /// How the process ended, if it has.
+    /// Returns the exit status if the process has exited.
     ///
     /// # Errors
     ///
-    /// When the operating system refuses.
+    /// Fails if the operating system cannot report the status.
     pub fn exited(&mut self) -> io::Result<Option<ExitStatus>> {
         self.child.try_wait()
     }
 
-    /// Waits until the process has ended; `None` if it still runs after `within`.
+    /// Waits until the process has exited. Returns `None` if it still runs after `within`.
     ///
     /// # Errors
     ///
-    /// When the operating system refuses.
+    /// Fails if the operating system cannot report the status.
     pub fn wait(&mut self, within: Duration) -> io::Result<Option<ExitStatus>> {
         eventually(within, || self.exited().transpose()).transpose()
     }
 
-    /// The last lines of what this process has printed, 4 KiB at most.
+    /// Reads the last lines that this process has printed, at most 4 KiB.
     ///
     /// # Errors
     ///
-    /// When the log cannot be read.
+    /// Fails if the log cannot be read.
     pub fn log(&self) -> io::Result<String> {
         let mut file = File::open(&self.log)?;
         let end = file.metadata()?.len();
@@ -139,7 +142,7 @@ impl Process {
         Ok(String::from_utf8_lossy(&tail).into_owned())
     }
 
-    /// Waits until `ready`, and gives up as soon as the process has ended.
+    /// Waits until `ready` returns true, and fails as soon as the process has exited.
     pub(crate) fn until_ready(
         &mut self,
         port: u16,
@@ -154,7 +157,7 @@ impl Process {
         found.unwrap_or_else(|| Err(self.late(within)))
     }
 
-    /// Waits until the process has ended well.
+    /// Waits until the process has exited successfully.
     pub(crate) fn until_done(&mut self, within: Duration) -> Result<(), ServerError> {
         match self.wait(within)? {
             Some(status) if status.success() => Ok(()),
@@ -163,7 +166,7 @@ impl Process {
         }
     }
 
-    /// The error of a process that ended too early, which may have wanted a port.
+    /// Creates the error for a process that exited too early, possibly because its port is in use.
     fn ended(&self, status: ExitStatus, port: Option<u16>) -> ServerError {
         let server = self.name.clone();
         match (self.log(), port) {
@@ -175,17 +178,18 @@ impl Process {
         }
     }
 
-    /// The error of a process that takes too long.
+    /// Creates the error for a process that takes too long.
     fn late(&self, within: Duration) -> ServerError {
         let server = self.name.clone();
         self.log().map_or_else(ServerError::Io, |log| ServerError::NotReady { server, within, log })
     }
 
-    /// Sends a signal, unless the process was reaped: its id may be another's by now.
+    /// Sends a signal unless the process was reaped, because its id may belong to another process
+    /// by then.
     fn signal(&mut self, signal: Signal) -> io::Result<()> {
         match self.exited()? {
             None => Ok(kill_process(self.native_pid(), signal)?),
-            Some(status) => Err(io::Error::other(format!("{} has {status}", self.name))),
+            Some(status) => Err(io::Error::other(format!("{} has exited ({status})", self.name))),
         }
     }
 
@@ -196,7 +200,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It fails only for a process that is gone.
+        // Fails only if the process is already gone.
         let _ = self.kill();
     }
 }

@@ -8,14 +8,14 @@ type Job = (Command, mpsc::SyncSender<io::Result<Child>>);
 
 /// Starts a child process on a thread that lives as long as this process.
 ///
-/// The kernel sends a parent's death signal when the *thread* dies that started the child, and a
-/// test's thread ends with the test.
+/// The kernel sends the parent-death signal when the *thread* that started the child exits, and a
+/// test's thread exits with the test.
 pub(super) fn spawn(command: Command) -> io::Result<Child> {
     static SPAWNER: LazyLock<mpsc::Sender<Job>> = LazyLock::new(|| {
         let (sender, jobs) = mpsc::channel::<Job>();
         thread::spawn(move || {
             for (mut command, reply) in jobs {
-                // The caller waits for it.
+                // The caller waits for the reply.
                 let _ = reply.send(command.spawn());
             }
         });
@@ -26,8 +26,9 @@ pub(super) fn spawn(command: Command) -> io::Result<Child> {
     result.recv().expect("the spawning thread answers every job")
 }
 
-/// The same command, to be killed when this process dies, however that happens, where `setpriv` can
-/// ask Linux for that. Setting it directly takes unsafe code between fork and exec.
+/// Copies the command, modified so that its process is killed when this process dies for any
+/// reason, if `setpriv` can request that from Linux. Setting the signal directly would require
+/// unsafe code between fork and exec.
 pub(super) fn mortal(command: &Command) -> Command {
     static CAN: LazyLock<bool> = LazyLock::new(|| {
         cfg!(target_os = "linux")
@@ -40,7 +41,8 @@ pub(super) fn mortal(command: &Command) -> Command {
                 .is_ok_and(|status| status.success())
     });
     let program = command.get_program();
-    // What cannot be found is spawned as it is: the error then names it, and not `setpriv`.
+    // A program that cannot be found is spawned unmodified, so that the error names the program and
+    // not `setpriv`.
     let found =
         program.to_str().is_some_and(|name| name.contains('/') || program::find(name).is_some());
     let mut mortal = if found && *CAN {

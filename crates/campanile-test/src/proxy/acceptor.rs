@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
-/// The thread that listens, and through it the threads of all connections.
+/// The listening thread, which owns the threads of all connections.
 #[derive(Debug)]
 pub(super) struct Acceptor {
     addr: SocketAddr,
@@ -21,7 +21,7 @@ impl Acceptor {
     pub(super) fn on_free_port(faults: &Arc<Faults>) -> io::Result<Self> {
         loop {
             match Self::on((Ipv4Addr::LOCALHOST, free_port()?).into(), faults) {
-                // Another process was faster; ports run out at some time.
+                // Another process took the port. The loop ends at the latest when no port is free.
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
                 result => return result,
             }
@@ -43,10 +43,11 @@ impl Acceptor {
         self.addr
     }
 
-    /// Refuses new connections and closes the old ones; returns when all threads have ended.
+    /// Refuses new connections and closes existing ones. Returns when all threads have exited.
     pub(super) fn stop(self) {
         self.stopping.store(true, Ordering::SeqCst);
-        // Wakes the thread from its accept. If nobody listens any more, it is awake.
+        // Wakes the thread from `accept`. If the connection is refused, the thread no longer
+        // listens.
         let _ = TcpStream::connect(self.addr);
         let connections = self.thread.join().expect("the accepting thread cannot panic");
         self.faults.close_all();
@@ -56,7 +57,7 @@ impl Acceptor {
     }
 }
 
-/// Accepts until it is told to stop, and gives back the threads of the connections.
+/// Accepts connections until `stopping` is set, and returns the threads of the connections.
 fn accept(
     listener: &TcpListener,
     faults: &Arc<Faults>,
@@ -68,7 +69,7 @@ fn accept(
         if stopping.load(Ordering::SeqCst) {
             break;
         }
-        // The client has gone between its request to connect and now.
+        // The client disconnected before its connection was accepted.
         let Ok(client) = client else { continue };
         connections.retain(|connection| !connection.is_finished());
         let faults = Arc::clone(faults);

@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// How long the server may take to accept.
+/// Time limit for the server to accept a connection.
 const CONNECT: Duration = Duration::from_secs(2);
 
-/// What is read at once, in bytes.
+/// Size of one read, in bytes.
 const CHUNK: usize = 16 * 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,21 +19,21 @@ pub(super) enum Direction {
     Reply,
 }
 
-/// A client and the server it talks to.
+/// A client's connection and the matching connection to the server.
 #[derive(Debug)]
 pub(super) struct Connection {
     client: TcpStream,
     server: TcpStream,
     closed: AtomicBool,
-    /// Bytes were swallowed.
+    /// Set once bytes were swallowed.
     gap: AtomicBool,
 }
 
 impl Connection {
-    /// Ends both directions, whatever they wait for.
+    /// Closes both directions, which wakes pending reads and writes.
     pub(super) fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
-        // They fail only when the other side was faster.
+        // Fails only if the other side has already closed the connection.
         let _ = self.client.shutdown(Shutdown::Both);
         let _ = self.server.shutdown(Shutdown::Both);
     }
@@ -51,9 +51,9 @@ impl Connection {
     }
 }
 
-/// Serves one client until either side ends.
+/// Serves one client until either side disconnects.
 pub(super) fn serve(client: TcpStream, generation: u64, faults: &Faults) {
-    // A server that is not there is shown by closing the client's connection, here by dropping it.
+    // The client sees an unavailable server as a closed connection; returning drops it.
     let Ok(connection) = connect(client, faults) else {
         return;
     };
@@ -75,7 +75,7 @@ fn connect(client: TcpStream, faults: &Faults) -> io::Result<Connection> {
     Ok(Connection { client, server, closed: AtomicBool::new(false), gap: AtomicBool::new(false) })
 }
 
-/// Moves what comes from one side to the other, as the faults allow.
+/// Forwards bytes from one side to the other, subject to the faults.
 fn pump(direction: Direction, connection: &Connection, faults: &Faults) {
     let (mut from, mut to) = match direction {
         Direction::Request => (&connection.client, &connection.server),

@@ -4,32 +4,32 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What happens to bytes on their way.
+/// What happens to bytes in transit.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Mode {
-    /// They pass.
+    /// Forwards the bytes.
     Forward,
-    /// They pass this long after they were read.
+    /// Forwards the bytes this long after they were read.
     Delay(Duration),
-    /// Those for the server are thrown away.
+    /// Discards the bytes sent to the server.
     SwallowRequests,
-    /// Those for the client are thrown away.
+    /// Discards the bytes sent to the client.
     SwallowReplies,
 }
 
-/// What is done with the bytes at hand.
+/// The decision about the bytes at hand.
 #[derive(Debug)]
 pub(super) enum Verdict {
     Pass,
     Swallow,
 }
 
-/// What the threads of a proxy share.
+/// State shared by the threads of a proxy.
 #[derive(Debug)]
 pub(super) struct Faults {
     server: SocketAddr,
     state: Mutex<State>,
-    /// The mode has changed, or a connection was closed.
+    /// Notified when the mode changes or a connection is closed.
     changed: Condvar,
 }
 
@@ -37,8 +37,8 @@ pub(super) struct Faults {
 struct State {
     mode: Mode,
     connections: Vec<Arc<Connection>>,
-    /// Rises when all connections are closed: one that was accepted before, and is only now ready,
-    /// is too late.
+    /// Incremented when all connections are closed. A connection that was accepted before and
+    /// becomes ready only afterwards is rejected.
     generation: u64,
     swallowed: u64,
 }
@@ -69,7 +69,7 @@ impl Faults {
         self.state().swallowed
     }
 
-    /// Changes the mode, and closes the connections from whose streams bytes are missing.
+    /// Changes the mode, and closes the connections that have lost bytes.
     pub(super) fn set(&self, mode: Mode) {
         let mut state = self.state();
         state.mode = mode;
@@ -81,7 +81,7 @@ impl Faults {
         self.changed.notify_all();
     }
 
-    /// Takes note of a connection accepted in this generation; says no if that is over.
+    /// Registers a connection accepted in this generation. Returns false if the generation is over.
     pub(super) fn open(&self, connection: &Arc<Connection>, generation: u64) -> bool {
         let mut state = self.state();
         let in_time = state.generation == generation;
@@ -104,14 +104,16 @@ impl Faults {
         self.changed.notify_all();
     }
 
-    /// Makes the threads that hold bytes back look at their connection again.
+    /// Wakes the threads that delay bytes, so that they check their connection again.
     pub(super) fn wake(&self) {
-        // Under the lock, so that it does not fall between a thread's look and its wait.
+        // Taking the lock ensures that the notification does not fall between a thread's check and
+        // its wait.
         let _state = self.state();
         self.changed.notify_all();
     }
 
-    /// Decides about `length` bytes that were read at `since`, after the delay if there is one.
+    /// Decides what happens to `length` bytes that were read at `since`, after the delay if one is
+    /// set.
     pub(super) fn judge(
         &self,
         direction: Direction,
@@ -131,7 +133,7 @@ impl Faults {
                 (Mode::Delay(delay), _) => (since + delay).saturating_duration_since(now()),
                 _ => Duration::ZERO,
             };
-            // To pass bytes to a connection that is closed fails, which is what its thread waits for.
+            // A write to a closed connection fails, which ends the thread.
             if left.is_zero() || connection.is_closed() {
                 return Verdict::Pass;
             }

@@ -11,15 +11,15 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// A TCP proxy in front of a server, whose faults a test switches while it runs.
+/// A TCP proxy in front of a server, with faults that a test switches at run time.
 ///
-/// It has threads of its own, so that it works under a runtime whose time is paused. Delay and
-/// swallowing replace each other. TCP never goes on after a gap: a connection that has lost bytes is
-/// closed when its fault ends. Memory is bounded, because a side that does not read holds up the
-/// other.
+/// The proxy has its own threads, so that it works under a runtime with paused time. Delays and
+/// swallowing replace each other. A TCP stream cannot continue after a gap, so a connection that
+/// has lost bytes is closed when its fault ends. Memory use is bounded, because a side that does
+/// not read slows down the other side.
 ///
-/// A client that is told other addresses by the server, as Kafka's and a Redis cluster's are, goes
-/// past the proxy, unless the server is given the proxy's address to tell.
+/// A server that announces other addresses to its clients, as Kafka and a Redis cluster do, makes
+/// the clients bypass the proxy, unless the server is configured to announce the proxy's address.
 ///
 /// ```no_run
 /// use campanile_test::{Proxy, RedisServer};
@@ -29,7 +29,7 @@ use std::time::Duration;
 /// let proxy = Proxy::to(redis.addr())?;
 /// let url = redis.url_through(proxy.addr()); // for the client under test
 ///
-/// proxy.swallow_replies(); // commands are executed, and nobody hears of it
+/// proxy.swallow_replies(); // commands are executed, but their replies are lost
 /// proxy.heal()?;
 /// # Ok(())
 /// # }
@@ -43,12 +43,12 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// A proxy on a free port of 127.0.0.1, without faults. The server need not run yet; while it
-    /// does not, a connection is accepted and closed at once.
+    /// Starts a proxy on a free port of 127.0.0.1, without faults. The server need not run yet.
+    /// While it does not run, connections are accepted and closed at once.
     ///
     /// # Errors
     ///
-    /// When `server` is no address, or no port can be had.
+    /// Fails if `server` is not an address or no port is free.
     pub fn to(server: impl ToSocketAddrs) -> io::Result<Self> {
         let server = server.to_socket_addrs()?.next().ok_or(io::ErrorKind::AddrNotAvailable)?;
         let faults = Arc::new(Faults::new(server));
@@ -56,44 +56,45 @@ impl Proxy {
         Ok(Self { addr: acceptor.addr(), faults, acceptor: Mutex::new(Some(acceptor)) })
     }
 
-    /// Where clients connect.
+    /// The address for clients to connect to.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
 
-    /// Holds back what passes, in both directions, by at least this long each: an answer takes twice
-    /// as long. What follows closely on something held back waits behind it.
+    /// Delays all traffic by at least this long in each direction, so that an answer takes twice as
+    /// long. Data that closely follows delayed data waits behind it.
     pub fn delay(&self, delay: Duration) {
         self.faults.set(Mode::Delay(delay));
     }
 
-    /// Requests reach the server; its replies vanish, those under way included.
+    /// Forwards requests to the server and discards its replies, including those in transit.
     pub fn swallow_replies(&self) {
         self.faults.set(Mode::SwallowReplies);
     }
 
-    /// Requests vanish; the connection stays open.
+    /// Discards requests and keeps the connection open.
     pub fn swallow_requests(&self) {
         self.faults.set(Mode::SwallowRequests);
     }
 
-    /// The bytes swallowed so far, by which a test knows that its request or its reply is lost.
+    /// The number of bytes swallowed so far, from which a test knows that its request or its reply
+    /// is lost.
     pub fn swallowed(&self) -> u64 {
         self.faults.swallowed()
     }
 
-    /// Closes every connection and refuses new ones, until [`heal`](Self::heal).
+    /// Closes every connection and refuses new ones until [`heal`](Self::heal) is called.
     pub fn cut(&self) {
         if let Some(acceptor) = self.acceptor().take() {
             acceptor.stop();
         }
     }
 
-    /// Ends every fault. Connections that have lost bytes are closed, the others go on.
+    /// Ends every fault. Connections that have lost bytes are closed; the others continue.
     ///
     /// # Errors
     ///
-    /// When, after a [`cut`](Self::cut), somebody else has taken the port.
+    /// Fails if, after a [`cut`](Self::cut), another process has taken the port.
     pub fn heal(&self) -> io::Result<()> {
         self.faults.set(Mode::Forward);
         let mut acceptor = self.acceptor();

@@ -6,7 +6,7 @@ use std::path::Path;
 pub(super) const INSTALL: &str = "install it with `apt-get install redis-server`, or `cargo xtask install` \
     in Campanile's checkout";
 
-/// How a [`RedisServer`] is started; made by [`RedisServer::builder`].
+/// Builder for a [`RedisServer`]; see [`RedisServer::builder`].
 #[derive(Clone, Debug, Default)]
 pub struct RedisServerBuilder {
     pub(super) port: Option<u16>,
@@ -16,38 +16,39 @@ pub struct RedisServerBuilder {
 }
 
 impl RedisServerBuilder {
-    /// Whether writes are kept in an append-only file, synced each second, so that
-    /// [`RedisServer::restart`] finds them again. Default: no, because most tests want an empty
-    /// server and its speed.
+    /// Sets whether writes go to an append-only file, synced every second, so that they survive
+    /// [`RedisServer::restart`]. Default: no, because most tests prefer an empty server and its
+    /// speed.
     pub fn append_only(mut self, append_only: bool) -> Self {
         self.append_only = append_only;
         self
     }
 
-    /// The port on 127.0.0.1. Default: a free one, and another one if it is taken in between; a
-    /// port of your own that is taken is an error.
+    /// Sets the port on 127.0.0.1. Default: a free port, and another one if that port is taken
+    /// before the server starts. A port set here must be free.
     pub fn port(mut self, port: u16) -> Self {
         self.port = Some(port);
         self
     }
 
-    /// A password for the default user. Default: none.
+    /// Sets a password for the default user. Default: none.
     ///
     /// # Panics
     ///
-    /// When it has characters that a URL or a line of the configuration would have to escape:
-    /// letters and digits are enough here.
+    /// Panics if the password has characters that need escaping in a URL or in the configuration.
+    /// Only letters and digits are allowed.
     pub fn password(mut self, password: &str) -> Self {
         assert!(
             password.bytes().all(|b| b.is_ascii_alphanumeric()),
-            "a test's password has letters and digits only"
+            "the password may only have letters and digits"
         );
         self.password = Some(password.to_owned());
         self
     }
 
-    /// One line of `redis.conf`, such as `("maxmemory", "2mb")` or `("user", "app on >pw ~* +@all")`,
-    /// after the lines of this builder, so that it wins. Default: none.
+    /// Adds a line to `redis.conf`, such as `("maxmemory", "2mb")` or
+    /// `("user", "app on >pw ~* +@all")`, after the builder's own lines, so that the added line
+    /// takes precedence. Default: none.
     pub fn config(mut self, name: &str, value: &str) -> Self {
         writeln!(self.lines, "{name} {value}").expect("a string takes every line");
         self
@@ -57,8 +58,8 @@ impl RedisServerBuilder {
     ///
     /// # Errors
     ///
-    /// [`ServerError::Missing`] when there is no `redis-server`, else what kept it from starting,
-    /// with the end of its log.
+    /// Fails with [`ServerError::Missing`] if `redis-server` is not installed, and otherwise with
+    /// the reason why the server did not start and the end of its log.
     pub fn start(self) -> Result<RedisServer, ServerError> {
         let program = program::require("redis-server", INSTALL)?;
         match self.port {
@@ -67,7 +68,7 @@ impl RedisServerBuilder {
         }
     }
 
-    /// The text of `redis.conf`.
+    /// Formats `redis.conf`.
     pub(super) fn text(&self, port: u16, folder: &Path, socket: &Path) -> String {
         let append_only = if self.append_only { "yes" } else { "no" };
         let password = self

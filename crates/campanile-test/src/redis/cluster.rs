@@ -6,13 +6,13 @@ use crate::{ServerError, eventually, port};
 use std::io;
 use std::time::Duration;
 
-/// How long the nodes may take to find each other, and a failover that was asked for.
+/// Time limit for the nodes to find each other, and for a requested failover.
 const SETTLE: Duration = Duration::from_secs(30);
 
-/// How long a node is not answered before the others take it for failed.
+/// How long a node may be unresponsive before the others consider it failed, in milliseconds.
 const NODE_TIMEOUT: &str = "1000";
 
-/// Moves all keys of a slot. In a script, because the keys are arbitrary bytes.
+/// Moves all keys of a slot. A script, because keys are arbitrary bytes.
 const MIGRATE: &str = "
     local slot, port, password = ARGV[1], ARGV[2], ARGV[3]
     local keys = redis.call('CLUSTER', 'GETKEYSINSLOT', slot, 100)
@@ -26,10 +26,10 @@ const MIGRATE: &str = "
 
 /// A Redis Cluster of child processes, killed on drop.
 ///
-/// Nodes are counted from 0: first the masters, then the replicas, of which node `masters + i`
-/// begins as one of master `i % masters`. A node that does not answer for a second is taken for
-/// failed; its replica takes over about a second later, and without one its slots stay away while
-/// the others are served.
+/// Nodes are numbered from 0: first the masters, then the replicas. Node `masters + i` starts as a
+/// replica of master `i % masters`. A node that does not respond for a second is considered failed.
+/// Its replica takes over about a second later; without a replica, the node's slots are unavailable
+/// while the others are served.
 ///
 /// ```no_run
 /// use campanile_test::RedisCluster;
@@ -48,7 +48,7 @@ pub struct RedisCluster {
     password: Option<String>,
 }
 
-/// How a [`RedisCluster`] is started; made by [`RedisCluster::builder`].
+/// Builder for a [`RedisCluster`]; see [`RedisCluster::builder`].
 #[derive(Clone, Debug)]
 pub struct RedisClusterBuilder {
     masters: usize,
@@ -57,46 +57,48 @@ pub struct RedisClusterBuilder {
 }
 
 impl RedisClusterBuilder {
-    /// How many masters share the slots evenly. Default: 3, which is the fewest that can tell
-    /// which of them failed.
+    /// Sets the number of masters, which share the slots evenly. Default: 3, the fewest that can
+    /// agree on which of them failed.
     ///
     /// # Panics
     ///
-    /// When it is zero.
+    /// Panics if `masters` is zero.
     pub fn masters(mut self, masters: usize) -> Self {
-        assert!(masters > 0, "a cluster has a master");
+        assert!(masters > 0, "a cluster needs at least one master");
         self.masters = masters;
         self
     }
 
-    /// How many replicas each master has. Default: none, because they double the start.
+    /// Sets the number of replicas per master. Default: none, because replicas double the startup
+    /// time.
     pub fn replicas(mut self, replicas: usize) -> Self {
         self.replicas = replicas;
         self
     }
 
-    /// A password for the default user of each node. Default: none.
+    /// Sets a password for the default user of each node. Default: none.
     ///
     /// # Panics
     ///
-    /// As [`RedisServerBuilder::password`].
+    /// Panics as [`RedisServerBuilder::password`] does.
     pub fn password(mut self, password: &str) -> Self {
         self.node = self.node.password(password).config("masterauth", password);
         self
     }
 
-    /// One line of each node's `redis.conf`, as [`RedisServerBuilder::config`].
+    /// Adds a line to each node's `redis.conf`, as [`RedisServerBuilder::config`] does.
     pub fn config(mut self, name: &str, value: &str) -> Self {
         self.node = self.node.config(name, value);
         self
     }
 
-    /// Starts the nodes and waits until they serve all slots, and each replica has synchronised: one
-    /// that never has would not be promoted.
+    /// Starts the nodes and waits until they serve all slots and each replica has synchronized. A
+    /// replica that has never synchronized would not be promoted.
     ///
     /// # Errors
     ///
-    /// As [`RedisServerBuilder::start`]; and when the nodes do not find each other within 30 s.
+    /// Fails as [`RedisServerBuilder::start`] does, or if the nodes do not find each other within
+    /// 30 s.
     pub fn start(self) -> Result<RedisCluster, ServerError> {
         let count = self.masters * (1 + self.replicas);
         let nodes: Result<Vec<_>, _> = (0..count).map(|_| start_node(&self.node)).collect();
@@ -108,7 +110,8 @@ impl RedisClusterBuilder {
 }
 
 fn start_node(settings: &RedisServerBuilder) -> Result<RedisServer, ServerError> {
-    // The bus, too, lies in the range of ports for tests; by default it is 10 000 above the other.
+    // The bus port also lies in the range for tests. By default, it would be 10 000 above the
+    // client port.
     port::with_free_port(|bus| {
         settings
             .clone()
@@ -116,7 +119,7 @@ fn start_node(settings: &RedisServerBuilder) -> Result<RedisServer, ServerError>
             .config("cluster-port", &bus.to_string())
             .config("cluster-node-timeout", NODE_TIMEOUT)
             .config("cluster-replica-validity-factor", "0")
-            // One shard that is away does not stop the others.
+            // One unavailable shard does not stop the others.
             .config("cluster-require-full-coverage", "no")
             .config("repl-diskless-sync-delay", "0")
             .start()
@@ -128,72 +131,73 @@ impl RedisCluster {
     ///
     /// # Errors
     ///
-    /// As [`RedisClusterBuilder::start`].
+    /// Fails as [`RedisClusterBuilder::start`] does.
     pub fn start() -> Result<Self, ServerError> {
         Self::builder().start()
     }
 
-    /// A cluster with settings of its own.
+    /// Creates a builder, for a cluster with other settings.
     pub fn builder() -> RedisClusterBuilder {
         RedisClusterBuilder { masters: 3, replicas: 0, node: RedisServer::builder() }
     }
 
-    /// The URLs of all nodes, from which a client finds the cluster.
+    /// Returns the URLs of all nodes, from which a client discovers the cluster.
     pub fn urls(&self) -> Vec<String> {
         self.nodes.iter().map(|node| node.server.url()).collect()
     }
 
-    /// How many nodes there are, the dead included.
+    /// The number of nodes, including dead ones.
     pub fn len(&self) -> usize {
         self.nodes.len()
     }
 
-    /// Whether there is no node, which is never so.
+    /// Returns whether the cluster has no nodes, which is never the case.
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
 
-    /// One of the nodes.
+    /// A node of the cluster.
     ///
     /// # Panics
     ///
-    /// When there is none of this number, here and wherever one is named.
+    /// Panics if no node has this number, as all methods that take a node do.
     pub fn node(&self, node: usize) -> &RedisServer {
         &self.nodes[node].server
     }
 
-    /// The hash slot of a key.
+    /// Computes the hash slot of a key.
     ///
     /// # Errors
     ///
-    /// When no node answers.
+    /// Fails if no node answers.
     pub fn slot_of(&self, key: &str) -> io::Result<u16> {
         let slot = self.ask(&["CLUSTER", "KEYSLOT", key])?;
         slot.parse().map_err(io::Error::other)
     }
 
-    /// The node that serves the slot, as far as the nodes know that run.
+    /// Finds the node that serves the slot, as far as the running nodes know.
     pub fn owner_of(&self, slot: u16) -> Option<usize> {
         self.running().find_map(|node| self.with_port(self.view_of(node)?.owner(slot)?))
     }
 
-    /// The replicas of a master that are known to run.
+    /// Finds the replicas of a master that are known to run.
     pub fn replicas_of(&self, master: usize) -> Vec<usize> {
         let view = self.running().find_map(|node| self.view_of(node));
         let ports = view.map(|view| view.replicas(self.node(master).port())).unwrap_or_default();
         ports.into_iter().filter_map(|port| self.with_port(port)).collect()
     }
 
-    /// Kills a node as a crash would (SIGKILL).
+    /// Kills a node with SIGKILL, as in a crash.
     ///
     /// # Errors
     ///
-    /// As [`RedisServer::kill`], as do the following as those of the same name.
+    /// Fails as [`RedisServer::kill`] does. The methods below fail like the methods of the same
+    /// name there.
     pub fn kill(&mut self, node: usize) -> Result<(), ServerError> {
         self.nodes[node].kill()
     }
 
-    /// Starts a node again, which finds its place in the cluster by itself.
+    /// Restarts a node, which rejoins the cluster by itself.
     ///
     /// # Errors
     ///
@@ -202,7 +206,7 @@ impl RedisCluster {
         self.nodes[node].restart()
     }
 
-    /// Makes a node hang (SIGSTOP).
+    /// Suspends a node (SIGSTOP).
     ///
     /// # Errors
     ///
@@ -211,7 +215,7 @@ impl RedisCluster {
         self.nodes[node].pause()
     }
 
-    /// Lets a paused node go on.
+    /// Resumes a paused node.
     ///
     /// # Errors
     ///
@@ -220,35 +224,37 @@ impl RedisCluster {
         self.nodes[node].resume()
     }
 
-    /// Lets a replica take over from its master, which runs on as its replica; returns when it has.
+    /// Makes a replica take over from its master, which continues as a replica. Returns once the
+    /// replica has taken over.
     ///
     /// # Errors
     ///
-    /// When the node is no replica, or does not become master within 30 s.
+    /// Fails if the node is not a replica or does not become a master within 30 s.
     pub fn promote(&mut self, replica: usize) -> io::Result<()> {
         self.node(replica).cli(&["CLUSTER", "FAILOVER"])?;
-        self.settled("the replica takes over", || {
+        self.settled("waiting for the replica to take over", || {
             let role = self.nodes[replica].ask(&["ROLE"])?;
             role.starts_with("master").then_some(())
         })
     }
 
-    /// Moves a slot and its keys to another master, as an operator does who changes a cluster while
-    /// it works.
+    /// Moves a slot and its keys to another master, as an operator does when resharding a live
+    /// cluster.
     ///
     /// # Errors
     ///
-    /// When a node refuses, or none has the slot.
+    /// Fails if a node refuses or no node owns the slot.
     pub fn move_slot(&mut self, slot: u16, to: usize) -> io::Result<()> {
         self.begin_move(slot, to)?;
         self.end_move(slot, to)
     }
 
-    /// The first half of [`move_slot`](Self::move_slot): the slot is on its way, none of its keys
-    /// has moved, and new ones arise at the other master.
+    /// The first half of [`move_slot`](Self::move_slot): the slot is migrating, none of its keys
+    /// have moved, and new keys are created at the other master.
     ///
     /// # Errors
     ///
+    /// See [`move_slot`](Self::move_slot).
     /// See [`move_slot`](Self::move_slot).
     pub fn begin_move(&mut self, slot: u16, to: usize) -> io::Result<()> {
         let from = self.owner(slot)?;
@@ -274,11 +280,12 @@ impl RedisCluster {
         let migrate = ["EVAL", MIGRATE, "0", &name, &port, password];
         while self.node(from).cli(&migrate)? != "0" {}
         let id = self.node(to).cli(&["CLUSTER", "MYID"])?;
-        // The new owner first: were the slot nobody's in between, its keys would be refused.
+        // The new owner learns of the change first: if the slot had no owner in between, requests
+        // for its keys would be refused.
         for node in [to, from] {
             self.node(node).cli(&["CLUSTER", "SETSLOT", &name, "NODE", &id])?;
         }
-        self.settled("every node knows the slot's new owner", || {
+        self.settled("waiting for every node to learn the slot's new owner", || {
             let to = self.node(to).port();
             let mut owners = self.running().map(|node| self.view_of(node)?.owner(slot));
             owners.all(|owner| owner == Some(to)).then_some(())
@@ -286,10 +293,11 @@ impl RedisCluster {
     }
 
     fn owner(&self, slot: u16) -> io::Result<usize> {
-        self.owner_of(slot).ok_or_else(|| io::Error::other(format!("nobody serves slot {slot}")))
+        self.owner_of(slot).ok_or_else(|| io::Error::other(format!("no node serves slot {slot}")))
     }
 
-    /// Gives the masters their slots, introduces all to each other, and waits until that is done.
+    /// Assigns slots to the masters, introduces all nodes to each other, and waits until the
+    /// cluster is complete.
     fn join(&self, masters: usize) -> Result<(), ServerError> {
         for (place, node) in self.nodes.iter().take(masters).enumerate() {
             let [first, end] = [place, place + 1].map(|place| place * SLOTS / masters);
@@ -297,7 +305,7 @@ impl RedisCluster {
             node.server.cli(&["CLUSTER", "SET-CONFIG-EPOCH", &(place + 1).to_string()])?;
             node.server.cli(&["CLUSTER", "ADDSLOTSRANGE", &first, &last])?;
         }
-        // Each meets each: left to gossip, the last introduction takes seconds.
+        // Every node meets every other: with gossip alone, the last introduction takes seconds.
         for (place, node) in self.nodes.iter().enumerate() {
             let port = node.server.port().to_string();
             let bus = node.server.cli(&["CONFIG", "GET", "cluster-port"])?;
@@ -308,11 +316,11 @@ impl RedisCluster {
         }
         for (place, node) in self.nodes.iter().enumerate().skip(masters) {
             let id = self.node(place % masters).cli(&["CLUSTER", "MYID"])?;
-            // It is refused until the replica knows its master.
+            // The command is refused until the replica knows its master.
             let replicate = || node.ask(&["CLUSTER", "REPLICATE", &id]).map(drop);
-            self.settled("the replicas know their masters", replicate)?;
+            self.settled("waiting for the replicas to learn their masters", replicate)?;
         }
-        self.settled("the cluster serves all slots, and its replicas have synchronised", || {
+        self.settled("waiting for all slots to be served and all replicas to be synced", || {
             let serves = |node| Some(self.view_of(node)?.is_whole(self.len() - masters));
             let all_serve = self.running().all(|node| serves(node) == Some(true));
             let linked = |node: &Member| {
@@ -325,7 +333,7 @@ impl RedisCluster {
     }
 
     fn settled(&self, what: &str, check: impl FnMut() -> Option<()>) -> io::Result<()> {
-        let late = || io::Error::other(format!("not within {SETTLE:?}: {what}"));
+        let late = || io::Error::other(format!("timed out after {SETTLE:?} {what}"));
         eventually(SETTLE, check).ok_or_else(late)
     }
 

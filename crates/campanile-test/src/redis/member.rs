@@ -1,11 +1,11 @@
 use super::server::RedisServer;
 use crate::ServerError;
 
-/// A server among several, and whether it can be asked something.
+/// A server of a group, and whether it can be queried.
 #[derive(Debug)]
 pub(super) struct Member {
     pub(super) server: RedisServer,
-    /// It was neither killed nor paused.
+    /// Whether the server was neither killed nor paused.
     pub(super) running: bool,
 }
 
@@ -36,7 +36,8 @@ impl Member {
         Ok(())
     }
 
-    /// What one command answers; `None` when it cannot be asked, or refuses.
+    /// Runs a command and returns its reply, or `None` if the server does not run or returns an
+    /// error.
     pub(super) fn ask(&self, args: &[&str]) -> Option<String> {
         if self.running { self.server.cli(args).ok() } else { None }
     }

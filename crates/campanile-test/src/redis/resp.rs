@@ -1,4 +1,4 @@
-//! Enough of Redis's protocol to send a command and to show its reply.
+//! A minimal client of the Redis protocol that sends a command and formats its reply.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 
@@ -15,7 +15,7 @@ pub(super) fn command<S: Read + Write>(
     reply(stream)
 }
 
-/// A reply as text; an error reply is an error.
+/// Reads a reply as text. An error reply becomes an error.
 fn reply(stream: &mut impl BufRead) -> io::Result<String> {
     let mut line = String::new();
     stream.read_line(&mut line)?;
@@ -48,7 +48,7 @@ fn bulk(stream: &mut impl BufRead, length: u64) -> io::Result<String> {
     Ok(String::from_utf8_lossy(text).into_owned())
 }
 
-/// The length of what follows; `None` for nil.
+/// Parses the length of what follows; `None` for nil.
 fn length(text: &str) -> io::Result<Option<u64>> {
     match text {
         "-1" => Ok(None),
@@ -57,7 +57,7 @@ fn length(text: &str) -> io::Result<Option<u64>> {
 }
 
 fn unreadable() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "not a reply of Redis")
+    io::Error::new(io::ErrorKind::InvalidData, "not a Redis reply")
 }
 
 #[cfg(test)]

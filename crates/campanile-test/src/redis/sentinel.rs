@@ -6,17 +6,18 @@ use std::io;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// What the sentinels call the primary.
+/// The sentinels' name for the primary.
 const NAME: &str = "tower";
 
-/// How long the replicas may take to synchronise, and a failover.
+/// Time limit for the replicas to synchronize, and for a failover.
 const SETTLE: Duration = Duration::from_secs(30);
 
-/// A primary with replicas, watched by sentinels: child processes, killed on drop.
+/// A primary with replicas, monitored by sentinels: child processes, killed on drop.
 ///
-/// Servers and sentinels are counted from 0; server 0 begins as the primary. A primary that does not
-/// answer for 0.8 s is taken for failed, and a replica promoted soon after. The sentinels look at
-/// who follows whom every ten seconds, so a second failover soon after the first takes as long.
+/// Servers and sentinels are numbered from 0, and server 0 starts as the primary. A primary that
+/// does not respond for 0.8 s is considered failed, and a replica is promoted soon after. The
+/// sentinels check the replication topology every ten seconds, so a second failover soon after the
+/// first takes that long.
 ///
 /// ```no_run
 /// use campanile_test::RedisSentinel;
@@ -33,11 +34,11 @@ const SETTLE: Duration = Duration::from_secs(30);
 pub struct RedisSentinel {
     sentinels: Vec<Member>,
     servers: Vec<Member>,
-    /// Has the program under the name by which it is a sentinel.
+    /// Contains the program under the name that makes it run as a sentinel.
     _folder: TempDir,
 }
 
-/// How a [`RedisSentinel`] is started; made by [`RedisSentinel::builder`].
+/// Builder for a [`RedisSentinel`]; see [`RedisSentinel::builder`].
 #[derive(Clone, Debug)]
 pub struct RedisSentinelBuilder {
     replicas: usize,
@@ -49,70 +50,70 @@ pub struct RedisSentinelBuilder {
 }
 
 impl RedisSentinelBuilder {
-    /// How many replicas there are. Default: 1.
+    /// Sets the number of replicas. Default: 1.
     pub fn replicas(mut self, replicas: usize) -> Self {
         self.replicas = replicas;
         self
     }
 
-    /// How many sentinels, of which more than half must agree on a failover. Default: 3.
+    /// Sets the number of sentinels, more than half of which must agree on a failover. Default: 3.
     ///
     /// # Panics
     ///
-    /// When it is zero.
+    /// Panics if `sentinels` is zero.
     pub fn sentinels(mut self, sentinels: usize) -> Self {
-        assert!(sentinels > 0, "somebody must watch");
+        assert!(sentinels > 0, "at least one sentinel is required");
         self.sentinels = sentinels;
         self
     }
 
-    /// How long a primary does not answer that is taken for failed. Default: 0.8 s. Sentinels ask once
-    /// a second, so a busy one that was just promoted may be taken for failed, too, if there is another
-    /// replica to promote; not so with 1.5 s.
+    /// Sets how long a primary may be unresponsive before it is considered failed. Default: 0.8 s.
+    /// Sentinels ping once a second, so a busy, newly promoted primary may be considered failed too
+    /// if there is another replica to promote. A value of 1.5 s avoids that.
     pub fn down_after(mut self, silence: Duration) -> Self {
         self.down_after = silence;
         self
     }
 
-    /// A password for the default user of the servers. Default: none.
+    /// Sets a password for the default user of the servers. Default: none.
     ///
     /// # Panics
     ///
-    /// As [`RedisServerBuilder::password`].
+    /// Panics as [`RedisServerBuilder::password`] does.
     pub fn password(mut self, password: &str) -> Self {
         self.server = self.server.password(password).config("masterauth", password);
         self.server_password = Some(password.to_owned());
         self
     }
 
-    /// A password for the sentinels themselves. Default: none.
+    /// Sets a password for the sentinels themselves. Default: none.
     ///
     /// # Panics
     ///
-    /// As [`RedisServerBuilder::password`].
+    /// Panics as [`RedisServerBuilder::password`] does.
     pub fn sentinel_password(mut self, password: &str) -> Self {
         self.sentinel = self.sentinel.password(password).config("sentinel sentinel-pass", password);
         self
     }
 
-    /// One line of each server's `redis.conf`, as [`RedisServerBuilder::config`].
+    /// Adds a line to each server's `redis.conf`, as [`RedisServerBuilder::config`] does.
     pub fn config(mut self, name: &str, value: &str) -> Self {
         self.server = self.server.config(name, value);
         self
     }
 
-    /// One line of each sentinel's configuration, as [`RedisServerBuilder::config`].
+    /// Adds a line to each sentinel's configuration, as [`RedisServerBuilder::config`] does.
     pub fn sentinel_config(mut self, name: &str, value: &str) -> Self {
         self.sentinel = self.sentinel.config(name, value);
         self
     }
 
-    /// Starts the servers and the sentinels, and waits until the replicas have synchronised and the
-    /// sentinels know them and each other.
+    /// Starts the servers and the sentinels, and waits until the replicas have synchronized and the
+    /// sentinels know the replicas and each other.
     ///
     /// # Errors
     ///
-    /// As [`RedisServerBuilder::start`]; and when that takes longer than 30 s.
+    /// Fails as [`RedisServerBuilder::start`] does, or if this takes longer than 30 s.
     pub fn start(self) -> Result<RedisSentinel, ServerError> {
         let primary = self.server.clone().start()?;
         let follow = format!("127.0.0.1 {}", primary.port());
@@ -123,7 +124,7 @@ impl RedisSentinelBuilder {
             servers.push(Member::new(replica?));
         }
 
-        // A sentinel asks the primary for its replicas at once, and not again for ten seconds.
+        // A sentinel asks the primary for its replicas at once, and then not again for ten seconds.
         late(eventually(SETTLE, || servers.iter().skip(1).try_for_each(is_linked)))?;
 
         let folder = tempfile::Builder::new().prefix("campanile-sentinel-").tempdir()?;
@@ -164,12 +165,12 @@ impl RedisSentinel {
     ///
     /// # Errors
     ///
-    /// As [`RedisSentinelBuilder::start`].
+    /// Fails as [`RedisSentinelBuilder::start`] does.
     pub fn start() -> Result<Self, ServerError> {
         Self::builder().start()
     }
 
-    /// With settings of its own.
+    /// Creates a builder, for a group with other settings.
     pub fn builder() -> RedisSentinelBuilder {
         RedisSentinelBuilder {
             replicas: 1,
@@ -181,7 +182,7 @@ impl RedisSentinel {
         }
     }
 
-    /// What the sentinels call the primary.
+    /// The sentinels' name for the primary.
     pub fn name(&self) -> &'static str {
         NAME
     }
@@ -191,21 +192,21 @@ impl RedisSentinel {
         self.sentinels.iter().map(|sentinel| sentinel.server.url()).collect()
     }
 
-    /// One of the servers.
+    /// A server of the group.
     ///
     /// # Panics
     ///
-    /// When there is none of this number, here and wherever one is named.
+    /// Panics if no server has this number, as all methods that take a server or a sentinel do.
     pub fn server(&self, server: usize) -> &RedisServer {
         &self.servers[server].server
     }
 
-    /// One of the sentinels.
+    /// A sentinel of the group.
     pub fn sentinel(&self, sentinel: usize) -> &RedisServer {
         &self.sentinels[sentinel].server
     }
 
-    /// The server that most of the running sentinels take for the primary.
+    /// Returns the server that most of the running sentinels consider the primary.
     pub fn primary(&self) -> Option<usize> {
         let mut votes = vec![0; self.servers.len()];
         for sentinel in &self.sentinels {
@@ -219,45 +220,50 @@ impl RedisSentinel {
         (0..votes.len()).find(|&server| votes[server] * 2 > votes.iter().sum())
     }
 
-    /// Waits until the sentinels have another primary than `old`, which answers as such.
+    /// Waits until the sentinels agree on a primary other than `old` and that server answers as a
+    /// primary.
     ///
     /// # Errors
     ///
-    /// When that takes longer than 30 s.
+    /// Fails if this takes longer than 30 s.
     pub fn until_other_primary(&self, old: usize) -> io::Result<usize> {
         let other = || {
             let primary = self.primary().filter(|&primary| primary != old)?;
             let role = self.servers[primary].ask(&["ROLE"])?;
             role.starts_with("master").then_some(primary)
         };
-        eventually(SETTLE, other)
-            .ok_or_else(|| io::Error::other(format!("no other primary within {SETTLE:?}")))
+        eventually(SETTLE, other).ok_or_else(|| {
+            io::Error::other(format!("timed out after {SETTLE:?} waiting for another primary"))
+        })
     }
 
-    /// Makes the sentinels promote a replica while the primary runs, which becomes a replica then;
-    /// waits for it.
+    /// Makes the sentinels promote a replica while the primary runs, and waits for the promotion.
+    /// The old primary becomes a replica.
     ///
     /// # Errors
     ///
-    /// When there is none to promote, or it takes longer than 30 s.
+    /// Fails if there is no replica to promote, or if the failover takes longer than 30 s.
     pub fn failover(&mut self) -> io::Result<usize> {
-        let old = self.primary().ok_or_else(|| io::Error::other("there is no primary"))?;
+        let old =
+            self.primary().ok_or_else(|| io::Error::other("the sentinels report no primary"))?;
         let asked = ["SENTINEL", "FAILOVER", NAME];
         let accepted = || self.sentinels.iter().find_map(|sentinel| sentinel.ask(&asked));
-        eventually(SETTLE, accepted).ok_or_else(|| io::Error::other("no sentinel would"))?;
+        eventually(SETTLE, accepted)
+            .ok_or_else(|| io::Error::other("no sentinel accepted the failover"))?;
         self.until_other_primary(old)
     }
 
-    /// Kills a server as a crash would (SIGKILL).
+    /// Kills a server with SIGKILL, as in a crash.
     ///
     /// # Errors
     ///
-    /// As [`RedisServer::kill`], as do the following as those of the same name.
+    /// Fails as [`RedisServer::kill`] does. The methods below fail like the methods of the same
+    /// name there.
     pub fn kill(&mut self, server: usize) -> Result<(), ServerError> {
         self.servers[server].kill()
     }
 
-    /// Starts a server again; the sentinels make it a replica if it is no longer the primary.
+    /// Restarts a server. The sentinels make it a replica if it is no longer the primary.
     ///
     /// # Errors
     ///
@@ -266,7 +272,7 @@ impl RedisSentinel {
         self.servers[server].restart()
     }
 
-    /// Makes a server hang (SIGSTOP).
+    /// Suspends a server (SIGSTOP).
     ///
     /// # Errors
     ///
@@ -275,7 +281,7 @@ impl RedisSentinel {
         self.servers[server].pause()
     }
 
-    /// Lets a paused server go on.
+    /// Resumes a paused server.
     ///
     /// # Errors
     ///
@@ -293,7 +299,7 @@ impl RedisSentinel {
         self.sentinels[sentinel].kill()
     }
 
-    /// Makes a sentinel hang; it will be behind when it goes on.
+    /// Suspends a sentinel, which will have outdated state when it resumes.
     ///
     /// # Errors
     ///
@@ -302,7 +308,7 @@ impl RedisSentinel {
         self.sentinels[sentinel].pause()
     }
 
-    /// Lets a paused sentinel go on.
+    /// Resumes a paused sentinel.
     ///
     /// # Errors
     ///
@@ -322,13 +328,13 @@ impl RedisSentinel {
     }
 }
 
-/// Whether a replica has synchronised.
+/// Returns `Some` if the replica has synchronized.
 fn is_linked(replica: &Member) -> Option<()> {
     let info = replica.ask(&["INFO", "replication"])?;
     info.contains("master_link_status:up").then_some(())
 }
 
 fn late(ready: Option<()>) -> Result<(), ServerError> {
-    let late = || io::Error::other(format!("the sentinels are not ready within {SETTLE:?}"));
+    let late = || io::Error::other(format!("timed out after {SETTLE:?} waiting for the sentinels"));
     Ok(ready.ok_or_else(late)?)
 }

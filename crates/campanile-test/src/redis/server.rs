@@ -10,13 +10,13 @@ use std::process::Command;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// How long a start may take, the loading of an append-only file included.
+/// Time limit of a start, including the loading of an append-only file.
 const START: Duration = Duration::from_secs(30);
 
-/// How long a command of [`RedisServer::cli`] may take.
+/// Time limit of a command sent by [`RedisServer::cli`].
 const REPLY: Duration = Duration::from_secs(10);
 
-/// A `redis-server` of its own, killed on drop.
+/// A `redis-server` process, killed on drop.
 ///
 /// ```no_run
 /// use campanile_test::RedisServer;
@@ -32,7 +32,7 @@ const REPLY: Duration = Duration::from_secs(10);
 /// ```
 #[derive(Debug)]
 pub struct RedisServer {
-    // Before the folder, so that the process is gone when the folder goes.
+    // Declared before the folder, so that the process is gone when the folder is removed.
     process: Process,
     folder: TempDir,
     program: PathBuf,
@@ -41,26 +41,26 @@ pub struct RedisServer {
 }
 
 impl RedisServer {
-    /// Starts an empty server that keeps nothing on disk, on a free port.
+    /// Starts an empty server on a free port, which keeps nothing on disk.
     ///
     /// # Errors
     ///
-    /// As [`RedisServerBuilder::start`].
+    /// Fails as [`RedisServerBuilder::start`] does.
     pub fn start() -> Result<Self, ServerError> {
         Self::builder().start()
     }
 
-    /// A server with settings of its own.
+    /// Creates a builder, for a server with other settings.
     pub fn builder() -> RedisServerBuilder {
         RedisServerBuilder::default()
     }
 
-    /// The URL that clients take, with the password if there is one.
+    /// The URL for clients, with the password if one is set.
     pub fn url(&self) -> String {
         self.url_through(self.addr())
     }
 
-    /// The URL of this server as reached through `addr`, which is a [`Proxy`](crate::Proxy)'s.
+    /// The URL of this server as reached through `addr`, the address of a [`Proxy`](crate::Proxy).
     pub fn url_through(&self, addr: SocketAddr) -> String {
         match &self.password {
             Some(password) => format!("redis://:{password}@{addr}"),
@@ -68,7 +68,7 @@ impl RedisServer {
         }
     }
 
-    /// Where the server listens.
+    /// The address on which the server listens.
     pub fn addr(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.port).into()
     }
@@ -78,54 +78,55 @@ impl RedisServer {
         self.port
     }
 
-    /// Runs one command as the default user and gives its reply as text, as `redis-cli` does: the
-    /// elements of an array one a line, `(nil)` for nil.
+    /// Runs a command as the default user and returns its reply as text, as `redis-cli` does: one
+    /// line per element of an array, and `(nil)` for nil.
     ///
     /// # Errors
     ///
-    /// The text of an error reply; or no reply within 10 s, which is so while the server is paused.
+    /// Fails with the text of an error reply, or if no reply arrives within 10 s, as while the
+    /// server is paused.
     pub fn cli(&self, args: &[&str]) -> io::Result<String> {
         cli(&socket(self.folder.path()), self.password.as_deref(), args)
     }
 
-    /// Kills the server as a crash would (SIGKILL). Clients see their connections closed and new
-    /// ones refused.
+    /// Kills the server with SIGKILL, as in a crash. Existing connections are closed and new ones
+    /// are refused.
     ///
     /// # Errors
     ///
-    /// When the operating system refuses.
+    /// Fails if the operating system refuses the signal.
     pub fn kill(&mut self) -> Result<(), ServerError> {
         self.process.kill()?;
         Ok(())
     }
 
-    /// Starts the server again on the same port with the same data folder and settings, and waits
-    /// until it has loaded its data. If it still runs, it is killed first.
+    /// Restarts the server on the same port with the same data folder and settings, and waits until
+    /// it has loaded its data. A server that still runs is killed first.
     ///
     /// # Errors
     ///
-    /// As [`RedisServerBuilder::start`].
+    /// Fails as [`RedisServerBuilder::start`] does.
     pub fn restart(&mut self) -> Result<(), ServerError> {
         self.process.kill()?;
         self.process = run(&self.program, self.folder.path(), self.port, self.password.as_deref())?;
         Ok(())
     }
 
-    /// Makes the server hang (SIGSTOP): connections stay open, new ones are accepted by the kernel,
-    /// and nothing is answered.
+    /// Suspends the server (SIGSTOP): connections stay open, the kernel accepts new ones, and
+    /// nothing is answered.
     ///
     /// # Errors
     ///
-    /// When the server does not run.
+    /// Fails if the server does not run.
     pub fn pause(&mut self) -> Result<(), ServerError> {
         Ok(self.process.pause()?)
     }
 
-    /// Lets a paused server go on; it then answers what has come in meanwhile.
+    /// Resumes a paused server, which then answers the requests received in the meantime.
     ///
     /// # Errors
     ///
-    /// When the server does not run.
+    /// Fails if the server does not run.
     pub fn resume(&mut self) -> Result<(), ServerError> {
         Ok(self.process.resume()?)
     }
@@ -149,7 +150,7 @@ impl RedisServer {
     }
 }
 
-/// Starts the server of this folder and waits until it answers.
+/// Starts the server in this folder and waits until it answers.
 fn run(
     program: &Path,
     folder: &Path,
@@ -164,16 +165,16 @@ fn run(
     Ok(process)
 }
 
-/// A server that is loading its data refuses with `LOADING`; one whose default user may do nothing
-/// is there.
+/// Checks whether the server is ready. A server that is loading its data answers `LOADING`. A
+/// server with a default user without permissions is ready.
 fn answers(ping: io::Result<String>) -> bool {
     let Err(error) = ping else { return true };
     let text = error.to_string();
     text.starts_with("NOAUTH") || text.starts_with("NOPERM")
 }
 
-/// The Unix socket is opened after the port, and is nobody else's: an answer on it says that this
-/// very server has the port.
+/// The path of the Unix socket. The server opens it after the port and shares it with no other
+/// server, so an answer on the socket proves that this server owns the port.
 fn socket(folder: &Path) -> PathBuf {
     folder.join("socket")
 }

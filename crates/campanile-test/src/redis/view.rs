@@ -1,20 +1,20 @@
-//! A cluster as one of its nodes sees it.
+//! A cluster as seen by one of its nodes.
 
-/// All hash slots of a cluster.
+/// Number of hash slots of a cluster.
 pub(super) const SLOTS: usize = 16_384;
 
-/// What `CLUSTER INFO` and `CLUSTER NODES` tell. Nodes are named by their ports.
+/// The contents of `CLUSTER INFO` and `CLUSTER NODES`. Nodes are identified by their ports.
 pub(super) struct View {
     is_ok: bool,
     lines: Vec<Line>,
 }
 
-/// A node, as another sees it.
+/// A node, as seen by another.
 struct Line {
     id: String,
     port: u16,
     is_failed: bool,
-    /// The id of its master, if it is a replica.
+    /// The id of the master, if the node is a replica.
     master: Option<String>,
     slots: Vec<(u16, u16)>,
 }
@@ -30,7 +30,7 @@ impl View {
         Some(self.lines.iter().find(has)?.port)
     }
 
-    /// The replicas of a master that have not failed.
+    /// Finds the replicas of a master that have not failed.
     pub(super) fn replicas(&self, port: u16) -> Vec<u16> {
         let Some(master) = self.lines.iter().find(|line| line.port == port) else {
             return Vec::new();
@@ -39,7 +39,7 @@ impl View {
         self.lines.iter().filter(follows).map(|line| line.port).collect()
     }
 
-    /// Whether all slots are served, and so many nodes are replicas.
+    /// Checks whether all slots are served and the cluster has this many replicas.
     pub(super) fn is_whole(&self, replicas: usize) -> bool {
         let followers = self.lines.iter().filter(|line| line.master.is_some()).count();
         let slots = self.lines.iter().flat_map(|line| &line.slots);
@@ -49,8 +49,8 @@ impl View {
 }
 
 impl Line {
-    /// `id ip:port@bus flags master ping pong epoch link slots…`, where a slot in brackets is on
-    /// its way.
+    /// Parses `id ip:port@bus flags master ping pong epoch link slots…`. A slot in brackets is
+    /// migrating.
     fn parse(text: &str) -> Option<Self> {
         let mut words = text.split(' ');
         let id = words.next()?.to_owned();

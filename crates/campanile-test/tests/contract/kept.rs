@@ -1,4 +1,4 @@
-//! Stores that keep the contract.
+//! Stores that fulfill the contract.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -34,12 +34,12 @@ async fn a_store_that_steps_over_compare_and_set_keeps_the_contract() {
 async fn a_slow_store_keeps_the_contract() {
     let clock = TestClock::new();
     let store = FaultyStore::new(MemoryStore::with_clock(clock.store_clock()));
-    // Not a microsecond, for that is less than what tokio's timers tell apart.
+    // Not a microsecond, because tokio's timers have a resolution of a millisecond.
     store.always(Fault::Slow(Duration::from_millis(1)));
     contract::run(&store, &SlowTime(clock)).await;
 }
 
-/// The clock goes on by itself, since every call takes time.
+/// Leaves the clock alone: it advances because every call takes time.
 struct SlowTime(TestClock);
 
 impl Time for SlowTime {
@@ -70,8 +70,8 @@ async fn as_many_random_operations_as_one_likes_answer_as_step_does() {
     assert!(store.hits() > 0);
 }
 
-/// A table with compare-and-set by revision. Every third load is overtaken by somebody else's write
-/// of the same entry, so that its swap fails.
+/// A table with compare-and-set by revision. In every third load, a concurrent write of the same
+/// entry wins, so that the swap fails.
 #[derive(Clone)]
 struct Table {
     clock: TestClock,

@@ -1,7 +1,7 @@
-//! The contract suite: stores that keep it pass, and stores that do not are caught, each by the
-//! promise that it breaks.
+//! Tests of the contract suite: it passes correct stores, and reports each broken store by the
+//! promise that the store breaks.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+#![expect(clippy::unwrap_used, reason = "test helpers")]
 
 mod broken;
 mod kept;

@@ -1,4 +1,4 @@
-//! Stores with one mistake each, most of which somebody has made.
+//! Stores with one bug each. Most of these bugs exist in real implementations.
 
 mod steps;
 mod stores;
@@ -12,6 +12,6 @@ async fn caught(store: &impl Store, clock: &TestClock, promises: &[&str]) {
     let found = contract::violations(store, clock).await;
     let found: Vec<_> = found.iter().map(|violation| violation.promise).collect();
     for promise in promises {
-        assert!(found.contains(promise), "not {promise}, but {found:#?}");
+        assert!(found.contains(promise), "expected {promise}, got {found:#?}");
     }
 }

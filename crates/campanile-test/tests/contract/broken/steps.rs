@@ -1,4 +1,4 @@
-//! Mistakes in what one operation does to one entry.
+//! Bugs in a single operation on a single entry.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -13,10 +13,10 @@ use campanile_test::{TestClock, contract};
 
 use super::{DIFFERENTIAL, caught};
 
-/// One operation on one entry, done wrong.
+/// A buggy implementation of one operation on one entry.
 type Step = fn(Option<Entry>, &Operation, SystemTime) -> (Option<Entry>, Reply);
 
-/// The memory store, with another `step`.
+/// The memory store with another `step`.
 #[derive(Clone)]
 struct Broken {
     clock: TestClock,
@@ -52,14 +52,14 @@ async fn step_is_caught(step: Step, promises: &[&str]) {
     caught(&store, &clock, promises).await;
 }
 
-/// An entry whose stored bytes are changed.
+/// Modifies the stored bytes of an entry.
 fn edit(entry: Entry, change: impl FnOnce(&mut Vec<u8>)) -> Entry {
     let mut bytes = entry.to_bytes().to_vec();
     change(&mut bytes);
     Entry::from_bytes(&bytes).unwrap()
 }
 
-/// The grant that a command names, and the same command for another.
+/// Extracts the grant that a command names.
 fn grant(operation: &Operation) -> Option<Grant> {
     match *operation {
         Operation::Renew { grant, .. }

@@ -1,4 +1,4 @@
-//! Mistakes around it.
+//! Bugs around `step`: retention, atomicity and batches.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -18,7 +18,7 @@ async fn one_that_keeps_entries_for_ever_is_caught() {
     caught(&store, &clock, &["an_entry_lives_as_long_as_it_is_retained"]).await;
 }
 
-/// Ignores the retention.
+/// Ignores the retention of the command.
 #[derive(Clone)]
 struct LongLived(MemoryStore);
 
@@ -47,7 +47,7 @@ async fn one_that_looks_first_and_writes_then_is_caught() {
     .await;
 }
 
-/// Reads, lets others go first, and writes whatever they have written.
+/// Reads, yields to other tasks, and then overwrites their changes.
 #[derive(Clone)]
 struct NotAtomic {
     clock: TestClock,
@@ -106,7 +106,7 @@ async fn one_that_stops_a_batch_at_the_first_refusal_is_caught() {
     caught(&store, &clock, &["one_keys_refusal_does_not_touch_its_neighbours"]).await;
 }
 
-/// Applies nothing after the first command that was refused.
+/// Applies no command after the first one that was refused.
 #[derive(Clone)]
 struct Transaction(MemoryStore);
 
