@@ -1,4 +1,4 @@
-//! What the layer itself costs: a record through the layer and a [`MemoryStore`].
+//! The cost of the layer itself: a record through the layer and a [`MemoryStore`].
 
 use std::time::Duration;
 
@@ -48,7 +48,7 @@ struct Measured {
     time: Duration,
 }
 
-/// Everything on one thread, so that all of its allocations are counted.
+/// Runs everything on one thread, so that all allocations are counted.
 fn one_thread() -> Result<Measured, BoxError> {
     let runtime = current_thread()?;
     let (keeper, task) = LockKeeper::unspawned(MemoryStore::new(), Clock::boot());

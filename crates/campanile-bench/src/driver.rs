@@ -1,7 +1,7 @@
-//! The driver against what is written by hand, on the same real topics.
+//! Compares the driver with handwritten consumers, on the same real topics.
 //!
-//! Each contestant runs in a process of its own, so that processor time, wake-ups and memory are its
-//! own, by turns with what it is compared with.
+//! Each contestant runs in its own process, so that its processor time, wake-ups and memory are
+//! measured separately. Contestants of one comparison take turns.
 
 mod by_hand;
 mod child;
@@ -28,16 +28,16 @@ use self::rows::ROWS;
 use self::stage::Stage;
 use crate::report::Report;
 
-/// What is run, and for how long.
+/// Which rows to run, and for how long.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
-    /// Names of rows, or what comes before a `-` in them; all rows if empty.
+    /// Names of rows, or prefixes that end before a `-`; all rows if empty.
     pub(crate) only: Vec<String>,
-    /// How often each contestant runs.
+    /// Number of runs of each contestant.
     pub(crate) rounds: usize,
-    /// How long each run of a contestant takes at most.
+    /// Time limit of each run.
     pub(crate) limit: Duration,
-    /// Whether what takes long is run in full.
+    /// Whether long rows run at full size.
     pub(crate) full: bool,
 }
 

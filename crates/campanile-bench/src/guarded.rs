@@ -1,4 +1,4 @@
-//! The thing measured: a no-op handler, bare and under the layer.
+//! The measured unit: a no-op handler, bare and under the layer.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -30,7 +30,7 @@ impl Service<Guarded<Message>> for Noop {
     }
 }
 
-/// What is processed: a number, which makes a key of 57 bytes.
+/// The processed message: a number, from which a key of 57 bytes is derived.
 #[derive(Clone, Copy)]
 pub(crate) struct Message(pub(crate) u64);
 
@@ -38,12 +38,12 @@ pub(crate) fn key(message: &Guarded<Message>) -> String {
     numbered(message.0)
 }
 
-/// The key of this number.
+/// Formats the key for this number.
 pub(crate) fn numbered(number: u64) -> String {
     format!("a-key-of-57-bytes-as-they-are-found-with-users/{number:010}")
 }
 
-/// The no-op handler under the layer; anything but a first run is an error.
+/// The no-op handler under the layer. Any outcome but a first run is an error.
 pub(crate) fn guarded<E>(layer: &IdempotencyLayer<E>) -> impl Handler + use<E>
 where
     E: KeyExtractor<Guarded<Message>> + Send + Sync + 'static,
@@ -54,7 +54,7 @@ where
     })
 }
 
-/// The same, when all of them were processed before.
+/// Like [`guarded`], for messages that were all processed before.
 pub(crate) fn answered<E>(layer: &IdempotencyLayer<E>) -> impl Handler + use<E>
 where
     E: KeyExtractor<Guarded<Message>> + Send + Sync + 'static,
@@ -65,7 +65,7 @@ where
     })
 }
 
-/// A handler that answers with this, under the layer; anything but a first run is an error.
+/// A handler that returns `reply`, under the layer. Any outcome but a first run is an error.
 pub(crate) fn replying<E>(
     layer: &IdempotencyLayer<E, BytesReply>,
     reply: Bytes,
@@ -81,7 +81,7 @@ where
     })
 }
 
-/// What is measured.
+/// A measurable handler.
 pub(crate) trait Handler:
     Service<Guarded<Message>, Response = (), Error: Into<BoxError> + Send, Future: Send>
     + Clone
@@ -98,10 +98,11 @@ impl<S> Handler for S where
 {
 }
 
-/// Handles the messages of these numbers, `tasks` at once, and returns how long it took.
+/// Handles the messages with these numbers in `tasks` concurrent tasks, and returns the elapsed
+/// time.
 ///
 /// # Errors
-/// The first of the handler's.
+/// Fails with the handler's first error.
 pub(crate) async fn process(
     handler: impl Handler,
     numbers: Range<u64>,

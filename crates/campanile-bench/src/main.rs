@@ -1,8 +1,9 @@
-//! Benchmarks: `cargo xtask bench [core|redis|postgres|driver] [--json FILE]`, and of the driver's single
-//! rows by `--only`.
+//! Benchmarks: `cargo xtask bench [core|redis|postgres|driver] [--json FILE]`. `--only` selects
+//! single rows of the driver.
 //!
-//! Every claim is a ratio of two things measured in one run, interleaved, several times; printed are
-//! the minimum, the median and the maximum. The machine is named, for the figures alone mean nothing.
+//! Every claim is a ratio of two things that are measured in the same run, interleaved, several
+//! times. The output shows the minimum, the median and the maximum. It names the machine, because
+//! absolute figures mean nothing without it.
 
 mod core;
 mod driver;

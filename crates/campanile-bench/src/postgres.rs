@@ -1,4 +1,5 @@
-//! The layer on a real Postgres, against its own tool: how fast, how large, and whether that stays so.
+//! The layer on a real Postgres, compared with pgbench: its speed, its storage size, and whether
+//! both stay constant.
 
 mod inbox;
 mod limit;
@@ -13,7 +14,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::report::Report;
 
-/// How often each thing is measured, beside what it is measured against.
+/// Number of interleaved measurements of each comparison.
 const ROUNDS: u64 = 5;
 
 pub(crate) fn run(report: &mut Report) -> Result<(), BoxError> {
@@ -32,8 +33,8 @@ pub(crate) fn run(report: &mut Report) -> Result<(), BoxError> {
     many::run(report, &stage)
 }
 
-/// A server that does not wait for its disk, which would hide what the statements cost, and a runtime of
-/// one thread.
+/// A server that does not wait for its disk, which would hide the cost of the statements, and a
+/// single-threaded runtime.
 struct Stage {
     postgres: PgServer,
     runtime: Runtime,
@@ -44,7 +45,7 @@ impl Stage {
         Ok(self.runtime.block_on(PgStore::connect(url))?)
     }
 
-    /// A number that a query answers.
+    /// Reads the number selected by a query.
     fn number(&self, sql: &str) -> Result<f64, BoxError> {
         Ok(self.postgres.psql(sql)?.parse()?)
     }

@@ -1,4 +1,5 @@
-//! The layer on a real Redis, against its limit: how fast, at what cost, and whether that stays so.
+//! The layer on a real Redis, compared with the limit of Redis: its speed, its cost, and whether
+//! both stay constant.
 
 mod cluster;
 mod cpu;
@@ -18,7 +19,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::report::Report;
 
-/// How often each thing is measured, beside what it is measured against.
+/// Number of interleaved measurements of each comparison.
 const ROUNDS: u64 = 5;
 
 pub(crate) fn run(report: &mut Report) -> Result<(), BoxError> {
@@ -35,26 +36,26 @@ pub(crate) fn run(report: &mut Report) -> Result<(), BoxError> {
     flat::run(report, &stage)
 }
 
-/// A server without persistence, and a runtime of one thread: the other core is Redis's.
+/// A server without persistence, and a single-threaded runtime: the other core is for Redis.
 struct Stage {
     redis: RedisServer,
     runtime: Runtime,
 }
 
 impl Stage {
-    /// Forgets all keys.
+    /// Deletes all keys.
     fn clear(&self) -> Result<(), BoxError> {
         self.redis.cli(&["FLUSHALL"])?;
         Ok(())
     }
 
-    /// A number of `INFO`.
+    /// Reads a number from the server's `INFO`.
     fn info(&self, section: &str, name: &str) -> Result<f64, BoxError> {
         info(&self.redis, section, name)
     }
 }
 
-/// A number of a server's `INFO`.
+/// Reads a number from a server's `INFO`.
 fn info(server: &RedisServer, section: &str, name: &str) -> Result<f64, BoxError> {
     let info = server.cli(&["INFO", section])?;
     let value = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
@@ -63,7 +64,7 @@ fn info(server: &RedisServer, section: &str, name: &str) -> Result<f64, BoxError
         .ok_or_else(|| format!("INFO {section} has no number {name}").into())
 }
 
-/// A number of the calls of scripts by a server.
+/// Reads a number from a server's statistics of script calls.
 fn of_scripts(server: &RedisServer, name: &str) -> Result<f64, BoxError> {
     let info = server.cli(&["INFO", "commandstats"])?;
     let line = info.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:"));

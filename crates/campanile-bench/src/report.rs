@@ -1,4 +1,4 @@
-//! What was measured, against what.
+//! The results, and what they are compared with.
 
 mod comparison;
 
@@ -9,28 +9,27 @@ use serde::{Serialize, Serializer};
 
 pub(crate) use self::comparison::{Comparison, Goals};
 
-/// Rows of results, printed as a table and written as JSON, one object a line.
+/// Rows of results, printed as a table and written as JSON with one object per line.
 pub(crate) struct Report {
-    /// What the machine did before: other work takes from each contestant, but not alike.
+    /// The machine's load before the benchmark: other work slows contestants down, but not equally.
     load: String,
     rows: Vec<Row>,
     comparisons: Vec<Comparison>,
 }
 
-/// One thing measured, several times.
+/// One measurement, taken several times.
 pub(crate) struct Row {
     pub(crate) area: &'static str,
     pub(crate) name: &'static str,
     pub(crate) unit: &'static str,
     pub(crate) values: Vec<f64>,
-    /// What it was measured against, in the same rounds and unit.
+    /// The reference, measured in the same rounds and the same unit.
     pub(crate) against: Option<(&'static str, Vec<f64>)>,
-    /// What the median of the ratios is to reach; where there is nothing to compare with, of the
-    /// values.
+    /// The goal for the median of the ratios or, without a reference, for the median of the values.
     pub(crate) goal: Option<Goal>,
 }
 
-/// Where the median is to be.
+/// A bound on a median.
 #[derive(Clone, Copy)]
 pub(crate) enum Goal {
     AtLeast(f64),
@@ -76,7 +75,7 @@ impl Report {
 }
 
 impl Row {
-    /// The ratio in each round.
+    /// Ratio of each round.
     fn ratios(&self) -> Option<Vec<f64>> {
         let (_, against) = self.against.as_ref()?;
         Some(self.values.iter().zip(against).map(|(value, against)| value / against).collect())
@@ -205,7 +204,7 @@ fn machine() -> String {
     format!("on {cores} cores of {model}")
 }
 
-/// The number of threads that ran or wanted to, on average over the last minute.
+/// Reads the number of threads that ran or were ready to run, averaged over the last minute.
 fn load() -> String {
     let loads = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     loads.split(' ').next().filter(|load| !load.is_empty()).unwrap_or("unknown").to_owned()

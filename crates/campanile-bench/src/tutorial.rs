@@ -1,4 +1,4 @@
-//! The two calls that tutorials show: `SET NX`, then a script that completes.
+//! The two calls shown in tutorials: `SET NX`, then a script that completes.
 
 use campanile::BoxError;
 use redis::aio::ConnectionLike;
@@ -6,12 +6,12 @@ use redis::aio::ConnectionLike;
 const COMPLETE: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then \
     return redis.call('SET', KEYS[1], ARGV[2], 'PX', 600000) end return false";
 
-/// The script of [`complete`], as this server knows it.
+/// Loads the script of [`complete`] and returns its hash.
 pub(crate) async fn load(connection: &mut impl ConnectionLike) -> Result<String, BoxError> {
     Ok(redis::cmd("SCRIPT").arg("LOAD").arg(COMPLETE).query_async(connection).await?)
 }
 
-/// Whether the key is new.
+/// Returns whether the key is new.
 pub(crate) async fn acquire(
     connection: &mut impl ConnectionLike,
     key: &str,

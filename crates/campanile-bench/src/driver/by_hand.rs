@@ -1,6 +1,8 @@
-//! What a good engineer writes by hand with rdkafka and redis, measured to its best.
+//! Consumers as a good engineer writes them by hand with rdkafka and redis, each tuned to its best
+//! result.
 //!
-//! Each loses what it holds when it is killed, and has no attempts, no back-off and no dead letters.
+//! Each of them loses its claimed records when it is killed, and has no attempts, no backoff and no
+//! dead letters.
 
 pub(super) mod concurrent;
 pub(super) mod partitions;

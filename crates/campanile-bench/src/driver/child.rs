@@ -1,4 +1,4 @@
-//! A contestant runs in a process of its own, so that what it uses is its own.
+//! Runs a contestant in its own process, so that its resource usage is measured separately.
 
 use std::env;
 use std::process::{Command, Stdio};
@@ -11,16 +11,16 @@ use super::measured::Measured;
 use super::task::{Contestant, Task, Threads};
 use super::{by_hand, no_op, product};
 
-/// The first argument of this program as a child; the second is the task.
+/// The first argument of this program when it runs as a child. The second argument is the task.
 pub(crate) const CONTESTANT: &str = "contestant";
 
-/// What a run may take beyond its limit: the join of the group, and the end.
+/// How long a run may exceed its limit, to join the group and to exit.
 const GRACE: Duration = Duration::from_secs(60);
 
 /// Runs a task in a child process.
 ///
 /// # Errors
-/// When the child fails, or prints no result.
+/// Fails if the child fails or prints no result.
 pub(super) fn spawn(task: &Task) -> Result<Measured, BoxError> {
     let output = Command::new(env::current_exe()?)
         .arg(CONTESTANT)
@@ -30,17 +30,17 @@ pub(super) fn spawn(task: &Task) -> Result<Measured, BoxError> {
         .stderr(Stdio::inherit())
         .output()?;
     let printed = String::from_utf8_lossy(&output.stdout);
-    // What stands before the last line is a subscriber's.
+    // A subscriber may have printed the lines before the last one.
     match printed.lines().last().map(serde_json::from_str) {
         Some(Ok(measured)) if output.status.success() => Ok(measured),
         _ => Err(format!("{:?} failed ({}):\n{printed}", task.contestant, output.status).into()),
     }
 }
 
-/// What the child process does.
+/// The main function of the child process.
 ///
 /// # Errors
-/// The contestant's.
+/// Fails with the contestant's error.
 pub(crate) fn main(task: &str) -> Result<(), BoxError> {
     let task: Task = serde_json::from_str(task)?;
     let deadline = task.limit + GRACE;
@@ -51,7 +51,7 @@ pub(crate) fn main(task: &str) -> Result<(), BoxError> {
     });
     let measured = run(&task)?;
     println!("{}", serde_json::to_string(&measured)?);
-    // What a contestant by hand leaves behind is not waited for.
+    // Exits without waiting for the background work of a handwritten contestant.
     std::process::exit(0)
 }
 
@@ -68,7 +68,7 @@ fn run(task: &Task) -> Result<Measured, BoxError> {
         }
         Contestant::Latency { threads } => threads.runtime()?.block_on(product::latency(task)),
         Contestant::Stalled => Threads::Two.runtime()?.block_on(no_op::stalled(task)),
-        // The faster runtime for each of these.
+        // The faster of the two runtimes for each of these.
         Contestant::Partitions => {
             Threads::Current.runtime()?.block_on(by_hand::partitions::run(task))
         }

@@ -1,4 +1,5 @@
-//! From the producer to the end of the record, one record at a time on an idle machine.
+//! Measures the time from producing a record to its completion, one record at a time on an idle
+//! machine.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,14 +16,14 @@ use super::topic::{KEY_HEADER, idempotency_key};
 
 pub(super) const TOPIC: &str = "latency";
 pub(super) const PARTITIONS: i32 = 6;
-/// Records of one run.
+/// Number of records of a run.
 pub(super) const RECORDS: u64 = 1_200;
-/// The first of a run are not counted.
+/// Number of warm-up records at the start of a run, which do not count.
 const WARM: usize = 200;
 /// Longer than a record takes.
 const EVERY: Duration = Duration::from_millis(3);
 
-/// How long the records of a run took.
+/// The latencies of a run's records.
 pub(super) struct Times {
     records: usize,
     taken: Mutex<Vec<Duration>>,
@@ -34,10 +35,10 @@ impl Times {
         Self { records: task.records as usize, taken: Mutex::default(), enough: Notify::new() }
     }
 
-    /// A record is finished; its payload has the time at which it was produced.
+    /// Adds a completed record. Its payload holds the time at which it was produced.
     ///
     /// # Errors
-    /// When it has none.
+    /// Fails if the payload holds no time.
     pub(super) fn add(&self, payload: Option<&[u8]>) -> Result<(), BoxError> {
         let nanos = payload.and_then(|payload| payload.try_into().ok()).ok_or("no time")?;
         let took = Clock::boot().now() - Duration::from_nanos(u64::from_be_bytes(nanos));
@@ -53,13 +54,13 @@ impl Times {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner).len() >= self.records
     }
 
-    /// Waits until they are enough; only one may wait.
+    /// Waits until all records are complete. Supports only one waiter.
     pub(super) async fn enough(&self) {
         self.enough.notified().await;
     }
 
     /// # Errors
-    /// When they are not enough.
+    /// Fails if too few records are complete.
     pub(super) fn measured(&self) -> Result<Measured, BoxError> {
         let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         let mut taken = taken.get(WARM..self.records).ok_or("not enough records")?.to_vec();
@@ -70,7 +71,7 @@ impl Times {
     }
 }
 
-/// Produces all the time, in the parent process: the clock is the machine's.
+/// Produces continuously, in the parent process: both processes use the machine's clock.
 pub(super) struct Load {
     ends: Arc<AtomicBool>,
     thread: JoinHandle<Result<(), BoxError>>,

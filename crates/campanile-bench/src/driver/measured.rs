@@ -1,29 +1,29 @@
-//! What one run of a contestant gave.
+//! The result of a contestant's run.
 
 use serde::{Deserialize, Serialize};
 
-/// The line that a child process prints.
+/// The last line printed by a child process.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Measured {
-    /// Finished within `seconds`.
+    /// Records finished within `seconds`.
     pub(crate) records: u64,
-    /// From the first record received to the last one finished.
+    /// Time from the first record received to the last record finished.
     pub(crate) seconds: f64,
-    /// The processor time of the process in that time, for each record.
+    /// Processor time of the process in that time, per record.
     pub(crate) cpu_us: f64,
-    /// The wake-ups of all threads of the process in that time, for each record.
+    /// Wake-ups of all threads of the process in that time, per record.
     pub(crate) wake_ups: f64,
-    /// The peak of the resident memory over what there was before serving.
+    /// Peak resident memory minus the resident memory before serving.
     pub(crate) rss_mib: f64,
     /// Calls of the handler.
     pub(crate) handled: u64,
-    /// Calls of the handler with a key that it had been called with.
+    /// Calls of the handler with a key that it had already seen.
     pub(crate) repeated: u64,
-    /// Records that did not reach the handler, because their key was known.
+    /// Records that did not reach the handler because their key was known.
     pub(crate) duplicates: u64,
-    /// Calls of the handler after that of a later record of the partition.
+    /// Calls of the handler after a call for a later record of the partition.
     pub(crate) reordered: u64,
-    /// From the production of a record to its completion; only where that is measured.
+    /// Latency from producing a record to its completion, if measured.
     pub(crate) latency: Option<Latency>,
 }
 

@@ -1,4 +1,4 @@
-//! The driver with a service that does nothing, and a loop that does nothing.
+//! The driver with a service that does nothing, and an rdkafka loop that does nothing.
 
 use std::convert::Infallible;
 use std::future::{pending, ready};
@@ -33,7 +33,7 @@ pub(super) async fn driver(task: &Task, order: Ordered) -> Result<Measured, BoxE
     tally.measured()
 }
 
-/// No record is ever finished; measured is the memory when the time is over.
+/// Never finishes a record. Measures the memory when the time is up.
 pub(super) async fn stalled(task: &Task) -> Result<Measured, BoxError> {
     let tally = Arc::new(Tally::new(task));
     let counted = tally.clone();
@@ -53,7 +53,7 @@ pub(super) fn bare(task: &Task) -> Result<Measured, BoxError> {
     let consumer: BaseConsumer = task
         .client_config()
         .set("enable.auto.commit", "false")
-        // By default a full queue stops the fetches of a partition for a second.
+        // By default, a full queue pauses fetching of its partition for a second.
         .set("fetch.queue.backoff.ms", "5")
         .create()?;
     let tally = Tally::new(task);

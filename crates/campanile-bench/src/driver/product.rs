@@ -1,4 +1,5 @@
-//! The whole product: the driver, the idempotency layer, and the Redis store on default settings.
+//! The complete product: the driver, the idempotency layer and the Redis store with default
+//! settings.
 
 use std::future::ready;
 use std::sync::Arc;
@@ -51,7 +52,7 @@ fn handle(tally: &Tally, record: &Record) -> Result<(), BoxError> {
     tally.handle(std::str::from_utf8(key)?, record.partition(), record.offset())
 }
 
-/// One record at a time; measured is the time since each was produced.
+/// Processes one record at a time. Measures the time since each record was produced.
 pub(super) async fn latency(task: &Task) -> Result<Measured, BoxError> {
     let store = RedisStore::connect(&*task.redis).await?;
     let stack = ServiceBuilder::new()

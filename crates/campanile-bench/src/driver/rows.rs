@@ -14,7 +14,7 @@ use crate::report::{Comparison, Goal, Goals, Report, Row};
 
 type Run = fn(&mut Report, &mut Stage) -> Result<(), BoxError>;
 
-/// Each by its name.
+/// The rows by name.
 pub(super) const ROWS: [(&str, Run); 14] = [
     ("by-partition-6", by_partition_6),
     ("by-partition-60-16k", by_partition_60_16k),
@@ -51,13 +51,13 @@ fn by_partition_6(report: &mut Report, stage: &mut Stage) -> Result<(), BoxError
     by_partition(report, stage, "by-partition-6", &PAYMENTS, goals)
 }
 
-/// The batches of the Java client by default.
+/// The default batch size of the Java client.
 fn by_partition_60_16k(report: &mut Report, stage: &mut Stage) -> Result<(), BoxError> {
     let topic = Topic { name: "60-partitions-16k", batch: Some(16 * 1024), ..SIXTY };
     by_partition(report, stage, "by-partition-60-16k", &topic, SIXTY_GOALS)
 }
 
-/// The batches of librdkafka's producer by default.
+/// The default batch size of librdkafka's producer.
 fn by_partition_60_1m(report: &mut Report, stage: &mut Stage) -> Result<(), BoxError> {
     let topic = Topic { name: "60-partitions-1m", batch: Some(1_000_000), ..SIXTY };
     by_partition(report, stage, "by-partition-60-1m", &topic, SIXTY_GOALS)
@@ -86,7 +86,7 @@ fn by_partition(
     Ok(())
 }
 
-/// A topic whose keys are all COMPLETED.
+/// Replays a topic with all keys COMPLETED.
 fn replay(report: &mut Report, stage: &mut Stage) -> Result<(), BoxError> {
     let orders = [Ordered::ByPartition, Ordered::ByKey];
     let [two, current] = Threads::ALL.map(|threads| orders.map(|order| guarded(order, threads)));
@@ -149,7 +149,7 @@ fn tutorial(report: &mut Report, stage: &mut Stage) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// From the producer to the end of a record, against two round trips to Redis.
+/// Compares the latency from producing a record to its completion with two round trips to Redis.
 fn latency_1(report: &mut Report, stage: &mut Stage) -> Result<(), BoxError> {
     let load = Load::start(&stage.kafka)?;
     let topic = Topic {
@@ -230,7 +230,7 @@ fn no_op(
     Ok(())
 }
 
-/// What the README's subscriber costs: the events at INFO, and the spans of records.
+/// The cost of the README's subscriber: events at INFO, and the spans of records.
 fn tracing(report: &mut Report, stage: &mut Stage) -> Result<(), BoxError> {
     let ours = |subscriber| Contestant::Guarded {
         order: Ordered::ByKey,
@@ -248,7 +248,7 @@ fn tracing(report: &mut Report, stage: &mut Stage) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// The memory while no handler finishes and all partitions have a backlog of large records.
+/// Memory usage while no handler finishes and all partitions have a backlog of large records.
 fn memory_500(report: &mut Report, stage: &mut Stage) -> Result<(), BoxError> {
     let (partitions, records) = if stage.options.full { (500, 1_024) } else { (200, 256) };
     let value = 1024 * 1024;
@@ -273,7 +273,7 @@ fn guarded(order: Ordered, threads: Threads) -> Contestant {
     Contestant::Guarded { order, threads, subscriber: false }
 }
 
-/// On either runtime, in the order of [`Threads::ALL`].
+/// Adds a comparison for each runtime, in the order of [`Threads::ALL`].
 fn both(
     report: &mut Report,
     row: &'static str,

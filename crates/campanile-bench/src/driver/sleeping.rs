@@ -1,5 +1,5 @@
-//! Handlers that take their time, in the order of 1 000 keys: how near the driver comes to what is
-//! possible with 256 at once.
+//! Slow handlers, ordered by 1 000 keys: how close the driver comes to the possible throughput with
+//! 256 records in flight.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ const RECORDS: u64 = 300_000;
 /// The driver's default.
 const AT_ONCE: u64 = 256;
 
-/// How long a handler sleeps, and over how many records it is measured.
+/// How long a handler sleeps, and how many records are measured.
 const HANDLERS: [(&str, Duration, u64); 2] = [
     ("handlers of 1 ms, 1 000 keys, by key", Duration::from_millis(1), RECORDS),
     ("handlers of 10 ms, 1 000 keys, by key", Duration::from_millis(10), 60_000),
@@ -42,7 +42,7 @@ pub(super) fn run(report: &mut Report, stage: &mut Stage) -> Result<(), BoxError
     }))?;
     for (name, takes, records) in HANDLERS {
         let (mut values, mut unordered, mut asleep) = (vec![], vec![], vec![]);
-        // The first is not counted.
+        // The first round is a warm-up and does not count.
         for round in 0..=stage.options.rounds {
             let group = format!("sleeping-{}-{round}", takes.as_millis());
             let consumer = consumer(kafka, group, TOPIC, Order::by_key())?;
@@ -82,7 +82,8 @@ pub(super) fn run(report: &mut Report, stage: &mut Stage) -> Result<(), BoxError
     Ok(())
 }
 
-/// What is possible for so much of the processor as consuming takes: a task for each record, in no order.
+/// Measures the achievable throughput including the cost of consuming: a task per record, in any
+/// order.
 fn bare_loop(
     kafka: &KafkaServer,
     runtime: &Runtime,
@@ -113,7 +114,8 @@ fn bare_loop(
     Ok(clock.now() - start.unwrap_or_default())
 }
 
-/// As many sleeps, 256 at once: a runtime's sleep takes longer than it says.
+/// Measures the same number of sleeps, 256 concurrently: a runtime's sleep takes longer than
+/// requested.
 async fn alone(takes: Duration, records: u64) -> Duration {
     let clock = Clock::boot();
     let start = clock.now();

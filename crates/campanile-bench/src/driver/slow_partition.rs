@@ -1,4 +1,4 @@
-//! One partition of six whose handlers are slow: whether the others keep their speed.
+//! One of six partitions has slow handlers: do the others keep their speed?
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -17,7 +17,7 @@ const TOPIC: &str = "one-slow";
 const PARTITIONS: u64 = 6;
 const RECORDS: u64 = 1_200_000;
 const KEYS: u64 = 12_000;
-/// Those of the other partitions.
+/// Records of the other partitions.
 const OTHERS: u64 = RECORDS / PARTITIONS * (PARTITIONS - 1);
 
 const SLOW: i32 = 0;
@@ -37,12 +37,12 @@ pub(super) fn run(report: &mut Report, stage: &mut Stage) -> Result<(), BoxError
     ];
     for (name, order) in orders {
         let (mut with, mut without) = (vec![], vec![]);
-        // The first is not counted.
+        // The first round is a warm-up and does not count.
         for round in 0..=stage.options.rounds {
             for (takes, values) in [(Duration::ZERO, &mut without), (TAKES, &mut with)] {
                 let group = format!("{name}, {takes:?}, {round}");
                 let consumer = consumer(kafka, group, TOPIC, order())?
-                    // What is slow is not waited for.
+                    // Shutdown does not wait for the slow partition.
                     .with_drain_timeout(Duration::ZERO);
                 let took = runtime.block_on(others(consumer, takes))?;
                 if round > 0 {
@@ -62,7 +62,8 @@ pub(super) fn run(report: &mut Report, stage: &mut Stage) -> Result<(), BoxError
     Ok(())
 }
 
-/// How long the others take while the handlers of one partition take so long.
+/// Measures how long the other partitions take while the handlers of one partition take `takes`
+/// each.
 async fn others(consumer: Consumer, takes: Duration) -> Result<Duration, BoxError> {
     timed(consumer, OTHERS, |count| {
         service_fn(move |record: Record| {

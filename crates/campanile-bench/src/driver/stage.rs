@@ -12,7 +12,7 @@ use super::measured::Measured;
 use super::task::{Contestant, Task};
 use super::topic::Topic;
 
-/// One broker, one Redis without persistence, and the topics that were filled.
+/// One broker, one Redis without persistence, and the topics filled so far.
 pub(super) struct Stage {
     pub(super) kafka: KafkaServer,
     pub(super) redis: RedisServer,
@@ -32,8 +32,8 @@ impl Stage {
         })
     }
 
-    /// Runs the contestants by turns, one round after the other, and returns what each gave. What was
-    /// in Redis is deleted before each.
+    /// Runs the contestants in turns for several rounds, and returns the results of each. Clears
+    /// Redis before each run.
     pub(super) fn rounds<const N: usize>(
         &mut self,
         topic: &Topic,
@@ -42,7 +42,7 @@ impl Stage {
         self.rounds_after(topic, contestants, |stage| stage.clear())
     }
 
-    /// As [`rounds`](Self::rounds), with other preparations of each run.
+    /// Like [`rounds`](Self::rounds), with another preparation of each run.
     pub(super) fn rounds_after<const N: usize>(
         &mut self,
         topic: &Topic,
@@ -53,7 +53,7 @@ impl Stage {
         let mut measured = [const { Vec::new() }; N];
         for round in 0..self.options.rounds {
             for turn in 0..N {
-                // Each is the first of a round in turn.
+                // The contestant that goes first rotates from round to round.
                 let who = (round + turn) % N;
                 prepare(self)?;
                 measured[who].push(self.run(topic, contestants[who], self.options.limit)?);
@@ -62,7 +62,7 @@ impl Stage {
         Ok(measured)
     }
 
-    /// Runs a contestant once, for so long at most.
+    /// Runs a contestant once, with this time limit.
     pub(super) fn run(
         &mut self,
         topic: &Topic,
@@ -88,12 +88,12 @@ impl Stage {
         Ok(())
     }
 
-    /// The topic needs no filling.
+    /// Marks a topic as filled.
     pub(super) fn filled(&mut self, topic: &Topic) {
         self.filled.insert(topic.name);
     }
 
-    /// Fills a topic unless it was filled.
+    /// Fills a topic unless it is already filled.
     pub(super) fn fill(&mut self, topic: &Topic) -> Result<(), BoxError> {
         if self.filled.insert(topic.name) {
             topic.fill(&self.kafka)?;

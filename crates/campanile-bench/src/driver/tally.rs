@@ -1,4 +1,4 @@
-//! The counts of one run, and its handler.
+//! The counters of a run, and its handler.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU64, Ordering::Relaxed};
@@ -11,10 +11,10 @@ use super::measured::Measured;
 use super::task::Task;
 use super::usage::{Usage, peak, resident};
 
-/// The clock is read once in this many records.
+/// The clock is read once per this number of records.
 const CHECK: u64 = 32;
 
-/// Counts what a contestant does, and ends its run.
+/// Counts a contestant's work, and ends its run.
 pub(super) struct Tally {
     records: u64,
     limit: Duration,
@@ -33,7 +33,8 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// To be made last before serving: the memory resident now is the base of the peak.
+    /// Create this last before serving: the memory resident at this point is the baseline of the
+    /// peak.
     pub(super) fn new(task: &Task) -> Self {
         let zeros = |n: u64| (0..n).map(|_| AtomicU8::new(0)).collect();
         Self {
@@ -54,16 +55,16 @@ impl Tally {
         }
     }
 
-    /// A record has come.
+    /// Counts a record as received.
     pub(super) fn received(&self) {
         self.first.get_or_init(Usage::now);
     }
 
-    /// The handler: counts the call, and whether it is in the partition's order. A key ends in the
+    /// The handler: counts the call, and checks the order within the partition. A key ends with the
     /// record's number.
     ///
     /// # Errors
-    /// When the key has no such number.
+    /// Fails if the key does not end with such a number.
     pub(super) fn handle(&self, key: &str, partition: i32, offset: i64) -> Result<(), BoxError> {
         let number: usize = key.rsplit('/').next().unwrap_or_default().parse()?;
         self.handled.fetch_add(1, Relaxed);
@@ -77,12 +78,12 @@ impl Tally {
         Ok(())
     }
 
-    /// A record's key is known, so the handler is not called.
+    /// Counts a duplicate: the record's key is known, so the handler is not called.
     pub(super) fn skipped(&self) {
         self.duplicates.fetch_add(1, Relaxed);
     }
 
-    /// A record is finished. The run ends with the last one, or when its time is over.
+    /// Counts a record as finished. The run ends with the last record or when its time is up.
     pub(super) fn finished(&self) {
         let done = self.done.fetch_add(1, Relaxed) + 1;
         let last = done == self.records;
@@ -101,20 +102,20 @@ impl Tally {
         self.ended.notify_one();
     }
 
-    /// Whether the run has ended.
+    /// Returns whether the run has ended.
     pub(super) fn has_ended(&self) -> bool {
         self.result.get().is_some()
     }
 
-    /// Waits for the end of the run; only one may wait.
+    /// Waits for the end of the run. Supports only one waiter.
     pub(super) async fn ended(&self) {
         self.ended.notified().await;
     }
 
-    /// What the run gave.
+    /// Returns the result of the run.
     ///
     /// # Errors
-    /// When it has not ended.
+    /// Fails if the run has not ended.
     pub(super) fn measured(&self) -> Result<Measured, BoxError> {
         Ok(self.result.get().ok_or("the run stopped before its end")?.clone())
     }

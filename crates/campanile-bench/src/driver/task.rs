@@ -1,4 +1,4 @@
-//! What a child process is asked to run.
+//! The task of a child process.
 
 use std::time::Duration;
 
@@ -15,11 +15,11 @@ pub(super) struct Task {
     pub(super) redis: String,
     pub(super) topic: String,
     pub(super) partitions: i32,
-    /// A group of its own, so each run starts at the beginning of the topic.
+    /// A unique group, so that each run starts at the beginning of the topic.
     pub(super) group: String,
-    /// The run ends after this many records,
+    /// The run ends after this many records.
     pub(super) records: u64,
-    /// or after this time since the first one.
+    /// The run ends at the latest this long after its first record.
     pub(super) limit: Duration,
 }
 
@@ -30,23 +30,23 @@ pub(super) enum Contestant {
     Guarded { order: Ordered, threads: Threads, subscriber: bool },
     /// The driver with a service that does nothing, and no layer.
     NoOp { order: Ordered, threads: Threads },
-    /// As `Guarded`, one record at a time; reports the time since each record was produced.
+    /// Like `Guarded`, one record at a time; reports the time since each record was produced.
     Latency { threads: Threads },
     /// The driver with handlers that never finish.
     Stalled,
-    /// By hand: a task per partition.
+    /// Handwritten: a task per partition.
     Partitions,
-    /// By hand: 256 records at once in no order.
+    /// Handwritten: 256 records concurrently in any order.
     Concurrent,
-    /// By hand: one record at a time, as in tutorials.
+    /// Handwritten: one record at a time, as in tutorials.
     Tutorial,
-    /// By hand: two calls to Redis a record; reports the time since each record was produced.
+    /// Handwritten: two calls to Redis per record; reports the time since each record was produced.
     RoundTrips,
-    /// An rdkafka consumer that polls and does nothing else.
+    /// An rdkafka consumer that only polls.
     Bare,
 }
 
-/// An [`Order`] as a setting.
+/// An [`Order`] in serializable form.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) enum Ordered {
     ByPartition,
@@ -63,13 +63,13 @@ pub(super) enum Threads {
 }
 
 impl Task {
-    /// The settings of our consumer: the default ones, but it starts at the beginning.
+    /// Settings of Campanile's consumer: the defaults, but starting at the beginning of the topic.
     pub(super) fn consumer_config(&self) -> ConsumerConfig {
         ConsumerConfig::new(&self.brokers, &self.group).set("auto.offset.reset", "earliest")
     }
 
-    /// The settings of a consumer by hand: offsets are stored by the program and committed by
-    /// librdkafka's timer.
+    /// Settings of a handwritten consumer: the program stores offsets, and librdkafka's timer
+    /// commits them.
     pub(super) fn client_config(&self) -> ClientConfig {
         let mut config = ClientConfig::new();
         config

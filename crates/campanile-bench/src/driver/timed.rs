@@ -1,4 +1,4 @@
-//! How long a consumer works: from the first record that is handled to the last.
+//! Measures how long a consumer works, from the first handled record to the last.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use campanile_test::KafkaServer;
 use tokio::sync::watch;
 use tower::Service;
 
-/// Counts what is handled.
+/// Counts handled records.
 #[derive(Clone)]
 pub(super) struct Count(Arc<Counted>);
 
@@ -17,12 +17,12 @@ struct Counted {
     records: u64,
     handled: AtomicU64,
     clock: Clock,
-    /// When the first and the last was.
+    /// The times of the first and the last record.
     times: watch::Sender<(Duration, Duration)>,
 }
 
 impl Count {
-    /// One more.
+    /// Counts one record.
     pub(super) fn one(&self) {
         let Counted { records, handled, clock, times } = &*self.0;
         let count = handled.fetch_add(1, Ordering::Relaxed) + 1;
@@ -34,7 +34,7 @@ impl Count {
     }
 }
 
-/// A consumer that begins at the start of this topic.
+/// Creates a consumer that starts at the beginning of this topic.
 pub(super) fn consumer(
     kafka: &KafkaServer,
     group: String,
@@ -45,7 +45,7 @@ pub(super) fn consumer(
     Ok(Consumer::new(config)?.subscribe([topic]).with_order(order))
 }
 
-/// Serves until so many records are counted, and ends gracefully.
+/// Serves until `records` records are counted, and shuts down gracefully.
 pub(super) async fn timed<S>(
     consumer: Consumer,
     records: u64,

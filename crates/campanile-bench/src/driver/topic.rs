@@ -8,31 +8,31 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer, ThreadedProducer};
 
-/// The header with the idempotency key.
+/// The header that carries the idempotency key.
 pub(super) const KEY_HEADER: &str = "idempotency-key";
 
-/// The records of this many keys are in their order.
+/// Number of record keys. Records with the same key are ordered.
 const KEYS: u64 = 1_000;
 
-/// How long the brokers may take for what is buffered.
+/// Time limit for the brokers to acknowledge the buffered records.
 const FLUSH: Duration = Duration::from_secs(120);
 
-/// A topic, filled once and read by all.
+/// A topic that is filled once and read by all contestants.
 pub(super) struct Topic {
     pub(super) name: &'static str,
     pub(super) partitions: i32,
     pub(super) records: u64,
-    /// The bytes of a value.
+    /// Size of a value in bytes.
     pub(super) value: usize,
-    /// The size of the producer's batches, in bytes. Without one the records of all partitions are
-    /// produced by turns, and the batches are as they come.
+    /// Size of the producer's batches in bytes. Without it, records are produced to the partitions
+    /// in turns, and batches form as the records arrive.
     pub(super) batch: Option<usize>,
-    /// Whether each record has an idempotency key. Then 5 % are exact duplicates.
+    /// Whether each record has an idempotency key. If so, 5 % of the records are exact duplicates.
     pub(super) keyed: bool,
 }
 
 impl Topic {
-    /// Creates and fills it.
+    /// Creates and fills the topic.
     pub(super) fn fill(&self, kafka: &KafkaServer) -> Result<(), BoxError> {
         let largest = (self.value + 64 * 1024).max(1024 * 1024).to_string();
         kafka.create_topic(self.name, self.partitions, &[("max.message.bytes", &largest)])?;
@@ -41,7 +41,7 @@ impl Topic {
         if self.batch.is_none() {
             (0..self.records).try_for_each(|number| self.send(&producer, number, &value))?;
         } else {
-            // A partition after the other, so that its batches are full.
+            // One partition after another, so that its batches are full.
             for partition in 0..self.partitions {
                 let of_partition = (0..self.records).filter(|&n| self.partition(n) == partition);
                 of_partition.into_iter().try_for_each(|n| self.send(&producer, n, &value))?;
@@ -90,7 +90,7 @@ impl Topic {
         }
     }
 
-    /// Whether the brokers have every record.
+    /// Checks that the brokers have every record.
     fn check(&self, producer: &Filler) -> Result<(), BoxError> {
         let mut there = 0;
         for partition in 0..self.partitions {
@@ -103,9 +103,9 @@ impl Topic {
         Ok(())
     }
 
-    /// The number of the record of which this is a duplicate, else its own.
+    /// Returns the number of the record that this one duplicates, or the record's own number.
     fn original(&self, number: u64) -> u64 {
-        // 1 015 is 15 modulo 20, so the original is no duplicate itself.
+        // 1 015 modulo 20 is 15, so the original is not a duplicate itself.
         if self.keyed && number % 20 == 19 {
             number.checked_sub(1_015).unwrap_or(number)
         } else {
@@ -113,13 +113,13 @@ impl Topic {
         }
     }
 
-    /// The record key of an original.
+    /// Computes the record key of an original.
     fn key(&self, number: u64) -> u64 {
-        // Fibonacci hashing: keys come in no order.
+        // Fibonacci hashing, so that keys come in no particular order.
         (number.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) % KEYS
     }
 
-    /// The partition of a record.
+    /// Computes the partition of a record.
     fn partition(&self, number: u64) -> i32 {
         let partitions = self.partitions as u64;
         if self.keyed {
@@ -132,7 +132,7 @@ impl Topic {
 
 type Filler = ThreadedProducer<DefaultProducerContext>;
 
-/// The idempotency key of the record with this number, which it ends in.
+/// Formats the idempotency key of a record, which ends with the record's number.
 pub(super) fn idempotency_key(number: u64) -> String {
     format!("payments/2f1c7a54-9d0e-4b7c-8a41/{number:012}")
 }

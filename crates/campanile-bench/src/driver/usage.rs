@@ -1,4 +1,4 @@
-//! What this process has used so far.
+//! The resource usage of this process so far.
 
 use std::fs;
 use std::time::Duration;
@@ -6,13 +6,13 @@ use std::time::Duration;
 use campanile::Clock;
 use rustix::time::{ClockId, clock_gettime};
 
-/// A reading of the clock, the processor time, and the waits of all threads.
+/// A reading of the clock, the processor time and the waits of all threads.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Usage {
     pub(super) at: Duration,
     /// User and system time of the process.
     pub(super) cpu: Duration,
-    /// Voluntary context switches: each is a wait that a wake-up ends.
+    /// Voluntary context switches: each is a wait that ends with a wake-up.
     pub(super) waits: u64,
 }
 
@@ -27,17 +27,17 @@ impl Usage {
     }
 }
 
-/// The resident memory, in bytes.
+/// Reads the resident memory in bytes.
 pub(super) fn resident() -> u64 {
     1024 * field("/proc/self/status", "VmRSS:")
 }
 
-/// The most resident memory that there ever was, in bytes.
+/// Reads the peak resident memory in bytes.
 pub(super) fn peak() -> u64 {
     1024 * field("/proc/self/status", "VmHWM:")
 }
 
-/// Those of the threads that live: no contestant ends one while it is measured.
+/// Sums the waits of the live threads. No contestant ends a thread while it is measured.
 fn waits() -> u64 {
     let Ok(threads) = fs::read_dir("/proc/self/task") else { return 0 };
     threads
@@ -46,7 +46,7 @@ fn waits() -> u64 {
         .sum()
 }
 
-/// A number of a `status` file, or 0 where there is none.
+/// Reads a number from a `status` file; 0 if it is missing.
 fn field(file: impl AsRef<std::path::Path>, name: &str) -> u64 {
     let status = fs::read_to_string(file).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix(name));

@@ -1,4 +1,4 @@
-//! Messages a second, each of which writes a row.
+//! Messages per second, each of which writes a row.
 
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ use crate::guarded::{Message, numbered, process};
 use crate::report::{Goal, Report, Row};
 
 const MESSAGES: u64 = 16_000;
-/// A connection for each.
+/// Number of concurrent messages, each with its own connection.
 const AT_ONCE: u64 = 64;
 
 const TABLES: &str = "
@@ -27,7 +27,7 @@ pub(super) fn run(report: &mut Report, stage: &Stage) -> Result<(), BoxError> {
     let (mut ours, mut bare, mut by_hand) = (vec![], vec![], vec![]);
     let inbox =
         Inbox::new(&stage.store(&stage.postgres.url())?)?.with_connections(AT_ONCE as usize)?;
-    // A round that is not counted warms the connections and the server's memory up.
+    // The first round warms up the connections and the server's memory, and does not count.
     for round in 0..=ROUNDS {
         let numbers = round * MESSAGES..(round + 1) * MESSAGES;
         let of_ours = stage.runtime.block_on(by_inbox(&inbox, numbers.clone()))?;
@@ -77,7 +77,7 @@ async fn by_inbox(inbox: &Inbox, numbers: Range<u64>) -> Result<f64, BoxError> {
     Ok(messages as f64 / process(service, numbers, AT_ONCE).await?.as_secs_f64())
 }
 
-/// A transaction with these statements for each key, over a connection for each that is at work.
+/// Runs a transaction with these statements for each key. Each worker has its own connection.
 async fn by_client(
     stage: &Stage,
     numbers: Range<u64>,

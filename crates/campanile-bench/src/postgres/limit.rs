@@ -1,4 +1,4 @@
-//! What the server can do at most, by its own tool.
+//! The server's maximum throughput, measured with its own tool.
 
 use std::fs;
 use std::process::Command;
@@ -7,10 +7,10 @@ use campanile::BoxError;
 
 use super::Stage;
 
-/// For so long it is measured, in seconds.
+/// Duration of a measurement, in seconds.
 const SECONDS: &str = "4";
 
-/// A table like the store's, and so many rows in it that its plans are those of a large one.
+/// A table like the store's, with enough rows to get the query plans of a large table.
 const TABLE: &str = "
     CREATE TABLE plain (LIKE campanile.entry INCLUDING ALL);
     CREATE SEQUENCE numbers;
@@ -25,8 +25,8 @@ pub(super) fn prepare(stage: &Stage) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// Messages a second by two least statements: an insert unless it is there, and an update by token and
-/// owner, each for so many keys.
+/// Measures the messages per second of two minimal statements, each for `keys` keys: an insert
+/// unless the key exists, and an update by token and owner.
 pub(super) fn per_second(stage: &Stage, keys: u32, clients: u32) -> Result<f64, BoxError> {
     let numbers = format!("generate_series(:n * {keys}, :n * {keys} + {keys} - 1) i");
     let script = format!(
@@ -47,13 +47,13 @@ pub(super) fn per_second(stage: &Stage, keys: u32, clients: u32) -> Result<f64, 
     Ok(run? * f64::from(keys))
 }
 
-/// Transactions a second.
+/// Runs `pgbench`; returns the transactions per second.
 fn pgbench(stage: &Stage, clients: u32, file: &str) -> Result<f64, BoxError> {
     let (port, clients) = (stage.postgres.port().to_string(), clients.to_string());
     let output = Command::new("pgbench")
         .args(["-h", "127.0.0.1", "-p", &port, "-U", "postgres", "-n", "-M", "prepared"])
         .args(["-c", &clients, "-j", "1", "-T", SECONDS, "-f", file, "postgres"])
-        // The plans of a large table, whatever the statistics say just now.
+        // Enforces the plans of a large table, whatever the current statistics say.
         .env("PGOPTIONS", "-c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off")
         .output()
         .map_err(|error| format!("pgbench: {error}; `cargo xtask install` installs it"))?;

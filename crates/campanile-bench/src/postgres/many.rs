@@ -1,4 +1,4 @@
-//! Whether it stays so with many entries, while those that are over are deleted.
+//! Whether throughput stays constant with many entries, while expired entries are deleted.
 
 use std::time::Duration;
 
@@ -10,15 +10,15 @@ use crate::guarded::{guarded, key, process};
 use crate::report::{Goal, Report, Row};
 
 const MESSAGES: u64 = 50_000;
-/// After each connect, and not counted.
+/// Number of warm-up messages after each connect, which do not count.
 const WARMING: u64 = 2_000;
 
-/// How many entries there are, one in ten of them over, and how many are written at a time.
+/// Number of entries, a tenth of which have expired, and number of entries per insert.
 const MANY: u64 = 10_000_000;
 const AT_A_TIME: u64 = 1_000_000;
 
-/// For each round so many more that are over take the place of those that were swept away, which is where
-/// sweeping begins.
+/// Number of expired entries added in each round. They take the place of swept entries, at the
+/// start of the table, where sweeping begins.
 const OVER: u64 = 200_000;
 const ARE_OVER: &str = "SELECT count(*) FROM campanile.entry \
     WHERE ctid < '(10000,0)' AND expires_at < now() - interval '1 minute'";
@@ -34,7 +34,7 @@ pub(super) fn run(report: &mut Report, stage: &Stage) -> Result<(), BoxError> {
         in_full(&fill(first, AT_A_TIME, 10))?;
     }
     let plain = PgConfig::new(&empty).without_sweeping();
-    // It sweeps all the time, at the pace that it has whenever it does.
+    // Sweeps continuously, at the pace of a normal sweep.
     let sweeping = PgConfig::new(&full)
         .with_sweep_interval(Duration::from_millis(1))?
         .with_command_timeout(Duration::from_secs(10))?;
@@ -66,7 +66,7 @@ pub(super) fn run(report: &mut Report, stage: &Stage) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// By a store that is gone afterwards, and with it what it does in the background.
+/// Measures with a store that is dropped at the end, including its background work.
 fn per_second(stage: &Stage, config: &PgConfig, round: u64) -> Result<f64, BoxError> {
     let store = stage.runtime.block_on(PgStore::connect(config.clone()))?;
     let layer = IdempotencyLayer::new(store, "bench", key)?;
@@ -77,7 +77,8 @@ fn per_second(stage: &Stage, config: &PgConfig, round: u64) -> Result<f64, BoxEr
     Ok(MESSAGES as f64 / took.as_secs_f64())
 }
 
-/// So many more entries from this number on, of which one in `over` has been over for an hour.
+/// Formats SQL that inserts `count` entries, starting at this number. One entry in `over` expired
+/// an hour ago.
 fn fill(first: u64, count: u64, over: u64) -> String {
     format!(
         "INSERT INTO campanile.entry (namespace, key, state, attempt, token, owner, created, at, \

@@ -1,11 +1,11 @@
-//! How much a COMPLETED key takes.
+//! Storage size of a COMPLETED key.
 
 use campanile::BoxError;
 
 use super::Stage;
 use crate::report::{Report, Row};
 
-/// Of what the throughput has left behind.
+/// Measures the entries left behind by the throughput benchmark.
 pub(super) fn run(report: &mut Report, stage: &Stage) -> Result<(), BoxError> {
     let keys = stage.number("SELECT count(*) FROM campanile.entry")?;
     let mut row = |name, function: &str| -> Result<(), BoxError> {

@@ -1,4 +1,4 @@
-//! Messages a second.
+//! Messages per second.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub(super) fn run(report: &mut Report, stage: &Stage) -> Result<(), BoxError> {
     let (mut ours, mut same, mut full, mut single) = (vec![], vec![], vec![], vec![]);
     let mut sizes = vec![];
     let (mut alone, mut limit_alone) = (vec![], vec![]);
-    // A round that is not counted warms the connections and the server's memory up.
+    // The first round warms up the connections and the server's memory, and does not count.
     for round in 0..=ROUNDS {
         let first = round * (MESSAGES + ONE_AT_A_TIME);
         let last = first + MESSAGES;
@@ -74,7 +74,7 @@ pub(super) fn run(report: &mut Report, stage: &Stage) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// The store, and how large its batches are.
+/// A store that measures the size of its batches.
 #[derive(Clone)]
 struct Counted {
     store: PgStore,
@@ -88,7 +88,7 @@ struct Counts {
 }
 
 impl Counted {
-    /// The mean since it was asked last.
+    /// Mean batch size since the last call.
     fn take_batch_size(&self) -> u32 {
         let batches = self.counts.batches.swap(0, Ordering::Relaxed);
         let commands = self.counts.commands.swap(0, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! What a message costs a cluster, against one server.
+//! The cost of a message on a cluster, compared with a single server.
 
 use campanile::{BoxError, IdempotencyLayer, RedisConfig, RedisStore};
 use campanile_test::{RedisCluster, RedisServer};
@@ -8,11 +8,11 @@ use super::{ROUNDS, Stage, of_scripts};
 use crate::guarded::{Handler, guarded, key};
 use crate::report::{Goal, Report, Row};
 
-/// As many for each of any number at once.
+/// A multiple of every in-flight count below.
 const MESSAGES: u64 = 204_800;
 
-/// How many messages are in flight. A cluster's calls are for one bucket each, so few messages make
-/// small calls, which cost more for each.
+/// Messages in flight. Each call to a cluster covers a single bucket, so few messages in flight
+/// make small calls, which cost more per message.
 const AT_ONCE: [(u64, &str, &str, Option<Goal>); 3] = [
     (256, "three masters, 256 at once", "keys of each of their calls, 256 at once", None),
     (1024, "three masters, 1 024 at once", "keys of each of their calls, 1 024 at once", None),
@@ -24,10 +24,10 @@ const AT_ONCE: [(u64, &str, &str, Option<Goal>); 3] = [
     ),
 ];
 
-/// What one round has measured.
+/// The measurements of one round.
 struct Round {
     measured: Measured,
-    /// How many keys a script was called with.
+    /// Mean number of keys per script call.
     keys: f64,
 }
 
@@ -40,7 +40,7 @@ pub(super) fn run(report: &mut Report, stage: &Stage) -> Result<(), BoxError> {
     };
     let on_three = layer(RedisConfig::cluster(cluster.urls()))?;
     let on_one = layer(RedisConfig::new(stage.redis.url()))?;
-    // With one bucket its calls are as large as those of one server.
+    // With one bucket, the cluster's calls are as large as those of a single server.
     let lonely = RedisCluster::builder().masters(1).start()?;
     let on_lonely = layer(RedisConfig::cluster(lonely.urls()).with_buckets(1)?)?;
     let (mut values, mut against) = (vec![], vec![]);
@@ -56,12 +56,12 @@ pub(super) fn run(report: &mut Report, stage: &Stage) -> Result<(), BoxError> {
     }
     let (name, unit) = ("one master with one bucket, 256 at once", "for a CPU s");
     let against = Some(("one server", against));
-    // What being in a cluster costs Redis itself.
+    // The cost of cluster mode for Redis itself.
     report.add(Row { area: "redis", name, unit, values, against, goal: None });
     drop(lonely);
     for (at_once, name, keys, goal) in AT_ONCE {
         let (mut three, mut one) = (vec![], vec![]);
-        // The first is not counted.
+        // The first round is a warm-up and does not count.
         for round in 0..=ROUNDS {
             first += MESSAGES;
             let many = measure(stage, &masters, guarded(&on_three), first, at_once)?;
@@ -77,7 +77,7 @@ pub(super) fn run(report: &mut Report, stage: &Stage) -> Result<(), BoxError> {
             report.add(Row { area: "redis", name, unit, values, against, goal });
         };
         row(name, "for a CPU s", for_a_second, goal);
-        // What holds it back: a call is for the keys of one bucket, and each costs.
+        // The limiting factor: a call covers the keys of a single bucket, and each call has a cost.
         row(keys, "keys", |round| round.keys, None);
         row("our processor time for a message there", "us", |round| round.measured.ours, None);
     }
@@ -98,11 +98,11 @@ fn measure(
     let measured = Measured::of(stage, servers, handler, first..first + MESSAGES, at_once)?;
     let calls =
         servers.iter().map(|server| of_scripts(server, "calls=")).sum::<Result<f64, _>>()?;
-    // Each is acquired and completed.
+    // Each key is acquired and completed.
     Ok(Round { measured, keys: 2.0 * MESSAGES as f64 / calls })
 }
 
-/// Messages for a second of all servers' processor time.
+/// Messages per second of processor time of all servers.
 fn for_a_second(round: &Round) -> f64 {
     1e6 / round.measured.redis
 }

@@ -1,4 +1,4 @@
-//! Where the time goes: the processor's time of Redis, and ours.
+//! Processor time of Redis and of this process.
 
 use std::fs;
 use std::time::Duration;
@@ -8,30 +8,30 @@ use campanile_test::RedisServer;
 
 use super::{Stage, info};
 
-/// The processor's time that Redis has used.
+/// Reads the processor time that Redis has used.
 pub(super) fn of_redis(stage: &Stage) -> Result<Duration, BoxError> {
     of_server(&stage.redis)
 }
 
-/// The processor's time that this Redis has used.
+/// Reads the processor time that this server has used.
 pub(super) fn of_server(server: &RedisServer) -> Result<Duration, BoxError> {
     let part = |name| info(server, "cpu", name);
     Ok(Duration::from_secs_f64(part("used_cpu_user")? + part("used_cpu_sys")?))
 }
 
-/// The processor's time that this process has used.
+/// Reads the processor time that this process has used.
 pub(super) fn ours() -> Result<Duration, BoxError> {
     of_stat(&fs::read_to_string("/proc/self/stat")?)
 }
 
-/// The processor's time of our threads of this name.
+/// Reads the processor time of this process's threads with this name.
 pub(super) fn of_threads(name: &str) -> Result<Duration, BoxError> {
     let mut all = Duration::ZERO;
     for thread in fs::read_dir("/proc/self/task")? {
         let path = thread?.path();
-        // A thread may end meanwhile.
+        // The thread may have exited in the meantime.
         let Ok(comm) = fs::read_to_string(path.join("comm")) else { continue };
-        // The kernel keeps 15 bytes of a name.
+        // The kernel keeps 15 bytes of a thread's name.
         if name.starts_with(comm.trim_end()) {
             all += of_stat(&fs::read_to_string(path.join("stat"))?)?;
         }
@@ -39,7 +39,7 @@ pub(super) fn of_threads(name: &str) -> Result<Duration, BoxError> {
     Ok(all)
 }
 
-/// User and system time of a line of `/proc/*/stat`, in ticks of 10 ms.
+/// Parses the user and system time of a line of `/proc/*/stat`, in ticks of 10 ms.
 fn of_stat(stat: &str) -> Result<Duration, BoxError> {
     let (_, after_name) = stat.rsplit_once(')').ok_or("no stat")?;
     let mut fields = after_name.split_whitespace().skip(11);

@@ -1,4 +1,4 @@
-//! Duplicates: those that wait for the first run, and those that come again and again.
+//! Duplicates that wait for the first run, and duplicates that arrive again and again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,7 +56,8 @@ pub(super) fn run(report: &mut Report, stage: &Stage) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// How many keys Redis reads and writes for one run of a handler, while so many duplicates wait.
+/// Counts how many keys Redis reads and writes for one run of a handler while `duplicates`
+/// duplicates wait.
 async fn waiting(stage: &Stage, duplicates: usize) -> Result<u64, BoxError> {
     let store = RedisStore::connect(stage.redis.url()).await?;
     let layer = IdempotencyLayer::new(store, "waiting", ())?
@@ -83,7 +84,8 @@ async fn waiting(stage: &Stage, duplicates: usize) -> Result<u64, BoxError> {
         tokio::spawn(async move { guard.run(id, async |_| Ok::<_, BoxError>(())).await })
     });
     let others: Vec<_> = others.collect();
-    // Those that were spawned first have asked the keeper by the time that the last has.
+    // Leaves the duplicates time to reach the keeper: the tasks spawned first have asked it before
+    // the last one does.
     tokio::time::sleep(Duration::from_millis(500)).await;
     may_end.notify_one();
     first.await??;
@@ -95,7 +97,7 @@ async fn waiting(stage: &Stage, duplicates: usize) -> Result<u64, BoxError> {
     Ok(commands(stage)? - before)
 }
 
-/// The commands on keys that the server has executed, those of scripts included.
+/// Reads the number of commands on keys that the server has executed, including those in scripts.
 fn commands(stage: &Stage) -> Result<u64, BoxError> {
     let info = stage.redis.cli(&["INFO", "commandstats"])?;
     let calls = |name: &str| {
@@ -106,7 +108,7 @@ fn commands(stage: &Stage) -> Result<u64, BoxError> {
     Ok(names.iter().filter_map(|name| calls(name)).sum())
 }
 
-/// Duplicates a second, each key several times.
+/// Measures the duplicates per second when each key comes several times.
 async fn repeated(store: impl Store) -> Result<f64, BoxError> {
     let layer = IdempotencyLayer::new(store, "again", key)?;
     process(guarded(&layer), 0..KEYS, 256).await?;

@@ -1,4 +1,4 @@
-//! Whether the cost stays the same when there are many keys.
+//! Whether the cost stays the same with many keys.
 
 use campanile::{BoxError, IdempotencyLayer, RedisStore};
 use campanile_test::RedisServer;
@@ -11,13 +11,13 @@ use crate::report::{Goal, Report, Row};
 const MESSAGES: u64 = 200_000;
 const PRESENT: u64 = 10_000_000;
 
-/// Entries as a COMPLETED key without a reply has them, under keys of their length.
+/// Entries as long as those of a COMPLETED key without a reply, under keys of the same length.
 const FILL: &str = "for i = ARGV[1], ARGV[2] do \
     redis.call('SET', string.format('{filled-0:00}%016d', i), string.rep('x', 44), 'PX', 604800000) \
     end";
 
 pub(super) fn run(report: &mut Report, stage: &Stage) -> Result<(), BoxError> {
-    // A server of its own, so that both can be measured in turns.
+    // A separate server, so that both can be measured in turns.
     let filled = RedisServer::start()?;
     const CHUNK: u64 = 100_000;
     for first in (0..PRESENT).step_by(CHUNK as usize) {
@@ -30,7 +30,7 @@ pub(super) fn run(report: &mut Report, stage: &Stage) -> Result<(), BoxError> {
     };
     let (on_empty, on_filled) = (layer(&stage.redis)?, layer(&filled)?);
     let (mut empty, mut full) = (vec![], vec![]);
-    // The first is not counted.
+    // The first round is a warm-up and does not count.
     for round in 0..=ROUNDS {
         let numbers = round * MESSAGES..(round + 1) * MESSAGES;
         stage.clear()?;
@@ -50,7 +50,7 @@ pub(super) fn run(report: &mut Report, stage: &Stage) -> Result<(), BoxError> {
     };
     let name = "256 at once, with 10 million keys present";
     row(name, "messages/s", |m| m.per_second, Some(Goal::AtLeast(0.95)));
-    // What holds it back, if anything does: Redis's part, and ours.
+    // What limits the speed, if anything: the processor time of Redis, and ours.
     row("Redis's processor time for one of them", "us", |m| m.redis, None);
     row("our processor time for one of them", "us", |m| m.ours, None);
     Ok(())

@@ -1,4 +1,4 @@
-//! One record at a time on an idle system, and what of that is whose.
+//! One record at a time on an idle system, broken down by cause.
 
 use std::future::Future;
 use std::ops::Range;
@@ -15,7 +15,8 @@ use super::{ROUNDS, Stage, cpu};
 use crate::guarded::{Handler, Message, guarded, key};
 use crate::report::{Goal, Report, Row};
 
-/// In each round, in turns: whatever else the machine does falls to all that is compared.
+/// Number of turns per round. Turns spread the machine's other load evenly over everything that is
+/// compared.
 const TURNS: u64 = 20;
 const RECORDS_IN_A_TURN: u64 = 500;
 
@@ -28,7 +29,7 @@ pub(super) fn run(report: &mut Report, stage: &Stage) -> Result<(), BoxError> {
     let connection = stage.runtime.block_on(client.get_multiplexed_async_connection())?;
     let (mut bare, mut store, mut product) =
         (Measured::default(), Measured::default(), Measured::default());
-    // A round that is not counted warms all up.
+    // The first round is a warm-up and does not count.
     for round in 0..=ROUNDS {
         for turn in 0..TURNS {
             let first = (round * TURNS + turn) * RECORDS_IN_A_TURN;
@@ -49,7 +50,7 @@ pub(super) fn run(report: &mut Report, stage: &Stage) -> Result<(), BoxError> {
     };
     row("one record, p50", &product, |round| round.p50, Some(Goal::AtMost(1.15)));
     row("one record, p99", &product, |round| round.p99, Some(Goal::AtMost(1.5)));
-    // What holds it back: two scripts cost Redis more than two commands, and what is left is ours.
+    // What limits the latency: two scripts cost Redis more than two commands, and the rest is ours.
     row("the store's two calls without a layer, p50", &store, |round| round.p50, None);
     row("Redis's processor time for one record alone", &product, |round| round.redis, None);
     row("our processor time for one record alone", &product, |round| round.ours, None);
@@ -59,14 +60,14 @@ pub(super) fn run(report: &mut Report, stage: &Stage) -> Result<(), BoxError> {
 
 #[derive(Default)]
 struct Measured {
-    /// Of the round that is under way.
+    /// Latencies of the current round.
     times: Vec<Duration>,
     redis: Duration,
     ours: Duration,
     rounds: Vec<Round>,
 }
 
-/// All in microseconds for a record.
+/// All values are in microseconds per record.
 struct Round {
     p50: f64,
     p99: f64,
@@ -106,7 +107,7 @@ impl Measured {
     }
 }
 
-/// As little as acquire and complete can be: a `SET` and another, each waited for.
+/// The minimum for acquire and complete: two `SET` commands, one after the other.
 async fn bare_trips(
     mut connection: MultiplexedConnection,
     numbers: Range<u64>,
@@ -127,7 +128,7 @@ async fn bare_trips(
     Ok(times)
 }
 
-/// What the keeper asks of the store for a record, on the caller's runtime.
+/// The keeper's calls to the store for a record, on the caller's runtime.
 async fn calls(store: &RedisStore, numbers: Range<u64>) -> Result<Vec<Duration>, BoxError> {
     let clock = Clock::boot();
     let mut times = Vec::with_capacity(RECORDS_IN_A_TURN as usize);
@@ -159,7 +160,7 @@ async fn calls(store: &RedisStore, numbers: Range<u64>) -> Result<Vec<Duration>,
     Ok(times)
 }
 
-/// The product.
+/// Measures the complete product.
 async fn records(
     mut handler: impl Handler,
     numbers: Range<u64>,

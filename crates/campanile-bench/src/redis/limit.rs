@@ -1,4 +1,4 @@
-//! What one Redis can do at most, by its own tool.
+//! The maximum throughput of one Redis, measured with its own tool.
 
 use std::process::Command;
 
@@ -7,35 +7,35 @@ use campanile_test::RedisServer;
 
 use super::{Stage, cpu};
 
-/// A least complete: read, compare the 16 bytes of token and owner, write.
+/// A minimal complete: read, compare the 16 bytes of token and owner, write.
 const COMPLETE: &str = "local v = redis.call('GET', KEYS[1]) \
     if v and v:sub(9, 24) == ARGV[1] then return redis.call('SET', KEYS[1], ARGV[2], 'PX', 600000) end \
     return redis.error_reply('not mine')";
 
-/// Keys for the complete: all are there.
+/// Number of keys for the completes. All of the keys exist.
 const KEYS: u32 = 100_000;
 
-/// How often each command is sent.
+/// Number of times each command is sent.
 const REQUESTS: u32 = 300_000;
 
-/// What Redis can do at most.
+/// The maximum throughput of Redis.
 pub(super) struct Limit {
-    /// Messages a second.
+    /// Messages per second.
     pub(super) per_second: f64,
-    /// The processor's time of Redis for a message, in microseconds.
+    /// Processor time of Redis per message, in microseconds.
     pub(super) redis: f64,
 }
 
-/// `SET NX GET PX` of a new key, then an EVALSHA of a least complete script, each alone and pipelined
-/// by 64; both together take as long as one after the other.
+/// Measures `SET NX GET PX` of new keys, then an EVALSHA of a minimal complete script, each on its
+/// own with pipelines of 64. A message takes as long as one of each in sequence.
 pub(super) fn limit(stage: &Stage) -> Result<Limit, BoxError> {
     let redis = &stage.redis;
     let before = cpu::of_redis(stage)?;
-    // As long as an entry: 44 bytes, token and owner at 8 to 24.
+    // As long as an entry: 44 bytes, with token and owner at bytes 8 to 24.
     let value = format!("8-bytes.{}{}", "token-and-owner!", "twenty bytes of rest");
     let acquires = benchmark(
         redis,
-        // Random in such a range is new.
+        // A random key from a range this large is new.
         1_000_000_000,
         &["SET", "key-of-30-bytes--:__rand_int__", &value, "NX", "GET", "PX", "600000"],
     )?;
@@ -68,7 +68,8 @@ fn benchmark(redis: &RedisServer, random: u32, command: &[&str]) -> Result<f64, 
         .output()
         .map_err(|error| format!("redis-benchmark: {error}; `cargo xtask install` installs it"))?;
     let text = String::from_utf8_lossy(&output.stdout);
-    // "SET …: 312500.00 requests per second, p50=…", after a line that is overwritten as it goes.
+    // The line is "SET …: 312500.00 requests per second, p50=…", after a progress line that is
+    // overwritten.
     text.rsplit(['\r', '\n'])
         .find_map(|line| line.split_once(" requests per second"))
         .and_then(|(before, _)| before.rsplit(' ').next()?.parse().ok())

@@ -1,4 +1,4 @@
-//! How fast messages are processed, and what each costs.
+//! The speed of processing messages, and the cost of each.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -9,17 +9,17 @@ use campanile_test::RedisServer;
 use super::{Stage, cpu};
 use crate::guarded::{Handler, process};
 
-/// What one round has measured.
+/// The measurements of one round.
 pub(super) struct Measured {
     pub(super) per_second: f64,
-    /// The processor's time of all servers for a message, in microseconds.
+    /// Processor time of all servers per message, in microseconds.
     pub(super) redis: f64,
-    /// That of ours.
+    /// Processor time of this process per message, in microseconds.
     pub(super) ours: f64,
 }
 
 impl Measured {
-    /// Processes these messages, so many at once, on these servers.
+    /// Processes these messages on these servers, with `at_once` in flight.
     pub(super) fn of(
         stage: &Stage,
         servers: &[&RedisServer],

@@ -1,4 +1,4 @@
-//! What a COMPLETED key takes in Redis, all in.
+//! Total memory of a COMPLETED key in Redis.
 
 use bytes::Bytes;
 use campanile::{BoxError, IdempotencyLayer, RedisStore, reply};
@@ -11,7 +11,7 @@ const KEYS: u64 = 1_000_000;
 
 pub(super) fn run(report: &mut Report, stage: &Stage) -> Result<(), BoxError> {
     let store = stage.runtime.block_on(RedisStore::connect(stage.redis.url()))?;
-    // Nine characters.
+    // A namespace of nine characters.
     let layer = IdempotencyLayer::new(store, "namespace", key)?;
     let mut row = |name, value, goal| {
         let (values, goal) = (vec![value], Some(Goal::AtMost(goal)));
@@ -25,7 +25,7 @@ pub(super) fn run(report: &mut Report, stage: &Stage) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// For each of a million keys, the tables of keys and of their expiries included.
+/// Measures the memory per key for a million keys, including the tables of keys and expiry times.
 fn bytes(stage: &Stage, handler: impl Handler) -> Result<f64, BoxError> {
     stage.clear()?;
     let before = stage.info("memory", "used_memory")?;

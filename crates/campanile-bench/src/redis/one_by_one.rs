@@ -1,4 +1,5 @@
-//! What tutorials show: one message at a time, each of its two calls with a checkout of its own.
+//! The approach of tutorials: one message at a time, with a pool checkout for each of its two
+//! calls.
 
 use campanile::{BoxError, Clock};
 use deadpool_redis::{Config, Runtime};
@@ -8,7 +9,7 @@ use crate::tutorial::{acquire, complete, load};
 
 const MESSAGES: u64 = 10_000;
 
-/// Messages a second.
+/// Measures the messages per second.
 pub(super) async fn per_second(url: &str) -> Result<f64, BoxError> {
     let pool = Config::from_url(url).create_pool(Some(Runtime::Tokio1))?;
     let sha = load(&mut pool.get().await?).await?;

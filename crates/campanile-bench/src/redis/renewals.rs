@@ -23,9 +23,9 @@ pub(super) fn run(report: &mut Report, stage: &Stage) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// In percent of a core.
+/// Load in percent of a core.
 struct Load {
-    /// Its commands' time, by its own count.
+    /// Time of the server's commands, as counted by Redis.
     redis: f64,
     keeper: f64,
 }
@@ -65,7 +65,7 @@ async fn hold(stage: &Stage, ttl: Duration) -> Result<Load, BoxError> {
     Ok(load)
 }
 
-/// The time that Redis has spent in scripts.
+/// Reads the time that Redis has spent in scripts.
 fn scripts(stage: &Stage) -> Result<Duration, BoxError> {
     Ok(Duration::from_secs_f64(of_scripts(&stage.redis, "usec=")? / 1e6))
 }

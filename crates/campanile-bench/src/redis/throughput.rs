@@ -1,4 +1,4 @@
-//! Messages a second, and what each costs.
+//! Messages per second, and the cost of each.
 
 use bytes::Bytes;
 use campanile::{BoxError, IdempotencyLayer, RedisStore, key, reply};
@@ -20,7 +20,7 @@ pub(super) fn run(report: &mut Report, stage: &Stage) -> Result<(), BoxError> {
 
     let (mut plain, mut whole, mut limits) = (vec![], vec![], vec![]);
     let (mut alone, mut tutorials) = (vec![], vec![]);
-    // A round that is not counted warms the connections and Redis's memory up.
+    // The first round warms up the connections and Redis's memory, and does not count.
     for round in 0..=ROUNDS {
         let first = round * MESSAGES;
         let product = measure(stage, guarded(&layer), first)?;
@@ -98,7 +98,8 @@ fn measure(stage: &Stage, handler: impl Handler, first: u64) -> Result<Measured,
     Measured::of(stage, &[&stage.redis], handler, first..first + MESSAGES, 256)
 }
 
-/// Neither of the two, of the time that a message takes when they come one after the other.
+/// Time per message spent neither in Redis nor in this process, out of the processor time of two
+/// cores.
 fn waiting(measured: &Measured) -> f64 {
     (2e6 / measured.per_second - measured.redis - measured.ours).max(0.0)
 }

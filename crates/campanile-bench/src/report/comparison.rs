@@ -1,4 +1,4 @@
-//! A contestant of ours against another program, over the same topic.
+//! Compares one of our contestants with another program, over the same topic.
 
 use std::fmt;
 
@@ -7,24 +7,24 @@ use serde::Serialize;
 use super::{Goal, Spread};
 use crate::driver::measured::Measured;
 
-/// Two contestants, measured by turns.
+/// Two contestants, measured in turns.
 pub(crate) struct Comparison {
     pub(crate) row: &'static str,
-    /// What is special about ours.
+    /// What distinguishes our contestant.
     pub(crate) contestant: &'static str,
     pub(crate) ours: Vec<Measured>,
     pub(crate) against: (&'static str, Vec<Measured>),
     pub(crate) goals: Goals,
 }
 
-/// Where the medians are to be.
+/// Bounds on the medians.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Goals {
-    /// The ratio of the rates.
+    /// Bound on the ratio of the rates.
     pub(crate) rate: Option<Goal>,
-    /// The ratio of the processor times.
+    /// Bound on the ratio of the processor times.
     pub(crate) cpu: Option<Goal>,
-    /// The memory of ours, in MiB.
+    /// Bound on our contestant's memory, in MiB.
     pub(crate) rss: Option<Goal>,
 }
 
@@ -46,7 +46,7 @@ impl Comparison {
         self.ratios(|measured| measured.cpu_us).median
     }
 
-    /// The JSON object of this comparison.
+    /// Formats the JSON object of this comparison.
     pub(super) fn json(&self) -> serde_json::Result<String> {
         let (ours, rate) = (self.ours(), self.ratios(Measured::rate).median);
         serde_json::to_string(&Json {
@@ -86,7 +86,7 @@ struct Json {
     theirs: Medians,
 }
 
-/// Of all rounds.
+/// Medians over all rounds.
 #[derive(Serialize)]
 struct Medians {
     rate: f64,
@@ -96,7 +96,7 @@ struct Medians {
     records: f64,
     handled: f64,
     duplicates: f64,
-    /// The most of any round: there is to be none.
+    /// The maximum of any round, which should be zero.
     repeated: f64,
     reordered: f64,
 }

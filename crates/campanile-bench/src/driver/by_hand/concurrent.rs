@@ -1,4 +1,5 @@
-//! 256 records at once in no order, each record's offset stored when it ends.
+//! Processes 256 records concurrently in any order, and stores each record's offset when it
+//! completes.
 
 use std::pin::pin;
 

@@ -1,5 +1,5 @@
-//! In the order of each partition: a task for each, one record at a time in it, its offset stored when
-//! it ends.
+//! Keeps the order of each partition: one task per partition processes one record at a time and
+//! stores each record's offset when it completes.
 
 use std::collections::HashMap;
 use std::pin::pin;
@@ -18,8 +18,8 @@ use crate::driver::measured::Measured;
 use crate::driver::tally::Tally;
 use crate::driver::task::Task;
 
-/// librdkafka hands over long stretches of one partition: a short queue would fill up and hold up the
-/// other partitions.
+/// librdkafka delivers long runs of records of one partition. A short queue would fill up and block
+/// the other partitions.
 const QUEUE: usize = 16_384;
 
 struct Shared {
@@ -40,7 +40,7 @@ pub(in crate::driver) async fn run(task: &Task) -> Result<Measured, BoxError> {
     shared.tally.measured()
 }
 
-/// Ends only with an error.
+/// Returns only on errors.
 async fn consume(shared: &Arc<Shared>) -> Result<(), BoxError> {
     let mut queues = HashMap::new();
     loop {
@@ -51,7 +51,7 @@ async fn consume(shared: &Arc<Shared>) -> Result<(), BoxError> {
             let work = work(shared.clone(), records);
             tokio::spawn(async {
                 if let Err(error) = work.await {
-                    // The queue is closed now, which ends the loop.
+                    // The queue is now closed, which ends the receive loop.
                     eprintln!("by hand: {error}");
                 }
             });

@@ -1,4 +1,5 @@
-//! One record at a time, two calls to Redis, without anything else: the least that a record takes.
+//! Processes one record at a time with two calls to Redis and nothing else: the minimum latency of
+//! a record.
 
 use campanile::BoxError;
 use rdkafka::Message;

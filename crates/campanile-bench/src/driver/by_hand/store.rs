@@ -1,4 +1,4 @@
-//! `SET NX PX` to claim, a script to complete, over one multiplexed connection.
+//! Claims with `SET NX PX` and completes with a script, over one multiplexed connection.
 
 use campanile::BoxError;
 use redis::aio::ConnectionManager;
@@ -16,7 +16,7 @@ pub(super) struct Store {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Claim {
     Acquired,
-    /// Somebody else has it.
+    /// Claimed by another owner.
     Busy,
     Completed,
 }
@@ -47,7 +47,7 @@ impl Store {
     }
 
     /// # Errors
-    /// Also when the claim was lost.
+    /// Also fails if the claim was lost.
     pub(super) async fn complete(&self, key: &str) -> Result<(), BoxError> {
         let owned: bool = self
             .complete

@@ -1,4 +1,4 @@
-//! The code of tutorials: one record at a time, a checkout for each call, then the commit.
+//! The approach of tutorials: one record at a time, a pool checkout for each call, then the commit.
 
 use campanile::BoxError;
 use deadpool_redis::{Config, Runtime};
