@@ -1,8 +1,9 @@
-//! A nightly report that is written once, whatever the workers do: `cargo run --example job`.
+//! A nightly report that is written once, whatever happens to the workers:
+//! `cargo run --example job`.
 //!
-//! A plain function under a `Guard`, without a tower stack. Two workers want the same night's
-//! report; and one that was asleep for too long is refused by the database, for its fencing token
-//! is not the last.
+//! A plain function under a `Guard`, without a tower stack. First, two workers try to write the
+//! report of the same night. Then a worker sleeps for too long, and the database rejects its write
+//! because its fencing token is outdated.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -12,15 +13,16 @@ use campanile::FencingToken;
 use campanile::policy::{OnLocked, OnLost};
 use campanile::prelude::*;
 
-/// Stands for a table of reports, one row for each night.
+/// Stands in for a table of reports with one row for each night.
 #[derive(Clone, Default)]
 struct Database(Arc<Mutex<HashMap<String, (FencingToken, &'static str)>>>);
 
 impl Database {
-    /// `INSERT INTO reports (night, token, author) VALUES ($1, $2, $3) ON CONFLICT (night)
-    /// DO UPDATE SET token = $2, author = $3 WHERE reports.token < $2`, and whether it wrote.
+    /// Stands in for `INSERT INTO reports (night, token, author) VALUES ($1, $2, $3) ON CONFLICT
+    /// (night) DO UPDATE SET token = $2, author = $3 WHERE reports.token < $2`. Returns whether the
+    /// row was written.
     fn write(&self, night: &str, token: FencingToken, author: &'static str) -> bool {
-        let mut rows = self.0.lock().expect("nothing panics under it");
+        let mut rows = self.0.lock().expect("no holder of the mutex panics");
         let is_newer = rows.get(night).is_none_or(|row| row.0 < token);
         if is_newer {
             rows.insert(night.to_owned(), (token, author));
@@ -38,42 +40,43 @@ async fn report(
     lock: Option<Lock>,
     author: &'static str,
 ) -> Result<&'static str, BoxError> {
-    // Only a policy would let it run without.
+    // The lock is missing only if a policy lets requests through without one.
     let token = lock.ok_or("there is no lock")?.token();
-    if database.write(night, token, author) { Ok(author) } else { Err("it comes too late".into()) }
+    if database.write(night, token, author) { Ok(author) } else { Err("outdated token".into()) }
 }
 
-/// While one worker is at it, the other is told so; afterwards, that it is done.
+/// While one worker runs the job, the other is refused; afterwards it gets a duplicate.
 async fn one_of_two(store: &MemoryStore, database: &Database) -> Result<(), BoxError> {
-    // Two processes over one store: each has a keeper of its own.
+    // Two processes that share a store: each has its own keeper.
     let anna = Guard::new(store.clone(), "reports")?;
     let bert = Guard::new(store.clone(), "reports")?;
     let again = async |lock| report(database, "monday", lock, "bert").await;
     let first = anna.run("monday", async |lock| {
-        let refused = bert.run("monday", again).await.expect_err("anna is at it");
+        let refused = bert.run("monday", again).await.expect_err("anna has the lock");
         assert!(IdempotencyError::find(&*refused).is_some_and(IdempotencyError::is_contention));
         println!("  bert: {refused}");
         report(database, "monday", lock, "anna").await
     });
     assert_eq!(first.await?, Outcome::Processed("anna"));
     assert!(bert.run("monday", again).await?.is_duplicate());
-    println!("  bert: it is there already");
+    println!("  bert: the report exists already");
     Ok(())
 }
 
-/// A worker that is asleep for longer than its lock lives is overtaken, and its write comes too late.
+/// A worker that sleeps for longer than its lock lives loses the key to another, and its write
+/// comes too late.
 async fn asleep(store: &MemoryStore, database: &Database) -> Result<(), BoxError> {
     let short = Duration::from_millis(500);
-    // A guard names the key at each run, so that the layer it is made from needs no extractor.
+    // A guard gets the key at each run, so its layer needs no extractor.
     let layer = IdempotencyLayer::new(store.clone(), "reports", ())?.with_lock_ttl(short)?;
-    // By default anna's job would be dropped when its lock is lost.
+    // By default, anna's job would be dropped when its lock is lost.
     let anna = Guard::from(layer.with_max_hold(short)?.with_lost(OnLost::Notify));
     let layer = IdempotencyLayer::new(store.clone(), "reports", ())?;
     let bert = Guard::from(layer.with_locked(OnLocked::Wait { at_most: short * 100 }));
 
     let late = anna.run("tuesday", async |lock: Option<Lock>| {
         let lost = lock.as_ref().ok_or("there is no lock")?.lost().await;
-        println!("  anna: {lost}; and sleeps on");
+        println!("  anna: {lost}; still asleep");
         let taken =
             bert.run("tuesday", async |lock| report(database, "tuesday", lock, "bert").await);
         assert_eq!(taken.await?, Outcome::Processed("bert"));
@@ -83,7 +86,7 @@ async fn asleep(store: &MemoryStore, database: &Database) -> Result<(), BoxError
     let Some(IdempotencyError::Failed(failed)) = IdempotencyError::find(&*error) else {
         return Err(error);
     };
-    println!("  anna: {failed}, for {}", failed.source);
+    println!("  anna: {failed}: {}", failed.source);
     Ok(())
 }
 
@@ -93,9 +96,9 @@ async fn main() -> Result<(), BoxError> {
     let (store, database) = (MemoryStore::new(), Database::default());
     println!("monday: two workers at the same time");
     one_of_two(&store, &database).await?;
-    println!("tuesday: one of them falls asleep over it");
+    println!("tuesday: one of them falls asleep");
     asleep(&store, &database).await?;
-    let rows = database.0.lock().expect("nothing panics under it");
+    let rows = database.0.lock().expect("no holder of the mutex panics");
     assert_eq!((rows["monday"].1, rows["tuesday"].1), ("anna", "bert"));
     Ok(())
 }

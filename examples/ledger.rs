@@ -1,12 +1,12 @@
-//! Money that is moved once, whatever dies: `cargo run --example ledger`.
+//! Money that is moved once, whatever crashes: `cargo run --example ledger`.
 //!
-//! Transfers come from Kafka, every tenth of them twice, and are booked in Postgres by the transactional
-//! inbox: what the handler writes and the note that it has done so are one commit. A constraint keeps
-//! accounts from being overdrawn. The consumer is killed in the middle of its work, another one goes on,
-//! and in the end the books are held against what was sent.
+//! The example reads transfers from Kafka, every tenth of them sent twice, and books them in
+//! Postgres with the transactional inbox: the handler's writes and the completion of the transfer's
+//! key are one commit. A constraint prevents overdrafts. The example kills the consumer while it
+//! works, starts another, and finally checks the books against the transfers that were sent.
 //!
-//! Starts a Postgres of its own, whose programs must be there (`apt-get install postgresql`); Kafka is
-//! librdkafka's mock, or a real one as for `quickstart`.
+//! It starts its own Postgres; install the programs with `apt-get install postgresql`.
+//! Kafka is librdkafka's mock, or a real one as for `quickstart`.
 
 use std::process::{Child, Command};
 use std::thread;
@@ -38,7 +38,7 @@ struct Transfer {
     cents: i64,
 }
 
-/// The handler: three writes, and no thought of crashes, duplicates or deadlocks.
+/// The handler: three writes, and no code for crashes, duplicates or deadlocks.
 async fn book(request: Request<Transfer>) -> Result<(), BoxError> {
     let Transfer { id, debtor, creditor, cents } = request.body();
     let transaction = Transaction::of(&request)?;
@@ -52,7 +52,7 @@ async fn book(request: Request<Transfer>) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// No further attempt would fill the account: the transfer is given up.
+/// Gives up a transfer from an account without enough money: no further attempt would succeed.
 fn refused(error: TransactionError) -> BoxError {
     match error.code() {
         Some(&SqlState::CHECK_VIOLATION) => error::skip(error).into(),
@@ -60,24 +60,24 @@ fn refused(error: TransactionError) -> BoxError {
     }
 }
 
-/// The consumer, in a process of its own.
+/// The consumer, in a separate process.
 #[tokio::main]
 async fn consume(postgres: &str, topic: &str, settings: &[String]) -> Result<(), BoxError> {
     migrate(postgres).await?;
     let inbox = Inbox::new(&PgStore::connect(postgres).await?)?;
     let once =
         IdempotencyLayer::new(inbox.keeper(), "transfers", key::field(|t: &Transfer| &t.id))?
-            // short, for this example must end: what a killed process was at waits for so long
+            // short, so that the example ends soon: records of a killed process wait that long
             .with_lock_ttl(Duration::from_secs(1))?;
     let service = ServiceBuilder::new()
-        // what does not decode never takes a lock
+        // records that fail to decode never acquire a lock
         .layer(DecodeLayer::json())
-        // one lock for each transfer, whose booking and completion are one commit
+        // one lock for each transfer; its booking and its completion are one commit
         .layer(inbox.layer(once)?)
         .service_fn(book);
     let mut config = ClientConfig::new();
     for setting in settings {
-        let (name, value) = setting.split_once('=').ok_or("a setting is NAME=VALUE")?;
+        let (name, value) = setting.split_once('=').ok_or("a setting must be NAME=VALUE")?;
         config.set(name, value);
     }
     Consumer::new(ConsumerConfig::from(config))?
@@ -95,18 +95,18 @@ fn main() -> Result<(), BoxError> {
         return consume(postgres, topic, settings);
     }
     let world = World::from_args()?;
-    // Transfers of the same accounts in the other direction meet, and are run again.
+    // Transfers between the same accounts in opposite directions may deadlock, and then run again.
     let postgres = PgServer::builder().config("deadlock_timeout", "50ms").start()?;
     postgres.psql(BOOKS)?;
     let sent = (0..TRANSFERS).chain((0..TRANSFERS).step_by(10));
     world.produce(sent.map(|n| transfer(&world.topic, n)), |transfer| &transfer.id)?;
 
-    println!("consuming, until half of the transfers are booked");
+    println!("consuming until half of the transfers are booked");
     let mut consumer = start(&world, &postgres)?;
     wait_for(&mut consumer, || Ok(count(&postgres, "transfer")? >= TRANSFERS / 2))?;
     consumer.kill()?;
     consumer.wait()?;
-    println!("killed in the middle of the work, starting another");
+    println!("killed the consumer while it was working; starting another");
     let mut consumer = start(&world, &postgres)?;
     wait_for(&mut consumer, || {
         let settled = "campanile.entry WHERE state IN ('C', 'F')";
@@ -134,7 +134,7 @@ fn start(world: &World, postgres: &PgServer) -> Result<Child, BoxError> {
 fn wait_for(consumer: &mut Child, so: impl Fn() -> Result<bool, BoxError>) -> Result<(), BoxError> {
     while !so()? {
         if let Some(status) = consumer.try_wait()? {
-            return Err(format!("the consumer has ended: {status}").into());
+            return Err(format!("the consumer exited: {status}").into());
         }
         thread::sleep(Duration::from_millis(20));
     }
@@ -142,7 +142,7 @@ fn wait_for(consumer: &mut Child, so: impl Fn() -> Result<bool, BoxError>) -> Re
 }
 
 fn count(postgres: &PgServer, what: &str) -> Result<usize, BoxError> {
-    // The schema is made by the consumer.
+    // The consumer creates the schema, so the table may not exist yet.
     let found = postgres.psql(&format!("SELECT count(*) FROM {what}"));
     Ok(found.map_or(Ok(0), |count| count.parse())?)
 }
@@ -160,13 +160,13 @@ fn show(postgres: &PgServer) -> Result<(), BoxError> {
     let wrong = count(postgres, wrong)?;
     println!("transfers booked                         {booked:>5}");
     println!("transfers refused by the constraint      {refused:>5}");
-    println!("tried again by the other consumer        {again:>5}");
+    println!("retried by the other consumer            {again:>5}");
     println!("transfers booked twice                   {twice:>5}");
     println!("transfers missing                        {missing:>5}");
     println!("accounts with a wrong balance            {wrong:>5}");
     println!("money in all accounts                    {money:>5}");
     if twice > 0 || missing > 0 || wrong > 0 || money != (ACCOUNTS * 1_000).to_string() {
-        return Err("the books are wrong".into());
+        return Err("the books do not balance".into());
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What the examples run on, so that each of them shows its own matter only.
+//! The environment of the examples, so that each example shows only its own subject.
 
 use std::error::Error;
 use std::fmt;
@@ -11,15 +11,16 @@ use rdkafka::ClientConfig;
 use serde::Serialize;
 use tokio::sync::watch;
 
-/// The brokers, and Redis if there is one: from `--broker HOST:PORT` and `--redis URL`, or from
-/// `CAMPANILE_BROKER` and `CAMPANILE_REDIS`; without a broker, librdkafka's mock in this process.
+/// The brokers, and Redis if there is one. They are named by `--broker HOST:PORT` and
+/// `--redis URL`, or by `CAMPANILE_BROKER` and `CAMPANILE_REDIS`; without a broker, librdkafka's
+/// mock runs in this process.
 #[derive(Debug)]
 pub struct World {
     mock: Option<MockKafka>,
     broker: String,
-    /// Redis, if one was named.
+    /// The URL of Redis, if one was named.
     pub redis: Option<String>,
-    /// A topic with eight partitions, of a name that was not used before.
+    /// A new topic with eight partitions and a unique name.
     pub topic: String,
 }
 
@@ -27,7 +28,7 @@ impl World {
     /// Starts the mock, if it is needed, and creates the topic.
     ///
     /// # Errors
-    /// If an argument is unknown, or the broker does not answer.
+    /// Fails if an argument is unknown or the broker does not answer.
     pub fn from_args() -> Result<Self, Box<dyn Error + Send + Sync>> {
         let Servers { broker, redis } = Servers::from_args()?;
         let topic = format!("example-{:016x}", fastrand::u64(..));
@@ -47,10 +48,10 @@ impl World {
     }
 
     /// Sends these bodies as JSON, each with its Kafka record key, and waits until the broker has
-    /// them.
+    /// acknowledged them.
     ///
     /// # Errors
-    /// If the broker does not take one.
+    /// Fails if the broker rejects a message.
     pub fn produce<T: Serialize>(
         &self,
         bodies: impl IntoIterator<Item = T>,
@@ -68,12 +69,12 @@ impl World {
         Ok(())
     }
 
-    /// The settings of a consumer of this group, from the first record on.
+    /// The settings of a consumer of this group, which starts at the first record.
     pub fn consumer(&self, group: &str) -> ConsumerConfig {
         self.client(group).into()
     }
 
-    /// The same for a client of rdkafka's own.
+    /// The same settings for a client of rdkafka.
     pub fn client(&self, group: &str) -> ClientConfig {
         let mut config = ClientConfig::new();
         config
@@ -81,14 +82,14 @@ impl World {
             .set("group.id", group)
             .set("auto.offset.reset", "earliest");
         if self.mock.is_some() {
-            // The mock is quick, and need not be waited for as a real broker would.
+            // The mock reacts quickly, so these timeouts can be shorter than a real broker's.
             config.set("session.timeout.ms", "1500").set("heartbeat.interval.ms", "100");
         }
         config
     }
 }
 
-/// The servers that the arguments or the environment name.
+/// The servers named by the arguments or the environment.
 #[derive(Debug)]
 struct Servers {
     broker: Option<String>,
@@ -114,10 +115,10 @@ impl Servers {
     }
 }
 
-/// For an example that takes no arguments.
+/// Checks the arguments of an example that takes none.
 ///
 /// # Errors
-/// If there are some.
+/// Fails if there are arguments.
 pub fn no_args() -> Result<(), Box<dyn Error + Send + Sync>> {
     match lexopt::Parser::from_env().next()? {
         Some(arg) => Err(arg.unexpected().into()),
@@ -125,16 +126,16 @@ pub fn no_args() -> Result<(), Box<dyn Error + Send + Sync>> {
     }
 }
 
-/// What an example's handler writes down, line by line. Clones share the lines.
+/// A log to which an example's handler appends lines. Clones share the lines.
 pub struct Ledger<L>(Arc<watch::Sender<Vec<L>>>);
 
 impl<L> Ledger<L> {
-    /// Adds a line.
+    /// Appends a line.
     pub fn note(&self, line: L) {
         self.0.send_modify(|lines| lines.push(line));
     }
 
-    /// Resolves when there are so many lines of this kind.
+    /// Completes when there are at least `count` lines that match `which`.
     pub fn until<F: Fn(&L) -> bool>(
         &self,
         count: usize,
@@ -142,14 +143,14 @@ impl<L> Ledger<L> {
     ) -> impl Future<Output = ()> + use<L, F> {
         let mut lines = self.0.subscribe();
         async move {
-            // It fails when the ledger is gone, and then no line will come.
+            // Fails only if the ledger was dropped; then no line will be appended.
             let _ = lines
                 .wait_for(|lines| lines.iter().filter(|line| which(line)).count() >= count)
                 .await;
         }
     }
 
-    /// Takes out all lines.
+    /// Removes and returns all lines.
     pub fn take(&self) -> Vec<L> {
         self.0.send_replace(Vec::new())
     }

@@ -1,18 +1,22 @@
-//! The layer in a loop of one's own, without the driver: `cargo run --example own_loop`.
+//! The layer in your own consumer loop, without the driver: `cargo run --example own_loop`.
 //!
-//! What changes in a loop around rdkafka's `StreamConsumer` is marked; it must be the rdkafka that
-//! Campanile is built with (0.39), else its messages have no `to_record`. Needs no server;
-//! `--broker HOST:PORT` and `--redis URL` as for `quickstart`.
+//! The numbered comments mark the changes to a loop around rdkafka's `StreamConsumer`. Use the same
+//! rdkafka as Campanile (0.39); messages of another version have no `to_record`. The example needs
+//! no server; `--broker HOST:PORT` and `--redis URL` work as for `quickstart`.
 //!
-//! What such a loop does not do, and `campanile::Consumer` does:
+//! Such a loop lacks what `campanile::Consumer` does:
 //!
-//! * Records of many partitions at a time, in the order of each. Here one record waits for the other,
-//!   so that nothing is coalesced: each pays the store's whole round trip.
-//! * Waiting without being in the way. Here a key that is locked or backs off stops the whole loop, and
-//!   after `max.poll.interval.ms` the group takes its partitions away; so does a store that is away.
-//! * A drain before a rebalance and at a shutdown: what is at work may end and is committed, the rest is
-//!   handed back without counting an attempt. Here a drop in the middle counts as a failed attempt.
-//! * Dead letters that are acknowledged before anything is committed, and retry topics.
+//! * It processes records of many partitions concurrently, each partition in order. Here each
+//!   record waits for the previous one, so no calls are coalesced: each record pays the store's
+//!   whole round trip.
+//! * It waits without blocking other records. Here a key that is locked or backing off stops the
+//!   whole loop, and after `max.poll.interval.ms` the group revokes its partitions. An unavailable
+//!   store has the same effect.
+//! * It drains before a rebalance and at a shutdown: running handlers may finish and are committed,
+//!   and all other records are handed back without counting an attempt. Here a record dropped while
+//!   it is processed counts as a failed attempt.
+//! * It waits for the acknowledgment of dead letters before it commits anything, and supports retry
+//!   topics.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -39,7 +43,7 @@ struct Payment {
 async fn charge(request: Request<Payment>, ledger: Ledger<Payment>) -> Result<(), BoxError> {
     let attempt = request.lock().map_or(0, Lock::attempt);
     let payment = request.into_body();
-    // The terminal is not always there, and one card was never good.
+    // The terminal sometimes does not answer, and one card never works.
     if payment.cents % 10 == 7 && attempt == 1 || payment.cents == 13 {
         return Err("the card terminal does not answer".into());
     }
@@ -47,21 +51,21 @@ async fn charge(request: Request<Payment>, ledger: Ledger<Payment>) -> Result<()
     Ok(())
 }
 
-/// What stands between the loop and the handler.
+/// The stack between the loop and the handler.
 fn stack(
     keeper: &LockKeeper,
     ledger: Ledger<Payment>,
 ) -> Result<impl Service<Record, Response = Outcome<()>, Error = BoxError>, BoxError> {
     let layer = IdempotencyLayer::new(keeper, "payments", key::field(|p: &Payment| &p.id))?
-        // without a driver nobody publishes dead letters: the key is FAILED at once
+        // without a driver, nothing publishes dead letters: the key is FAILED at once
         .with_given_up(OnGivenUp::Reject)
-        // short, for this example must end
+        // short, so that the example ends soon
         .with_backoff(Backoff::new(Duration::from_millis(1), Duration::from_millis(20))?);
     Ok(ServiceBuilder::new()
-        // +1: waits for whoever holds the key, and for the back-off after a failure. Not for as long as
-        //     `max.poll.interval.ms`, for the loop does not poll meanwhile
+        // +1: waits for the lock of another owner, and for the backoff after a failure. The wait
+        //     must be shorter than `max.poll.interval.ms`, because the loop does not poll meanwhile
         .retry(WaitForLock::new(Duration::from_secs(60)).and_failures())
-        // +2: what does not decode never takes a lock
+        // +2: records that fail to decode never acquire a lock
         .layer(DecodeLayer::json())
         // +3: one lock for each payment
         .layer(layer)
@@ -70,7 +74,7 @@ fn stack(
         .service_fn(move |request| charge(request, ledger.clone())))
 }
 
-/// The loop, for so many messages.
+/// Consumes this many messages.
 async fn consume(
     consumer: &StreamConsumer,
     mut stack: impl Service<Record, Response = Outcome<()>, Error = BoxError>,
@@ -79,57 +83,60 @@ async fn consume(
     let (mut duplicates, mut parked) = (0, 0);
     for n in 1..=messages {
         let message = consumer.recv().await?;
-        // +5: the message as a record. It was: `charge(serde_json::from_slice(payload)?).await?`
+        // +5: converts the message into a record. Before:
+        // `charge(serde_json::from_slice(payload)?).await?`
         let record = message.to_record();
-        // +6: until this record is finished. A later offset's commit would cover it
+        // +6: repeat until this record is finished. The commit of a later offset would cover it
         let outcome = loop {
             match stack.ready().await?.call(record.clone()).await {
                 Ok(outcome) => break outcome,
-                // +7: what follows, by the error
+                // +7: react to the error
                 Err(error) => what_follows(error).await?,
             }
         };
         match outcome {
             Outcome::Duplicate(_) => duplicates += 1,
-            // Given up for good; whoever looks after it finds the reason in the key's entry.
+            // Given up for good; the key's entry has the reason.
             Outcome::Parked(_) => parked += 1,
             _ => {}
         }
-        // +8: only after `Ok`, by hand. The last one is waited for, and so are those before it
+        // +8: commit only after `Ok`, by hand. The last commit, and thus all of them, is waited for
         let mode = if n == messages { CommitMode::Sync } else { CommitMode::Async };
         consumer.commit_message(&message, mode)?;
     }
     Ok((duplicates, parked))
 }
 
-/// What an error of the stack means for the loop: `Ok` to try the record again, and else the end, with
-/// the record not committed, so that it is the first when the program starts again.
+/// Reacts to an error of the stack. Returns `Ok` if the loop should try the record again. Returns
+/// the error if the loop should end with the record uncommitted; the record is then the first when
+/// the program starts again.
 async fn what_follows(error: BoxError) -> Result<(), BoxError> {
     match IdempotencyError::find(&*error) {
-        // Somebody else holds the key, its back-off runs, or the attempt failed, for longer than
-        // `WaitForLock` has waited. It says when to come back.
+        // Another owner has the key, the key is backing off, or the attempt failed, for longer than
+        // `WaitForLock` has waited. The error says when to try again.
         Some(own) if own.retry_after().is_some() => {
             sleep(own.retry_after().unwrap_or_default()).await;
             Ok(())
         }
-        // The store is away, or the lock was lost: that says nothing about the record.
+        // The store is unavailable, or the lock was lost, which is not the record's fault.
         Some(IdempotencyError::Store(_) | IdempotencyError::LockLost(_)) => {
             sleep(Duration::from_secs(1)).await;
             Ok(())
         }
-        // There is no key, or it was used for another payload; the payload does not decode; the handler
-        // says stop; the keeper is shutting down. No attempt would mend that. With
-        // `OnGivenUp::HandOver` also what has no attempt left: `take_lock()`, publish the record, wait
-        // for the acknowledgement, then `reject` the lock, and go on.
+        // There is no key, or the key was used for another payload; the payload does not decode;
+        // the handler requests a stop; or the keeper is shutting down. No attempt would fix that.
+        // With `OnGivenUp::HandOver`, keys without attempts left also end up here: call
+        // `take_lock()`, publish the record, wait for the acknowledgment, `reject` the lock, and
+        // continue.
         _ => Err(error),
     }
 }
 
-/// The consumer as it was, but for two settings.
+/// Creates the same consumer as before, but with two more settings.
 fn consumer(world: &World) -> Result<StreamConsumer, BoxError> {
     let consumer: StreamConsumer = world
         .client("payments")
-        // +9, +10: offsets are committed by the loop alone
+        // +9, +10: only the loop commits offsets
         .set("enable.auto.commit", "false")
         .set("enable.auto.offset.store", "false")
         .create()?;
@@ -144,7 +151,7 @@ async fn main() -> Result<(), BoxError> {
         Some(url) => RedisStore::connect(url.as_str()).await?.boxed(),
         None => MemoryStore::new().boxed(),
     })?;
-    // Every fourth payment is sent twice: a producer's retry.
+    // Every fourth payment is sent twice, as if its producer had retried.
     let sent: Vec<usize> = (0..PAYMENTS).chain((0..PAYMENTS).step_by(4)).collect();
     let payment = |&n: &usize| Payment { id: format!("{}/{n}", world.topic), cents: n as u64 };
     world.produce(sent.iter().map(payment), |payment| &payment.id)?;
@@ -152,7 +159,7 @@ async fn main() -> Result<(), BoxError> {
     let ledger = Ledger::default();
     let half = sent.len() / 2;
     let mut totals = (0, 0);
-    // The second loop goes on where the first has stopped.
+    // The second loop continues where the first stopped.
     for messages in [half, sent.len() - half] {
         let stack = stack(&keeper, ledger.clone())?;
         let (duplicates, parked) = consume(&consumer(&world)?, stack, messages).await?;
@@ -168,7 +175,7 @@ async fn main() -> Result<(), BoxError> {
     println!("duplicates answered from the entry  {:>4}", totals.0);
     println!("given up after eight attempts       {:>4}", totals.1);
     assert!(charges.values().all(|&times| times == 1), "some payments were charged twice");
-    assert_eq!(charges.len(), PAYMENTS - 1, "all but the bad card's");
+    assert_eq!(charges.len(), PAYMENTS - 1, "not exactly the bad card's payment is missing");
     assert_eq!((totals.0, totals.1), (sent.len() as u32 - PAYMENTS as u32, 1));
     Ok(())
 }

@@ -1,8 +1,8 @@
-//! Every payment is charged once: `cargo run --example quickstart`.
+//! Charges every payment once: `cargo run --example quickstart`.
 //!
-//! Needs no server: librdkafka's mock broker and a `MemoryStore` run in this process. With
-//! `--broker HOST:PORT` and `--redis URL` (or `CAMPANILE_BROKER` and `CAMPANILE_REDIS`, as
-//! `cargo xtask servers` prints them) the same program runs on real servers.
+//! The example needs no server: librdkafka's mock broker and a `MemoryStore` run in this process.
+//! With `--broker HOST:PORT` and `--redis URL` (or `CAMPANILE_BROKER` and `CAMPANILE_REDIS`, as
+//! printed by `cargo xtask servers`), the same program runs on real servers.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -22,7 +22,7 @@ struct Payment {
     cents: u64,
 }
 
-/// What happened, written down by the handler and not by the library.
+/// An event, recorded by the handler and not by the library.
 enum Line {
     Begun(String, u32),
     Failed,
@@ -30,7 +30,7 @@ enum Line {
     Answered { duplicate: bool },
 }
 
-/// The stack: what happens to each record.
+/// The stack that processes each record.
 fn stack(
     store: LockKeeper,
     ledger: Ledger<Line>,
@@ -39,7 +39,7 @@ fn stack(
     BoxError,
 > {
     Ok(ServiceBuilder::new()
-        // what does not decode never takes a lock
+        // records that fail to decode never acquire a lock
         .layer(DecodeLayer::json())
         // one lock for each payment, renewed while the handler runs
         .layer(IdempotencyLayer::new(store, "payments", key::field(|p: &Payment| &p.id))?)
@@ -53,15 +53,15 @@ async fn charge(request: Request<Payment>, ledger: Ledger<Line>) -> Result<(), B
     let Payment { id, cents } = request.body().clone();
     let attempt = request.lock().map_or(0, Lock::attempt);
     ledger.note(Line::Begun(id.clone(), attempt));
-    // The first attempt of some fails.
+    // Some payments fail on their first attempt.
     if cents % 50 == 7 && attempt == 1 {
         ledger.note(Line::Failed);
         return Err("the card terminal does not answer".into());
     }
     tokio::time::sleep(Duration::from_millis(10 + cents % 20)).await;
-    // The charge is the last step. What stood after it could fail or be interrupted; then the charge
-    // would be there, and the next attempt would charge again. No lock closes that window; a
-    // receiver that deduplicates by the key or compares the token does.
+    // The charge is the last step. A later step could fail or be interrupted after the charge, and
+    // the next attempt would charge again. No lock closes that window; a receiver that deduplicates
+    // by the key or compares the token does.
     ledger.note(Line::Charged(id));
     Ok(())
 }
@@ -74,16 +74,16 @@ async fn main() -> Result<(), BoxError> {
         None => MemoryStore::new().boxed(),
     })?;
 
-    // Every tenth payment is sent twice: a producer's retry.
+    // Every tenth payment is sent twice, as if its producer had retried.
     let sent: Vec<usize> = (0..PAYMENTS).chain((0..PAYMENTS).step_by(10)).collect();
     let payment = |&n: &usize| Payment { id: format!("{}/{n}", world.topic), cents: n as u64 };
     world.produce(sent.iter().map(payment), |payment| &payment.id)?;
 
     let ledger = Ledger::default();
-    println!("consuming, until half of the payments are charged");
+    println!("consuming until half of the payments are charged");
     let half = ledger.until(PAYMENTS / 2, |line| matches!(line, Line::Charged(_)));
     let first = consume(&world, &keeper, &ledger, half).await?;
-    println!("stopped in the middle of the work, starting again");
+    println!("stopped while handlers were running; starting again");
     let charged = ledger.until(PAYMENTS, |line| matches!(line, Line::Charged(_)));
     let answered = ledger.until(sent.len(), |line| matches!(line, Line::Answered { .. }));
     let all = async {
@@ -93,7 +93,8 @@ async fn main() -> Result<(), BoxError> {
     show(&ledger, first.received + second.received)
 }
 
-/// Serves until `stop` resolves. With no time to drain, the handlers at work then are dropped.
+/// Serves until `stop` completes. Without time to drain, the handlers that are still running are
+/// dropped.
 async fn consume(
     world: &World,
     keeper: &LockKeeper,
@@ -102,7 +103,7 @@ async fn consume(
 ) -> Result<Summary, BoxError> {
     let answers = ledger.clone();
     let service = ServiceBuilder::new()
-        // notes what the layer has answered
+        // records what the layer answered
         .map_response(move |outcome: Outcome<()>| {
             let duplicate = outcome.is_duplicate();
             answers.note(Line::Answered { duplicate });
@@ -114,7 +115,7 @@ async fn consume(
 }
 
 fn show(ledger: &Ledger<Line>, delivered: u64) -> Result<(), BoxError> {
-    // Of each payment: how often the handler began, its last attempt, how often it was charged.
+    // For each payment: how often the handler began, its last attempt, how often it charged.
     let mut payments: HashMap<String, (u32, u32, u32)> = HashMap::new();
     let (mut duplicates, mut failures) = (0, 0);
     for line in ledger.take() {
@@ -131,7 +132,7 @@ fn show(ledger: &Ledger<Line>, delivered: u64) -> Result<(), BoxError> {
     let charged = payments.values().filter(|payment| payment.2 > 0).count();
     let missing = PAYMENTS - charged;
     let twice = payments.values().filter(|payment| payment.2 > 1).count();
-    // Begun more often than attempts are counted: the attempt was handed back.
+    // If the handler began more often than attempts are counted, attempts were handed back.
     let handed_back: u32 = payments.values().map(|payment| payment.0 - payment.1).sum();
     println!("records delivered                        {delivered:>5}");
     println!("payments charged                         {charged:>5}");

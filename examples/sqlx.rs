@@ -1,12 +1,13 @@
-//! One effect for each key with a library that the inbox does not know: `cargo run --example sqlx`.
+//! One effect for each key with a database library that the inbox does not support:
+//! `cargo run --example sqlx`.
 //!
-//! The inbox's transaction is one of `tokio_postgres`. With sqlx, Diesel or SeaORM, in Postgres or any other
-//! database, the handler begins a transaction of its own, and writes in it that it was here. The layer
-//! does the rest as ever: it counts attempts, keeps others out, and answers duplicates. What is left to
-//! that row is the moment between the commit and the record of it: who dies or fails there has the handler
-//! run once more, which then finds the row.
+//! The inbox's transaction is one of `tokio_postgres`. With sqlx, Diesel or SeaORM, in Postgres or
+//! any other database, the handler begins its own transaction and also inserts a row that marks the
+//! key as done. The layer still counts attempts, excludes concurrent runs, and answers duplicates.
+//! The row covers only the time between the commit and the completion of the entry: if the handler
+//! crashes or fails in between, it runs once more and finds the row.
 //!
-//! Starts a Postgres of its own, whose programs must be there (`apt-get install postgresql`).
+//! The example starts its own Postgres; install the programs with `apt-get install postgresql`.
 
 use campanile::PgStore;
 use campanile::postgres::migrate;
@@ -20,7 +21,7 @@ const TABLES: &str = "
     CREATE TABLE paid (payout text PRIMARY KEY);
     INSERT INTO account VALUES ('anna', 0)";
 
-/// Pays, unless that was done: both rows are one commit. Says whether it did.
+/// Pays, unless the payout was paid before. Both rows are one commit. Returns whether it paid.
 async fn pay(database: &PgPool, payout: &str) -> Result<bool, sqlx::Error> {
     let mut transaction = database.begin().await?;
     let row = "INSERT INTO paid VALUES ($1) ON CONFLICT DO NOTHING";
@@ -43,15 +44,15 @@ async fn main() -> Result<(), BoxError> {
     let payouts = Guard::new(PgStore::connect(postgres.url()).await?, "payouts")?;
     let database = PgPool::connect(&postgres.url()).await?;
 
-    println!("it is paid, and something fails before that is recorded");
+    println!("the payout is paid, and the handler fails before the completion is recorded");
     let failing = payouts.run("payout-1", async |_| {
         assert!(pay(&database, "payout-1").await?);
-        Err::<bool, BoxError>("the mail server is away".into())
+        Err::<bool, BoxError>("the mail server is unavailable".into())
     });
-    let error = failing.await.expect_err("it fails");
+    let error = failing.await.expect_err("the handler fails");
     println!("  {error}");
 
-    println!("the payout comes again: its handler runs, and finds that it was paid");
+    println!("the payout is retried: its handler runs and finds that it was paid");
     let again = async |_| pay(&database, "payout-1").await;
     let outcome = loop {
         match payouts.run("payout-1", again).await {
@@ -64,10 +65,10 @@ async fn main() -> Result<(), BoxError> {
         }
     };
     assert_eq!(outcome, Outcome::Processed(false));
-    println!("and again: it is answered without the handler");
+    println!("the payout comes again: it is answered as a duplicate, without the handler");
     assert!(payouts.run("payout-1", again).await?.is_duplicate());
 
     let cents: i64 = sqlx::query_scalar("SELECT cents FROM account").fetch_one(&database).await?;
     println!("anna has {cents} cents");
-    if cents == 100 { Ok(()) } else { Err("it was not paid once".into()) }
+    if cents == 100 { Ok(()) } else { Err("the payout was not paid exactly once".into()) }
 }

@@ -1,4 +1,4 @@
-//! From a handler's answer to what is recorded, and back to what the client gets.
+//! Conversions between a handler's response, the recorded response, and the response to the client.
 
 use std::error::Error;
 use std::fmt;
@@ -11,15 +11,17 @@ use campanile::prelude::{BoxError, IdempotencyError, Outcome};
 use campanile::{ReplyCodec, error};
 use tower::timeout::error::Elapsed;
 
-/// Tells what was carried out, and may be recorded, from what was not.
+/// Turns a response that says that nothing was carried out into an error, so that it is not
+/// recorded.
 ///
-/// The draft leaves it to the server which errors are kept for repeats. Here none is: kept, a
-/// forgotten content type or a declined card would be answered for the whole retention, whatever the
-/// client mends. So a handler answers 4xx or 5xx only if it has done nothing.
+/// The draft leaves it to the server which errors to keep for repeated requests. This example keeps
+/// none: a kept error for a forgotten content type or a declined card would be repeated for the
+/// whole retention, whatever the client fixes. So a handler may respond with 4xx or 5xx only if it
+/// has done nothing.
 pub(crate) async fn done(response: Response) -> Result<Response<Bytes>, BoxError> {
     let (head, body) = response.into_parts();
-    // By now the payment is made, so this is no error: an answer that breaks off is kept without its
-    // body.
+    // The payment is already made, so this is not an error: if the body cannot be read, the
+    // response is kept without it.
     let body = to_bytes(body, usize::MAX).await.unwrap_or_default();
     let answer = Response::from_parts(head, body);
     if answer.status().is_client_error() || answer.status().is_server_error() {
@@ -28,7 +30,7 @@ pub(crate) async fn done(response: Response) -> Result<Response<Bytes>, BoxError
     Ok(answer)
 }
 
-/// An answer that says that nothing was carried out: of the handler, or of one of its extractors.
+/// A response of the handler, or of one of its extractors, which says that nothing was carried out.
 #[derive(Debug)]
 pub(crate) struct NotDone(pub(crate) Response<Bytes>);
 
@@ -40,8 +42,8 @@ impl fmt::Display for NotDone {
 
 impl Error for NotDone {}
 
-/// Keeps the status in three digits, the content type up to the end of the line, and the body. What
-/// else of the head your clients need, as `location`, belongs here, too.
+/// Keeps the status in three digits, the content type up to the end of the line, and the body. If
+/// your clients need other headers, such as `location`, add them here.
 pub(crate) struct KeptAnswer;
 
 impl ReplyCodec<Response<Bytes>> for KeptAnswer {
@@ -53,7 +55,7 @@ impl ReplyCodec<Response<Bytes>> for KeptAnswer {
     }
 
     fn decode(&self, kept: Bytes) -> Result<Option<Response<Bytes>>, BoxError> {
-        let end = kept.iter().position(|&byte| byte == b'\n').ok_or("the line has no end")?;
+        let end = kept.iter().position(|&byte| byte == b'\n').ok_or("no end of line")?;
         let (status, content_type) = kept[..end].split_at_checked(3).ok_or("no status")?;
         let mut answer = Response::builder().status(status);
         if !content_type.is_empty() {
@@ -63,45 +65,47 @@ impl ReplyCodec<Response<Bytes>> for KeptAnswer {
     }
 }
 
-/// The first answer again, or this one.
+/// The response of this run, or the recorded one.
 pub(crate) fn answer(outcome: Outcome<Response<Bytes>>) -> Response {
     let is_parked = matches!(outcome, Outcome::Parked(_));
     match outcome.into_reply() {
         Some(answer) => answer.map(Body::from),
         None if is_parked => (StatusCode::INTERNAL_SERVER_ERROR, "given up").into_response(),
-        // done, by an answer larger than `with_max_reply_bytes`
+        // done, but the response was larger than `with_max_reply_bytes`
         None => StatusCode::NO_CONTENT.into_response(),
     }
 }
 
-/// What is answered where there is no outcome; the layer's refusals by the draft.
+/// Converts an error into a response, the layer's errors as the draft requires.
 pub(crate) async fn refuse(error: BoxError) -> Response {
-    // what the handler has answered
+    // the handler's own response
     if let Some(NotDone(answer)) = error::find(&*error) {
         return answer.clone().map(Body::from);
     }
     let refused = IdempotencyError::find(&*error);
     let (status, retry_after) = match refused {
         Some(IdempotencyError::Locked { retry_after, settled, .. }) => {
-            // In this process it may end at any moment. Elsewhere it may have died: its lock has
-            // expired by then.
+            // If the run is in this process, it may end at any moment. Otherwise its process may
+            // have died; the client should return after the lock has expired.
             let after = if settled.is_some() { Duration::ZERO } else { *retry_after };
             (StatusCode::CONFLICT, Some(after))
         }
         Some(IdempotencyError::Mismatch { .. }) => (StatusCode::UNPROCESSABLE_ENTITY, None),
-        // no key, or none that can be one, or the body could not be read
+        // no key or an invalid one, or the body could not be read
         Some(IdempotencyError::MissingKey | IdempotencyError::InvalidKey(_)) | None => {
             (StatusCode::BAD_REQUEST, None)
         }
-        // it has panicked, or its answer could not be read; a time-out goes to the next line
+        // the handler panicked, or its response could not be read; a timeout is handled by the next
+        // arm
         Some(IdempotencyError::Failed(failed)) if !failed.source.is::<Elapsed>() => {
             (StatusCode::INTERNAL_SERVER_ERROR, failed.retry_after)
         }
-        // the handler was too slow or failed before, or the store is away: the same may be sent again
+        // the handler was too slow or failed before, or the store is unavailable: the client may
+        // repeat the request
         Some(refused) => (StatusCode::SERVICE_UNAVAILABLE, refused.retry_after()),
     };
     let text = match refused {
-        Some(IdempotencyError::Locked { .. }) => "the first is at work".into(),
+        Some(IdempotencyError::Locked { .. }) => "the first request is in progress".into(),
         _ => error.to_string(),
     };
     let mut response = (status, text).into_response();

@@ -1,4 +1,4 @@
-//! A client that repeats itself, leaves, and looks at what it is answered.
+//! A client that repeats requests, disconnects, and checks the responses.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -11,22 +11,22 @@ use tokio::time::{sleep, timeout};
 
 use crate::terminal::Terminal;
 
-/// Tries what the draft speaks of, and more, and shows it.
+/// Tries the cases of the draft, and some more, and prints the responses.
 ///
 /// # Errors
-/// If an answer is another one, or a payment ran twice.
+/// Fails if a response is not the expected one, or a payment ran twice.
 pub(crate) async fn play(server: SocketAddr, terminal: &Terminal) -> Result<(), BoxError> {
     let pay = |cents| Post { server, key: Some(fastrand::u64(..)), cents, typed: true };
     let mut rows = Rows(Vec::new());
 
-    // While somebody else has the terminal, the first is at work.
+    // The first request is in progress as long as the terminal is taken.
     let taken = terminal.turn().await;
     let payment = pay(100);
     let first = tokio::spawn(payment.answer());
     terminal.begun.until(1, |_| true).await;
     let meanwhile = payment.answer().await?;
     let soon = meanwhile.retry_after == Some(1);
-    rows.add("the same while it is at work", 409, meanwhile);
+    rows.add("the same while it is in progress", 409, meanwhile);
     drop(taken);
     let first = first.await??;
     let repeat = payment.answer().await?;
@@ -54,32 +54,32 @@ pub(crate) async fn play(server: SocketAddr, terminal: &Terminal) -> Result<(), 
     let payment = pay(90_000);
     rows.add("one that is declined", 402, payment.answer().await?);
     rows.add("the same again, tried again", 402, payment.answer().await?);
-    // In one line, without where it comes from.
+    // Print panics on one line, without a backtrace.
     std::panic::set_hook(Box::new(|panic| println!("{}", panic.to_string().replace('\n', " "))));
     rows.add("one that makes the handler panic", 500, pay(0).answer().await?);
     terminal.close();
-    rows.add("one while the terminal is dead", 502, pay(130).answer().await?);
+    rows.add("one while the terminal is down", 502, pay(130).answer().await?);
 
     let as_expected = rows.show();
     let begun = terminal.begun.take();
     println!("the handler began with {begun:?} cents");
     if !as_expected || !soon || !replayed || begun != [100, 110, 120, 90_000, 90_000, 0, 130] {
-        return Err("an answer is not as expected, or a payment ran twice".into());
+        return Err("unexpected response, or a payment ran twice".into());
     }
     Ok(())
 }
 
-/// Says that it sends no more, and waits until the server has closed the connection without an
-/// answer: then it has dropped what it had at work for it.
+/// Closes the sending side, and waits until the server has closed the connection without a
+/// response. By then the server has dropped the request's future.
 async fn leave(mut connection: TcpStream) -> Result<(), BoxError> {
     connection.shutdown().await?;
     match connection.read(&mut [0]).await? {
         0 => Ok(()),
-        _ => Err("answered, although the terminal is taken".into()),
+        _ => Err("got a response although the terminal is taken".into()),
     }
 }
 
-/// Asks until the first is not at work any more.
+/// Repeats the request until the first one is no longer in progress.
 async fn settled(payment: Post) -> Result<Answer, BoxError> {
     loop {
         let answer = payment.answer().await?;
@@ -90,13 +90,13 @@ async fn settled(payment: Post) -> Result<Answer, BoxError> {
     }
 }
 
-/// A payment to be posted.
+/// A payment to post.
 #[derive(Clone, Copy)]
 struct Post {
     server: SocketAddr,
     key: Option<u64>,
     cents: u64,
-    /// Whether it names its content type.
+    /// Whether the request has a content type.
     typed: bool,
 }
 
@@ -119,8 +119,8 @@ impl Post {
     async fn answer(self) -> Result<Answer, BoxError> {
         let mut answer = String::new();
         self.send().await?.read_to_string(&mut answer).await?;
-        let (head, body) = answer.split_once("\r\n\r\n").ok_or("the answer's head has no end")?;
-        let status = head.split(' ').nth(1).ok_or("the answer has no status")?;
+        let (head, body) = answer.split_once("\r\n\r\n").ok_or("the response head is cut off")?;
+        let status = head.split(' ').nth(1).ok_or("the response has no status")?;
         let field = |name| head.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
         Ok(Answer {
             status: status.parse()?,
@@ -131,7 +131,7 @@ impl Post {
     }
 }
 
-/// What is looked at of an answer.
+/// The parts of a response that the client checks.
 #[derive(PartialEq)]
 struct Answer {
     status: u16,
@@ -152,7 +152,7 @@ impl fmt::Display for Answer {
     }
 }
 
-/// Each answer, with what was sent and the status that is due.
+/// The responses, each with a description of its request and the expected status.
 struct Rows(Vec<(&'static str, u16, Answer)>);
 
 impl Rows {
@@ -160,7 +160,7 @@ impl Rows {
         self.0.push((what, due, answer));
     }
 
-    /// Prints them; whether each has its status.
+    /// Prints the responses; returns whether each has the expected status.
     fn show(&self) -> bool {
         for (what, _, answer) in &self.0 {
             println!("{what:<36}{answer}");

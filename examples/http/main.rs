@@ -1,14 +1,15 @@
 //! A `POST` that is safe to repeat: `cargo run --example http`.
 //!
-//! The route keeps to the IETF's draft "The Idempotency-Key HTTP Header Field"
-//! (draft-ietf-httpapi-idempotency-key-header): a repeat gets the first answer, 400 without the
-//! header, 409 while the first is at work, 422 for another payload under the same key.
+//! The route follows the IETF draft "The Idempotency-Key HTTP Header Field"
+//! (draft-ietf-httpapi-idempotency-key-header): a repeated request gets the first response. Errors
+//! are 400 without the header, 409 while the first request is in progress, and 422 for another
+//! payload with the same key.
 //!
-//! `client` tries all of that. To try it by hand, `--serve [--port N]` serves until Ctrl-C, and
-//! prints a line for curl. The entries are in a `MemoryStore`, or in Redis with `--redis URL`.
+//! `client` tries all of these cases. To try them by hand, `--serve [--port N]` serves until Ctrl-C
+//! and prints a curl command. The entries are in a `MemoryStore`, or in Redis with `--redis URL`.
 //!
-//! To copy are `payments` and `answer`. In `Cargo.toml` they need axum, campanile, serde, serde_json,
-//! tokio, and tower with its features `filter`, `timeout` and `util`.
+//! The modules to copy are `payments` and `answer`. Their `Cargo.toml` needs axum, campanile,
+//! serde, serde_json, tokio, and tower with the features `filter`, `timeout` and `util`.
 
 mod answer;
 mod client;
@@ -32,7 +33,7 @@ async fn main() -> Result<(), BoxError> {
         Some(url) => RedisStore::connect(url.as_str()).await?.boxed(),
         None => MemoryStore::new().boxed(),
     };
-    // Slow enough to send the same from another shell meanwhile.
+    // Slow enough to send the same request from another shell meanwhile.
     let takes = if serve { Duration::from_secs(2) } else { Duration::ZERO };
     let terminal = Terminal::new(takes);
     let app = payments::payments(store, terminal.clone())?;
@@ -49,19 +50,19 @@ async fn main() -> Result<(), BoxError> {
 }
 
 fn show_curl(address: SocketAddr) {
-    println!("Serving until Ctrl-C. Send this, and again, from another shell meanwhile, too:");
+    println!("Serving until Ctrl-C. Send this twice, also from two shells at the same time:");
     println!("curl -i http://{address}/payments -H 'idempotency-key: \"p-1\"' \\");
     println!("  -H 'content-type: application/json' -d '{{\"cents\":100}}'");
 }
 
 async fn interrupted() {
-    tokio::signal::ctrl_c().await.expect("the runtime has signals");
+    tokio::signal::ctrl_c().await.expect("the signal handler can be installed");
 }
 
 struct Args {
     redis: Option<String>,
     serve: bool,
-    /// 0: one that is free.
+    /// 0: any free port.
     port: u16,
 }
 

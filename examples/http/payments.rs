@@ -21,24 +21,24 @@ use tower::ServiceBuilder;
 use crate::answer::{KeptAnswer, NotDone, answer, done, refuse};
 use crate::terminal::Terminal;
 
-/// The largest body of a request, and the largest answer that is kept.
+/// The maximum size of a request body and of a kept response.
 pub(crate) const MAX_BODY: usize = 64 * 1024;
 
-/// The route: all that comes to a `POST /payments`, from outside in.
+/// Returns the route `POST /payments`. Its layers are listed from the outermost to the innermost.
 pub(crate) fn payments(store: BoxStore, terminal: Terminal) -> Result<Router, BoxError> {
-    // With accounts, begin with the caller's, `key::from_fn(account).and(..)`: or whoever guesses a
-    // key gets the answer of somebody else.
+    // If there are accounts, make the caller's part of the key: `key::from_fn(account).and(..)`.
+    // Otherwise a client that guesses a key gets another account's response.
     let by_header = key::from_fn(|request: &Request<Bytes>| {
         Some(request.headers().get("idempotency-key")?.as_bytes().to_vec())
     });
     let by_header_and_body =
         by_header.fingerprint_by(|request: &Request<Bytes>, parts| parts.update(request.body()));
     let idempotency = IdempotencyLayer::new(store, "payments", by_header_and_body)?
-        // a repeat gets the first answer
+        // a repeated request gets the first response
         .with_reply(KeptAnswer)
         .with_max_reply_bytes(MAX_BODY)
-        // a client's error frees the key at once, and its attempt is handed back, but not for ever;
-        // a server's error is a failed attempt
+        // a client error frees the key at once and hands its attempt back, but not forever; a
+        // server error is a failed attempt
         .with_classifier(classify::on(|NotDone(answer): &NotDone| {
             if answer.status().is_client_error() {
                 Disposition::Release
@@ -46,36 +46,36 @@ pub(crate) fn payments(store: BoxStore, terminal: Terminal) -> Result<Router, Bo
                 Disposition::Retry { after: None }
             }
         }))
-        // nobody collects dead letters here
+        // nothing collects dead letters here
         .with_given_up(OnGivenUp::Reject);
 
     let once = ServiceBuilder::new()
-        // a client that leaves does not interrupt a payment
+        // a client that disconnects does not interrupt a payment
         .layer(from_fn(in_a_task))
-        // the answer where there is no outcome
+        // the response to an error
         .layer(HandleErrorLayer::new(refuse))
-        // the answer of this run, or of the first
+        // the response of this run, or of the first
         .map_response(answer)
-        // the fingerprint is of the whole body
+        // the fingerprint covers the whole body
         .filter_async(read)
-        // one lock for each key, renewed while the handler runs, and its answer kept
+        // one lock for each key, renewed while the handler runs; keeps the response
         .layer(idempotency)
         // a slow handler fails its attempt
         .timeout(Duration::from_secs(10))
-        // what was not carried out is an error: as an answer it would be kept for good
+        // a request that was not carried out is an error: as a response it would be kept for good
         .and_then(done)
         .map_request(|request: Request<Bytes>| request.map(Body::from));
     Ok(Router::new().route("/payments", post(charge).route_layer(once)).with_state(terminal))
 }
 
-/// The server drops the handler of a client that has gone; what runs in a task goes on.
+/// Runs the request in a task, because the server drops the handler when its client disconnects.
 ///
-/// Without this a client that leaves costs a failed attempt, which `OnAbandoned::Release` hands back:
-/// for handlers that may be cut off at any line. A shutdown that should wait for such tasks keeps them
-/// in a `TaskTracker` of tokio-util.
+/// Without this layer, a client that disconnects costs a failed attempt. `OnAbandoned::Release`
+/// hands such an attempt back, for handlers that may be interrupted at any point. To wait for these
+/// tasks at a shutdown, keep them in a `TaskTracker` of tokio-util.
 async fn in_a_task(request: Request, next: Next) -> Response {
     let task = tokio::spawn(next.run(request));
-    // It does not fail by a panic of the handler, which the layer makes an error of.
+    // A panic of the handler does not get here: the layer turns it into an error.
     task.await.unwrap_or_else(|_| StatusCode::INTERNAL_SERVER_ERROR.into_response())
 }
 
@@ -98,8 +98,8 @@ async fn charge(
 ) -> Result<impl IntoResponse, (StatusCode, &'static str)> {
     let turn = terminal.take(cents).await;
     let turn = turn.ok_or((StatusCode::BAD_GATEWAY, "the terminal does not answer"))?;
-    lock.check().map_err(|_| (StatusCode::SERVICE_UNAVAILABLE, "it took too long"))?;
-    // The charge is the last step, as in every handler.
+    lock.check().map_err(|_| (StatusCode::SERVICE_UNAVAILABLE, "the payment took too long"))?;
+    // The charge is the last step, as it should be in every handler.
     match turn.charge(cents) {
         Some(receipt) => Ok((StatusCode::CREATED, Json(json!({ "receipt": receipt })))),
         None => Err((StatusCode::PAYMENT_REQUIRED, "the card is declined")),

@@ -1,4 +1,4 @@
-//! What charges cards, in the place of a payment provider.
+//! A card terminal, in place of a payment provider.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,22 +6,23 @@ use std::time::Duration;
 use campanile_examples::Ledger;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Charges cards, one at a time, and tells what it was begun with. Clones are the same terminal.
+/// Charges cards, one at a time, and records the payments that handlers began. Clones refer to the
+/// same terminal.
 #[derive(Clone)]
 pub(crate) struct Terminal {
     free: Arc<Semaphore>,
     takes: Duration,
-    /// The cents of each payment that a handler has begun with.
+    /// The cents of each payment that a handler has begun.
     pub(crate) begun: Ledger<u64>,
 }
 
 impl Terminal {
-    /// A terminal that takes so long for each payment.
+    /// Creates a terminal that takes this long for each payment.
     pub(crate) fn new(takes: Duration) -> Self {
         Self { free: Arc::new(Semaphore::new(1)), takes, begun: Ledger::default() }
     }
 
-    /// Waits until it is free. `None`: it is out of order.
+    /// Waits until the terminal is free. Returns `None` if it is out of order.
     pub(crate) async fn take(&self, cents: u64) -> Option<Turn> {
         self.begun.note(cents);
         let turn = self.turn().await?;
@@ -29,25 +30,26 @@ impl Terminal {
         Some(turn)
     }
 
-    /// The same for somebody who charges nothing.
+    /// Like `take`, for callers that do not charge a card.
     pub(crate) async fn turn(&self) -> Option<Turn> {
         self.free.clone().acquire_owned().await.map(Turn).ok()
     }
 
-    /// Puts it out of order.
+    /// Puts the terminal out of order.
     pub(crate) fn close(&self) {
         self.free.close();
     }
 }
 
-/// Who has it, until this is dropped.
+/// Exclusive use of the terminal, until it is dropped.
 pub(crate) struct Turn(#[expect(dead_code, reason = "held for its drop")] OwnedSemaphorePermit);
 
 impl Turn {
-    /// The receipt's number, which no second run has. `None`: the card is declined.
+    /// Charges a card. Returns the receipt's number, which is different in each run, or `None` if
+    /// the card is declined.
     ///
     /// # Panics
-    /// If nothing is to be charged: a bug, for the clients to see what becomes of a panic.
+    /// Panics if `cents` is zero: a deliberate bug that shows clients the effect of a panic.
     pub(crate) fn charge(self, cents: u64) -> Option<String> {
         const MOST: u64 = 50_000;
         let number = fastrand::u64(..);

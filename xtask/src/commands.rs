@@ -4,7 +4,7 @@ use crate::progress::{Progress, cargo};
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 
-/// Kafka, Redis and Postgres to play with.
+/// Starts Kafka, Redis and Postgres for manual use.
 pub(crate) fn servers(progress: &Progress, args: &[OsString]) -> Result {
     install(progress)?;
     let mut command = cargo();
@@ -12,11 +12,11 @@ pub(crate) fn servers(progress: &Progress, args: &[OsString]) -> Result {
         .args(["run", "--package", "campanile-test", "--example", "servers"])
         .arg("--")
         .args(args);
-    // Replaces this process, so that Ctrl-C is the servers' business alone.
+    // Replaces this process, so that only the servers handle Ctrl-C.
     Err(command.exec().into())
 }
 
-/// The benchmarks.
+/// Runs the benchmarks.
 pub(crate) fn bench(progress: &Progress, args: &[OsString]) -> Result {
     install(progress)?;
     let mut command = cargo();

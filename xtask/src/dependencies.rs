@@ -4,23 +4,24 @@ use crate::metadata::{Metadata, Package};
 use crate::progress::Progress;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The only registry.
+/// The only registry that is accepted.
 const CRATES_IO: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
 /// Checks every package that is built here or for a user, on any platform:
 ///
-/// * its licence is one that we accept, by its manifest. Licences of C code inside a package, such as
-///   librdkafka's, are not looked at.
-/// * it comes from crates.io.
-/// * if it is built for users, its `rust-version` is not newer than ours. A package that states none is
-///   not looked at, and none is built with the old compiler here. Of the standard library our own
-///   code uses only what is old enough, by clippy's `incompatible_msrv`.
+/// * Its license, according to its manifest, is one that we accept. Licenses of C code inside a
+///   package, such as librdkafka's, are not checked.
+/// * It comes from crates.io.
+/// * If it is built for users, its `rust-version` is not newer than ours. A package without a
+///   `rust-version` is not checked, and nothing is built with the old compiler here. That our own
+///   code uses only an old enough part of the standard library is checked by clippy's
+///   `incompatible_msrv`.
 ///
-/// Advisories are not looked at: that needs a database of them. Nor does it fail when a package is built
-/// in several versions, which are only shown: others decide about most of them.
+/// Advisories are not checked, because that needs a database of them. Packages that are built in
+/// several versions are only listed, because most of them are not ours to decide.
 ///
-/// `cargo-deny` does as much and more, but brings a git client, an HTTP client and TLS, which would be
-/// built with full link-time optimization before the first test runs.
+/// `cargo-deny` does this and more, but depends on a git client, an HTTP client and TLS, which
+/// would be built with full link-time optimization before the first test runs.
 pub(crate) fn check(progress: &Progress) -> Result<Metadata> {
     let metadata = Metadata::read()?;
     let problems = problems(&metadata);
@@ -28,7 +29,7 @@ pub(crate) fn check(progress: &Progress) -> Result<Metadata> {
         return Err(format!("dependencies:\n  {}", problems.join("\n  ")).into());
     }
     progress.step(&format!(
-        "{} packages have an accepted licence, source and rust-version; several versions for users: {}",
+        "{} packages have an accepted license, source and rust-version; several versions for users: {}",
         metadata.packages().count(),
         duplicates(&metadata).join(", ")
     ));
@@ -47,13 +48,13 @@ fn problem(package: &Package) -> Option<String> {
         return Some(format!("{name} {version} does not come from crates.io"));
     }
     match license {
-        None => Some(format!("{name} {version} states no licence")),
+        None => Some(format!("{name} {version} has no license")),
         Some(license) if is_allowed(license) => None,
-        Some(license) => Some(format!("{name} {version} has the licence {license}")),
+        Some(license) => Some(format!("{name} {version} has the license {license}")),
     }
 }
 
-/// The packages that are built for users and need a newer compiler than ours do.
+/// Lists the packages that are built for users and need a newer compiler than ours do.
 fn too_new(metadata: &Metadata) -> Vec<String> {
     let ours = metadata.published().filter_map(|package| package.rust_version.as_deref());
     let Some(oldest) = ours.map(numbers).min() else { return Vec::new() };
@@ -65,13 +66,13 @@ fn too_new(metadata: &Metadata) -> Vec<String> {
     newer.collect()
 }
 
-/// `1.88` and `1.88.0` are the same.
+/// Parses a version. `1.88` and `1.88.0` are equal.
 fn numbers(version: &str) -> [u64; 3] {
     let mut parts = version.split('.').map(|part| part.parse().unwrap_or(u64::MAX));
     [(); 3].map(|()| parts.next().unwrap_or_default())
 }
 
-/// The packages that are built for users in more than one version.
+/// Lists the packages that are built for users in more than one version.
 fn duplicates(metadata: &Metadata) -> Vec<String> {
     let mut versions = BTreeMap::<&str, BTreeSet<&str>>::new();
     for package in metadata.built_for_users() {
@@ -85,7 +86,7 @@ fn duplicates(metadata: &Metadata) -> Vec<String> {
 mod tests {
     use super::*;
 
-    /// Our library depends on `used`, and for its tests on `tester`.
+    /// `lib` depends on `used`, and for its tests on `tester`.
     const JSON: &str = r#"{
         "packages": [
             {"id": "lib", "name": "lib", "version": "0.1.0", "source": null, "license": "MIT",
@@ -121,9 +122,9 @@ mod tests {
     #[test]
     fn other_licence_is_a_problem_wherever_it_is() {
         let other = JSON.replace("MIT/Apache-2.0", "GPL-3.0-only");
-        assert_eq!(checked(&other), "used 1.0.0 has the licence GPL-3.0-only");
+        assert_eq!(checked(&other), "used 1.0.0 has the license GPL-3.0-only");
         let none = JSON.replace(r#""license": "MIT/Apache-2.0""#, r#""license": null"#);
-        assert_eq!(checked(&none), "used 1.0.0 states no licence");
+        assert_eq!(checked(&none), "used 1.0.0 has no license");
     }
 
     #[test]

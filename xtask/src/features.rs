@@ -2,12 +2,14 @@ use crate::Result;
 use crate::metadata::{Metadata, Package};
 use crate::progress::{Progress, cargo};
 
-/// Checks that each published package builds by itself, without warnings: without features, with each
-/// feature alone, with the default ones and with all. The rest of the gate builds the workspace as one,
-/// where each package gets the features that any other asks for, also of its dependencies.
+/// Checks that each published package builds by itself and without warnings: without features, with
+/// each feature alone, with the default features and with all features. The rest of the gate builds
+/// the whole workspace at once, which gives each package the features that any other package
+/// enables, including those of its dependencies.
 ///
-/// The first time librdkafka is built for each set of its features, which takes minutes; nothing of that
-/// is repeated. Pairs of features are left out: none of ours looks at another.
+/// The first run builds librdkafka once for each set of its features, which takes minutes; later
+/// runs reuse these builds. Pairs of features are not checked, because no feature of ours depends
+/// on another.
 pub(crate) fn check(progress: &Progress, metadata: &Metadata) -> Result {
     for package in metadata.published() {
         for features in combinations(package) {
@@ -19,7 +21,7 @@ pub(crate) fn check(progress: &Progress, metadata: &Metadata) -> Result {
     Ok(())
 }
 
-/// The arguments of each combination.
+/// Lists the arguments of each combination.
 fn combinations(package: &Package) -> Vec<Vec<&str>> {
     let mut combinations = vec![vec!["--no-default-features"]];
     if package.features.is_empty() {

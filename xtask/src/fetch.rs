@@ -4,17 +4,18 @@ use std::path::Path;
 use std::process::Command;
 use std::{fs, io, process};
 
-/// Resolves and copies what the generated project depends on.
+/// Resolves and copies the dependencies of the generated project.
 const GOAL: &str = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies";
 
-/// Kafka brings slf4j 1.7 without a backend; this is one for it.
+/// Kafka depends on slf4j 1.7 without a backend; this is a backend for it.
 const LOG4J: &str = "2.24.3";
 
 /// Fetches the jars of Apache Kafka from Maven Central into `libs`.
 ///
-/// They are collected beside it first: a fetch that was interrupted leaves no `libs`.
+/// The jars are collected in a temporary folder first, so that an interrupted fetch leaves no
+/// incomplete `libs`.
 pub(crate) fn jars(progress: &Progress, libs: &Path) -> Result {
-    let parent = libs.parent().ok_or("the folder of jars has no parent")?;
+    let parent = libs.parent().ok_or("the folder for Kafka's jars has no parent")?;
     let work = parent.join(format!("fetch-{}", process::id()));
     fs::create_dir_all(&work)?;
     let fetched = fetch(progress, &work, libs);
@@ -33,7 +34,7 @@ fn fetch(progress: &Progress, work: &Path, libs: &Path) -> Result {
     Ok(put(&work.join("libs"), libs)?)
 }
 
-/// Moves the folder to its place, unless another process has put it there meanwhile.
+/// Moves the folder to its destination, unless another process has created it meanwhile.
 fn put(from: &Path, to: &Path) -> io::Result<()> {
     match fs::rename(from, to) {
         Err(_) if to.is_dir() => Ok(()),
@@ -41,7 +42,7 @@ fn put(from: &Path, to: &Path) -> io::Result<()> {
     }
 }
 
-/// A project that has nothing but dependencies.
+/// Generates a project that consists only of dependencies.
 fn pom() -> String {
     let dependency = |group: &str, artifact: &str, version: &str| {
         format!(

@@ -5,21 +5,21 @@ use crate::{Result, dependencies, features, package};
 use std::fs;
 use std::time::Duration;
 
-/// How long one test binary may take. The slowest ends well before that on two cores that have several
-/// times as much else to do.
+/// The time limit of one test binary. Even on two cores with several times as much other load, the
+/// slowest ends well before.
 const TEST_BINARY: Duration = Duration::from_secs(10 * 60);
 
-/// How long the tests of the documentation may take, all of them; they are built meanwhile.
+/// The time limit of all documentation tests together, including their build.
 const DOCTESTS: Duration = Duration::from_secs(15 * 60);
 
-/// How long one example may take.
+/// The time limit of one example.
 const EXAMPLE: Duration = Duration::from_secs(5 * 60);
 
-/// How long the build of all tests and their run may take. Only what is not a test's fault, such as a
-/// download that hangs, gets here.
+/// The time limit of building and running all tests. Only a problem outside the tests, such as a
+/// download that hangs, reaches it.
 const TESTS: Duration = Duration::from_secs(2 * 60 * 60);
 
-/// All that must hold, in the order in which it fails soonest.
+/// Runs all checks, those that fail soonest first.
 pub(crate) fn test(progress: &Progress) -> Result {
     let result = phases(progress);
     progress.show_phases();
@@ -51,7 +51,7 @@ fn phases(progress: &Progress) -> Result {
     Ok(())
 }
 
-/// Runs all test binaries. Returns what they have printed.
+/// Runs all test binaries. Returns the lines that they printed.
 fn tests(progress: &Progress) -> Result<Vec<String>> {
     let mut command = cargo_with_deadline(TEST_BINARY)?;
     let (output, ended) =
@@ -60,8 +60,8 @@ fn tests(progress: &Progress) -> Result<Vec<String>> {
     Ok(output)
 }
 
-/// Runs the examples in the documentation. `rustdoc` starts them, and differently where there is a
-/// runner, so that only all together have a deadline.
+/// Runs the examples in the documentation. `rustdoc` starts them, and behaves differently if there
+/// is a runner, so only all of them together have a deadline.
 fn doctests(progress: &Progress) -> Result {
     let mut command = cargo();
     command.args(["test", "--workspace", "--doc", "--"]);
@@ -70,7 +70,7 @@ fn doctests(progress: &Progress) -> Result {
 }
 
 fn examples(progress: &Progress) -> Result {
-    // Also those that wait for input or for Ctrl-C, and are not run here.
+    // Also build the examples that wait for input or for Ctrl-C and are not run here.
     progress.run(cargo().args(["build", "--quiet", "--workspace", "--examples"]))?;
     for name in names()? {
         let mut command = cargo_with_deadline(EXAMPLE)?;
@@ -80,8 +80,8 @@ fn examples(progress: &Progress) -> Result {
     Ok(())
 }
 
-/// The names of all examples. The files are looked at, and not the manifest: a file that the
-/// manifest has forgotten fails.
+/// Lists the names of all examples. Reads the files and not the manifest, so that a file that is
+/// missing from the manifest fails.
 fn names() -> Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(root().join("examples"))? {

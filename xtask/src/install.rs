@@ -4,7 +4,7 @@ use std::env;
 use std::path::Path;
 use std::process::Command;
 
-/// Programs that the tests and the build need, with Debian's packages of them.
+/// Programs that the tests and the build need, with their Debian packages.
 const PROGRAMS: &[(&str, &str)] = &[
     ("cc", "build-essential"),
     ("c++", "build-essential"),
@@ -15,21 +15,21 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("java", "default-jre-headless"),
 ];
 
-/// Whose programs are not in `PATH` where Debian has them.
+/// Debian installs these programs outside of `PATH`.
 const POSTGRES: (&str, &str) = ("postgres", "postgresql");
 
-/// The headers for the feature `ssl`, which have no program.
+/// The headers for the feature `ssl`, which come without a program.
 const OPENSSL: &str = "libssl-dev";
 
-/// What only the fetching of jars needs.
+/// Needed only to fetch the jars.
 const MAVEN: (&str, &str) = ("mvn", "maven");
 
-/// Installs what is missing; looks only, if nothing is.
+/// Installs everything that is missing.
 pub(crate) fn install(progress: &Progress) -> Result {
     let libs = libs::folder();
     let fetch = !libs.is_dir();
     if fetch && env::var_os(libs::VARIABLE).is_some() {
-        return Err(format!("{} names no folder: {}", libs::VARIABLE, libs.display()).into());
+        return Err(format!("{} is not a folder: {}", libs::VARIABLE, libs.display()).into());
     }
     let mut packages: Vec<&str> = PROGRAMS
         .iter()
@@ -54,7 +54,7 @@ pub(crate) fn install(progress: &Progress) -> Result {
 fn add(progress: &Progress, packages: &[&str]) -> Result {
     let names = packages.join(" ");
     if !is_installed("apt-get") {
-        let text = "missing, to be installed by your system's package manager; Debian's names";
+        let text = "packages are missing; install them with your package manager (Debian's names)";
         return Err(format!("{text}: {names}").into());
     }
     if !is_root() {
@@ -76,7 +76,7 @@ fn is_root() -> bool {
     id.is_ok_and(|output| output.stdout == b"0\n")
 }
 
-/// Asks as `openssl-sys` does when it is built.
+/// Looks for OpenSSL in the same way as the build of `openssl-sys`.
 fn has_openssl() -> bool {
     let found = Command::new("pkg-config").args(["--exists", "openssl"]).status();
     found.is_ok_and(|status| status.success()) || env::var_os("OPENSSL_DIR").is_some()

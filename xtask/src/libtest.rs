@@ -1,17 +1,17 @@
-//! What Rust's test harness prints.
+//! The output of Rust's test harness.
 
 use std::collections::HashSet;
 use std::env;
 use std::process::Command;
 use std::thread;
 
-/// The result of one test: its full name, and `ok`, `FAILED` or `ignored`.
+/// Parses the result of one test: its full name, and `ok`, `FAILED` or `ignored`.
 pub(crate) fn result(line: &str) -> Option<(&str, &str)> {
     let (name, result) = line.trim_end().strip_prefix("test ")?.split_once(" ... ")?;
     Some((full_name(name), result))
 }
 
-/// Whether a program that printed these lines runs tests.
+/// Whether these lines are the output of a test binary.
 pub(crate) fn has_started(lines: &[String]) -> bool {
     lines.iter().any(|line| {
         let count = line.strip_prefix("running ").and_then(|rest| rest.split_once(" test"));
@@ -19,19 +19,19 @@ pub(crate) fn has_started(lines: &[String]) -> bool {
     })
 }
 
-/// Whether the harness came to its end. A test that calls `exit` ends the process, perhaps with success,
-/// and the tests after it do not run.
+/// Whether the harness finished. A test that calls `exit` ends the process, possibly with success,
+/// and the remaining tests do not run.
 pub(crate) fn has_finished(lines: &[String]) -> bool {
     lines.iter().any(|line| line.starts_with("test result: "))
 }
 
-/// The tests that `--list` prints, in the order in which they are started.
+/// Parses the tests that `--list` prints, in the order in which they are started.
 pub(crate) fn listed(lines: &[String]) -> Vec<String> {
     let names = lines.iter().filter_map(|line| line.strip_suffix(": test"));
     names.map(|name| full_name(name).to_owned()).collect()
 }
 
-/// How many tests run at a time.
+/// The number of tests that run concurrently.
 pub(crate) fn threads(program: &Command) -> usize {
     let mut args = program.get_args().map(|arg| arg.to_string_lossy());
     let mut asked = None;
@@ -50,8 +50,9 @@ pub(crate) fn threads(program: &Command) -> usize {
 
 /// Describes the tests that are listed and have no result.
 ///
-/// A test's line comes when it ends, so that the running ones are not known from the output alone. But
-/// they are started in the order of the list, `threads` at a time: they are the first without a result.
+/// The harness prints the line of a test when the test ends, so the output alone does not show
+/// which tests are running. But tests are started in the order of the list, `threads` at a time, so
+/// the running tests are the first without a result.
 pub(crate) fn describe_unfinished(names: &[String], lines: &[String], threads: usize) -> String {
     let finished: HashSet<&str> = lines.iter().filter_map(|line| Some(result(line)?.0)).collect();
     let unfinished: Vec<&String> =
@@ -71,7 +72,7 @@ pub(crate) fn describe_unfinished(names: &[String], lines: &[String], threads: u
     text
 }
 
-/// The name without what is added to it: how a test is expected to end, or how far a doctest goes.
+/// Strips a name's suffix: how the test is expected to end, or how far a doctest is built.
 fn full_name(name: &str) -> &str {
     let added = [" - should panic", " - compile fail", " - compile"];
     added.iter().find_map(|suffix| name.strip_suffix(suffix)).unwrap_or(name)

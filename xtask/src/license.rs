@@ -1,9 +1,9 @@
-/// The licences that we accept: none of them asks more of a user than a notice.
+/// The licenses that we accept. None of them requires more of a user than a notice.
 const ALLOWED: &[&str] =
     &["MIT", "Apache-2.0", "BSD-3-Clause", "BSL-1.0", "ISC", "Unicode-3.0", "Zlib"];
 
 /// Whether a package with this SPDX expression may be used. The `/` of old manifests is an `OR`; an
-/// exception (`WITH`) only permits more.
+/// exception (`WITH`) only adds permissions.
 pub(crate) fn is_allowed(expression: &str) -> bool {
     let spaced = expression.replace('(', " ( ").replace(')', " ) ").replace('/', " OR ");
     let words: Vec<&str> = spaced.split_whitespace().collect();
@@ -11,7 +11,7 @@ pub(crate) fn is_allowed(expression: &str) -> bool {
     any(&mut words) == Some(true) && words.is_empty()
 }
 
-/// `a OR b`. `None`: the expression cannot be read.
+/// Parses `a OR b`. Returns `None` if the expression is invalid.
 fn any(words: &mut &[&str]) -> Option<bool> {
     let mut allowed = all(words)?;
     while next_is(words, "OR") {
@@ -20,7 +20,7 @@ fn any(words: &mut &[&str]) -> Option<bool> {
     Some(allowed)
 }
 
-/// `a AND b`, which binds closer.
+/// Parses `a AND b`, which has the higher precedence.
 fn all(words: &mut &[&str]) -> Option<bool> {
     let mut allowed = one(words)?;
     while next_is(words, "AND") {
@@ -29,7 +29,7 @@ fn all(words: &mut &[&str]) -> Option<bool> {
     Some(allowed)
 }
 
-/// One licence, with an exception or without, or an expression in parentheses.
+/// Parses one license, with or without an exception, or an expression in parentheses.
 fn one(words: &mut &[&str]) -> Option<bool> {
     if next_is(words, "(") {
         let allowed = any(words)?;

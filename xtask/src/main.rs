@@ -29,36 +29,37 @@ use std::time::Duration;
 const USAGE: &str = "\
 cargo xtask <command>
 
-  test      all that must hold: installs what is missing, then checks the format, the dependencies
-            (licence, source, rust-version), clippy, the documentation, every test, every example, each
-            published crate with each of its features alone, and its package; and that each test that
-            the documents name ran and passed. A test binary that runs for 10 minutes, or an example
-            for 5, is killed with its servers and fails, and the tests that were running are printed.
-            At the end it prints how long each of these took. CI runs this.
-  install   only installs what is missing: Redis, Postgres, Java, Maven, C tools and OpenSSL's
-            headers by apt-get (as root; else it names the command), and Apache Kafka's jars by Maven
+  test      runs all checks: installs missing programs, then checks the format, the dependencies
+            (license, source, rust-version), clippy, the documentation, every test, every example, each
+            published crate with each of its features alone, and its package; and that each test named
+            in the documents ran and passed. A test binary that runs for 10 minutes, or an example for
+            5, is killed with its servers and fails, and the tests that were running are printed. At
+            the end it prints how long each of these took. CI runs this command.
+  install   installs missing programs only: Redis, Postgres, Java, Maven, C tools and OpenSSL's headers
+            with apt-get (as root; otherwise it prints the command), and Apache Kafka's jars with Maven
             into a cache folder.
   servers [--kafka-port PORT] [--redis-port PORT] [--postgres-port PORT]
-            starts Kafka, Redis and Postgres, with Campanile's schema, to play with, until Ctrl-C.
-            Their data goes with them.
+            starts Kafka, Redis and Postgres, with Campanile's schema, for manual use, until Ctrl-C.
+            Their data is deleted at the end.
   bench [core|redis|postgres|driver] [--json FILE] [--only ROW[,ROW]] [--rounds N] [--seconds N]
-            the benchmarks; of the driver's, --only runs these rows, such as by-partition-6.
+            runs the benchmarks; of the driver's, --only runs these rows, such as by-partition-6.
   soak [redis|postgres|driver]
-            the long variants of the tests, in release mode: all, or those of Redis and its storms, or
-            those of the Postgres store, or the storms of the consumer driver. The last line counts the
-            storms, their records, the keys that ran twice and the violations. A test binary that runs
-            for 12 hours is killed and fails. The environment variables CAMPANILE_DIFFERENTIAL_OPS
+            runs the long variants of the tests, in release mode: all, or those of Redis and its
+            storms, or those of the Postgres store, or the storms of the consumer driver. The last line
+            counts the storms, their records, the keys that ran twice and the violations. A test binary
+            that runs for 12 hours is killed and fails. Environment variables set the lengths, with the
+            defaults in parentheses: CAMPANILE_DIFFERENTIAL_OPS
             (1000000), CAMPANILE_SIMULATION_CASES (5000), PROPTEST_CASES (5000),
             CAMPANILE_DURABILITY_ROUNDS (20), CAMPANILE_STORM_RECORDS (20000), _ROUNDS (3) and
             _BACKLOG_MIB (1024), CAMPANILE_INBOX_RECORDS (20000), _KILLS (30) and _TERMINATIONS (10),
             and for the driver CAMPANILE_REBALANCE_RECORDS (200000), _MEMBERS (8), _PAUSE_MS (4000),
             _KILLS (50), _STOPS (10), _OUTAGES (10), _SHUTDOWNS (300) and _BACKLOG_MIB (2048), and
-            CAMPANILE_TRANSACTION_RECORDS (200000) and _KILLS (100) say how long.
+            CAMPANILE_TRANSACTION_RECORDS (200000) and _KILLS (100).
 
-Environment: CAMPANILE_CACHE is the cache folder instead of ~/.cache/campanile, and
-CAMPANILE_KAFKA_LIBS a folder of Kafka's jars to be used instead of fetching them.";
+Environment: CAMPANILE_CACHE sets the cache folder (default: ~/.cache/campanile);
+CAMPANILE_KAFKA_LIBS names a folder with Kafka's jars, which are then not fetched.";
 
-/// Why a command stops, in words for who ran it.
+/// The result of a command. The error is a message for the user.
 type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 fn main() -> ExitCode {
@@ -99,7 +100,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// `supervise SECONDS PROGRAM ARGS`: cargo starts test binaries and examples by this.
+/// Handles `supervise SECONDS PROGRAM ARGS`, with which cargo starts test binaries and examples.
 fn supervise(args: &[OsString]) -> ExitCode {
     let seconds = args.first().and_then(|seconds| seconds.to_str()?.parse().ok());
     let (Some(seconds), Some(program)) = (seconds, args.get(1)) else {
@@ -118,7 +119,7 @@ fn supervise(args: &[OsString]) -> ExitCode {
     }
 }
 
-/// What there is to say of a command that went well.
+/// The message of a successful command.
 fn done(_: ()) -> String {
     "done".to_owned()
 }

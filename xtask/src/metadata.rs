@@ -4,10 +4,10 @@ use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Stdio;
 
-/// What `cargo metadata` says of the workspace and of everything that it depends on.
+/// The output of `cargo metadata` for the workspace and all its dependencies.
 pub(crate) struct Metadata {
     packages: BTreeMap<String, Package>,
-    /// For each package what it depends on, but for its tests.
+    /// The dependencies of each package, without those of its tests.
     dependencies: BTreeMap<String, Vec<String>>,
 }
 
@@ -15,7 +15,7 @@ pub(crate) struct Metadata {
 pub(crate) struct Package {
     pub(crate) name: String,
     pub(crate) version: String,
-    /// `None`: it lies in this workspace.
+    /// `None` for a package in this workspace.
     pub(crate) source: Option<String>,
     pub(crate) license: Option<String>,
     pub(crate) rust_version: Option<String>,
@@ -26,7 +26,7 @@ pub(crate) struct Package {
     pub(crate) missing: Vec<&'static str>,
 }
 
-/// The fields that each published package sets.
+/// The fields that each published package must set.
 const FIELDS: &[&str] = &[
     "description",
     "license",
@@ -38,13 +38,13 @@ const FIELDS: &[&str] = &[
 ];
 
 impl Metadata {
-    /// Reads it for all features and all platforms.
+    /// Reads the metadata for all features and all platforms.
     pub(crate) fn read() -> Result<Self> {
         let mut command = cargo();
         command.args(["metadata", "--format-version", "1", "--all-features", "--locked"]);
         let output = command.stderr(Stdio::inherit()).output()?;
         if !output.status.success() {
-            return Err(format!("`cargo metadata` ended with {}", output.status).into());
+            return Err(format!("`cargo metadata` failed: {}", output.status).into());
         }
         Self::parse(&output.stdout)
     }
@@ -75,7 +75,8 @@ impl Metadata {
         self.packages().filter(|package| package.is_published && package.source.is_none())
     }
 
-    /// What is built for a user of the published packages, themselves included.
+    /// All packages that are built for a user of the published packages, including the published
+    /// packages.
     pub(crate) fn built_for_users(&self) -> impl Iterator<Item = &Package> {
         let is_ours = |package: &Package| package.is_published && package.source.is_none();
         let mut todo: Vec<&str> =
@@ -106,7 +107,7 @@ impl Package {
             license: text("license"),
             rust_version: text("rust_version"),
             features: features.filter(|name| *name != "default").cloned().collect(),
-            // A list of registries, of which "none" is the empty one.
+            // A list of registries; `publish = false` is an empty list.
             is_published: value["publish"] != Value::Array(Vec::new()),
             missing: FIELDS.iter().copied().filter(|field| !is_set(field)).collect(),
         })

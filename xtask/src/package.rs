@@ -5,11 +5,11 @@ use crate::Result;
 use crate::metadata::Metadata;
 use crate::progress::{Progress, cargo};
 
-/// Where packages are built.
+/// The folder in which packages are built.
 const BUILT: &str = "target/packages";
 
-/// Checks that each published package says what a registry shows, and that its archive contains all
-/// that it needs to be built.
+/// Checks that each published package sets the fields that a registry shows, and that its archive
+/// contains everything that its build needs.
 pub(crate) fn check(progress: &Progress, metadata: &Metadata) -> Result {
     let problems: Vec<String> = metadata
         .published()
@@ -21,7 +21,7 @@ pub(crate) fn check(progress: &Progress, metadata: &Metadata) -> Result {
     }
     forget_former(metadata)?;
     let mut command = cargo();
-    // Whatever it needs was downloaded by the steps before.
+    // The steps before have downloaded all dependencies.
     command.args(["package", "--quiet", "--offline", "--allow-dirty", "--target-dir", BUILT]);
     for package in metadata.published() {
         command.args(["-p", &package.name]);
@@ -29,15 +29,15 @@ pub(crate) fn check(progress: &Progress, metadata: &Metadata) -> Result {
     progress.run(&mut command)
 }
 
-/// Removes what cargo has unpacked and built of former archives of these packages. It takes a package of
-/// the same version for the same, and would build each one with the others as they were when they were
-/// first packaged.
+/// Removes everything that cargo has unpacked and built of earlier archives of these packages.
+/// Cargo does not distinguish packages of the same version, and would build each package with the
+/// first archives of the others.
 fn forget_former(metadata: &Metadata) -> Result {
     let home = env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| Some(env::home_dir()?.join(".cargo")));
     let unpacked = home.map(|home| home.join("registry/src"));
     for registry in unpacked.as_deref().map(folders).into_iter().flatten() {
-        // A registry without a host is a directory: the one that cargo makes of the archives.
+        // A registry without a host is a directory: the one that cargo creates from the archives.
         if registry.file_name().is_some_and(|name| name.to_string_lossy().starts_with('-')) {
             remove(folders(&registry), metadata)?;
         }
@@ -56,7 +56,7 @@ fn remove(folders: Vec<PathBuf>, metadata: &Metadata) -> Result {
     Ok(())
 }
 
-/// What is in a folder; nothing, if there is none.
+/// Lists the entries of a folder; none if the folder does not exist.
 fn folders(of: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(of).into_iter().flatten();
     entries.flatten().map(|entry| entry.path()).collect()

@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
-/// The command by which cargo starts a binary through this program; see [`cargo_with_deadline`].
+/// The command with which cargo starts a binary through this program; see [`cargo_with_deadline`].
 pub(crate) const SUPERVISE: &str = "supervise";
 
 /// Cargo's argument for a setting.
 const CONFIG: &str = "--config";
 
-/// Shows what is done, when it began, and how long each phase took.
+/// Shows each step with the elapsed time, and the duration of each phase.
 pub(crate) struct Progress {
     start: Instant,
     phases: RefCell<Vec<(&'static str, Duration)>>,
@@ -24,12 +24,12 @@ impl Progress {
         Self { start: now(), phases: RefCell::default() }
     }
 
-    /// Shows what comes next, and the time since the start.
+    /// Shows the next step and the time since the start.
     pub(crate) fn step(&self, what: &str) {
         eprintln!("[{:6.1} s] {what}", self.start.elapsed().as_secs_f64());
     }
 
-    /// Runs a phase and keeps how long it took, also when it fails.
+    /// Runs a phase and records its duration, even if it fails.
     pub(crate) fn phase<T>(&self, name: &'static str, run: impl FnOnce() -> T) -> T {
         let start = now();
         let result = run();
@@ -37,24 +37,24 @@ impl Progress {
         result
     }
 
-    /// Shows how long each phase took.
+    /// Shows the duration of each phase.
     pub(crate) fn show_phases(&self) {
         for (name, took) in &*self.phases.borrow() {
             eprintln!("{:8.1} s  {name}", took.as_secs_f64());
         }
     }
 
-    /// Shows a command and runs it; its output goes where ours goes.
+    /// Shows a command and runs it. The command inherits our output.
     pub(crate) fn run(&self, command: &mut Command) -> Result {
         let shown = show(command);
         self.step(&shown);
         let status =
-            command.status().map_err(|error| format!("`{shown}` cannot be run: {error}"))?;
+            command.status().map_err(|error| format!("failed to run `{shown}`: {error}"))?;
         succeeded(&shown, status)
     }
 
-    /// Shows a command and runs it for at most `deadline`. Returns the lines of its standard output,
-    /// which are shown as they come, and how it ended.
+    /// Shows a command and runs it for at most `deadline`, with its standard output shown as it
+    /// arrives. Returns the lines of that output, and how the command ended.
     pub(crate) fn run_and_collect(
         &self,
         command: &mut Command,
@@ -63,7 +63,7 @@ impl Progress {
         let shown = show(command);
         self.step(&shown);
         let finished = supervise(command, deadline, &mut io::stdout())
-            .map_err(|error| format!("`{shown}` cannot be run: {error}"))?;
+            .map_err(|error| format!("failed to run `{shown}`: {error}"))?;
         let result = match finished.status {
             Some(status) => succeeded(&shown, status),
             None => {
@@ -74,30 +74,30 @@ impl Progress {
     }
 }
 
-/// The monotonic clock.
+/// Reads the monotonic clock.
 #[expect(
     clippy::disallowed_methods,
-    reason = "deadlines of programs, and times that are shown; no lock depends on them"
+    reason = "deadlines of programs and displayed times; no lock depends on them"
 )]
 pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
 fn succeeded(shown: &str, status: ExitStatus) -> Result {
-    if status.success() { Ok(()) } else { Err(format!("`{shown}` ended with {status}").into()) }
+    if status.success() { Ok(()) } else { Err(format!("`{shown}` failed: {status}").into()) }
 }
 
-/// Cargo, in the root of the workspace, the one by which this program was started.
+/// The cargo that started this program, in the root of the workspace.
 pub(crate) fn cargo() -> Command {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(root());
     cargo
 }
 
-/// Cargo, with this program as the runner of every binary that it starts: each has the deadline.
+/// A cargo command that runs every binary through this program, with this deadline.
 ///
-/// So folders and environment are cargo's own. The runner is given by an argument because a variable
-/// of the environment would reach what the tests themselves build by cargo.
+/// Folders and environment are thus set by cargo itself. The runner is an argument, because an
+/// environment variable would also affect the cargo builds of the tests.
 pub(crate) fn cargo_with_deadline(deadline: Duration) -> Result<Command> {
     let runner = env::current_exe()?;
     let runner = runner.to_str().ok_or("the path of this program is not UTF-8")?;
@@ -111,15 +111,15 @@ fn runner_config(runner: &str, deadline: Duration) -> String {
     format!("target.'cfg(all())'.runner=[{runner:?}, '{SUPERVISE}', '{seconds}']")
 }
 
-/// The root of the workspace: cargo says where it has started us. We may have been compiled in another
-/// checkout, if both share a target directory.
+/// The root of the workspace. Prefers the variable that cargo sets at run time, because this
+/// program may have been compiled in another checkout, if both share a target directory.
 pub(crate) fn root() -> PathBuf {
     let compiled = || env!("CARGO_MANIFEST_DIR").into();
     let here = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(compiled));
-    here.parent().expect("xtask lies in the workspace").to_owned()
+    here.parent().expect("xtask is a folder of the workspace").to_owned()
 }
 
-/// The command as one would type it.
+/// Formats the command as it would be typed.
 fn show(command: &Command) -> String {
     let program = Path::new(command.get_program());
     let name = program.file_name().unwrap_or(program.as_os_str());
@@ -137,7 +137,7 @@ fn show(command: &Command) -> String {
     let mut args = command.get_args();
     while let Some(arg) = args.next() {
         if arg == CONFIG {
-            // The runner: whoever repeats the command needs none.
+            // Skip the runner: the command can be repeated without it.
             args.next();
         } else {
             words.push(arg.to_string_lossy().into_owned());
@@ -159,7 +159,7 @@ mod tests {
         assert_eq!(lines, ["one"]);
         assert_eq!(
             ended.unwrap_err().to_string(),
-            "`sh -c echo one; exit 1` ended with exit status: 1"
+            "`sh -c echo one; exit 1` failed: exit status: 1"
         );
     }
 

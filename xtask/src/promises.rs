@@ -2,15 +2,15 @@ use crate::progress::{Progress, root};
 use crate::{Result, libtest};
 use std::fs;
 
-/// The documents that say which test shows what.
+/// The documents that link guarantees to tests.
 const DOCUMENTS: &[&str] = &["docs/guarantees.md", "docs/layers.md"];
 
-/// What the documents promise.
+/// The guarantees in the documents.
 #[derive(Default)]
 pub(crate) struct Promises {
-    /// The tests that are linked, each with its document.
+    /// The linked tests, each with its document.
     tests: Vec<(String, String)>,
-    /// The rows that no test shows yet.
+    /// The rows of guarantees without a test.
     open: Vec<String>,
 }
 
@@ -30,8 +30,7 @@ impl Promises {
         self.open.extend(open);
     }
 
-    /// Whether each test that is linked is among those that ran and passed, by what `cargo test`
-    /// has told.
+    /// Checks that each linked test ran and passed, according to the output of `cargo test`.
     pub(crate) fn check(&self, output: &[String]) -> Result {
         let ended: Vec<_> = output.iter().filter_map(|line| ended(line)).collect();
         let passed = |test: &str| {
@@ -43,32 +42,32 @@ impl Promises {
         if missing.is_empty() {
             return Ok(());
         }
-        Err(format!("tests that the documents name did not run: {}", missing.join(", ")).into())
+        Err(format!("tests named in the documents did not pass: {}", missing.join(", ")).into())
     }
 
-    /// Shows what is promised and not tested yet.
+    /// Shows the number of linked tests and the guarantees without a test.
     pub(crate) fn show(&self, progress: &Progress) {
         progress
-            .step(&format!("{} tests are named by the documents, and passed", self.tests.len()));
+            .step(&format!("{} tests are named in the documents, and passed", self.tests.len()));
         for row in &self.open {
             progress.step(&format!("open: {row}"));
         }
     }
 }
 
-/// The labels of links to tests: names in backticks.
+/// Finds the labels of links to tests: names in backticks.
 fn linked(document: &str) -> impl Iterator<Item = &str> {
     document.split("[`").skip(1).filter_map(|rest| rest.split_once("`](").map(|(name, _)| name))
 }
 
-/// A row of a table whose last cell begins with "open".
+/// Finds a row of a table with a last cell that begins with "open".
 fn open(line: &str) -> Option<&str> {
     let row = line.trim().strip_prefix('|')?.strip_suffix('|')?;
     let last = row.rsplit('|').next()?;
     last.trim_start().starts_with("open").then_some(row.trim())
 }
 
-/// The name of a test without its modules, and its result.
+/// Parses the name of a test without its modules, and its result.
 fn ended(line: &str) -> Option<(&str, &str)> {
     let (name, result) = libtest::result(line)?;
     Some((name.rsplit("::").next()?, result))

@@ -6,14 +6,14 @@ use std::env;
 use std::fmt;
 use std::time::Duration;
 
-/// Tests that have a long variant.
+/// A set of tests that have a long variant.
 pub(crate) struct Soak {
     packages: &'static [&'static str],
-    /// The test binaries of these packages; all, if there is none.
+    /// The test binaries to run; all of the packages' binaries if empty.
     tests: &'static [&'static str],
-    /// Whether each test has the machine for itself.
+    /// Whether the tests run one at a time.
     alone: bool,
-    /// Whether storms are among them.
+    /// Whether the tests include storms.
     has_storms: bool,
 }
 
@@ -31,7 +31,7 @@ pub(crate) const ALL: Soak = Soak {
     has_storms: true,
 };
 
-/// What concerns Redis: the store's own long tests, and the storms.
+/// The long tests of the Redis store, and the storms.
 pub(crate) const REDIS: Soak = Soak {
     packages: &["campanile-redis", "campanile-tests"],
     tests: &["redis", "storms"],
@@ -39,7 +39,7 @@ pub(crate) const REDIS: Soak = Soak {
     has_storms: true,
 };
 
-/// What concerns Postgres: the store's own long tests, and the inbox's storm.
+/// The long tests of the Postgres store, and the inbox's storm.
 pub(crate) const POSTGRES: Soak = Soak {
     packages: &["campanile-postgres", "campanile-tests"],
     tests: &["postgres", "inbox"],
@@ -47,7 +47,7 @@ pub(crate) const POSTGRES: Soak = Soak {
     has_storms: true,
 };
 
-/// The consumer driver's storms: groups of processes, each storm with many of them.
+/// The storms of the consumer driver, each with a group of many processes.
 pub(crate) const DRIVER: Soak = Soak {
     packages: &["campanile-tests"],
     tests: &["rebalances", "transactions"],
@@ -55,13 +55,13 @@ pub(crate) const DRIVER: Soak = Soak {
     has_storms: true,
 };
 
-/// How long one test binary may take: some times what the longest takes with these lengths.
+/// The time limit of one test binary: several times the duration of the longest with these lengths.
 const BINARY: Duration = Duration::from_secs(12 * 60 * 60);
 
-/// How long the build and all of them may take.
+/// The time limit of building and running all test binaries.
 const ALL_BINARIES: Duration = Duration::from_secs(48 * 60 * 60);
 
-/// How long they run unless the environment says so.
+/// The lengths of the tests, unless the environment sets others.
 const LENGTHS: &[(&str, &str)] = &[
     ("CAMPANILE_DIFFERENTIAL_OPS", "1000000"),
     ("CAMPANILE_SIMULATION_CASES", "5000"),
@@ -86,7 +86,7 @@ const LENGTHS: &[(&str, &str)] = &[
 ];
 
 impl Soak {
-    /// Runs them all, whichever fail, and says in one line what came of them.
+    /// Runs all tests, even if some fail. Returns a summary in one line.
     pub(crate) fn run(&self, progress: &Progress) -> Result<String> {
         install(progress)?;
         let mut command = cargo_with_deadline(BINARY)?;
@@ -95,7 +95,7 @@ impl Soak {
             command.args(["--package", package]);
         }
         if self.tests.is_empty() {
-            // Not the examples of the documentation, which have no long variants.
+            // Excludes the documentation tests, which have no long variants.
             command.arg("--tests");
         }
         for test in self.tests {
@@ -105,7 +105,7 @@ impl Soak {
             let length = env::var_os(variable).unwrap_or_else(|| length.into());
             command.env(variable, length);
         }
-        // Seeds and counts are worth seeing although all is well.
+        // Show seeds and counts even if all tests pass.
         command.args(["--", "--show-output"]);
         if self.alone {
             command.args(["--test-threads", "1"]);
@@ -122,13 +122,13 @@ impl Soak {
     }
 }
 
-/// What the tests have told.
+/// The totals over all tests.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Tally {
     failed_tests: u64,
     storms: u64,
     records: u64,
-    /// Keys that ran twice, by the cause that allows it.
+    /// The number of keys that ran twice, by the permitted cause.
     twice: BTreeMap<String, u64>,
     violations: u64,
 }
@@ -146,7 +146,7 @@ impl Tally {
         tally
     }
 
-    /// `scene: 20 records, 18 keys, 2 keys twice (for a cause), 0 violations; …`
+    /// Parses `scene: 20 records, 18 keys, 2 keys twice (for a cause), 0 violations; …`.
     fn add(&mut self, told: &str) {
         self.storms += 1;
         self.records += number_before(told, " records").unwrap_or_default();
@@ -155,7 +155,7 @@ impl Tally {
         if let (Some((cause, _)), 1..) = (cause, twice) {
             *self.twice.entry(cause.to_owned()).or_default() += twice;
         }
-        // A line that does not tell is one.
+        // A line without a count of violations counts as one violation.
         self.violations += number_before(told, " violations").unwrap_or(1);
     }
 }

@@ -9,22 +9,22 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long the output may still come when the program has exited and its group is killed.
+/// How long to wait for remaining output after the program has exited and its group was killed.
 const DRAIN: Duration = Duration::from_secs(5);
 
-/// How long a test binary may take to list its tests.
+/// The time limit for a test binary to list its tests.
 const LIST: Duration = Duration::from_secs(60);
 
 /// The exit code of a test binary with a failed test.
 const FAILED: u8 = 101;
 
-/// The exit code of `timeout` when the time is over.
+/// The exit code of `timeout` after a timeout.
 const TIMED_OUT: u8 = 124;
 
-/// How a supervised program ended, and the lines of its standard output.
+/// The exit status of a supervised program, and the lines of its standard output.
 #[derive(Debug)]
 pub(crate) struct Finished {
-    /// `None`: the deadline passed, and the program was killed.
+    /// `None` if the program was killed at its deadline.
     pub(crate) status: Option<ExitStatus>,
     pub(crate) lines: Vec<String>,
 }
@@ -34,14 +34,15 @@ enum Event {
     Exited(io::Result<ExitStatus>),
 }
 
-/// Runs `command` until it exits or `deadline` passes, then kills what is left of its process group:
-/// a server that a test started and left behind does not outlive it, and cannot keep our output open.
+/// Runs `command` until it exits or `deadline` passes, then kills the rest of its process group: a
+/// server that a test left running does not outlive the test and cannot keep our output open.
 ///
-/// Each line of its standard output is copied to `output` when it comes. Its standard input is empty.
+/// Copies each line of the program's standard output to `output` as it arrives. The standard input
+/// is empty.
 ///
 /// # Errors
 ///
-/// When the program cannot be run, or `output` cannot be written.
+/// Fails if the program cannot be started or `output` cannot be written.
 pub(crate) fn supervise(
     command: &mut Command,
     deadline: Duration,
@@ -56,7 +57,7 @@ pub(crate) fn supervise(
     let mut status = next_exit(&events, end, &mut lines, output)?;
     let timed_out = status.is_none();
     drop(group);
-    // Both threads end now, unless a process has left the group and holds the output.
+    // Both threads end now, unless a process has left the group and keeps the output open.
     let drained = now() + DRAIN;
     while let Some(exited) = next_exit(&events, drained, &mut lines, output)? {
         status = Some(exited);
@@ -64,12 +65,12 @@ pub(crate) fn supervise(
     Ok(Finished { status: status.filter(|_| !timed_out), lines })
 }
 
-/// Sends the lines of the child's output, and how it exited, from a thread each.
+/// Sends the lines of the child's output, and its exit status, from one thread each.
 fn watch(mut child: Child) -> Receiver<Event> {
     let (sender, events) = mpsc::channel();
     let mut output = BufReader::new(child.stdout.take().expect("it is piped"));
     let exits = sender.clone();
-    // Nobody receives any more once `supervise` has returned.
+    // Sending fails once `supervise` has returned.
     thread::spawn(move || {
         let mut line = Vec::new();
         while output.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
@@ -84,7 +85,7 @@ fn watch(mut child: Child) -> Receiver<Event> {
     events
 }
 
-/// Copies lines until the child exits. Returns `None` at `end`, or when no more events can come.
+/// Copies lines until the child exits. Returns `None` at `end`, or when no more events can arrive.
 fn next_exit(
     events: &Receiver<Event>,
     end: Instant,
@@ -104,8 +105,8 @@ fn next_exit(
     Ok(None)
 }
 
-/// A process group that is killed when this is dropped, or when this process dies, also by Ctrl-C or
-/// SIGKILL: its leader waits for the end of a pipe that only we hold open.
+/// A process group that is killed when this value is dropped or this process dies, even by Ctrl-C
+/// or SIGKILL: the group's leader waits for the end of a pipe that only this process holds open.
 struct Group(Child);
 
 impl Group {
@@ -128,15 +129,15 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         drop(self.0.stdin.take());
-        // It kills itself, too.
+        // The leader kills itself, too.
         let _ = self.0.wait();
     }
 }
 
-/// Runs a test binary or an example for cargo, which has set its folder and its environment. Returns
+/// Runs a test binary or an example for cargo, which has set its folder and environment. Returns
 /// the exit code.
 ///
-/// When the deadline passes, the tests that were running are printed.
+/// If the deadline passes, prints the tests that were running.
 pub(crate) fn run(
     program: &mut Command,
     deadline: Duration,
@@ -160,8 +161,8 @@ pub(crate) fn run(
     Ok(code.try_into().unwrap_or(FAILED))
 }
 
-/// Describes a program that was killed at its deadline: the tests that it has not finished, if it is a
-/// test binary.
+/// Describes a program that was killed at its deadline, with its unfinished tests if it is a test
+/// binary.
 pub(crate) fn timed_out(
     program: &Command,
     deadline: Duration,
@@ -181,7 +182,8 @@ pub(crate) fn timed_out(
     text
 }
 
-/// The tests that a test binary would run with these arguments, in the order in which it starts them.
+/// Lists the tests that a test binary would run with these arguments, in the order in which they
+/// are started.
 fn list(program: &Command) -> io::Result<Vec<String>> {
     let mut command = Command::new(program.get_program());
     command.args(program.get_args()).arg("--list").stderr(Stdio::null());
@@ -217,7 +219,7 @@ mod tests {
         run(&mut sh(script), deadline, "fake", &mut io::sink()).unwrap()
     }
 
-    /// Waits until no process has this id; a zombie that nobody reaps counts as none.
+    /// Waits until no process has this id. A zombie counts as no process.
     fn is_gone(pid: &str) -> bool {
         let end = now() + Duration::from_secs(10);
         while now() < end {
@@ -281,7 +283,7 @@ mod tests {
 
     #[test]
     fn child_left_behind_is_killed_when_its_parent_exits() {
-        // It holds the output, too, which would otherwise never end.
+        // The child also holds the output, which would otherwise never end.
         let (finished, _) = supervised("sleep 600 & echo $!", LONG);
         assert!(finished.status.unwrap().success());
         assert!(is_gone(&finished.lines[0]));
@@ -291,14 +293,14 @@ mod tests {
     fn group_is_killed_when_its_owner_dies() {
         let mut group = Group::start().unwrap();
         let mut child = sh("sleep 600").process_group(group.id()).spawn().unwrap();
-        // What the kernel does to the pipe of a process that dies.
+        // The kernel closes the pipe of a process that dies.
         drop(group.0.stdin.take());
         assert!(!child.wait().unwrap().success());
     }
 
     #[test]
     fn tests_that_hang_are_named() {
-        // A test binary with three tests, of which two run at a time and the second hangs.
+        // A test binary with four tests, of which the second hangs.
         let script =
             "case \"$*\" in *--list*) printf 'a::one: test\na::two: test\nb::three: test\n\
                       c::four: test\n\n4 tests, 0 benchmarks\n'; exit;; esac
