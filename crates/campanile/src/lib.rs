@@ -1,13 +1,13 @@
 #![doc = include_str!("manual.md")]
 //! # Layout
 //!
-//! * [`DecodeLayer`], [`IdempotencyLayer`] and what they need ([`key`], [`policy`], [`reply`],
-//!   [`classify`]) make the tower stack; [`Outcome`] and [`IdempotencyError`] come out of it.
-//! * [`Consumer`] feeds records in and commits on `Ok`.
-//! * [`MemoryStore`] and [`RedisStore`] keep the entries, or, with the feature `postgres`, `PgStore`;
-//!   [`store`] has the trait for one's own.
-//! * `postgres::Inbox` commits what a handler writes in Postgres together with its entry, also messages for
-//!   Kafka, which a [`Publisher`] publishes.
+//! * [`DecodeLayer`], [`IdempotencyLayer`] and their parts ([`key`], [`policy`], [`reply`], [`classify`])
+//!   form the tower stack, which returns an [`Outcome`] or an [`IdempotencyError`].
+//! * [`Consumer`] feeds records into the stack and commits on `Ok`.
+//! * [`MemoryStore`] and [`RedisStore`] keep the entries or, with the feature `postgres`, `PgStore`;
+//!   [`store`] has the trait for custom stores.
+//! * `postgres::Inbox` commits a handler's writes to Postgres together with its entry, including messages
+//!   to Kafka, which a [`Publisher`] publishes.
 //! * [`Guard`] is the layer around a plain function.
 
 pub use campanile_core::{
@@ -36,7 +36,7 @@ pub use campanile_redis::{
     ConnectError, Finding, FindingKind, RedisConfig, RedisStore, Safety, Severity,
 };
 
-/// The transactional inbox, the schema of the Postgres store, and what can be wrong with its server.
+/// The transactional inbox, the schema of the Postgres store, and the errors of connecting to its server.
 #[cfg(feature = "postgres")]
 pub mod postgres {
     pub use campanile_postgres::{
@@ -45,7 +45,7 @@ pub mod postgres {
     };
 }
 
-/// What a store of one's own needs: the trait, and the protocol that it runs.
+/// The parts of a custom store: the trait, and the protocol that a store implements.
 pub mod store {
     pub use campanile_core::{
         Answer, Command, Entry, Grant, Operation, Owner, Reply, Retention, State, StoreKey,
@@ -56,11 +56,10 @@ pub mod store {
     };
 }
 
-/// What most programs use: `use campanile::prelude::*;`.
+/// The items that most programs use: `use campanile::prelude::*;`.
 ///
-/// It has what a stack around a handler is made of, and no more: a policy, an order or an error that
-/// one chooses is imported by its name from the crate's root, and `ServiceBuilder` and `Service` come
-/// from `tower`.
+/// The prelude contains only the parts of a stack around a handler. Import policies, orders and errors
+/// by name from the crate's root, and `ServiceBuilder` and `Service` from `tower`.
 pub mod prelude {
     #[cfg(feature = "redis")]
     pub use crate::RedisStore;
