@@ -77,18 +77,18 @@ impl ConsumerConfig {
     }
 
     /// Adds the defaults, and refuses contradictory settings.
-    pub(crate) fn checked(mut self) -> Result<Checked, ConfigError> {
+    pub(crate) fn checked(mut self) -> Result<CheckedConfig, ConfigError> {
         let brokers = self.required(&["bootstrap.servers", "metadata.broker.list"])?;
         let group = self.required(&["group.id"])?;
         self.force_off()?;
         self.add_defaults();
-        let native = self.0.create_native_config().map_err(refusal)?;
-        let poll_interval = native.get("max.poll.interval.ms").map_err(refusal)?;
+        let native = self.0.create_native_config().map_err(config_error)?;
+        let poll_interval = native.get("max.poll.interval.ms").map_err(config_error)?;
         let max_poll_interval_ms = poll_interval.parse().map_err(|_| {
             ConfigError::new(format!("max.poll.interval.ms is not a number: {poll_interval}"))
         })?;
         self.0.set_log_level(log_level());
-        Ok(Checked { client: self.0, brokers, group, max_poll_interval_ms })
+        Ok(CheckedConfig { client: self.0, brokers, group, max_poll_interval_ms })
     }
 
     /// Returns the value of a required setting, under any of its names.
@@ -116,17 +116,17 @@ impl ConsumerConfig {
     }
 
     fn add_defaults(&mut self) {
-        DEFAULTS.iter().for_each(|&default| self.default(default));
+        DEFAULTS.iter().for_each(|&default| self.set_default(default));
         if MESSAGE_SIZES.iter().all(|name| self.0.get(name).is_none()) {
-            self.default(FETCH_MAX_BYTES);
+            self.set_default(FETCH_MAX_BYTES);
         }
         // In the newer protocol the broker assigns partitions, and refuses a strategy of the client.
         if self.0.get("group.protocol").is_none_or(|protocol| protocol == "classic") {
-            self.default(("partition.assignment.strategy", "cooperative-sticky"));
+            self.set_default(("partition.assignment.strategy", "cooperative-sticky"));
         }
     }
 
-    fn default(&mut self, (name, value): (&str, &str)) {
+    fn set_default(&mut self, (name, value): (&str, &str)) {
         if self.0.get(name).is_none() {
             self.0.set(name, value);
         }
@@ -150,7 +150,7 @@ impl fmt::Debug for ConsumerConfig {
 }
 
 /// Validated settings, as far as librdkafka can validate them without a client.
-pub(crate) struct Checked {
+pub(crate) struct CheckedConfig {
     pub(crate) client: ClientConfig,
     pub(crate) brokers: String,
     pub(crate) group: String,
@@ -158,7 +158,7 @@ pub(crate) struct Checked {
 }
 
 /// Converts librdkafka's error about a setting.
-pub(crate) fn refusal(error: KafkaError) -> ConfigError {
+pub(crate) fn config_error(error: KafkaError) -> ConfigError {
     ConfigError::new(match error {
         // The value may be a secret.
         KafkaError::ClientConfig(_, description, name, _) => format!("`{name}`: {description}"),
@@ -168,7 +168,7 @@ pub(crate) fn refusal(error: KafkaError) -> ConfigError {
 
 /// Returns the value of `auto.offset.reset`, unless a group without an offset begins at the start of a
 /// partition.
-pub(crate) fn begins_elsewhere(client: &ClientConfig) -> Option<&str> {
+pub(crate) fn non_earliest_reset(client: &ClientConfig) -> Option<&str> {
     client
         .get("auto.offset.reset")
         .filter(|reset| !matches!(*reset, "earliest" | "smallest" | "beginning"))
@@ -197,14 +197,14 @@ mod tests {
     }
 
     #[test]
-    fn without_brokers_or_a_group_it_is_refused() {
+    fn config_without_brokers_or_group_is_refused() {
         assert_eq!(refused(ConsumerConfig::new("", "g")), "`bootstrap.servers` must be set");
         assert_eq!(refused(ConsumerConfig::new("b:1", " ")), "`group.id` must be set");
         assert_eq!(refused(ClientConfig::new().into()), "`bootstrap.servers` must be set");
     }
 
     #[test]
-    fn automatic_commits_are_off_and_cannot_be_turned_on() {
+    fn automatic_commits_cannot_be_enabled() {
         let client = config().checked().unwrap().client;
         for &name in FORCED_OFF {
             assert_eq!(client.get(name), Some("false"));
@@ -215,33 +215,33 @@ mod tests {
     }
 
     #[test]
-    fn a_name_or_value_that_librdkafka_does_not_know_is_refused_without_showing_the_value() {
+    fn unknown_setting_is_refused_without_showing_its_value() {
         assert!(refused(config().set("group.idd", "x")).contains("group.idd"));
         let text = refused(config().set("session.timeout.ms", "s3cret"));
         assert!(text.contains("session.timeout.ms") && !text.contains("s3cret"), "{text}");
     }
 
     #[test]
-    fn what_the_user_sets_wins_over_the_defaults() {
+    fn user_settings_override_defaults() {
         let client = config().set("fetch.wait.max.ms", "500").checked().unwrap().client;
         assert_eq!(client.get("fetch.wait.max.ms"), Some("500"));
         assert_eq!(client.get("partition.assignment.strategy"), Some("cooperative-sticky"));
     }
 
     #[test]
-    fn the_newer_protocol_gets_no_assignment_strategy() {
+    fn newer_protocol_has_no_assignment_strategy() {
         let client = config().set("group.protocol", "consumer").checked().unwrap().client;
         assert_eq!(client.get("partition.assignment.strategy"), None);
     }
 
     #[test]
-    fn a_larger_message_size_is_not_contradicted_by_our_fetch_size() {
+    fn larger_message_size_is_accepted_by_librdkafka() {
         let checked = config().set("message.max.bytes", "10000000").checked().unwrap();
         checked.client.create::<rdkafka::consumer::BaseConsumer>().unwrap();
     }
 
     #[test]
-    fn its_debug_shows_no_secrets() {
+    fn debug_shows_no_secrets() {
         let text = format!("{:?}", config().set("sasl.password", "s3cret"));
         assert!(!text.contains("s3cret"), "{text}");
     }

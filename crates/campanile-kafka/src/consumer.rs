@@ -8,20 +8,22 @@ use campanile_core::{BoxableError, Classify, ConfigError, Record};
 use tower_service::Service;
 use tracing::Level;
 
-use crate::config::{Checked, ConsumerConfig, begins_elsewhere};
-use crate::dead_letter::{DeadLetters, Targets};
-use crate::driver::{self, Amount, Control, RecordSpans, Services, Switch, Usage, Vitals};
+use crate::config::{CheckedConfig, ConsumerConfig, non_earliest_reset};
+use crate::dead_letter::{DeadLetterTargets, DeadLetters};
+use crate::driver::{
+    self, Amount, Control, DriverControl, DriverStatus, RecordSpans, Services, Usage,
+};
 use crate::error::ConsumerError;
 use crate::flood::FloodGuard;
-use crate::given_up::{Fate, GivenUp};
+use crate::given_up::{GivenUp, GivenUpAction};
 use crate::kafka::{self};
 use crate::order::Order;
 use crate::policies::{Classifiers, Policies};
-use crate::retention::Retentions;
-use crate::retry_topics::{Ladder, RetryTopics, Sources};
+use crate::retention::RetentionCheck;
+use crate::retry_topics::{RetryPublisher, RetryTopics, SourceTopics};
 use crate::routes::{Router, Routes, ServiceRoute};
 use crate::serve::Serve;
-use crate::thread::Prepared;
+use crate::thread::DriverBuilder;
 use crate::transaction::Transactions;
 
 /// How often changed offsets are committed, without transactions. A crash replays at most the records
@@ -33,7 +35,7 @@ const COMMIT_INTERVAL: Duration = Duration::from_millis(200);
 /// By default, the records of one partition are processed in order, one at a time, and partitions
 /// concurrently; [`Order`] has alternatives. See the [crate's documentation](crate) for an example.
 pub struct Consumer {
-    config: Checked,
+    config: CheckedConfig,
     topics: Vec<String>,
     budget: Amount,
     drain_timeout: Duration,
@@ -42,7 +44,7 @@ pub struct Consumer {
     retry_topics: Option<RetryTopics>,
     order: Order,
     max_in_flight: usize,
-    stall: Duration,
+    stall_warning: Duration,
     span_level: Level,
     checks_retention: bool,
     classifiers: Classifiers,
@@ -66,7 +68,7 @@ impl Consumer {
             retry_topics: None,
             order: Order::default(),
             max_in_flight: 256,
-            stall: Duration::from_secs(60),
+            stall_warning: Duration::from_secs(60),
             span_level: Level::DEBUG,
             checks_retention: true,
             classifiers: Classifiers(Vec::new()),
@@ -172,7 +174,7 @@ impl Consumer {
     /// Default: 60 s, because most handlers have finished by then, and a lock that a dead process has
     /// left expires after 30 s by default. Set more than the slowest handler needs.
     pub fn with_stall_warning(mut self, after: Duration) -> Self {
-        self.stall = after;
+        self.stall_warning = after;
         self
     }
 
@@ -257,13 +259,13 @@ impl Consumer {
     }
 
     pub(crate) fn start(self, router: Result<Router, ConfigError>) -> Serve {
-        let shown = format!("{self:?}");
+        let description = format!("{self:?}");
         let poll_interval = Duration::from_millis(self.config.max_poll_interval_ms);
-        let switch = Switch::new(Vitals::new(poll_interval));
-        let control = switch.control().clone();
-        Serve::new(shown, control.clone(), move |runtime| {
+        let driver_control = DriverControl::new(DriverStatus::new(poll_interval));
+        let control = driver_control.shared().clone();
+        Serve::new(description, control.clone(), move |runtime| {
             let router = router.map_err(ConsumerError::Config)?;
-            self.prepare(router, runtime, &control)?.spawn(switch)
+            self.prepare(router, runtime, &control)?.spawn(driver_control)
         })
     }
 
@@ -273,16 +275,16 @@ impl Consumer {
         router: Router,
         runtime: tokio::runtime::Handle,
         control: &Arc<Control>,
-    ) -> Result<Prepared, ConsumerError> {
+    ) -> Result<DriverBuilder, ConsumerError> {
         if self.topics.is_empty() {
             let error = ConfigError::new("no topic: call `subscribe` before `serve`");
             return Err(ConsumerError::Config(error));
         }
-        let longest = Duration::from_millis(self.config.max_poll_interval_ms / 2);
-        if self.drain_timeout > longest {
+        let max_revoke_timeout = Duration::from_millis(self.config.max_poll_interval_ms / 2);
+        if self.drain_timeout > max_revoke_timeout {
             tracing::warn!(
                 drain_timeout = ?self.drain_timeout,
-                at_a_revoke = ?longest,
+                at_a_revoke = ?max_revoke_timeout,
                 "records in flight have less time to finish when their partition is revoked than \
                  at a shutdown: raise `max.poll.interval.ms` to twice the drain timeout, or lower \
                  the drain timeout"
@@ -293,68 +295,75 @@ impl Consumer {
             GivenUp::DeadLetter(policy) => policy.flood_guard,
             _ => FloodGuard::off(),
         };
-        let retentions = match self.checks_retention {
-            true => Retentions::new(&self.config.client),
-            false => Retentions::off(),
+        let retention_check = match self.checks_retention {
+            true => RetentionCheck::new(&self.config.client),
+            false => RetentionCheck::disabled(),
         };
         let transactions = self.transactions.map(|t| t.checked(&self.config.client));
         let transactions = transactions.transpose().map_err(ConsumerError::Config)?;
-        let mut targets = Targets::default();
-        let ladder = self.retry_topics.map(|topics| Ladder::new(topics, &self.config.client));
-        let ladder = ladder.transpose().map_err(ConsumerError::Config)?.map(Arc::new);
-        let rungs = ladder.as_ref().map(|ladder| ladder.rungs().clone()).unwrap_or_default();
+        let mut dead_letter_targets = DeadLetterTargets::default();
+        let retry_publisher =
+            self.retry_topics.map(|topics| RetryPublisher::new(topics, &self.config.client));
+        let retry_publisher =
+            retry_publisher.transpose().map_err(ConsumerError::Config)?.map(Arc::new);
+        let retry_topics = retry_publisher
+            .as_ref()
+            .map(|retry_publisher| retry_publisher.topics().clone())
+            .unwrap_or_default();
         let mut topics = self.topics;
-        for topic in rungs.topics() {
+        for topic in retry_topics.names() {
             if topics.iter().any(|consumed| **consumed == **topic) {
                 let text = format!("`{topic}` is a retry topic: leave it out of `subscribe`");
                 return Err(ConsumerError::Config(ConfigError::new(text)));
             }
-            targets.add_retries(topic);
+            dead_letter_targets.add_retry_topic(topic);
         }
         let given_up = match self.given_up {
-            GivenUp::Stop => Fate::Stop,
-            GivenUp::Skip => Fate::Skip,
+            GivenUp::Stop => GivenUpAction::Stop,
+            GivenUp::Skip => GivenUpAction::Skip,
             GivenUp::DeadLetter(policy) => {
                 let letters = DeadLetters::new(policy, &self.config.client, &group);
                 let letters = Arc::new(letters.map_err(ConsumerError::Config)?);
                 // The topics of a regular expression are known only when they are assigned.
                 for topic in topics.iter().filter(|topic| !topic.starts_with('^')) {
-                    let added = targets.add(&letters, &topic.as_str().into());
+                    let added = dead_letter_targets.add(&letters, &topic.as_str().into());
                     added.map_err(ConsumerError::Config)?;
                 }
-                Fate::DeadLetter(letters)
+                GivenUpAction::DeadLetter(letters)
             }
         };
-        topics.extend(rungs.topics().map(|topic| topic.to_string()));
+        topics.extend(retry_topics.names().map(|topic| topic.to_string()));
         let total: Arc<Usage> = Arc::default();
         let driver = driver::Settings {
             budget: self.budget,
             total: total.clone(),
             drain_timeout: self.drain_timeout,
-            revoke_timeout: self.drain_timeout.min(longest),
-            commit_interval: transactions.as_ref().map_or(COMMIT_INTERVAL, |terms| terms.interval),
+            revoke_timeout: self.drain_timeout.min(max_revoke_timeout),
+            commit_interval: transactions
+                .as_ref()
+                .map_or(COMMIT_INTERVAL, |settings| settings.interval),
             has_outputs: transactions.is_some(),
         };
         let policies = Policies {
             order: Arc::new(self.order),
-            far: self.budget.records,
-            commits_start: begins_elsewhere(&self.config.client).is_some(),
+            max_ahead: self.budget.records,
+            commits_start_offset: non_earliest_reset(&self.config.client).is_some(),
             max_in_flight: self.max_in_flight,
-            stall: self.stall,
-            retentions,
+            stall_warning: self.stall_warning,
+            retention_check,
             given_up,
             flood_guard,
-            ladder,
-            sources: Sources::new(&topics),
+            retry_publisher,
+            source_topics: SourceTopics::new(&topics),
             classifiers: self.classifiers,
-            targets,
+            dead_letter_targets,
         };
         let source = kafka::Settings {
             client: self.config.client,
             brokers: self.config.brokers,
             topics,
-            rungs,
-            dead_letter_topics: policies.targets.topics().cloned().collect(),
+            retry_topics,
+            dead_letter_topics: policies.dead_letter_targets.topics().cloned().collect(),
             start_timeout: self.start_timeout,
             total,
             control: control.clone(),
@@ -362,7 +371,7 @@ impl Consumer {
         };
         let spans = RecordSpans { group: group.into(), level: self.span_level };
         let services = Services { router, runtime, spans: Arc::new(spans) };
-        Ok(Prepared { source, policies, services, driver })
+        Ok(DriverBuilder { source, policies, services, driver })
     }
 }
 

@@ -45,7 +45,7 @@ impl ConsumerError {
     }
 
     pub(crate) fn stopped(at: &Coordinates, help: &'static str, source: BoxError) -> Self {
-        Self::Stopped { at: at.clone(), source: Box::new(Unfinished { help, source }) }
+        Self::Stopped { at: at.clone(), source: Box::new(StopReason { help, source }) }
     }
 }
 
@@ -78,18 +78,18 @@ impl Error for ConsumerError {
 
 /// The reason why a record stops the consumer, with what to do.
 #[derive(Debug)]
-struct Unfinished {
+struct StopReason {
     help: &'static str,
     source: BoxError,
 }
 
-impl fmt::Display for Unfinished {
+impl fmt::Display for StopReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.help)
     }
 }
 
-impl Error for Unfinished {
+impl Error for StopReason {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         Some(&*self.source)
     }
@@ -98,11 +98,11 @@ impl Error for Unfinished {
 /// Returns the texts of an error and its sources on one line, for log events. Campanile's own
 /// errors do not contain record content.
 pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
-    error::sources(error).map(shown).collect::<Vec<_>>().join(": ")
+    error::sources(error).map(display_text).collect::<Vec<_>>().join(": ")
 }
 
 /// Returns an error's text.
-fn shown(error: &(dyn Error + 'static)) -> String {
+fn display_text(error: &(dyn Error + 'static)) -> String {
     let mut text = String::new();
     write_text(&mut text, error);
     text
@@ -128,12 +128,12 @@ mod tests {
 
     /// Panics when it is formatted, or when it is asked for its source.
     #[derive(Debug)]
-    enum Rude {
+    enum PanickingError {
         Text,
         Source,
     }
 
-    impl fmt::Display for Rude {
+    impl fmt::Display for PanickingError {
         fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             f.write_str("rude")?;
             match self {
@@ -143,7 +143,7 @@ mod tests {
         }
     }
 
-    impl Error for Rude {
+    impl Error for PanickingError {
         fn source(&self) -> Option<&(dyn Error + 'static)> {
             match self {
                 Self::Text => None,
@@ -153,9 +153,9 @@ mod tests {
     }
 
     #[test]
-    fn an_error_that_panics_when_it_is_shown_is_shown_as_far_as_it_goes() {
-        let of_text = chain(&error::permanent(Rude::Text));
+    fn panicking_error_is_formatted_up_to_the_panic() {
+        let of_text = chain(&error::permanent(PanickingError::Text));
         assert_eq!(of_text, "permanent error: rude(formatting the error panicked)");
-        assert_eq!(chain(&error::permanent(Rude::Source)), "permanent error: rude");
+        assert_eq!(chain(&error::permanent(PanickingError::Source)), "permanent error: rude");
     }
 }

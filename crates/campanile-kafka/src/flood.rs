@@ -47,47 +47,47 @@ impl Default for FloodGuard {
 }
 
 /// Counts the finished records.
-pub(crate) struct Flood {
+pub(crate) struct FloodCounter {
     guard: FloodGuard,
     /// The last finished records, and whether each became a dead letter.
     last: VecDeque<bool>,
     /// One clone for each publication in flight.
-    under_way: Arc<()>,
+    in_flight: Arc<()>,
 }
 
 /// Marks a publication as in flight until this value is dropped.
 #[derive(Debug)]
-pub(crate) struct Passage {
-    _under_way: Arc<()>,
+pub(crate) struct FloodPermit {
+    _in_flight: Arc<()>,
 }
 
 /// The limit was reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Flooded {
+pub(crate) struct LimitExceeded {
     pub(crate) most: usize,
     pub(crate) of_last: usize,
 }
 
-impl Flood {
+impl FloodCounter {
     pub(crate) fn new(guard: FloodGuard) -> Self {
-        Self { guard, last: VecDeque::new(), under_way: Arc::new(()) }
+        Self { guard, last: VecDeque::new(), in_flight: Arc::new(()) }
     }
 
     /// Admits one more publication, unless it would exceed the limit. Publications in flight count
     /// as dead letters.
-    pub(crate) fn admit(&self) -> Result<Passage, Flooded> {
+    pub(crate) fn admit(&self) -> Result<FloodPermit, LimitExceeded> {
         if let FloodGuard(Some(Limit { most, of_last })) = self.guard {
-            let new = Arc::strong_count(&self.under_way);
-            let before = self.last.iter().rev().take(of_last.saturating_sub(new));
-            if before.filter(|&&dead| dead).count() + new > most {
-                return Err(Flooded { most, of_last });
+            let in_flight = Arc::strong_count(&self.in_flight);
+            let before = self.last.iter().rev().take(of_last.saturating_sub(in_flight));
+            if before.filter(|&&dead| dead).count() + in_flight > most {
+                return Err(LimitExceeded { most, of_last });
             }
         }
-        Ok(Passage { _under_way: self.under_way.clone() })
+        Ok(FloodPermit { _in_flight: self.in_flight.clone() })
     }
 
     /// Counts a finished record.
-    pub(crate) fn finished(&mut self, dead: bool) {
+    pub(crate) fn record_finished(&mut self, dead: bool) {
         let FloodGuard(Some(Limit { of_last, .. })) = self.guard else {
             return;
         };
@@ -107,28 +107,28 @@ impl Flood {
 mod tests {
     use super::*;
 
-    fn flood(most: usize, of_last: usize) -> Flood {
-        Flood::new(FloodGuard::new(most, of_last))
+    fn flood(most: usize, of_last: usize) -> FloodCounter {
+        FloodCounter::new(FloodGuard::new(most, of_last))
     }
 
     #[test]
-    fn the_publication_that_would_exceed_the_limit_is_not_admitted() {
+    fn publication_over_the_limit_is_not_admitted() {
         let mut flood = flood(2, 4);
         for _ in 0..2 {
             flood.admit().unwrap();
-            flood.finished(true);
+            flood.record_finished(true);
         }
-        assert_eq!(flood.admit().unwrap_err(), Flooded { most: 2, of_last: 4 });
-        flood.finished(false);
+        assert_eq!(flood.admit().unwrap_err(), LimitExceeded { most: 2, of_last: 4 });
+        flood.record_finished(false);
         flood.admit().unwrap_err();
         // The next record is the fourth after the first, so the first is no longer among the last
         // four.
-        flood.finished(false);
+        flood.record_finished(false);
         flood.admit().unwrap();
     }
 
     #[test]
-    fn what_is_under_way_counts_and_what_came_to_nothing_does_not() {
+    fn in_flight_publications_count_until_dropped() {
         let flood = flood(2, 4);
         let one = flood.admit().unwrap();
         let _other = flood.admit().unwrap();
@@ -138,25 +138,25 @@ mod tests {
     }
 
     #[test]
-    fn it_remembers_no_more_than_it_counts() {
+    fn counter_keeps_only_the_last_records() {
         let mut flood = flood(2, 4);
-        (0..1000).for_each(|_| flood.finished(false));
+        (0..1000).for_each(|_| flood.record_finished(false));
         assert_eq!(flood.last.len(), 4);
     }
 
     #[test]
-    fn after_it_was_cleared_it_counts_from_the_beginning() {
+    fn cleared_counter_starts_from_zero() {
         let mut flood = flood(1, 4);
-        flood.finished(true);
+        flood.record_finished(true);
         flood.admit().unwrap_err();
         flood.clear();
         flood.admit().unwrap();
     }
 
     #[test]
-    fn none_is_too_many_for_one_that_is_off_and_any_for_one_of_zero() {
-        let mut off = Flood::new(FloodGuard::off());
-        (0..1000).for_each(|_| off.finished(true));
+    fn disabled_guard_admits_all_and_zero_limit_none() {
+        let mut off = FloodCounter::new(FloodGuard::off());
+        (0..1000).for_each(|_| off.record_finished(true));
         off.admit().unwrap();
         flood(0, 0).admit().unwrap_err();
     }

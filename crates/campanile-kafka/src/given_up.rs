@@ -39,14 +39,14 @@ impl From<DeadLetter> for GivenUp {
 
 /// The policy as the scheduler applies it.
 #[derive(Clone)]
-pub(crate) enum Fate {
+pub(crate) enum GivenUpAction {
     Stop,
     Skip,
     DeadLetter(Arc<DeadLetters>),
 }
 
 /// The lock that a given-up record comes with, if any.
-pub(crate) enum Burial {
+pub(crate) enum BurialLock {
     /// The record never had a lock.
     None,
     /// The lock of the record's last attempt, which failed.
@@ -56,7 +56,7 @@ pub(crate) enum Burial {
     Exhausted { lock: HeldLock, burials: u32 },
 }
 
-impl Burial {
+impl BurialLock {
     pub(crate) fn lock(&self) -> Option<&Lock> {
         match self {
             Self::None => None,
@@ -66,7 +66,7 @@ impl Burial {
 
     /// Returns the number of burials that did not end cleanly: this one, and those that were
     /// interrupted.
-    pub(crate) fn number(&self) -> u32 {
+    pub(crate) fn burials(&self) -> u32 {
         match self {
             Self::None | Self::LastAttempt(_) => 0,
             Self::Exhausted { burials, .. } => *burials,
@@ -75,22 +75,22 @@ impl Burial {
 }
 
 /// Gives the record up for good. Its offset may be committed only after this returns `Ok`.
-pub(crate) async fn skip(burial: Burial, reason: String) -> Result<(), IdempotencyError> {
+pub(crate) async fn reject(burial: BurialLock, reason: String) -> Result<(), IdempotencyError> {
     match burial {
-        Burial::None => Ok(()),
-        Burial::LastAttempt(lock) => lock.reject(reason).await,
+        BurialLock::None => Ok(()),
+        BurialLock::LastAttempt(lock) => lock.reject(reason).await,
         // An empty reason keeps the error of the last attempt.
-        Burial::Exhausted { lock, .. } => lock.reject("").await,
+        BurialLock::Exhausted { lock, .. } => lock.reject("").await,
     }
 }
 
 /// Settles the lock without giving the record up, because the consumer stops at this record.
-pub(crate) async fn leave(burial: Burial) -> Result<(), IdempotencyError> {
+pub(crate) async fn settle_for_stop(burial: BurialLock) -> Result<(), IdempotencyError> {
     match burial {
-        Burial::None => Ok(()),
+        BurialLock::None => Ok(()),
         // The attempt counts as failed. A fixed handler can use the attempts that are left.
-        Burial::LastAttempt(lock) => lock.fail().await,
-        Burial::Exhausted { lock, .. } => lock.release().await,
+        BurialLock::LastAttempt(lock) => lock.fail().await,
+        BurialLock::Exhausted { lock, .. } => lock.release().await,
     }
 }
 
@@ -98,9 +98,9 @@ pub(crate) async fn leave(burial: Burial) -> Result<(), IdempotencyError> {
 /// record. The failure is not the record's fault, and after the resume the record is to be tried
 /// with the fix in place. If the attempt counted and none were left, the record would be buried
 /// instead.
-pub(crate) async fn hold(burial: Burial) -> Result<(), IdempotencyError> {
+pub(crate) async fn release_for_pause(burial: BurialLock) -> Result<(), IdempotencyError> {
     match burial {
-        Burial::None => Ok(()),
-        Burial::LastAttempt(lock) | Burial::Exhausted { lock, .. } => lock.release().await,
+        BurialLock::None => Ok(()),
+        BurialLock::LastAttempt(lock) | BurialLock::Exhausted { lock, .. } => lock.release().await,
     }
 }

@@ -41,12 +41,12 @@ use crate::status::Status;
 pub struct Handle {
     control: Arc<Control>,
     /// The pause that `wait_paused` returned last, identified by the number of resumes before it, or
-    /// `NONE`.
-    told: AtomicU64,
+    /// `NO_PAUSE`.
+    last_pause: AtomicU64,
 }
 
 /// No pause.
-const NONE: u64 = u64::MAX;
+const NO_PAUSE: u64 = u64::MAX;
 
 /// The reason why a consumer is paused.
 ///
@@ -95,7 +95,7 @@ impl fmt::Display for Paused {
 
 impl Handle {
     pub(crate) fn new(control: Arc<Control>) -> Self {
-        Self { control, told: AtomicU64::new(NONE) }
+        Self { control, last_pause: AtomicU64::new(NO_PAUSE) }
     }
 
     /// Pauses the consumer: no records are dispatched until it is resumed. Can be called before serving
@@ -133,12 +133,12 @@ impl Handle {
 
     /// Returns the consumer's health.
     pub fn health(&self) -> Health {
-        Health::of(self.control.vitals())
+        Health::of(self.control.status())
     }
 
     /// Returns the consumer's stage and the status of each assigned partition.
     pub fn status(&self) -> Status {
-        self.control.vitals().status()
+        self.control.status().snapshot()
     }
 
     /// Returns the reason why the consumer is paused, or `None` if it is not.
@@ -157,7 +157,7 @@ impl Handle {
         // The sender is in `self`.
         let paused = paused.ok()?;
         let why = paused.paused.clone()?;
-        self.told.store(paused.resumed, Ordering::Relaxed);
+        self.last_pause.store(paused.resumed, Ordering::Relaxed);
         Some(why)
     }
 
@@ -170,9 +170,9 @@ impl Handle {
     /// The future may be dropped at any time.
     pub async fn wait_resumed(&self) {
         let mut state = self.control.state().subscribe();
-        let pause = match self.told.load(Ordering::Relaxed) {
-            NONE => state.borrow().resumed,
-            told => told,
+        let pause = match self.last_pause.load(Ordering::Relaxed) {
+            NO_PAUSE => state.borrow().resumed,
+            last_pause => last_pause,
         };
         // The end of serving also ends the pause. This never fails, because the sender is in `self`.
         let _ = state.wait_for(|state| state.paused.is_none() || state.resumed != pause).await;
@@ -199,17 +199,19 @@ mod tests {
 
     use super::*;
 
-    use crate::driver::{Switch, Vitals};
+    use crate::driver::{DriverControl, DriverStatus};
 
-    fn switch() -> Switch {
-        Switch::new(Vitals::new(Duration::MAX))
+    fn driver_control() -> DriverControl {
+        DriverControl::new(DriverStatus::new(Duration::MAX))
     }
 
     #[tokio::test]
-    async fn who_waits_for_the_resume_from_elsewhere_learns_of_each_pause_once() {
-        let switch = switch();
-        let (pager, admin) =
-            (Handle::new(switch.control().clone()), Handle::new(switch.control().clone()));
+    async fn waiter_sees_each_pause_once() {
+        let driver_control = driver_control();
+        let (pager, admin) = (
+            Handle::new(driver_control.shared().clone()),
+            Handle::new(driver_control.shared().clone()),
+        );
         assert_eq!(pager.wait_paused().now_or_never(), None);
         for _ in 0..3 {
             admin.pause();
@@ -222,10 +224,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_pause_that_follows_while_the_one_before_is_told_is_told_as_well() {
-        let switch = switch();
-        let (pager, admin) =
-            (Handle::new(switch.control().clone()), Handle::new(switch.control().clone()));
+    async fn pause_after_a_quick_resume_is_reported_too() {
+        let driver_control = driver_control();
+        let (pager, admin) = (
+            Handle::new(driver_control.shared().clone()),
+            Handle::new(driver_control.shared().clone()),
+        );
         admin.pause();
         pager.wait_paused().await;
         // The consumer is resumed and paused again while the first pause is handled.
@@ -241,14 +245,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn when_serving_has_ended_nobody_waits() {
-        let switch = switch();
-        let (pager, admin) =
-            (Handle::new(switch.control().clone()), Handle::new(switch.control().clone()));
+    async fn end_of_serving_wakes_all_waiters() {
+        let driver_control = driver_control();
+        let (pager, admin) = (
+            Handle::new(driver_control.shared().clone()),
+            Handle::new(driver_control.shared().clone()),
+        );
         admin.pause();
         pager.wait_paused().await;
         let waits = pager.wait_resumed();
-        drop(switch);
+        drop(driver_control);
         waits.await;
         assert_eq!(pager.wait_paused().await, None);
         admin.pause();
@@ -257,26 +263,26 @@ mod tests {
     }
 
     #[test]
-    fn each_demand_to_end_is_taken_once_and_none_takes_back_the_one_before() {
-        let mut switch = switch();
-        let handle = Handle::new(switch.control().clone());
-        assert_eq!(switch.take_shutdown(), None);
+    fn shutdown_requests_are_taken_once_and_never_downgraded() {
+        let mut driver_control = driver_control();
+        let handle = Handle::new(driver_control.shared().clone());
+        assert_eq!(driver_control.take_shutdown(), None);
         handle.shutdown();
         handle.clone().shutdown();
-        assert_eq!(switch.take_shutdown(), Some(Shutdown::Graceful));
+        assert_eq!(driver_control.take_shutdown(), Some(Shutdown::Graceful));
         handle.shutdown_now();
         handle.shutdown();
-        assert_eq!(switch.take_shutdown(), Some(Shutdown::Now));
-        assert_eq!(switch.take_shutdown(), None);
+        assert_eq!(driver_control.take_shutdown(), Some(Shutdown::Now));
+        assert_eq!(driver_control.take_shutdown(), None);
     }
 
     #[tokio::test]
-    async fn a_flood_is_told_also_where_it_was_paused_by_hand_and_no_hand_hides_it() {
-        let switch = switch();
-        let admin = Handle::new(switch.control().clone());
+    async fn flood_pause_replaces_a_manual_pause_and_is_not_replaced() {
+        let driver_control = driver_control();
+        let admin = Handle::new(driver_control.shared().clone());
         admin.pause();
         let flood = Paused::Flood { most: 50, of_last: 100 };
-        switch.pause_for_flood(flood.clone());
+        driver_control.pause_for_flood(flood.clone());
         assert_eq!(admin.paused(), Some(flood.clone()));
         admin.pause();
         assert_eq!(admin.paused(), Some(flood));

@@ -58,10 +58,10 @@ enum Kind {
 pub(crate) type OrderKey = u64;
 
 /// The order key of records that no other key distinguishes.
-pub(crate) const PARTITION: OrderKey = 0;
+pub(crate) const SHARED_KEY: OrderKey = 0;
 
 /// How a record's order key is found.
-pub(crate) enum Keying {
+pub(crate) enum OrderKeySource {
     /// The order key is known. `None`: the record is processed concurrently with all others.
     Key(Option<OrderKey>),
     /// [`Order::extract`] finds the order key. It runs user code.
@@ -97,11 +97,11 @@ impl Order {
         Self(Kind::By(Box::new(move |record| {
             match catch_unwind(AssertUnwindSafe(|| key.extract(record))) {
                 Ok(Ok(Some(key))) => state.hash_one(key.as_bytes()),
-                Ok(Ok(None) | Err(_)) => PARTITION,
+                Ok(Ok(None) | Err(_)) => SHARED_KEY,
                 Err(panic) => {
                     let (record, error) = (record.coordinates(), panic_text(panic));
                     tracing::error!(%record, error, "order extractor panicked; assuming no key");
-                    PARTITION
+                    SHARED_KEY
                 }
             }
         })))
@@ -113,15 +113,15 @@ impl Order {
     }
 
     /// Returns a record's order key, or that the extractor has to find it.
-    pub(crate) fn keying(&self, record: &Record) -> Keying {
+    pub(crate) fn key_source(&self, record: &Record) -> OrderKeySource {
         match &self.0 {
-            Kind::Partition => Keying::Key(Some(PARTITION)),
+            Kind::Partition => OrderKeySource::Key(Some(SHARED_KEY)),
             Kind::Key(state) => {
-                let key = record.key().map_or(PARTITION, |key| state.hash_one(&**key));
-                Keying::Key(Some(key))
+                let key = record.key().map_or(SHARED_KEY, |key| state.hash_one(&**key));
+                OrderKeySource::Key(Some(key))
             }
-            Kind::By(_) => Keying::Extract,
-            Kind::None => Keying::Key(None),
+            Kind::By(_) => OrderKeySource::Extract,
+            Kind::None => OrderKeySource::Key(None),
         }
     }
 
@@ -129,7 +129,7 @@ impl Order {
     pub(crate) fn extract(&self, record: &Record) -> OrderKey {
         match &self.0 {
             Kind::By(extract) => extract(record),
-            Kind::Partition | Kind::Key(_) | Kind::None => PARTITION,
+            Kind::Partition | Kind::Key(_) | Kind::None => SHARED_KEY,
         }
     }
 }
@@ -167,37 +167,37 @@ mod tests {
     }
 
     /// Returns the record's order key, however it is found.
-    fn number(order: &Order, record: &Record) -> Option<OrderKey> {
-        match order.keying(record) {
-            Keying::Key(key) => key,
-            Keying::Extract => Some(order.extract(record)),
+    fn order_key(order: &Order, record: &Record) -> Option<OrderKey> {
+        match order.key_source(record) {
+            OrderKeySource::Key(key) => key,
+            OrderKeySource::Extract => Some(order.extract(record)),
         }
     }
 
     #[test]
-    fn by_key_orders_records_of_one_key_and_those_without() {
+    fn by_key_orders_equal_keys_and_missing_keys() {
         let order = Order::by_key();
-        let key = |key| number(&order, &record(key, "a"));
+        let key = |key| order_key(&order, &record(key, "a"));
         assert_eq!(key(Some("k")), key(Some("k")));
         assert_ne!(key(Some("k")), key(Some("l")));
-        assert_eq!(key(None), Some(PARTITION));
+        assert_eq!(key(None), Some(SHARED_KEY));
     }
 
     #[test]
-    fn by_extractor_orders_what_it_finds_equal() {
+    fn by_extractor_orders_equal_extracted_keys() {
         let order = Order::by(key::header("account"));
-        let number_of = |key, account| number(&order, &record(key, account));
-        assert_eq!(number_of(Some("k"), "a"), number_of(Some("l"), "a"));
-        assert_ne!(number_of(None, "a"), number_of(None, "b"));
+        let key_of = |key, account| order_key(&order, &record(key, account));
+        assert_eq!(key_of(Some("k"), "a"), key_of(Some("l"), "a"));
+        assert_ne!(key_of(None, "a"), key_of(None, "b"));
         let refuses = Order::by(|_: &Record| Err::<String, _>("no"));
-        assert_eq!(number(&refuses, &record(None, "a")), Some(PARTITION));
+        assert_eq!(order_key(&refuses, &record(None, "a")), Some(SHARED_KEY));
         let panics = Order::by(|_: &Record| -> Option<String> { panic!("injected panic") });
-        assert_eq!(number(&panics, &record(None, "a")), Some(PARTITION));
+        assert_eq!(order_key(&panics, &record(None, "a")), Some(SHARED_KEY));
     }
 
     #[test]
-    fn none_orders_nothing_and_by_partition_everything() {
-        assert_eq!(number(&Order::none(), &record(Some("k"), "a")), None);
-        assert_eq!(number(&Order::default(), &record(Some("k"), "a")), Some(PARTITION));
+    fn none_orders_nothing_and_by_partition_orders_all() {
+        assert_eq!(order_key(&Order::none(), &record(Some("k"), "a")), None);
+        assert_eq!(order_key(&Order::default(), &record(Some("k"), "a")), Some(SHARED_KEY));
     }
 }

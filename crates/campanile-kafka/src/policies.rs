@@ -6,28 +6,28 @@ use std::time::Duration;
 
 use campanile_core::{Classify, Disposition};
 
-use crate::dead_letter::Targets;
+use crate::dead_letter::DeadLetterTargets;
 use crate::flood::FloodGuard;
-use crate::given_up::Fate;
+use crate::given_up::GivenUpAction;
 use crate::order::Order;
-use crate::retention::Retentions;
-use crate::retry_topics::{Ladder, Sources};
+use crate::retention::RetentionCheck;
+use crate::retry_topics::{RetryPublisher, SourceTopics};
 
 /// The settings of the scheduler.
 pub(crate) struct Policies {
     pub(crate) order: Arc<Order>,
     /// How far ahead of a partition's oldest unfinished record other records may be started.
-    pub(crate) far: u64,
+    pub(crate) max_ahead: u64,
     /// Whether a partition's first offset is committed before any of its records is finished.
-    pub(crate) commits_start: bool,
+    pub(crate) commits_start_offset: bool,
     pub(crate) max_in_flight: usize,
-    pub(crate) given_up: Fate,
+    pub(crate) given_up: GivenUpAction,
     pub(crate) flood_guard: FloodGuard,
-    pub(crate) stall: Duration,
-    pub(crate) retentions: Retentions,
-    pub(crate) targets: Targets,
-    pub(crate) ladder: Option<Arc<Ladder>>,
-    pub(crate) sources: Sources,
+    pub(crate) stall_warning: Duration,
+    pub(crate) retention_check: RetentionCheck,
+    pub(crate) dead_letter_targets: DeadLetterTargets,
+    pub(crate) retry_publisher: Option<Arc<RetryPublisher>>,
+    pub(crate) source_topics: SourceTopics,
     pub(crate) classifiers: Classifiers,
 }
 

@@ -10,12 +10,12 @@ use futures_util::future::{BoxFuture, Either, select};
 use tokio::runtime;
 use tokio::time::timeout;
 
-use crate::driver::{CLOSE, Control, Shutdown};
+use crate::driver::{Control, LEAVE_TIMEOUT, Shutdown};
 use crate::error::ConsumerError;
 use crate::handle::Handle;
 use crate::signals::Signals;
 use crate::summary::Summary;
-use crate::thread::Serving;
+use crate::thread::DriverThread;
 
 /// A consumer with its service, which serves when awaited. Returned by
 /// [`Consumer::serve`](crate::Consumer::serve).
@@ -41,25 +41,25 @@ pub struct Serve {
     control: Arc<Control>,
     signal: BoxFuture<'static, ()>,
     /// Whether the signals of the process shut it down.
-    signals: bool,
+    shutdown_signals: bool,
 }
 
 // Boxed, so that a service with the wrong bounds causes one compile error at `serve`, and not another
 // one at the await.
-type Start = Box<dyn FnOnce(runtime::Handle) -> Result<Serving, ConsumerError> + Send>;
+type Start = Box<dyn FnOnce(runtime::Handle) -> Result<DriverThread, ConsumerError> + Send>;
 
 impl Serve {
     pub(crate) fn new(
         consumer: String,
         control: Arc<Control>,
-        start: impl FnOnce(runtime::Handle) -> Result<Serving, ConsumerError> + Send + 'static,
+        start: impl FnOnce(runtime::Handle) -> Result<DriverThread, ConsumerError> + Send + 'static,
     ) -> Self {
         Self {
             consumer: consumer.into(),
             start: Box::new(start),
             control,
             signal: Box::pin(std::future::pending()),
-            signals: false,
+            shutdown_signals: false,
         }
     }
 
@@ -91,7 +91,7 @@ impl Serve {
     /// Once this is awaited, these signals no longer terminate the process by themselves, for the rest of
     /// its lifetime: tokio never removes its signal handlers.
     pub fn with_shutdown_signals(self) -> Self {
-        Self { signals: true, ..self }
+        Self { shutdown_signals: true, ..self }
     }
 }
 
@@ -100,17 +100,17 @@ impl IntoFuture for Serve {
     type IntoFuture = BoxFuture<'static, Result<Summary, ConsumerError>>;
 
     fn into_future(self) -> Self::IntoFuture {
-        let Self { start, control, signal, signals, .. } = self;
+        let Self { start, control, signal, shutdown_signals, .. } = self;
         Box::pin(async move {
             let handle = Handle::new(control.clone());
             // Has no effect once serving has ended.
-            let _abandoned = Abandoned(control.clone());
+            let _shutdown = ShutdownOnDrop(control.clone());
             let serving = pin!(serve(start, control, signal));
-            if !signals {
+            if !shutdown_signals {
                 return serving.await;
             }
             let signals = Signals::listen().map_err(ConsumerError::Config)?;
-            match select(serving, pin!(signals.end(handle))).await {
+            match select(serving, pin!(signals.shut_down(handle))).await {
                 Either::Left((ended, _)) => ended,
                 Either::Right((never, _)) => match never {},
             }
@@ -124,7 +124,7 @@ async fn serve(
     control: Arc<Control>,
     signal: BoxFuture<'static, ()>,
 ) -> Result<Summary, ConsumerError> {
-    let Serving { result, closed } = start(runtime::Handle::current())?;
+    let DriverThread { result, closed } = start(runtime::Handle::current())?;
     let ended = match select(result, signal).await {
         Either::Left((ended, _)) => ended,
         Either::Right(((), result)) => {
@@ -135,16 +135,16 @@ async fn serve(
     let summary = ended
         .unwrap_or_else(|_| Err(ConsumerError::kafka("the driver's thread has panicked", None)));
     // Does not wait any longer for a source with unresponsive brokers.
-    if timeout(CLOSE, closed).await.is_err() {
+    if timeout(LEAVE_TIMEOUT, closed).await.is_err() {
         tracing::warn!("timed out leaving the group");
     }
     summary
 }
 
 /// Shuts down immediately when the future of serving is dropped.
-struct Abandoned(Arc<Control>);
+struct ShutdownOnDrop(Arc<Control>);
 
-impl Drop for Abandoned {
+impl Drop for ShutdownOnDrop {
     fn drop(&mut self) {
         self.0.shutdown(Shutdown::Now);
     }

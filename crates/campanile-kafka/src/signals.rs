@@ -26,7 +26,7 @@ impl Signals {
     }
 
     /// Shuts the consumer down: gracefully at the first signal, at once at the second.
-    pub(crate) async fn end(mut self, handle: Handle) -> Infallible {
+    pub(crate) async fn shut_down(mut self, handle: Handle) -> Infallible {
         let signal = self.next().await;
         tracing::info!(signal, "shutting down; a second signal drops the records in flight");
         handle.shutdown();

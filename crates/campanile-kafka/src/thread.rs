@@ -3,27 +3,30 @@
 use tokio::sync::oneshot;
 use tracing::subscriber::NoSubscriber;
 
-use crate::driver::{self, Driver, Services, Switch};
+use crate::driver::{self, Driver, DriverControl, Services};
 use crate::error::ConsumerError;
 use crate::kafka::{self, KafkaSource};
 use crate::policies::Policies;
 use crate::summary::Summary;
 
 /// A consumer that is ready to serve.
-pub(crate) struct Prepared {
+pub(crate) struct DriverBuilder {
     pub(crate) source: kafka::Settings,
     pub(crate) policies: Policies,
     pub(crate) services: Services,
     pub(crate) driver: driver::Settings,
 }
 
-impl Prepared {
+impl DriverBuilder {
     /// Starts the driver's thread.
-    pub(crate) fn spawn(self, switch: Switch) -> Result<Serving, ConsumerError> {
+    pub(crate) fn spawn(
+        self,
+        driver_control: DriverControl,
+    ) -> Result<DriverThread, ConsumerError> {
         let timer = tokio::runtime::Builder::new_current_thread().enable_time().build();
-        let timer = timer.map_err(|error| no_thread(&error))?;
-        let (ended, result) = oneshot::channel();
-        let (left, closed) = oneshot::channel();
+        let timer = timer.map_err(|error| spawn_error(&error))?;
+        let (sender, result) = oneshot::channel();
+        let (closing, closed) = oneshot::channel();
         // Events of the driver's thread go to the caller's subscriber. If the caller has none yet,
         // none is set, so that they go to a global subscriber that may be set later.
         let subscriber = tracing::dispatcher::get_default(Clone::clone);
@@ -31,37 +34,38 @@ impl Prepared {
             let _subscriber = (!subscriber.is::<NoSubscriber>())
                 .then(|| tracing::dispatcher::set_default(&subscriber));
             // Dropped last, after the consumer has left the group.
-            let _left: oneshot::Sender<()> = left;
+            let _closing: oneshot::Sender<()> = closing;
             let Self { source, policies, services, driver } = self;
             let source = match KafkaSource::start(&source) {
                 Ok(source) => source,
                 Err(error) => {
-                    drop((switch, services));
-                    return drop(ended.send(Err(error)));
+                    drop((driver_control, services));
+                    return drop(sender.send(Err(error)));
                 }
             };
-            let driver =
-                async { Driver::new(source, policies, services, switch, driver).run().await };
+            let driver = async {
+                Driver::new(source, policies, services, driver_control, driver).run().await
+            };
             let (result, source) = timer.block_on(driver);
             // The receiver is gone if the future was dropped.
-            let _ = ended.send(result);
+            let _ = sender.send(result);
             drop(source);
         };
         let thread = std::thread::Builder::new().name("campanile-driver".into()).spawn(run);
         // The thread is not joined: a broker that does not answer must not delay the end.
-        thread.map_err(|error| no_thread(&error))?;
-        Ok(Serving { result, closed })
+        thread.map_err(|error| spawn_error(&error))?;
+        Ok(DriverThread { result, closed })
     }
 }
 
 /// A started driver thread.
-pub(crate) struct Serving {
+pub(crate) struct DriverThread {
     /// The result of serving.
     pub(crate) result: oneshot::Receiver<Result<Summary, ConsumerError>>,
     /// Closed once the consumer has left the group.
     pub(crate) closed: oneshot::Receiver<()>,
 }
 
-fn no_thread(error: &std::io::Error) -> ConsumerError {
+fn spawn_error(error: &std::io::Error) -> ConsumerError {
     ConsumerError::kafka(format!("failed to start the driver's thread: {error}"), None)
 }

@@ -10,32 +10,32 @@ use futures_util::future::{Either, select};
 use rdkafka::ClientConfig;
 
 use super::policy::DeadLetter;
-use super::topic::Topic;
+use super::topic::TopicChoice;
 use super::{Cause, HeaderStyle, Letter};
-use crate::given_up::{Burial, leave, skip};
+use crate::given_up::{BurialLock, reject, settle_for_stop};
 use crate::publish::{Publisher, Refused};
 use crate::retry_topics::origin;
 
 /// From this burial on, a letter has no payload: an earlier burial was interrupted, and the payload
 /// may be the reason. Burials that ended cleanly are not counted.
-const TRUNCATED_FROM: u32 = 2;
+const TRUNCATE_FROM_BURIAL: u32 = 2;
 
 /// From this burial on, nothing is published any more.
-const STUCK_FROM: u32 = 5;
+const STOP_FROM_BURIAL: u32 = 5;
 
 /// The longest record key, in bytes, that a truncated letter keeps.
-const KEPT_KEY: usize = 16 * 1024;
+const MAX_KEPT_KEY: usize = 16 * 1024;
 
 /// Publishes dead letters.
 pub(crate) struct DeadLetters {
     publisher: Publisher,
-    topic: Topic,
+    topic: TopicChoice,
     headers: HeaderStyle,
     group: Arc<str>,
 }
 
 /// A record that was given up.
-pub(crate) struct Dead {
+pub(crate) struct GivenUpRecord {
     pub(crate) record: Record,
     pub(crate) cause: Cause,
     /// The reason that is stored in its entry.
@@ -44,7 +44,7 @@ pub(crate) struct Dead {
 
 /// Why a record was not buried. Its offset is not committed, and the record is handled again later.
 #[derive(Debug)]
-pub(crate) enum Unburied {
+pub(crate) enum BuryError {
     /// The letter could not be published within the budget; `help` says what to do. The lock, if
     /// the record had one, is dropped.
     Unpublished { topic: Option<Arc<str>>, error: String, help: &'static str },
@@ -57,11 +57,11 @@ pub(crate) enum Unburied {
 
 /// Which parts of its record a letter has.
 #[derive(Clone, Copy)]
-struct Form {
+struct LetterForm {
     /// Whether the payload is left out, and with it a large key and large headers.
     truncated: bool,
     /// Whether the letter has the record's timestamp.
-    timed: bool,
+    has_timestamp: bool,
 }
 
 impl DeadLetters {
@@ -74,14 +74,14 @@ impl DeadLetters {
         consumer: &ClientConfig,
         group: &str,
     ) -> Result<Self, ConfigError> {
-        let publisher = Publisher::beside(consumer, &policy.terms)?;
+        let publisher = Publisher::with_consumer_config(consumer, &policy.publish_settings)?;
         let DeadLetter { topic, headers, .. } = policy;
         Ok(Self { publisher, topic, headers, group: group.into() })
     }
 
     /// Returns the dead-letter topic of a source topic. The error says why there is none.
     pub(crate) fn topic_of(&self, source: &str) -> Result<Arc<str>, String> {
-        self.topic.of(source)
+        self.topic.resolve(source)
     }
 
     /// Publishes the record's dead letter, then makes its entry FAILED. The record's offset may be
@@ -89,19 +89,23 @@ impl DeadLetters {
     ///
     /// # Cancellation
     /// If the future is dropped, the lock is dropped with it. The letter may still be published.
-    pub(crate) async fn bury(&self, dead: Dead, burial: Burial) -> Result<(), Unburied> {
-        let burials = burial.number();
-        if burials >= STUCK_FROM {
-            leave(burial).await.map_err(unsettled)?;
-            return Err(Unburied::Stuck { burials });
+    pub(crate) async fn bury(
+        &self,
+        dead: GivenUpRecord,
+        burial: BurialLock,
+    ) -> Result<(), BuryError> {
+        let burials = burial.burials();
+        if burials >= STOP_FROM_BURIAL {
+            settle_for_stop(burial).await.map_err(unsettled)?;
+            return Err(BuryError::Stuck { burials });
         }
         let topic = self.topic_of(&dead.record.origin().topic).map_err(|error| {
             let help = "fix the function that chooses the topic, then restart";
-            Unburied::Unpublished { topic: None, error, help }
+            BuryError::Unpublished { topic: None, error, help }
         })?;
-        let truncated = burials >= TRUNCATED_FROM;
-        let published = self.publish_under(burial.lock(), &topic, &dead, truncated).await?;
-        let Form { truncated, .. } = published.map_err(|refused| Unburied::Unpublished {
+        let truncated = burials >= TRUNCATE_FROM_BURIAL;
+        let published = self.publish_while_locked(burial.lock(), &topic, &dead, truncated).await?;
+        let LetterForm { truncated, .. } = published.map_err(|refused| BuryError::Unpublished {
             topic: Some(topic.clone()),
             error: refused.to_string(),
             help: help(&refused),
@@ -114,18 +118,18 @@ impl DeadLetters {
             error = dead.reason,
             "record given up and dead-lettered"
         );
-        skip(burial, dead.reason).await.map_err(unsettled)
+        reject(burial, dead.reason).await.map_err(unsettled)
     }
 
     /// Publishes the letter while the lock is held. The loss of the lock is polled first, because
     /// an attempt may outlive its lock.
-    async fn publish_under(
+    async fn publish_while_locked(
         &self,
         lock: Option<&Lock>,
         topic: &Arc<str>,
-        dead: &Dead,
+        dead: &GivenUpRecord,
         truncated: bool,
-    ) -> Result<Result<Form, Refused>, Unburied> {
+    ) -> Result<Result<LetterForm, Refused>, BuryError> {
         let Some(lock) = lock else {
             return Ok(self.publish(topic, dead, None, truncated).await);
         };
@@ -142,16 +146,16 @@ impl DeadLetters {
     async fn publish(
         &self,
         topic: &Arc<str>,
-        dead: &Dead,
+        dead: &GivenUpRecord,
         token: Option<FencingToken>,
         truncated: bool,
-    ) -> Result<Form, Refused> {
-        let mut form = Form { truncated, timed: true };
+    ) -> Result<LetterForm, Refused> {
+        let mut form = LetterForm { truncated, has_timestamp: true };
         loop {
             let message = self.message(topic, dead, token, form);
             match self.publisher.publish(&message).await {
                 Err(Refused::TooLarge) if !form.truncated => form.truncated = true,
-                Err(Refused::Timestamp) if form.timed => form.timed = false,
+                Err(Refused::Timestamp) if form.has_timestamp => form.has_timestamp = false,
                 result => return result.map(|()| form),
             }
         }
@@ -160,16 +164,16 @@ impl DeadLetters {
     fn message(
         &self,
         topic: &Arc<str>,
-        Dead { record, cause, .. }: &Dead,
+        GivenUpRecord { record, cause, .. }: &GivenUpRecord,
         token: Option<FencingToken>,
-        Form { truncated, timed }: Form,
+        LetterForm { truncated, has_timestamp }: LetterForm,
     ) -> Output {
         let letter = Letter { record, group: &self.group, cause, token, truncated };
-        let small = |key: &&Bytes| !truncated || key.len() <= KEPT_KEY;
+        let small = |key: &&Bytes| !truncated || key.len() <= MAX_KEPT_KEY;
         let mut message = Output::to(topic.clone());
         message.key = record.key().filter(small).cloned();
         message.payload = record.payload().filter(|_| !truncated).cloned();
-        message.timestamp = record.timestamp().filter(|_| timed);
+        message.timestamp = record.timestamp().filter(|_| has_timestamp);
         message.headers = letter.headers(self.headers);
         message
     }
@@ -187,6 +191,6 @@ fn help(refused: &Refused) -> &'static str {
     }
 }
 
-fn unsettled(error: IdempotencyError) -> Unburied {
-    Unburied::Unsettled(error.into())
+fn unsettled(error: IdempotencyError) -> BuryError {
+    BuryError::Unsettled(error.into())
 }

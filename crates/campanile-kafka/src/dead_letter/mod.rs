@@ -9,8 +9,8 @@ mod policy;
 mod targets;
 mod topic;
 
-pub(crate) use self::bury::{Dead, DeadLetters, Unburied};
+pub(crate) use self::bury::{BuryError, DeadLetters, GivenUpRecord};
 pub use self::headers::HeaderStyle;
 pub(crate) use self::headers::{Cause, Letter};
 pub use self::policy::DeadLetter;
-pub(crate) use self::targets::Targets;
+pub(crate) use self::targets::DeadLetterTargets;

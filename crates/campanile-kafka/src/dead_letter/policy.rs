@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::HeaderStyle;
-use super::topic::Topic;
+use super::topic::TopicChoice;
 use crate::flood::FloodGuard;
-use crate::publish::Terms;
+use crate::publish::PublishSettings;
 
 /// A policy that publishes given-up records to a topic of their own, and commits their offsets only
 /// after that.
@@ -62,29 +62,29 @@ use crate::publish::Terms;
 /// `Debug` does not print the values of settings.
 #[derive(Clone, Debug)]
 pub struct DeadLetter {
-    pub(super) topic: Topic,
+    pub(super) topic: TopicChoice,
     pub(super) headers: HeaderStyle,
-    pub(super) terms: Terms,
+    pub(super) publish_settings: PublishSettings,
     pub(crate) flood_guard: FloodGuard,
 }
 
 impl DeadLetter {
     /// Publishes all dead letters to this topic.
     pub fn topic(topic: impl Into<String>) -> Self {
-        Self::new(Topic::One(topic.into().into()))
+        Self::new(TopicChoice::One(topic.into().into()))
     }
 
     /// Publishes the dead letters of each topic to the one that `choose` returns for its name, such
     /// as `|topic| format!("{topic}.dead")`.
     pub fn by_topic(choose: impl Fn(&str) -> String + Send + Sync + 'static) -> Self {
-        Self::new(Topic::BySource(Arc::new(choose)))
+        Self::new(TopicChoice::BySource(Arc::new(choose)))
     }
 
-    fn new(topic: Topic) -> Self {
+    fn new(topic: TopicChoice) -> Self {
         Self {
             topic,
             headers: HeaderStyle::default(),
-            terms: Terms::new(Duration::from_secs(5 * 60)),
+            publish_settings: PublishSettings::new(Duration::from_secs(5 * 60)),
             flood_guard: FloodGuard::default(),
         }
     }
@@ -107,7 +107,7 @@ impl DeadLetter {
     /// transactions, and the brokers are the consumer's, so `bootstrap.servers` cannot be set. To
     /// have the letters in another cluster, mirror the topic.
     pub fn set(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
-        self.terms.set(name, value);
+        self.publish_settings.set(name, value);
         self
     }
 
@@ -119,7 +119,7 @@ impl DeadLetter {
     /// restarted one after the other are back by then, and the lock of a record that is being
     /// buried may be held for twice as long.
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
-        self.terms.set_budget(timeout);
+        self.publish_settings.set_budget(timeout);
         self
     }
 
@@ -136,7 +136,7 @@ mod tests {
     use crate::GivenUp;
 
     #[test]
-    fn its_debug_shows_no_secrets() {
+    fn debug_shows_no_secrets() {
         let policy = DeadLetter::topic("orders.dead").set("sasl.password", "s3cret");
         let text = format!("{:?}", GivenUp::from(policy));
         assert!(text.contains("orders.dead") && !text.contains("s3cret"), "{text}");

@@ -11,9 +11,9 @@ use super::DeadLetters;
 /// The topics that are consumed, each with its dead-letter topic. A retry topic has none, because
 /// its records originate from other topics.
 #[derive(Default)]
-pub(crate) struct Targets(HashMap<Arc<str>, Option<Arc<str>>>);
+pub(crate) struct DeadLetterTargets(HashMap<Arc<str>, Option<Arc<str>>>);
 
-impl Targets {
+impl DeadLetterTargets {
     /// Adds a topic that is consumed.
     ///
     /// # Errors
@@ -29,7 +29,8 @@ impl Targets {
         }
         let target = letters.topic_of(source).map_err(ConfigError::new)?;
         self.0.insert(source.clone(), Some(target));
-        let mut targets = self.0.iter().filter_map(|(of, target)| Some((of, target.as_ref()?)));
+        let mut targets =
+            self.0.iter().filter_map(|(source, target)| Some((source, target.as_ref()?)));
         match targets.find(|(_, target)| self.0.contains_key(*target)) {
             None => Ok(()),
             Some((source, target)) => Err(ConfigError::new(format!(
@@ -40,7 +41,7 @@ impl Targets {
     }
 
     /// Adds a retry topic that is consumed.
-    pub(crate) fn add_retries(&mut self, topic: &Arc<str>) {
+    pub(crate) fn add_retry_topic(&mut self, topic: &Arc<str>) {
         self.0.insert(topic.clone(), None);
     }
 

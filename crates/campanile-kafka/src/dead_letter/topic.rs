@@ -7,17 +7,17 @@ use std::sync::Arc;
 use crate::error::panic_text;
 
 /// The longest topic name that Kafka allows.
-const LONGEST: usize = 249;
+const MAX_TOPIC_NAME: usize = 249;
 
 #[derive(Clone)]
-pub(super) enum Topic {
+pub(super) enum TopicChoice {
     One(Arc<str>),
     BySource(Arc<dyn Fn(&str) -> String + Send + Sync>),
 }
 
-impl Topic {
+impl TopicChoice {
     /// Returns the dead-letter topic of a source topic. The error says why there is none.
-    pub(super) fn of(&self, source: &str) -> Result<Arc<str>, String> {
+    pub(super) fn resolve(&self, source: &str) -> Result<Arc<str>, String> {
         let topic = match self {
             Self::One(topic) => topic.clone(),
             Self::BySource(choose) => {
@@ -29,7 +29,7 @@ impl Topic {
                 chosen.map_err(panicked)?.into()
             }
         };
-        if !is_name(&topic) {
+        if !is_valid_name(&topic) {
             return Err(format!(
                 "`{topic}` cannot be the dead-letter topic of `{source}`: not a valid topic name"
             ));
@@ -41,7 +41,7 @@ impl Topic {
     }
 }
 
-impl fmt::Debug for Topic {
+impl fmt::Debug for TopicChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::One(topic) => write!(f, "{topic:?}"),
@@ -50,9 +50,9 @@ impl fmt::Debug for Topic {
     }
 }
 
-fn is_name(topic: &str) -> bool {
+fn is_valid_name(topic: &str) -> bool {
     let legal = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-    (1..=LONGEST).contains(&topic.len())
+    (1..=MAX_TOPIC_NAME).contains(&topic.len())
         && topic.bytes().all(legal)
         && topic != "."
         && topic != ".."
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_topic_and_what_is_the_records_own_is_refused() {
+    fn invalid_topic_and_own_topic_are_refused() {
         for (topic, why) in [
             ("", "not a valid topic name"),
             ("a b", "not a valid topic name"),
@@ -71,17 +71,20 @@ mod tests {
             ("..", "not a valid topic name"),
             ("orders", "`orders` cannot be its own"),
         ] {
-            let error = Topic::One(topic.into()).of("orders").unwrap_err();
+            let error = TopicChoice::One(topic.into()).resolve("orders").unwrap_err();
             assert!(error.contains(why), "{error}");
         }
-        assert!(Topic::One("x".repeat(250).into()).of("orders").is_err());
-        assert_eq!(&*Topic::One("orders.dead".into()).of("orders").unwrap(), "orders.dead");
+        assert!(TopicChoice::One("x".repeat(250).into()).resolve("orders").is_err());
+        assert_eq!(
+            &*TopicChoice::One("orders.dead".into()).resolve("orders").unwrap(),
+            "orders.dead"
+        );
     }
 
     #[test]
-    fn a_choice_that_panics_has_chosen_none() {
-        let topic = Topic::BySource(Arc::new(|_| panic!("injected panic")));
-        let error = topic.of("orders").unwrap_err();
+    fn panicking_choice_is_an_error() {
+        let topic = TopicChoice::BySource(Arc::new(|_| panic!("injected panic")));
+        let error = topic.resolve("orders").unwrap_err();
         assert!(error.contains("injected panic"), "{error}");
     }
 }

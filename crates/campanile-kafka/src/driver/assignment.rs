@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::budget::Usage;
-use super::extent::Extent;
 use super::offset::AtomicOffset;
-use crate::retry_topics::Rung;
-use crate::transaction::{Outbox, Pending};
+use super::offset_range::OffsetRange;
+use crate::retry_topics::RetryTopic;
+use crate::transaction::{PendingOutputs, RecordOutputs};
 
 /// Identifies an assignment. A partition that is revoked and assigned again gets another ID, so that late
 /// reports about the old assignment are ignored.
@@ -21,14 +21,14 @@ pub(crate) struct Assignment {
     pub(crate) topic: Arc<str>,
     pub(crate) partition: i32,
     /// The retry topic, if the partition belongs to one.
-    pub(crate) rung: Option<Rung>,
+    pub(crate) retry_topic: Option<RetryTopic>,
     /// The memory that the partition's records and outputs take.
     pub(crate) usage: Arc<Usage>,
     /// The memory that those of all partitions take.
     pub(crate) total: Arc<Usage>,
-    pub(crate) extent: Extent,
+    pub(crate) offset_range: OffsetRange,
     /// Outputs that wait for a transaction.
-    pub(crate) outbox: Outbox,
+    pub(crate) pending_outputs: PendingOutputs,
     watermark: AtomicOffset,
     committed: AtomicOffset,
     revoked: AtomicBool,
@@ -40,18 +40,18 @@ impl Assignment {
         id: AssignmentId,
         topic: Arc<str>,
         partition: i32,
-        rung: Option<Rung>,
+        retry_topic: Option<RetryTopic>,
         total: Arc<Usage>,
     ) -> Self {
         Self {
             id,
             topic,
             partition,
-            rung,
+            retry_topic,
             usage: Arc::default(),
             total,
-            extent: Extent::new(),
-            outbox: Outbox::default(),
+            offset_range: OffsetRange::new(),
+            pending_outputs: PendingOutputs::default(),
             watermark: AtomicOffset::none(),
             committed: AtomicOffset::none(),
             revoked: AtomicBool::new(false),
@@ -66,11 +66,15 @@ impl Assignment {
     }
 
     /// Moves the watermark past the records that produced these outputs.
-    pub(crate) fn advance(&self, watermark: i64, pending: impl ExactSizeIterator<Item = Pending>) {
-        if pending.len() == 0 {
+    pub(crate) fn advance(
+        &self,
+        watermark: i64,
+        outputs: impl ExactSizeIterator<Item = RecordOutputs>,
+    ) {
+        if outputs.len() == 0 {
             self.set_watermark(watermark);
         } else {
-            self.outbox.put(pending, || self.set_watermark(watermark));
+            self.pending_outputs.put(outputs, || self.set_watermark(watermark));
         }
     }
 

@@ -8,39 +8,39 @@ use campanile_core::{BoxError, Output, Record};
 use tracing::Span;
 
 use super::span::RecordSpans;
-use crate::dead_letter::Unburied;
+use crate::dead_letter::BuryError;
 use crate::error::panic_text;
-use crate::flood::Passage;
-use crate::routes::{Readiness, Route, RouteError, RouteFuture};
+use crate::flood::FloodPermit;
+use crate::routes::{ReadinessReporter, Route, RouteError, RouteFuture};
 
 /// The outcome of the work on a record.
 #[derive(Debug)]
-pub(crate) enum Outcome {
+pub(crate) enum RecordOutcome {
     /// The service returned `Ok`.
     Processed { outputs: Vec<Output> },
     /// The service returned `Ok`, but its outputs are unknown.
-    Unsendable(BoxError),
+    InvalidOutputs(BoxError),
     /// The service returned an error.
     Failed(BoxError),
     /// The service panicked, or the drop of its future did.
     Panicked(String),
     /// The service will never be ready again.
-    Unready(BoxError),
+    ServiceFailed(BoxError),
     /// The record was given up, and its entry, if it has one, was updated.
     Skipped,
     /// The record's dead letter was published, and its entry, if it has one, was updated.
-    DeadLettered(Passage),
+    DeadLettered(FloodPermit),
     /// The record's dead letter was not published, or its entry was not updated.
-    NotDeadLettered(Unburied),
+    DeadLetterFailed(BuryError),
     /// A copy of the record was published to a retry topic.
     Deferred,
     /// The copy was not published. The record is retried after this time, or after the driver's own
     /// backoff.
-    NotDeferred(Option<Duration>),
+    DeferFailed(Option<Duration>),
     /// The consumer stops at the record. The record's lock is released.
-    Left,
+    StoppedAt,
     /// The consumer is paused at the record. The record's lock is released.
-    Held,
+    PausedAt,
 }
 
 /// One call of the service with one record.
@@ -50,11 +50,11 @@ pub(crate) enum Outcome {
 pub(super) struct Attempt {
     record: Record,
     /// Taken when the service is called.
-    readiness: Option<Readiness>,
+    readiness_reporter: Option<ReadinessReporter>,
     /// Present while the call is in progress.
     future: Option<RouteFuture>,
     /// The outcome, if the attempt has ended ahead of its turn.
-    ended: Option<Outcome>,
+    early_outcome: Option<RecordOutcome>,
     span: Span,
 }
 
@@ -62,13 +62,19 @@ impl Attempt {
     /// Creates an attempt. With `ahead`, the attempt may be polled ahead of its turn.
     pub(super) fn new(
         record: Record,
-        readiness: Readiness,
+        readiness_reporter: ReadinessReporter,
         spans: &RecordSpans,
         ahead: bool,
     ) -> Self {
         record.start(ahead);
         let span = spans.span(&record);
-        Self { record, readiness: Some(readiness), future: None, ended: None, span }
+        Self {
+            record,
+            readiness_reporter: Some(readiness_reporter),
+            future: None,
+            early_outcome: None,
+            span,
+        }
     }
 
     /// Returns whether the handler has succeeded and only its completion has to be recorded.
@@ -89,10 +95,10 @@ impl Attempt {
 
     /// Polls the attempt ahead of its turn. The layer acquires the lock, but the handler waits.
     pub(super) fn poll_ahead(&mut self, cx: &mut Context<'_>, route: &dyn Route) {
-        if self.ended.is_none()
+        if self.early_outcome.is_none()
             && let Poll::Ready(outcome) = self.poll(cx, route)
         {
-            self.ended = Some(outcome);
+            self.early_outcome = Some(outcome);
         }
     }
 
@@ -102,39 +108,40 @@ impl Attempt {
     }
 
     /// Polls the attempt in its turn. Never panics; a panic of the service becomes the outcome.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>, route: &dyn Route) -> Poll<Outcome> {
-        let Self { record, readiness, future, ended, span } = self;
-        if let Some(outcome) = ended.take() {
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>, route: &dyn Route) -> Poll<RecordOutcome> {
+        let Self { record, readiness_reporter, future, early_outcome, span } = self;
+        if let Some(outcome) = early_outcome.take() {
             return Poll::Ready(outcome);
         }
         let _entered = span.enter();
         let polled = catch_unwind(AssertUnwindSafe(|| {
-            if let Some(readiness) = readiness.take() {
-                *future = Some(route.call(record.clone(), readiness));
+            if let Some(readiness_reporter) = readiness_reporter.take() {
+                *future = Some(route.call(record.clone(), readiness_reporter));
             }
             let future = future.as_mut().expect("set by the first poll");
-            let answer = ready!(future.as_mut().poll(cx));
-            Poll::Ready(match answer {
-                Ok(Ok(outputs)) => Outcome::Processed { outputs },
-                Ok(Err(error)) => Outcome::Unsendable(error),
-                Err(RouteError::Failed(error)) => Outcome::Failed(error),
-                Err(RouteError::Unready(error)) => Outcome::Unready(error),
+            let response = ready!(future.as_mut().poll(cx));
+            Poll::Ready(match response {
+                Ok(Ok(outputs)) => RecordOutcome::Processed { outputs },
+                Ok(Err(error)) => RecordOutcome::InvalidOutputs(error),
+                Err(RouteError::Failed(error)) => RecordOutcome::Failed(error),
+                Err(RouteError::ServiceFailed(error)) => RecordOutcome::ServiceFailed(error),
             })
         }));
         let outcome = match polled {
             Ok(polled) => ready!(polled),
-            Err(panic) => Outcome::Panicked(panic_text(panic)),
+            Err(panic) => RecordOutcome::Panicked(panic_text(panic)),
         };
         // Drop the future before the outcome is reported, so that its resources are free when the next
         // record starts.
         let future = future.take();
         let outcome = match catch_unwind(AssertUnwindSafe(|| drop(future))) {
             Ok(()) => outcome,
-            Err(panic) => {
-                Outcome::Panicked(format!("dropping the future panicked: {}", panic_text(panic)))
-            }
+            Err(panic) => RecordOutcome::Panicked(format!(
+                "dropping the future panicked: {}",
+                panic_text(panic)
+            )),
         };
-        if !matches!(outcome, Outcome::Processed { .. }) {
+        if !matches!(outcome, RecordOutcome::Processed { .. }) {
             span.record("otel.status_code", "ERROR");
         }
         Poll::Ready(outcome)

@@ -25,8 +25,8 @@ impl Amount {
     }
 
     /// Returns this fraction of the amount: at least one record and one byte.
-    pub(crate) fn part(self, part: f64) -> Self {
-        let of = |whole: u64| ((whole as f64 * part) as u64).max(1);
+    pub(crate) fn fraction(self, fraction: f64) -> Self {
+        let of = |whole: u64| ((whole as f64 * fraction) as u64).max(1);
         Self { records: of(self.records), bytes: of(self.bytes) }
     }
 
@@ -36,7 +36,7 @@ impl Amount {
     }
 
     /// Subtracts the amount from a budget. Returns `None` if records or bytes are used up.
-    pub(crate) fn left_of(self, budget: Self) -> Option<Self> {
+    pub(crate) fn remaining_of(self, budget: Self) -> Option<Self> {
         let records = budget.records.checked_sub(self.records)?;
         let bytes = budget.bytes.checked_sub(self.bytes)?;
         (records > 0 && bytes > 0).then_some(Self { records, bytes })
@@ -148,12 +148,12 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_left_when_records_or_bytes_are_used_up() {
-        let left = |records, bytes| Amount { records, bytes }.left_of(BUDGET);
-        assert_eq!(left(9, 999), Some(Amount { records: 1, bytes: 1 }));
-        assert_eq!(left(10, 0), None);
-        assert_eq!(left(0, 1000), None);
-        assert_eq!(left(11, 1001), None);
+    fn remaining_is_none_when_records_or_bytes_are_used_up() {
+        let remaining = |records, bytes| Amount { records, bytes }.remaining_of(BUDGET);
+        assert_eq!(remaining(9, 999), Some(Amount { records: 1, bytes: 1 }));
+        assert_eq!(remaining(10, 0), None);
+        assert_eq!(remaining(0, 1000), None);
+        assert_eq!(remaining(11, 1001), None);
     }
 
     #[test]

@@ -9,10 +9,10 @@ use std::time::Duration;
 use tokio::time::{Instant, Sleep, sleep};
 
 use super::assignment::Assignment;
-use super::source::{CommitEnd, Source};
+use super::source::{CommitResult, Source};
 
 /// The delay before a failed commit is repeated.
-const REPEAT: Duration = Duration::from_millis(100);
+const RETRY_DELAY: Duration = Duration::from_millis(100);
 
 pub(super) struct Commits {
     /// The commit interval. After a crash, at most the records that were finished within one
@@ -22,23 +22,23 @@ pub(super) struct Commits {
     /// Whether the last commit failed permanently.
     refused: bool,
     /// The time at which the next commit may start.
-    next: Pin<Box<Sleep>>,
+    next_commit: Pin<Box<Sleep>>,
 }
 
 impl Commits {
     pub(super) fn new(interval: Duration) -> Self {
-        Self { interval, in_flight: false, refused: false, next: Box::pin(sleep(interval)) }
+        Self { interval, in_flight: false, refused: false, next_commit: Box::pin(sleep(interval)) }
     }
 
     /// Handles the end of the commit in flight.
-    pub(super) fn ended(&mut self, end: CommitEnd) {
+    pub(super) fn on_result(&mut self, result: CommitResult) {
         self.in_flight = false;
-        self.refused = end == CommitEnd::Refused;
-        let after = match end {
-            CommitEnd::Failed => REPEAT.min(self.interval),
-            CommitEnd::Acknowledged | CommitEnd::Refused => self.interval,
+        self.refused = result == CommitResult::Refused;
+        let after = match result {
+            CommitResult::Failed => RETRY_DELAY.min(self.interval),
+            CommitResult::Acknowledged | CommitResult::Refused => self.interval,
         };
-        self.next.as_mut().reset(Instant::now() + after);
+        self.next_commit.as_mut().reset(Instant::now() + after);
     }
 
     /// Starts a commit if one is due; immediately if `now` is set.
@@ -49,10 +49,10 @@ impl Commits {
         partitions: &[Arc<Assignment>],
         now: bool,
     ) {
-        if self.in_flight || !is_due(partitions) {
+        if self.in_flight || !has_uncommitted(partitions) {
             return;
         }
-        if now || self.next.as_mut().poll(cx).is_ready() {
+        if now || self.next_commit.as_mut().poll(cx).is_ready() {
             self.start(source, partitions);
         }
     }
@@ -64,17 +64,17 @@ impl Commits {
         cx: &mut Context<'_>,
         source: &mut impl Source,
         partitions: &[Arc<Assignment>],
-        repeated: &mut bool,
+        started: &mut bool,
     ) -> Poll<()> {
         loop {
             if self.in_flight {
                 return Poll::Pending;
             }
-            if !is_due(partitions) || (*repeated && self.refused) {
+            if !has_uncommitted(partitions) || (*started && self.refused) {
                 return Poll::Ready(());
             }
-            if std::mem::replace(repeated, true) {
-                ready!(self.next.as_mut().poll(cx));
+            if std::mem::replace(started, true) {
+                ready!(self.next_commit.as_mut().poll(cx));
             }
             self.start(source, partitions);
         }
@@ -84,12 +84,12 @@ impl Commits {
         self.refused = false;
         self.in_flight = source.commit(partitions);
         if !self.in_flight {
-            self.next.as_mut().reset(Instant::now() + REPEAT);
+            self.next_commit.as_mut().reset(Instant::now() + RETRY_DELAY);
         }
     }
 }
 
 /// Returns whether any of these partitions has a watermark that is not committed.
-pub(super) fn is_due(partitions: &[Arc<Assignment>]) -> bool {
+pub(super) fn has_uncommitted(partitions: &[Arc<Assignment>]) -> bool {
     partitions.iter().any(|assignment| assignment.uncommitted().is_some())
 }

@@ -7,18 +7,18 @@ use std::task::Context;
 use futures_util::task::AtomicWaker;
 use tokio::sync::watch;
 
-use super::vitals::Vitals;
+use super::status::DriverStatus;
 use crate::handle::Paused;
 
 pub(crate) struct Control {
-    state: watch::Sender<State>,
+    state: watch::Sender<ControlState>,
     driver: AtomicWaker,
-    halt: Arc<Halt>,
-    vitals: Arc<Vitals>,
+    run_gate: Arc<RunGate>,
+    status: Arc<DriverStatus>,
 }
 
 #[derive(Default)]
-pub(crate) struct State {
+pub(crate) struct ControlState {
     pub(crate) paused: Option<Paused>,
     /// The number of resumes.
     pub(crate) resumed: u64,
@@ -37,12 +37,12 @@ pub(crate) enum Shutdown {
 
 /// Flags that keep runs from starting their next record.
 #[derive(Default)]
-pub(crate) struct Halt {
+pub(crate) struct RunGate {
     paused: AtomicBool,
     suspended: AtomicBool,
 }
 
-impl Halt {
+impl RunGate {
     pub(super) fn is_paused(&self) -> bool {
         self.paused.load(Ordering::Acquire)
     }
@@ -54,11 +54,11 @@ impl Halt {
 }
 
 impl Control {
-    pub(crate) fn vitals(&self) -> &Arc<Vitals> {
-        &self.vitals
+    pub(crate) fn status(&self) -> &Arc<DriverStatus> {
+        &self.status
     }
 
-    pub(crate) fn state(&self) -> &watch::Sender<State> {
+    pub(crate) fn state(&self) -> &watch::Sender<ControlState> {
         &self.state
     }
 
@@ -101,11 +101,11 @@ impl Control {
         self.state.borrow().shutdown.is_some()
     }
 
-    fn change(&self, change: impl FnOnce(&mut State) -> bool) {
+    fn change(&self, change: impl FnOnce(&mut ControlState) -> bool) {
         let changed = self.state.send_if_modified(|state| {
             let changed = change(state);
             // Set under the state's lock, so that both change in the same order.
-            self.halt.paused.store(state.paused.is_some(), Ordering::Release);
+            self.run_gate.paused.store(state.paused.is_some(), Ordering::Release);
             changed
         });
         if changed {
@@ -115,7 +115,7 @@ impl Control {
 }
 
 /// The driver's half of the control. Serving has ended once it is dropped.
-pub(crate) struct Switch {
+pub(crate) struct DriverControl {
     control: Arc<Control>,
     /// The pause state that was last logged.
     paused: bool,
@@ -123,39 +123,39 @@ pub(crate) struct Switch {
     shutdown: Option<Shutdown>,
 }
 
-impl Switch {
-    pub(crate) fn new(vitals: Vitals) -> Self {
+impl DriverControl {
+    pub(crate) fn new(status: DriverStatus) -> Self {
         let control = Control {
             state: watch::Sender::default(),
             driver: AtomicWaker::new(),
-            halt: Arc::default(),
-            vitals: Arc::new(vitals),
+            run_gate: Arc::default(),
+            status: Arc::new(status),
         };
         Self { control: Arc::new(control), paused: false, resumed: 0, shutdown: None }
     }
 
-    pub(crate) fn control(&self) -> &Arc<Control> {
+    pub(crate) fn shared(&self) -> &Arc<Control> {
         &self.control
     }
 
-    pub(crate) fn vitals(&self) -> &Arc<Vitals> {
-        self.control.vitals()
+    pub(crate) fn status(&self) -> &Arc<DriverStatus> {
+        self.control.status()
     }
 
     /// Returns whether the consumer is paused. No record is started and no dead letter is published
     /// then.
     pub(super) fn is_paused(&self) -> bool {
-        self.control.halt.is_paused()
+        self.control.run_gate.is_paused()
     }
 
     /// Returns the flags that runs check before each record.
-    pub(super) fn halt(&self) -> Arc<Halt> {
-        self.control.halt.clone()
+    pub(super) fn run_gate(&self) -> Arc<RunGate> {
+        self.control.run_gate.clone()
     }
 
     /// Sets whether runs stop before their next record.
     pub(super) fn suspend(&self, suspended: bool) {
-        self.control.halt.suspended.store(suspended, Ordering::Release);
+        self.control.run_gate.suspended.store(suspended, Ordering::Release);
     }
 
     /// Returns whether the consumer was resumed since the last call.
@@ -191,9 +191,9 @@ impl Switch {
     }
 }
 
-impl Drop for Switch {
+impl Drop for DriverControl {
     fn drop(&mut self) {
-        self.control.vitals.end();
+        self.control.status.end();
         self.control.change(|state| {
             state.paused = None;
             state.ended = true;

@@ -11,25 +11,25 @@
 
 use std::time::Duration;
 
-use super::LOW_WATER;
+use super::RESUME_LEVEL;
 
 /// How long reading may stop before partitions are paused. After all partitions were paused,
 /// librdkafka may take this long to fetch again, since nothing wakes its thread. A consumer that
-/// needs longer than this for the part of the budget above the low-water mark needs three times as
+/// needs longer than this for the part of the budget above the resume level needs three times as
 /// long for the rest, so it never runs out of records meanwhile.
-const STALL: Duration = Duration::from_secs(1);
+const STALL_AFTER: Duration = Duration::from_secs(1);
 
 /// The fraction of the budget that one of several partitions may hold.
-const HOG: f64 = 0.5;
+const PARTITION_SHARE: f64 = 0.5;
 
 /// The fraction of the budget that the partitions of retry topics may hold together. Their records
 /// wait for minutes, and other records must not wait with them.
-const RETRIES: f64 = 0.25;
+const RETRY_SHARE: f64 = 0.25;
 
 /// The fraction of the budget that partitions share beyond it while other partitions fill it. They
 /// may exceed this allowance by as much again, since a partition is paused only after it was read
 /// from.
-pub(super) const ALLOWANCE: f64 = 0.125;
+pub(super) const STALL_ALLOWANCE: f64 = 0.125;
 
 /// The state of reading.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -48,39 +48,39 @@ impl Flow {
     pub(super) fn next(self, level: f64, now: Duration) -> Self {
         match self {
             Self::Open if level >= 1.0 => Self::Full { since: now },
-            Self::Full { .. } | Self::Stalled if level < LOW_WATER => Self::Open,
-            Self::Full { since } if now.saturating_sub(since) >= STALL => Self::Stalled,
-            same => same,
+            Self::Full { .. } | Self::Stalled if level < RESUME_LEVEL => Self::Open,
+            Self::Full { since } if now.saturating_sub(since) >= STALL_AFTER => Self::Stalled,
+            state => state,
         }
     }
 
     /// Returns whether to pause a partition that is being read, holds the fraction `held` of the
-    /// budget and may hold the fraction `most`.
-    pub(super) fn pauses(self, held: f64, most: f64, partitions: usize) -> bool {
-        let hog = partitions > 1 && held > most;
-        hog || (self == Self::Stalled && held > ALLOWANCE / partitions as f64)
+    /// budget and may hold the fraction `limit`.
+    pub(super) fn should_pause(self, held: f64, limit: f64, partitions: usize) -> bool {
+        let over_share = partitions > 1 && held > limit;
+        over_share || (self == Self::Stalled && held > STALL_ALLOWANCE / partitions as f64)
     }
 
     /// Returns whether to resume a paused partition that holds the fraction `held` of the budget
-    /// and may hold the fraction `most`.
-    pub(super) fn resumes(self, held: f64, most: f64, partitions: usize) -> bool {
+    /// and may hold the fraction `limit`.
+    pub(super) fn should_resume(self, held: f64, limit: f64, partitions: usize) -> bool {
         match self {
-            Self::Stalled => held <= ALLOWANCE / 2.0 / partitions as f64,
-            _ => partitions == 1 || held <= most / 2.0,
+            Self::Stalled => held <= STALL_ALLOWANCE / 2.0 / partitions as f64,
+            _ => partitions == 1 || held <= limit / 2.0,
         }
     }
 }
 
 /// Returns the level of the budget below which no partition is paused, with or without retry
 /// topics.
-pub(super) fn calm(retries: bool) -> f64 {
-    if retries { RETRIES } else { HOG }
+pub(super) fn pause_free_level(has_retries: bool) -> f64 {
+    if has_retries { RETRY_SHARE } else { PARTITION_SHARE }
 }
 
 /// Returns the fraction of the budget that one of several partitions may hold. For a partition of a
-/// retry topic, `of_retries` is the number of such partitions that are assigned.
-pub(super) fn most(of_retries: Option<usize>) -> f64 {
-    of_retries.map_or(HOG, |retries| RETRIES / retries as f64)
+/// retry topic, `retry_partitions` is the number of such partitions that are assigned.
+pub(super) fn share_limit(retry_partitions: Option<usize>) -> f64 {
+    retry_partitions.map_or(PARTITION_SHARE, |partitions| RETRY_SHARE / partitions as f64)
 }
 
 #[cfg(test)]
@@ -90,13 +90,16 @@ mod tests {
     const NOW: Duration = Duration::from_secs(1);
 
     #[test]
-    fn a_budget_that_is_full_for_a_moment_pauses_nothing() {
+    fn briefly_full_budget_pauses_nothing() {
         let full = Flow::Open.next(1.0, NOW);
         assert_eq!(full, Flow::Full { since: NOW });
-        assert!(!full.pauses(1.0, HOG, 1) && !full.pauses(0.4, HOG, 4));
-        let still = full.next(0.8, NOW + STALL / 2);
-        assert_eq!(still, full);
-        assert_eq!(still.next(0.7, NOW + STALL / 2), Flow::Open);
+        assert!(
+            !full.should_pause(1.0, PARTITION_SHARE, 1)
+                && !full.should_pause(0.4, PARTITION_SHARE, 4)
+        );
+        let still_full = full.next(0.8, NOW + STALL_AFTER / 2);
+        assert_eq!(still_full, full);
+        assert_eq!(still_full.next(0.7, NOW + STALL_AFTER / 2), Flow::Open);
     }
 
     /// Returns whether any partition is paused within some minutes, if the brokers fill any room at
@@ -106,7 +109,7 @@ mod tests {
         let (mut flow, mut level, mut now) = (Flow::Open, 0.0, NOW);
         for _ in 0..10_000 {
             flow = flow.next(level, now);
-            if flow.pauses(level / partitions as f64, HOG, partitions) {
+            if flow.should_pause(level / partitions as f64, PARTITION_SHARE, partitions) {
                 return true;
             }
             if flow == Flow::Open && level < 1.0 {
@@ -121,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn handlers_that_are_slower_than_the_brokers_pause_nothing_if_a_second_empties_a_quarter() {
+    fn slow_handlers_pause_only_below_a_quarter_budget_per_second() {
         for partitions in [1, 2, 5, 100] {
             assert!(!pauses(0.27, partitions), "{partitions} partitions");
             assert!(pauses(0.23, partitions), "{partitions} partitions");
@@ -129,45 +132,45 @@ mod tests {
     }
 
     #[test]
-    fn one_of_several_partitions_is_paused_at_half_of_the_budget_until_it_has_gone_down() {
-        assert!(Flow::Open.pauses(0.51, HOG, 2));
-        assert!(!Flow::Open.resumes(0.3, HOG, 2));
-        assert!(Flow::Open.resumes(0.25, HOG, 2));
+    fn partition_over_half_the_budget_is_paused_until_a_quarter() {
+        assert!(Flow::Open.should_pause(0.51, PARTITION_SHARE, 2));
+        assert!(!Flow::Open.should_resume(0.3, PARTITION_SHARE, 2));
+        assert!(Flow::Open.should_resume(0.25, PARTITION_SHARE, 2));
     }
 
     #[test]
-    fn partitions_of_retry_topics_hold_a_quarter_together_so_that_others_read_on() {
-        let each = most(Some(5));
-        assert!((each * 5.0 - RETRIES).abs() < 1e-9);
-        assert!(Flow::Open.pauses(0.06, each, 10));
-        assert!(!Flow::Open.pauses(0.04, each, 10));
-        assert!(!Flow::Open.resumes(0.04, each, 10));
-        assert!(Flow::Open.resumes(0.02, each, 10));
-        assert!(!Flow::Open.pauses(0.06, most(None), 10));
+    fn retry_partitions_share_a_quarter_of_the_budget() {
+        let each = share_limit(Some(5));
+        assert!((each * 5.0 - RETRY_SHARE).abs() < 1e-9);
+        assert!(Flow::Open.should_pause(0.06, each, 10));
+        assert!(!Flow::Open.should_pause(0.04, each, 10));
+        assert!(!Flow::Open.should_resume(0.04, each, 10));
+        assert!(Flow::Open.should_resume(0.02, each, 10));
+        assert!(!Flow::Open.should_pause(0.06, share_limit(None), 10));
     }
 
     #[test]
-    fn in_a_stall_who_holds_more_than_the_allowance_is_paused_and_the_others_read_on() {
-        let stalled = Flow::Full { since: NOW }.next(1.0, NOW + STALL);
+    fn stall_pauses_only_partitions_over_the_allowance() {
+        let stalled = Flow::Full { since: NOW }.next(1.0, NOW + STALL_AFTER);
         assert_eq!(stalled, Flow::Stalled);
-        assert!(stalled.pauses(0.4, HOG, 4));
-        assert!(!stalled.pauses(0.03, HOG, 4));
-        assert!(!stalled.resumes(0.03, HOG, 4));
-        assert!(stalled.resumes(0.015, HOG, 4));
+        assert!(stalled.should_pause(0.4, PARTITION_SHARE, 4));
+        assert!(!stalled.should_pause(0.03, PARTITION_SHARE, 4));
+        assert!(!stalled.should_resume(0.03, PARTITION_SHARE, 4));
+        assert!(stalled.should_resume(0.015, PARTITION_SHARE, 4));
     }
 
     #[test]
-    fn after_a_stall_all_but_a_hog_read_again() {
+    fn stall_end_resumes_partitions_within_their_share() {
         let open = Flow::Stalled.next(0.7, NOW);
         assert_eq!(open, Flow::Open);
-        assert!(open.resumes(0.2, HOG, 4));
-        assert!(!open.resumes(0.4, HOG, 4));
+        assert!(open.should_resume(0.2, PARTITION_SHARE, 4));
+        assert!(!open.should_resume(0.4, PARTITION_SHARE, 4));
     }
 
     #[test]
-    fn a_lone_partition_reads_again_at_low_water() {
-        assert!(!Flow::Open.pauses(0.9, HOG, 1));
-        assert!(Flow::Stalled.pauses(1.0, HOG, 1));
-        assert!(Flow::Stalled.next(0.74, NOW).resumes(0.74, HOG, 1));
+    fn single_partition_resumes_at_the_resume_level() {
+        assert!(!Flow::Open.should_pause(0.9, PARTITION_SHARE, 1));
+        assert!(Flow::Stalled.should_pause(1.0, PARTITION_SHARE, 1));
+        assert!(Flow::Stalled.next(0.74, NOW).should_resume(0.74, PARTITION_SHARE, 1));
     }
 }

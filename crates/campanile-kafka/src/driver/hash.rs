@@ -5,14 +5,14 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 /// A map without protection against hash collisions. All keys are generated in this crate, so no
 /// client can make them collide.
-pub(crate) type ByNumber<K, V> = HashMap<K, V, BuildHasherDefault<Number>>;
+pub(crate) type IntMap<K, V> = HashMap<K, V, BuildHasherDefault<IntHasher>>;
 
 /// A hasher for one number, which it multiplies by 2^64 divided by the golden ratio to spread it
 /// over all bits.
 #[derive(Default)]
-pub(crate) struct Number(u64);
+pub(crate) struct IntHasher(u64);
 
-impl Hasher for Number {
+impl Hasher for IntHasher {
     fn write_u64(&mut self, number: u64) {
         self.0 = number.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(32);
     }

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::assignment::Assignment;
 use super::budget::{Amount, Usage};
-use super::flow::{self, ALLOWANCE, Flow};
+use super::flow::{self, Flow, STALL_ALLOWANCE};
 use super::source::Source;
 
 /// The budget and the partitions that share it.
@@ -15,15 +15,15 @@ pub(super) struct Intake {
     total: Arc<Usage>,
     flow: Flow,
     start: Instant,
-    partitions: Vec<Fed>,
+    partitions: Vec<IntakePartition>,
     /// The number of paused partitions.
     paused: usize,
     /// The number of partitions of retry topics.
-    retries: usize,
+    retry_partitions: usize,
 }
 
 /// An assigned partition.
-struct Fed {
+struct IntakePartition {
     assignment: Arc<Assignment>,
     paused: bool,
 }
@@ -31,30 +31,35 @@ struct Fed {
 impl Intake {
     pub(super) fn new(budget: Amount, total: Arc<Usage>) -> Self {
         let (flow, start, partitions) = (Flow::Open, Instant::now(), Vec::new());
-        Self { budget, total, flow, start, partitions, paused: 0, retries: 0 }
+        Self { budget, total, flow, start, partitions, paused: 0, retry_partitions: 0 }
     }
 
     pub(super) fn assign(&mut self, assignments: &[Arc<Assignment>]) {
-        let fed =
-            |assignment: &Arc<Assignment>| Fed { assignment: assignment.clone(), paused: false };
-        self.partitions.extend(assignments.iter().map(fed));
-        self.count_retries();
+        let partition = |assignment: &Arc<Assignment>| IntakePartition {
+            assignment: assignment.clone(),
+            paused: false,
+        };
+        self.partitions.extend(assignments.iter().map(partition));
+        self.count_retry_partitions();
     }
 
     /// Removes partitions. Returns those that were paused.
     pub(super) fn revoke(&mut self, assignments: &[Arc<Assignment>]) -> Vec<Arc<Assignment>> {
-        let is_one = |fed: &mut Fed| assignments.iter().any(|other| other.id == fed.assignment.id);
+        let is_one = |partition: &mut IntakePartition| {
+            assignments.iter().any(|other| other.id == partition.assignment.id)
+        };
         let revoked = self.partitions.extract_if(.., is_one);
-        let paused = revoked.filter(|fed| fed.paused).map(|fed| fed.assignment);
+        let paused =
+            revoked.filter(|partition| partition.paused).map(|partition| partition.assignment);
         let paused: Vec<_> = paused.collect();
         self.paused -= paused.len();
-        self.count_retries();
+        self.count_retry_partitions();
         paused
     }
 
-    fn count_retries(&mut self) {
-        let is_retries = |fed: &&Fed| fed.assignment.rung.is_some();
-        self.retries = self.partitions.iter().filter(is_retries).count();
+    fn count_retry_partitions(&mut self) {
+        let is_retry = |partition: &&IntakePartition| partition.assignment.retry_topic.is_some();
+        self.retry_partitions = self.partitions.iter().filter(is_retry).count();
     }
 
     pub(super) fn level(&self) -> f64 {
@@ -71,15 +76,21 @@ impl Intake {
         self.flow = self.flow.next(self.level(), self.start.elapsed());
         // A partition is paused only after it was read from. This limit keeps a single read from
         // filling the budget.
-        let most = self.budget.part(ALLOWANCE);
+        let max_read = self.budget.fraction(STALL_ALLOWANCE);
         match self.flow {
-            Flow::Open => self.total.total().left_of(self.budget).map(|room| room.at_most(most)),
+            Flow::Open => {
+                self.total.total().remaining_of(self.budget).map(|room| room.at_most(max_read))
+            }
             Flow::Full { .. } => None,
             // Partitions that are not paused share an allowance beyond the budget.
             Flow::Stalled => {
-                let beyond = self.budget.part(1.0 + 2.0 * ALLOWANCE);
-                let room = self.total.total().left_of(beyond)?;
-                Some(room.at_most(self.budget.part(ALLOWANCE / self.partitions.len() as f64)))
+                let beyond = self.budget.fraction(1.0 + 2.0 * STALL_ALLOWANCE);
+                let room = self.total.total().remaining_of(beyond)?;
+                Some(
+                    room.at_most(
+                        self.budget.fraction(STALL_ALLOWANCE / self.partitions.len() as f64),
+                    ),
+                )
             }
         }
     }
@@ -88,20 +99,25 @@ impl Intake {
     pub(super) fn pause_and_resume(&mut self, source: &mut impl Source, stop: bool) {
         // Below this level no partition needs a pause, and without paused partitions none needs a
         // resume.
-        if !stop && self.paused == 0 && self.level() <= flow::calm(self.retries > 0) {
+        if !stop
+            && self.paused == 0
+            && self.level() <= flow::pause_free_level(self.retry_partitions > 0)
+        {
             return;
         }
         let count = self.partitions.len();
         let (mut pause, mut resume) = (Vec::new(), Vec::new());
-        for fed in &mut self.partitions {
-            let level = fed.assignment.usage.total().level(self.budget);
-            let most = flow::most(fed.assignment.rung.as_ref().map(|_| self.retries));
-            if !fed.paused && (stop || self.flow.pauses(level, most, count)) {
-                fed.paused = true;
-                pause.push(fed.assignment.clone());
-            } else if fed.paused && !stop && self.flow.resumes(level, most, count) {
-                fed.paused = false;
-                resume.push(fed.assignment.clone());
+        for partition in &mut self.partitions {
+            let level = partition.assignment.usage.total().level(self.budget);
+            let limit = flow::share_limit(
+                partition.assignment.retry_topic.as_ref().map(|_| self.retry_partitions),
+            );
+            if !partition.paused && (stop || self.flow.should_pause(level, limit, count)) {
+                partition.paused = true;
+                pause.push(partition.assignment.clone());
+            } else if partition.paused && !stop && self.flow.should_resume(level, limit, count) {
+                partition.paused = false;
+                resume.push(partition.assignment.clone());
             }
         }
         self.paused = self.paused + pause.len() - resume.len();

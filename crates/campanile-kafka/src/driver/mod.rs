@@ -16,18 +16,18 @@
 //!   between this task and the scheduler.
 //! * `intake`, `flow`, `budget`: how much is read, and from which partitions.
 //! * `watermark`, `commits`: which offsets are committed, and when.
-//! * `control`, `vitals`: the state that a [`Handle`](crate::Handle) sets and reads.
+//! * `control`, `status`: the state that a [`Handle`](crate::Handle) sets and reads.
 
 mod assignment;
 mod attempt;
 mod budget;
 mod commits;
 mod control;
-mod extent;
 mod flow;
 mod hash;
 mod intake;
 mod offset;
+mod offset_range;
 mod reports;
 mod run;
 mod scheduler;
@@ -35,9 +35,9 @@ mod scheduler;
 mod simulation;
 mod source;
 mod span;
+mod status;
 mod task;
 mod verdict;
-mod vitals;
 mod waker;
 mod watermark;
 
@@ -51,12 +51,12 @@ use tokio::time::{Instant, Sleep, sleep};
 
 pub(crate) use self::assignment::{Assignment, AssignmentId};
 pub(crate) use self::budget::{Amount, Usage};
-pub(crate) use self::control::{Control, Shutdown, Switch};
+pub(crate) use self::control::{Control, DriverControl, Shutdown};
 pub(crate) use self::reports::{Report, Reports};
 pub(crate) use self::scheduler::{QueueId, Services};
-pub(crate) use self::source::{CommitEnd, Event, Received, Source};
+pub(crate) use self::source::{CommitResult, Event, Received, Source};
 pub(crate) use self::span::RecordSpans;
-pub(crate) use self::vitals::Vitals;
+pub(crate) use self::status::DriverStatus;
 
 use self::commits::Commits;
 use self::intake::Intake;
@@ -69,33 +69,33 @@ use crate::status::Stage;
 use crate::summary::Summary;
 
 /// The fraction of the budget below which a full consumer reads again.
-const LOW_WATER: f64 = 0.75;
+const RESUME_LEVEL: f64 = 0.75;
 
 /// The fraction of the budget at which transactions are committed without waiting for the commit
 /// interval.
-const HURRY: f64 = 0.5;
+const EARLY_COMMIT_LEVEL: f64 = 0.5;
 
 /// How long the last commit may take before partitions are released. Records that are not committed
 /// by then are delivered again, and answered as duplicates.
-const LAST_COMMIT: Duration = Duration::from_secs(4);
+const FINAL_COMMIT_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// How long to wait until the locks of dropped futures are released, so that the next owner finds them
 /// free. If the store is unavailable, the locks expire by themselves.
-const RELEASE: Duration = Duration::from_secs(1);
+const LOCK_RELEASE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How long the consumer may take to leave its group. Unreachable brokers do not delay the end of
 /// serving for longer.
-pub(crate) const CLOSE: Duration = Duration::from_secs(5);
+pub(crate) const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The interval at which status, stalls and health are updated.
-const TICK: Duration = Duration::from_secs(1);
+const TICK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The interval at which the source is polled even if nothing has woken the driver.
-const POLL: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The maximum number of rounds in one poll, after which other tasks of the driver's runtime get their
 /// turn.
-const ROUNDS: usize = 32;
+const POLL_BUDGET: usize = 32;
 
 /// The settings of the driver.
 pub(crate) struct Settings {
@@ -121,22 +121,22 @@ pub(crate) struct Driver<S> {
     phase: Phase,
     /// The assigned partitions, including revoked ones that are not released yet.
     assigned: Vec<Arc<Assignment>>,
-    revoke: Option<Revoke>,
+    revoke: Option<Revocation>,
     error: Option<ConsumerError>,
-    events: Vec<Event>,
-    reported: Vec<Report>,
+    event_buffer: Vec<Event>,
+    report_buffer: Vec<Report>,
     timer: Pin<Box<Sleep>>,
-    ticked: Instant,
+    last_tick: Instant,
 }
 
 enum Phase {
     Serving,
     /// No further record is started, and records in flight may finish.
     Draining,
-    /// The offsets of finished records are committed, until `late` at the latest.
+    /// The offsets of finished records are committed, until `deadline` at the latest.
     Committing {
-        late: Pin<Box<Sleep>>,
-        repeated: bool,
+        deadline: Pin<Box<Sleep>>,
+        started: bool,
     },
     /// The source leaves its group, until this deadline at the latest.
     Closing(Pin<Box<Sleep>>),
@@ -144,7 +144,7 @@ enum Phase {
 }
 
 /// Revoked partitions that are not released yet.
-struct Revoke {
+struct Revocation {
     partitions: Vec<Arc<Assignment>>,
     lost: bool,
     drain: DrainId,
@@ -158,14 +158,14 @@ impl<S: Source> Driver<S> {
         source: S,
         policies: Policies,
         services: Services,
-        switch: Switch,
+        control: DriverControl,
         settings: Settings,
     ) -> Self {
         let reports = Arc::new(Reports::default());
         let runtime = services.runtime.clone();
         Self {
             source,
-            scheduler: Scheduler::new(policies, services, switch, reports.clone()),
+            scheduler: Scheduler::new(policies, services, control, reports.clone()),
             intake: Intake::new(settings.budget, settings.total.clone()),
             commits: Commits::new(settings.commit_interval),
             reports,
@@ -175,17 +175,17 @@ impl<S: Source> Driver<S> {
             assigned: Vec::new(),
             revoke: None,
             error: None,
-            events: Vec::new(),
-            reported: Vec::new(),
-            timer: Box::pin(sleep(POLL)),
-            ticked: Instant::now(),
+            event_buffer: Vec::new(),
+            report_buffer: Vec::new(),
+            timer: Box::pin(sleep(POLL_INTERVAL)),
+            last_tick: Instant::now(),
         }
     }
 
     /// Serves until a shutdown or an error, then drains all partitions, commits and leaves the group.
     /// Returns the source as well, because dropping it may block.
     pub(crate) async fn run(mut self) -> (Result<Summary, ConsumerError>, S) {
-        self.scheduler.vitals().enter(Stage::Serving);
+        self.scheduler.status().enter_stage(Stage::Serving);
         poll_fn(|cx| self.poll(cx)).await;
         let summary = self.scheduler.summary();
         match &self.error {
@@ -196,8 +196,8 @@ impl<S: Source> Driver<S> {
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        for _ in 0..ROUNDS {
-            self.scheduler.vitals().round();
+        for _ in 0..POLL_BUDGET {
+            self.scheduler.status().record_poll();
             let mut any = self.poll_source(cx);
             any |= self.poll_reports(cx);
             any |= self.scheduler.poll(cx);
@@ -225,63 +225,63 @@ impl<S: Source> Driver<S> {
         let stop = !matches!(self.phase, Phase::Serving);
         let room = if stop { None } else { self.intake.room() };
         self.intake.pause_and_resume(&mut self.source, stop);
-        let mut events = std::mem::take(&mut self.events);
+        let mut events = std::mem::take(&mut self.event_buffer);
         let any = self.source.poll(cx, room, &mut events);
         for event in events.drain(..) {
-            self.event(event);
+            self.handle_event(event);
         }
-        self.events = events;
+        self.event_buffer = events;
         any
     }
 
-    fn event(&mut self, event: Event) {
+    fn handle_event(&mut self, event: Event) {
         match event {
             Event::Assigned(assignments) => {
-                self.scheduler.vitals().assign(&assignments);
+                self.scheduler.status().assign(&assignments);
                 self.intake.assign(&assignments);
                 self.assigned.extend(assignments.iter().cloned());
                 for assignment in assignments {
-                    if let Err(error) = self.scheduler.assigned(assignment) {
+                    if let Err(error) = self.scheduler.on_assigned(assignment) {
                         self.stop(Some(ConsumerError::Config(error)));
                     }
                 }
             }
             Event::Records(records) => {
-                if let Err(error) = self.scheduler.received(records) {
+                if let Err(error) = self.scheduler.on_received(records) {
                     self.stop(Some(error));
                 }
             }
             Event::Revoked { partitions, lost } => {
-                self.scheduler.vitals().revoke(lost);
+                self.scheduler.status().revoke(lost);
                 // Otherwise a partition that is assigned again would still be paused.
                 let paused = self.intake.revoke(&partitions);
                 if !paused.is_empty() {
                     self.source.resume(&paused);
                 }
                 let timeout = if lost { Duration::ZERO } else { self.settings.revoke_timeout };
-                let drain = self.scheduler.revoked(&partitions, timeout);
-                self.revoke = Some(Revoke { partitions, lost, drain, commit: None });
+                let drain = self.scheduler.on_revoked(&partitions, timeout);
+                self.revoke = Some(Revocation { partitions, lost, drain, commit: None });
             }
-            Event::Committed(end) => self.commits.ended(end),
+            Event::Committed(result) => self.commits.on_result(result),
             Event::Failed(error) => self.stop(Some(error)),
             Event::Closed => self.phase = Phase::Closed,
         }
     }
 
     fn poll_reports(&mut self, cx: &mut Context<'_>) -> bool {
-        let mut reported = std::mem::take(&mut self.reported);
-        let any = self.reports.take(cx, &mut reported);
-        for report in reported.drain(..) {
-            if let Err(error) = self.scheduler.report(report) {
+        let mut report_buffer = std::mem::take(&mut self.report_buffer);
+        let any = self.reports.take(cx, &mut report_buffer);
+        for report in report_buffer.drain(..) {
+            if let Err(error) = self.scheduler.handle_report(report) {
                 self.stop(Some(error));
             }
         }
-        self.reported = reported;
+        self.report_buffer = report_buffer;
         any
     }
 
     fn poll_shutdown(&mut self) -> bool {
-        let Some(how) = self.scheduler.switch().take_shutdown() else {
+        let Some(how) = self.scheduler.control().take_shutdown() else {
             return false;
         };
         self.stop(None);
@@ -300,7 +300,7 @@ impl<S: Source> Driver<S> {
             self.phase = Phase::Draining;
             // The stage changes only after the scheduler has stopped, so no record is started in it.
             self.scheduler.stop(self.settings.drain_timeout);
-            self.scheduler.vitals().enter(Stage::Draining);
+            self.scheduler.status().enter_stage(Stage::Draining);
         }
     }
 
@@ -308,8 +308,8 @@ impl<S: Source> Driver<S> {
     /// they finish.
     fn check_outputs(&mut self) {
         if self.settings.has_outputs {
-            let least = if self.scheduler.outputs_full() { LOW_WATER } else { 1.0 };
-            self.scheduler.set_outputs_full(self.intake.outputs_level() >= least);
+            let threshold = if self.scheduler.outputs_full() { RESUME_LEVEL } else { 1.0 };
+            self.scheduler.set_outputs_full(self.intake.outputs_level() >= threshold);
         }
     }
 
@@ -319,18 +319,18 @@ impl<S: Source> Driver<S> {
         let Some(revoke) = &mut self.revoke else {
             return false;
         };
-        let drained = self.scheduler.is_drained_of(revoke.drain);
+        let drained = self.scheduler.is_drain_finished(revoke.drain);
         #[cfg(test)]
         let drained = drained || is_planted(Bug::RevokeNotDrained);
         if !drained {
             return false;
         }
         if !revoke.lost {
-            let (late, repeated) =
-                revoke.commit.get_or_insert_with(|| (Box::pin(sleep(LAST_COMMIT)), false));
+            let (deadline, started) =
+                revoke.commit.get_or_insert_with(|| (Box::pin(sleep(FINAL_COMMIT_TIMEOUT)), false));
             let (source, partitions) = (&mut self.source, &revoke.partitions);
-            if self.commits.poll_flush(cx, source, partitions, repeated).is_pending() {
-                if late.as_mut().poll(cx).is_pending() {
+            if self.commits.poll_flush(cx, source, partitions, started).is_pending() {
+                if deadline.as_mut().poll(cx).is_pending() {
                     return false;
                 }
                 tracing::warn!(
@@ -339,7 +339,7 @@ impl<S: Source> Driver<S> {
             }
         }
         // Outputs that are not in a transaction by now are left to the partitions' next owners.
-        revoke.partitions.iter().for_each(|assignment| assignment.outbox.close());
+        revoke.partitions.iter().for_each(|assignment| assignment.pending_outputs.close());
         self.assigned.retain(|assignment| !revoke.partitions.iter().any(|r| r.id == assignment.id));
         self.revoke = None;
         self.source.release();
@@ -348,7 +348,7 @@ impl<S: Source> Driver<S> {
 
     fn poll_commits(&mut self, cx: &mut Context<'_>) {
         if self.revoke.is_none() && matches!(self.phase, Phase::Serving | Phase::Draining) {
-            let now = self.settings.has_outputs && self.intake.level() >= HURRY;
+            let now = self.settings.has_outputs && self.intake.level() >= EARLY_COMMIT_LEVEL;
             self.commits.poll(cx, &mut self.source, &self.assigned, now);
         }
     }
@@ -356,33 +356,33 @@ impl<S: Source> Driver<S> {
     fn poll_phase(&mut self, cx: &mut Context<'_>) -> bool {
         match &mut self.phase {
             Phase::Draining if self.scheduler.is_drained() && self.revoke.is_none() => {
-                self.scheduler.vitals().enter(Stage::Closing);
-                let late = Box::pin(sleep(LAST_COMMIT));
-                self.phase = Phase::Committing { late, repeated: false };
+                self.scheduler.status().enter_stage(Stage::Closing);
+                let deadline = Box::pin(sleep(FINAL_COMMIT_TIMEOUT));
+                self.phase = Phase::Committing { deadline, started: false };
                 true
             }
-            Phase::Committing { late, repeated } => {
+            Phase::Committing { deadline, started } => {
                 let source = &mut self.source;
-                if self.commits.poll_flush(cx, source, &self.assigned, repeated).is_pending() {
-                    if late.as_mut().poll(cx).is_pending() {
+                if self.commits.poll_flush(cx, source, &self.assigned, started).is_pending() {
+                    if deadline.as_mut().poll(cx).is_pending() {
                         return false;
                     }
                     tracing::warn!(
                         "timed out waiting for the last commit; records may be delivered again"
                     );
                 }
-                self.assigned.iter().for_each(|assignment| assignment.outbox.close());
+                self.assigned.iter().for_each(|assignment| assignment.pending_outputs.close());
                 self.source.close();
-                self.phase = Phase::Closing(Box::pin(sleep(CLOSE)));
+                self.phase = Phase::Closing(Box::pin(sleep(LEAVE_TIMEOUT)));
                 true
             }
-            Phase::Closing(late) => {
-                let late = late.as_mut().poll(cx).is_ready();
-                if late {
+            Phase::Closing(deadline) => {
+                let timed_out = deadline.as_mut().poll(cx).is_ready();
+                if timed_out {
                     tracing::warn!("timed out leaving the group");
                     self.phase = Phase::Closed;
                 }
-                late
+                timed_out
             }
             _ => false,
         }
@@ -395,14 +395,14 @@ impl<S: Source> Driver<S> {
             return false;
         }
         let now = Instant::now();
-        self.timer.as_mut().reset(now + POLL);
-        if now - self.ticked >= TICK {
-            self.ticked = now;
-            self.source.update_extents(&self.assigned);
+        self.timer.as_mut().reset(now + POLL_INTERVAL);
+        if now - self.last_tick >= TICK_INTERVAL {
+            self.last_tick = now;
+            self.source.update_end_offsets(&self.assigned);
             self.scheduler.tick();
-            if self.scheduler.vitals().ping() {
-                let vitals = self.scheduler.switch().vitals().clone();
-                self.runtime.spawn(async move { vitals.pong() });
+            if self.scheduler.status().start_ping() {
+                let status = self.scheduler.control().status().clone();
+                self.runtime.spawn(async move { status.finish_ping() });
             }
         }
         true

@@ -7,12 +7,12 @@ use campanile_core::Output;
 use futures_util::task::AtomicWaker;
 
 use super::assignment::AssignmentId;
-use super::attempt::Outcome;
+use super::attempt::RecordOutcome;
 use super::scheduler::QueueId;
 use crate::order::OrderKey;
 
 /// The number of pending reports that wakes the scheduler even if none is urgent.
-const FULL: usize = 64;
+const WAKE_THRESHOLD: usize = 64;
 
 /// A queue of reports from the program's runtime to the scheduler's thread. It also has the wakers
 /// of tasks that the scheduler's thread wakes on behalf of attempts.
@@ -33,15 +33,15 @@ pub(crate) enum Report {
     /// The run's first record is processed, and the next one is started.
     Processed { queue: QueueId, outputs: Vec<Output> },
     /// The run has ended. The outcome is that of its first record.
-    Ended { queue: QueueId, outcome: Outcome },
+    RunEnded { queue: QueueId, outcome: RecordOutcome },
     /// The run was stopped before its first record was started.
-    Stopped { queue: QueueId },
+    RunStopped { queue: QueueId },
     /// The run's record waits until its service is ready.
     NotReady { queue: QueueId },
     /// The run's record no longer waits for its service.
     Ready { queue: QueueId },
     /// The order's extractor has determined the keys of the oldest keyless records.
-    Keyed { assignment: AssignmentId, keys: Vec<OrderKey> },
+    KeysExtracted { assignment: AssignmentId, keys: Vec<OrderKey> },
 }
 
 impl Reports {
@@ -58,7 +58,7 @@ impl Reports {
             inbox.reports.push(report);
             inbox.reports.len()
         };
-        if pending == FULL {
+        if pending == WAKE_THRESHOLD {
             self.scheduler.wake();
         }
     }
@@ -97,7 +97,7 @@ pub(crate) struct Reporter {
 
 impl Reporter {
     /// Reports the outcome of the run's first record, which ends the run.
-    pub(crate) fn ended(self, outcome: Outcome) {
-        self.reports.send(Report::Ended { queue: self.queue, outcome });
+    pub(crate) fn end_run(self, outcome: RecordOutcome) {
+        self.reports.send(Report::RunEnded { queue: self.queue, outcome });
     }
 }

@@ -22,24 +22,24 @@ use pin_project_lite::pin_project;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout};
 
-use super::RELEASE;
+use super::LOCK_RELEASE_TIMEOUT;
 use super::assignment::{Assignment, AssignmentId};
-use super::attempt::{Attempt, Outcome};
-use super::control::Halt;
+use super::attempt::{Attempt, RecordOutcome};
+use super::control::RunGate;
 use super::reports::{Report, Reporter, Reports};
 use super::span::RecordSpans;
 use super::task::Task;
 use super::waker::AttemptWaker;
 use crate::order::Order;
-use crate::routes::{Readiness, Route};
+use crate::routes::{ReadinessReporter, Route};
 
 /// The time after which a run ends, as soon as the record in progress is finished. Queues that wait
 /// because of the in-flight limit then get their turn.
-const QUANTUM: Duration = Duration::from_millis(10);
+const TIME_SLICE: Duration = Duration::from_millis(10);
 
 /// The maximum number of records that are started ahead after duplicates. These records are probably
 /// duplicates as well, and one round trip to the store answers all of them.
-const REPLAYED: usize = 16;
+const MAX_DUPLICATE_LOOKAHEAD: usize = 16;
 
 /// The next records of a queue, and everything that is needed to run them.
 pub(super) struct Run {
@@ -48,7 +48,7 @@ pub(super) struct Run {
     pub(super) route: Arc<dyn Route>,
     pub(super) assignment: Arc<Assignment>,
     /// Keeps the run from starting further records while it is set.
-    pub(super) halt: Arc<Halt>,
+    pub(super) run_gate: Arc<RunGate>,
     pub(super) spans: Arc<RecordSpans>,
     pub(super) reporter: Reporter,
 }
@@ -58,30 +58,30 @@ impl Run {
     /// interrupted.
     pub(super) fn spawn(self, runtime: &Handle) -> Task<()> {
         let waker = AttemptWaker::new(self.reporter.reports.clone());
-        Task::spawn_on(runtime, Woken { future: self.work(), waker })
+        Task::spawn_on(runtime, WithAttemptWaker { future: self.run(), waker })
     }
 
-    async fn work(self) {
-        let Self { records, route, assignment, halt, spans, reporter } = self;
+    async fn run(self) {
+        let Self { records, route, assignment, run_gate, spans, reporter } = self;
         let Reporter { queue, reports } = &reporter;
         let since = Instant::now();
-        let is_over = || since.elapsed() >= QUANTUM;
-        let is_stopped = || halt.is_paused() || assignment.is_stopped();
+        let is_slice_over = || since.elapsed() >= TIME_SLICE;
+        let is_stopped = || run_gate.is_paused() || assignment.is_stopped();
         // Suspension does not stop the first record: a suspended scheduler starts a run for that
         // record alone, as a probe of the store.
-        let is_halted = || is_stopped() || halt.is_suspended();
+        let must_stop = || is_stopped() || run_gate.is_suspended();
         let attempt = |record, ahead| {
-            let readiness = Readiness::new(*queue, reports.clone());
-            Attempt::new(record, readiness, &spans, ahead)
+            let readiness_reporter = ReadinessReporter::new(*queue, reports.clone());
+            Attempt::new(record, readiness_reporter, &spans, ahead)
         };
-        let mut rest = VecDeque::from(records);
-        let mut current = match rest.pop_front() {
+        let mut pending = VecDeque::from(records);
+        let mut current = match pending.pop_front() {
             Some(first) if !is_stopped() => attempt(first, false),
-            _ => return reports.send(Report::Stopped { queue: *queue }),
+            _ => return reports.send(Report::RunStopped { queue: *queue }),
         };
         let mut ahead = VecDeque::new();
         // The number of records to start ahead because the previous records were duplicates.
-        let mut replayed = 0;
+        let mut lookahead = 0;
         loop {
             let outcome = poll_fn(|cx| {
                 if let Poll::Ready(outcome) = current.poll(cx, &*route) {
@@ -90,12 +90,12 @@ impl Run {
                 if current.has_failed() {
                     // Middleware may call the layer again, and that call may need a permit that
                     // the attempts ahead of their turn hold.
-                    replayed = 0;
-                    take_back(&mut ahead, &mut rest);
+                    lookahead = 0;
+                    cancel_ahead(&mut ahead, &mut pending);
                 }
-                let most = replayed.max(usize::from(current.is_recording()));
-                while ahead.len() < most && !is_over() && !is_halted() {
-                    let Some(record) = rest.pop_front() else {
+                let limit = lookahead.max(usize::from(current.is_recording()));
+                while ahead.len() < limit && !is_slice_over() && !must_stop() {
+                    let Some(record) = pending.pop_front() else {
                         break;
                     };
                     ahead.push_back(attempt(record, true));
@@ -104,29 +104,35 @@ impl Run {
                 Poll::Pending
             })
             .await;
-            let Outcome::Processed { outputs } = outcome else {
-                take_back(&mut ahead, &mut rest);
-                released(&rest, &assignment).await;
-                return reporter.ended(outcome);
+            let RecordOutcome::Processed { outputs } = outcome else {
+                cancel_ahead(&mut ahead, &mut pending);
+                wait_for_lock_release(&pending, &assignment).await;
+                return reporter.end_run(outcome);
             };
-            replayed = if current.is_duplicate() { (2 * replayed).clamp(1, REPLAYED) } else { 0 };
+            lookahead = if current.is_duplicate() {
+                (2 * lookahead).clamp(1, MAX_DUPLICATE_LOOKAHEAD)
+            } else {
+                0
+            };
             let next = match ahead.pop_front() {
-                None if !is_over() => rest.pop_front().map(|record| attempt(record, false)),
+                None if !is_slice_over() => {
+                    pending.pop_front().map(|record| attempt(record, false))
+                }
                 next => next,
             };
             let Some(next) = next else {
-                return reporter.ended(Outcome::Processed { outputs });
+                return reporter.end_run(RecordOutcome::Processed { outputs });
             };
             reports.send_lazily(Report::Processed { queue: *queue, outputs });
-            if is_halted() {
+            if must_stop() {
                 ahead.push_front(next);
-                take_back(&mut ahead, &mut rest);
-                released(&rest, &assignment).await;
-                return reports.send(Report::Stopped { queue: *queue });
+                cancel_ahead(&mut ahead, &mut pending);
+                wait_for_lock_release(&pending, &assignment).await;
+                return reports.send(Report::RunStopped { queue: *queue });
             }
-            if is_over() {
+            if is_slice_over() {
                 // The next record is still run, since it already has its lock.
-                take_back(&mut ahead, &mut rest);
+                cancel_ahead(&mut ahead, &mut pending);
             }
             next.begin_turn();
             current = next;
@@ -134,18 +140,18 @@ impl Run {
     }
 }
 
-/// Drops the attempts that are ahead of their turn, and returns their records to `rest`.
-fn take_back(ahead: &mut VecDeque<Attempt>, rest: &mut VecDeque<Record>) {
+/// Drops the attempts that are ahead of their turn, and returns their records to `pending`.
+fn cancel_ahead(ahead: &mut VecDeque<Attempt>, pending: &mut VecDeque<Record>) {
     while let Some(attempt) = ahead.pop_back() {
-        rest.push_front(attempt.record().clone());
+        pending.push_front(attempt.record().clone());
     }
 }
 
 /// If the partition is being released, waits until the locks of records that were dropped ahead of
 /// their turn are released, so that the partition's next owner finds them free.
-async fn released(records: &VecDeque<Record>, assignment: &Assignment) {
+async fn wait_for_lock_release(records: &VecDeque<Record>, assignment: &Assignment) {
     if assignment.is_stopped() {
-        let released = timeout(RELEASE, join_all(records.iter().map(Record::let_go)));
+        let released = timeout(LOCK_RELEASE_TIMEOUT, join_all(records.iter().map(Record::let_go)));
         // Boxed, because this future is a fourth of the task's size and few runs need it. A timeout
         // is logged by the drain.
         let _ = Box::pin(released).await;
@@ -154,14 +160,14 @@ async fn released(records: &VecDeque<Record>, assignment: &Assignment) {
 
 pin_project! {
     /// A run that is polled and woken through its own waker.
-    struct Woken<F> {
+    struct WithAttemptWaker<F> {
         #[pin]
         future: F,
         waker: Arc<AttemptWaker>,
     }
 }
 
-impl<F: Future> Future for Woken<F> {
+impl<F: Future> Future for WithAttemptWaker<F> {
     type Output = F::Output;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
@@ -171,7 +177,7 @@ impl<F: Future> Future for Woken<F> {
 }
 
 /// Spawns a task that extracts the order keys of these records.
-pub(super) fn spawn_keying(
+pub(super) fn spawn_key_extraction(
     runtime: &Handle,
     order: Arc<Order>,
     records: Vec<Record>,
@@ -180,7 +186,7 @@ pub(super) fn spawn_keying(
 ) -> Task<()> {
     Task::spawn_on(runtime, async move {
         let keys = records.iter().map(|record| order.extract(record)).collect();
-        reports.send(Report::Keyed { assignment, keys });
+        reports.send(Report::KeysExtracted { assignment, keys });
     })
 }
 
@@ -195,13 +201,13 @@ mod tests {
     use tokio::task::yield_now;
 
     use super::*;
-    use crate::driver::{QueueId, Switch, Usage, Vitals};
+    use crate::driver::{DriverControl, DriverStatus, QueueId, Usage};
     use crate::routes::{RouteError, RouteFuture};
 
     /// A route in place of an idempotency layer. The outcome of a call is being recorded until the test
     /// ends the call.
     #[derive(Default)]
-    struct Layered {
+    struct FakeLayer {
         calls: Mutex<Vec<Call>>,
         /// Records below this offset are duplicates.
         duplicates: i64,
@@ -218,8 +224,8 @@ mod tests {
         Ends(Result<(), BoxError>),
     }
 
-    impl Route for Layered {
-        fn call(&self, record: Record, _: Readiness) -> RouteFuture {
+    impl Route for FakeLayer {
+        fn call(&self, record: Record, _: ReadinessReporter) -> RouteFuture {
             let (steps, mut next) = mpsc::unbounded_channel();
             let interrupt = record.interrupt();
             let is_duplicate = record.offset() < self.duplicates;
@@ -246,7 +252,7 @@ mod tests {
         }
     }
 
-    impl Layered {
+    impl FakeLayer {
         fn calls(&self) -> usize {
             self.calls.lock().unwrap().len()
         }
@@ -264,48 +270,48 @@ mod tests {
         }
     }
 
-    struct World {
-        route: Arc<Layered>,
+    struct TestRun {
+        route: Arc<FakeLayer>,
         assignment: Arc<Assignment>,
         reports: Arc<Reports>,
         _task: Task<()>,
     }
 
     /// Starts a run of two records that are not duplicates.
-    async fn run() -> World {
-        run_of(2, 0).await
+    async fn start_run() -> TestRun {
+        start_run_of(2, 0).await
     }
 
     /// Starts a run of this number of records, of which the first `duplicates` are duplicates.
-    async fn run_of(records: i64, duplicates: i64) -> World {
+    async fn start_run_of(records: i64, duplicates: i64) -> TestRun {
         let total: Arc<Usage> = Arc::default();
         let assignment = Assignment::new(AssignmentId(0), "t".into(), 0, None, total);
         let (route, assignment) =
-            (Arc::new(Layered { duplicates, ..Layered::default() }), Arc::new(assignment));
+            (Arc::new(FakeLayer { duplicates, ..FakeLayer::default() }), Arc::new(assignment));
         let reports = Arc::new(Reports::default());
         let record = |offset| Record::builder("t", 0, offset).build();
         let run = Run {
             records: (0..records).map(record).collect(),
             route: route.clone(),
             assignment: assignment.clone(),
-            halt: Switch::new(Vitals::new(Duration::MAX)).halt(),
+            run_gate: DriverControl::new(DriverStatus::new(Duration::MAX)).run_gate(),
             spans: Arc::new(RecordSpans { group: "g".into(), level: tracing::Level::DEBUG }),
             reporter: Reporter { queue: QueueId::default(), reports: reports.clone() },
         };
         let task = run.spawn(&Handle::current());
-        let world = World { route, assignment, reports, _task: task };
-        world.settle().await;
-        world
+        let test = TestRun { route, assignment, reports, _task: task };
+        test.settle().await;
+        test
     }
 
-    impl World {
+    impl TestRun {
         async fn settle(&self) {
             for _ in 0..8 {
                 yield_now().await;
             }
         }
 
-        fn reported(&self) -> Vec<Report> {
+        fn take_reports(&self) -> Vec<Report> {
             let mut reported = Vec::new();
             poll_fn(|cx| {
                 self.reports.take(cx, &mut reported);
@@ -317,76 +323,79 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn next_record_is_started_ahead_while_the_first_is_being_recorded() {
-        let world = run().await;
-        assert_eq!(world.route.calls(), 2);
-        assert!(world.route.record(0).is_recording());
-        assert!(world.route.record(1).is_ahead());
-        world.route.end(0, Ok(()));
-        world.settle().await;
-        assert!(world.route.record(1).is_recording());
-        assert!(matches!(world.reported()[..], [Report::Processed { .. }]));
-        world.route.end(1, Ok(()));
-        world.settle().await;
-        let ended = world.reported();
-        assert!(matches!(ended[..], [Report::Ended { outcome: Outcome::Processed { .. }, .. }]));
+    async fn next_record_starts_ahead_while_the_first_is_recorded() {
+        let test = start_run().await;
+        assert_eq!(test.route.calls(), 2);
+        assert!(test.route.record(0).is_recording());
+        assert!(test.route.record(1).is_ahead());
+        test.route.end(0, Ok(()));
+        test.settle().await;
+        assert!(test.route.record(1).is_recording());
+        assert!(matches!(test.take_reports()[..], [Report::Processed { .. }]));
+        test.route.end(1, Ok(()));
+        test.settle().await;
+        let ended = test.take_reports();
+        assert!(matches!(
+            ended[..],
+            [Report::RunEnded { outcome: RecordOutcome::Processed { .. }, .. }]
+        ));
     }
 
     #[tokio::test(start_paused = true)]
     async fn next_record_is_dropped_if_the_first_is_not_recorded() {
-        let world = run().await;
-        world.route.end(0, Err("the lock is lost".into()));
-        world.settle().await;
-        let next = world.route.record(1);
+        let test = start_run().await;
+        test.route.end(0, Err("the lock is lost".into()));
+        test.settle().await;
+        let next = test.route.record(1);
         assert!(next.is_ahead() && next.interrupt().is_set());
-        let ended = world.reported();
-        assert!(matches!(ended[..], [Report::Ended { outcome: Outcome::Failed(_), .. }]));
+        let ended = test.take_reports();
+        assert!(matches!(ended[..], [Report::RunEnded { outcome: RecordOutcome::Failed(_), .. }]));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn next_record_is_dropped_if_its_partition_is_stopped_in_the_meantime() {
-        let world = run().await;
-        world.assignment.stop();
-        world.route.end(0, Ok(()));
-        world.settle().await;
-        let next = world.route.record(1);
+    async fn next_record_is_dropped_if_its_partition_is_stopped() {
+        let test = start_run().await;
+        test.assignment.stop();
+        test.route.end(0, Ok(()));
+        test.settle().await;
+        let next = test.route.record(1);
         assert!(next.is_ahead() && next.interrupt().is_set());
-        let ended = world.reported();
-        assert!(matches!(ended[..], [Report::Processed { .. }, Report::Stopped { .. }]));
+        let ended = test.take_reports();
+        assert!(matches!(ended[..], [Report::Processed { .. }, Report::RunStopped { .. }]));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn duplicates_have_the_records_behind_them_started_together() {
-        let world = run_of(64, 40).await;
+    async fn records_after_duplicates_are_started_together() {
+        let test = start_run_of(64, 40).await;
         for _ in 0..10 {
-            world.settle().await;
+            test.settle().await;
         }
         // The duplicates, the first record that is not a duplicate, and the records that were started
         // together with the last duplicates.
-        let calls = world.route.calls();
-        assert!(calls > 41 && calls <= 41 + REPLAYED, "{calls}");
-        assert!(world.route.record(40).is_recording());
-        assert!((41..calls).all(|call| world.route.record(call).is_ahead()));
-        assert_eq!(world.reported().len(), 40);
-        world.route.end(40, Err("refused".into()));
-        world.settle().await;
-        assert!((41..calls).all(|call| world.route.record(call).interrupt().is_set()));
-        let ended = world.reported();
-        assert!(matches!(ended[..], [Report::Ended { outcome: Outcome::Failed(_), .. }]));
+        let calls = test.route.calls();
+        assert!(calls > 41 && calls <= 41 + MAX_DUPLICATE_LOOKAHEAD, "{calls}");
+        assert!(test.route.record(40).is_recording());
+        assert!((41..calls).all(|call| test.route.record(call).is_ahead()));
+        assert_eq!(test.take_reports().len(), 40);
+        test.route.end(40, Err("refused".into()));
+        test.settle().await;
+        assert!((41..calls).all(|call| test.route.record(call).interrupt().is_set()));
+        let ended = test.take_reports();
+        assert!(matches!(ended[..], [Report::RunEnded { outcome: RecordOutcome::Failed(_), .. }]));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn records_that_are_taken_back_are_started_again_in_their_order() {
-        let world = run_of(4, 0).await;
-        assert_eq!(world.route.calls(), 2);
+    async fn cancelled_records_are_restarted_in_order() {
+        let test = start_run_of(4, 0).await;
+        assert_eq!(test.route.calls(), 2);
         // As if a retry were about to call the layer again.
-        world.route.step(0, Step::Fails);
-        world.settle().await;
-        assert!(world.route.record(1).interrupt().is_set());
-        world.route.end(0, Ok(()));
-        world.settle().await;
-        let offsets: Vec<_> = (0..4).map(|call| world.route.record(call).offset()).collect();
+        test.route.step(0, Step::Fails);
+        test.settle().await;
+        assert!(test.route.record(1).interrupt().is_set());
+        test.route.end(0, Ok(()));
+        test.settle().await;
+        let offsets: Vec<_> = (0..4).map(|call| test.route.record(call).offset()).collect();
         assert_eq!(offsets, [0, 1, 1, 2]);
-        assert!(world.route.record(2).is_recording() && world.route.record(3).is_ahead());
+        assert!(test.route.record(2).is_recording() && test.route.record(3).is_ahead());
     }
 }

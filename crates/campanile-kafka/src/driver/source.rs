@@ -36,7 +36,7 @@ pub(crate) trait Source {
     fn release(&mut self);
 
     /// Updates each partition's end offset.
-    fn update_extents(&mut self, partitions: &[Arc<Assignment>]);
+    fn update_end_offsets(&mut self, partitions: &[Arc<Assignment>]);
 
     /// Leaves the group. This ends with [`Event::Closed`].
     fn close(&mut self);
@@ -52,7 +52,7 @@ pub(crate) enum Event {
     /// [`Source::release`] is called.
     Revoked { partitions: Vec<Arc<Assignment>>, lost: bool },
     /// The commit in flight has ended.
-    Committed(CommitEnd),
+    Committed(CommitResult),
     /// The source has failed, and the consumer stops.
     Failed(ConsumerError),
     /// The source has left the group.
@@ -61,7 +61,7 @@ pub(crate) enum Event {
 
 /// How a commit ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CommitEnd {
+pub(crate) enum CommitResult {
     /// The brokers acknowledged the commit.
     Acknowledged,
     /// The commit failed, and may succeed if it is repeated.

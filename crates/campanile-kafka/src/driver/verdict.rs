@@ -8,7 +8,7 @@ use campanile_core::{BoxError, Classify, Disposition};
 use campanile_idempotency::{Defaults, Failed, IdempotencyError, Settled, StoreErrorKind};
 
 use crate::error::chain;
-use crate::given_up::Burial;
+use crate::given_up::BurialLock;
 
 /// What to do with a record after an attempt that ended in an error.
 pub(crate) enum Verdict {
@@ -21,22 +21,23 @@ pub(crate) enum Verdict {
     /// The store is unavailable. No record is dispatched until it answers.
     StoreDown,
     /// No further attempt is made. The consumer's policy decides what happens to the record.
-    GiveUp { burial: Burial, reason: String, help: &'static str },
+    GiveUp { burial: BurialLock, reason: String, help: &'static str },
     /// The record is skipped on purpose, regardless of the policy.
-    Skip { burial: Burial, reason: String },
+    Skip { burial: BurialLock, reason: String },
     /// The consumer stops at this record.
-    Stop { burial: Burial, help: &'static str },
+    Stop { burial: BurialLock, help: &'static str },
 }
 
-/// Judges an error: errors of the idempotency layer by their kind, all others by the classifier.
-pub(crate) fn judge(error: &BoxError, classifier: &dyn Classify) -> Verdict {
+/// Returns the verdict for an error: errors of the idempotency layer by their kind, all
+/// others by the classifier.
+pub(crate) fn verdict_for(error: &BoxError, classifier: &dyn Classify) -> Verdict {
     match IdempotencyError::find(&**error) {
-        Some(own) => idempotency(own),
-        None => other(&**error, classifier),
+        Some(own) => layer_verdict(own),
+        None => other_verdict(&**error, classifier),
     }
 }
 
-fn idempotency(error: &IdempotencyError) -> Verdict {
+fn layer_verdict(error: &IdempotencyError) -> Verdict {
     let wait = |after| Verdict::Wait { after, settled: None };
     match error {
         IdempotencyError::Locked { retry_after, settled, .. } => {
@@ -49,9 +50,9 @@ fn idempotency(error: &IdempotencyError) -> Verdict {
         // An unreadable entry says nothing about other entries.
         IdempotencyError::Store(error) if error.kind() == StoreErrorKind::Unreadable => wait(None),
         IdempotencyError::Store(_) => Verdict::StoreDown,
-        IdempotencyError::Failed(failed) => of_failed(failed),
+        IdempotencyError::Failed(failed) => failed_verdict(failed),
         IdempotencyError::Exhausted(exhausted) => Verdict::GiveUp {
-            burial: exhausted.take_lock().map_or(Burial::None, |lock| Burial::Exhausted {
+            burial: exhausted.take_lock().map_or(BurialLock::None, |lock| BurialLock::Exhausted {
                 lock,
                 burials: exhausted.burials,
             }),
@@ -61,9 +62,9 @@ fn idempotency(error: &IdempotencyError) -> Verdict {
         },
         IdempotencyError::MissingKey
         | IdempotencyError::InvalidKey(_)
-        | IdempotencyError::Mismatch { .. } => cannot_be_tried(error),
+        | IdempotencyError::Mismatch { .. } => untried_verdict(error),
         IdempotencyError::ShuttingDown => Verdict::Stop {
-            burial: Burial::None,
+            burial: BurialLock::None,
             help: "the lock keeper was shut down before the consumer",
         },
         // The meaning of an error that a later version adds is not known here.
@@ -71,8 +72,8 @@ fn idempotency(error: &IdempotencyError) -> Verdict {
     }
 }
 
-fn of_failed(failed: &Failed) -> Verdict {
-    let burial = || failed.take_lock().map_or(Burial::None, Burial::LastAttempt);
+fn failed_verdict(failed: &Failed) -> Verdict {
+    let burial = || failed.take_lock().map_or(BurialLock::None, BurialLock::LastAttempt);
     let reason = || chain(&*failed.source);
     match failed.disposition {
         Disposition::DeadLetter => Verdict::GiveUp {
@@ -91,8 +92,9 @@ fn of_failed(failed: &Failed) -> Verdict {
     }
 }
 
-/// Judges an error of a stack without the idempotency layer, or from outside the layer.
-fn other(error: &(dyn Error + 'static), classifier: &dyn Classify) -> Verdict {
+/// Returns the verdict for an error of a stack without the idempotency layer, or from outside
+/// the layer.
+fn other_verdict(error: &(dyn Error + 'static), classifier: &dyn Classify) -> Verdict {
     let classified = catch_unwind(AssertUnwindSafe(|| {
         classifier.classify(error).or_else(|| Defaults.classify(error))
     }));
@@ -101,10 +103,10 @@ fn other(error: &(dyn Error + 'static), classifier: &dyn Classify) -> Verdict {
         return Verdict::Retry { after: None };
     };
     match disposition {
-        Some(Disposition::DeadLetter) => cannot_be_tried(error),
-        Some(Disposition::Skip) => Verdict::Skip { burial: Burial::None, reason: chain(error) },
+        Some(Disposition::DeadLetter) => untried_verdict(error),
+        Some(Disposition::Skip) => Verdict::Skip { burial: BurialLock::None, reason: chain(error) },
         Some(Disposition::Stop) => Verdict::Stop {
-            burial: Burial::None,
+            burial: BurialLock::None,
             help: "the service's error is classified as `Stop`",
         },
         Some(Disposition::Release) => Verdict::Wait { after: None, settled: None },
@@ -113,9 +115,9 @@ fn other(error: &(dyn Error + 'static), classifier: &dyn Classify) -> Verdict {
     }
 }
 
-fn cannot_be_tried(error: &(dyn Error + 'static)) -> Verdict {
+fn untried_verdict(error: &(dyn Error + 'static)) -> Verdict {
     Verdict::GiveUp {
-        burial: Burial::None,
+        burial: BurialLock::None,
         reason: chain(error),
         help: "no attempt can succeed: fix the producer of the record, or how the record is \
                decoded and keyed, or pass a `DeadLetter` topic or `GivenUp::Skip` to \
@@ -124,7 +126,7 @@ fn cannot_be_tried(error: &(dyn Error + 'static)) -> Verdict {
 }
 
 /// Returns whether the store answered before this error occurred.
-pub(crate) fn asked_the_store(error: &BoxError) -> bool {
+pub(crate) fn store_answered(error: &BoxError) -> bool {
     match IdempotencyError::find(&**error) {
         Some(
             IdempotencyError::Failed(_)
@@ -152,11 +154,11 @@ mod tests {
     }
 
     fn verdict(error: impl Into<BoxError>) -> Verdict {
-        judge(&error.into(), &silent)
+        verdict_for(&error.into(), &silent)
     }
 
     #[test]
-    fn a_store_that_does_not_answer_stops_the_dispatch_and_an_entry_that_is_unreadable_waits() {
+    fn unavailable_store_stops_dispatch_and_unreadable_entry_waits() {
         let store = IdempotencyError::Store;
         assert!(matches!(verdict(store(StoreError::unavailable("x"))), Verdict::StoreDown));
         assert!(matches!(verdict(store(StoreError::timeout("x"))), Verdict::StoreDown));
@@ -165,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_lock_waits_for_the_drivers_own_back_off() {
+    fn lost_lock_waits_for_the_driver_backoff() {
         let lost = LockLost {
             key: IdempotencyKey::new("p-1").unwrap(),
             token: FencingToken::new(1).unwrap(),
@@ -176,15 +178,15 @@ mod tests {
     }
 
     #[test]
-    fn an_error_of_the_layer_is_found_behind_others() {
+    fn wrapped_layer_error_is_found() {
         let wrapped = error::permanent(IdempotencyError::MissingKey);
-        assert!(matches!(verdict(wrapped), Verdict::GiveUp { burial: Burial::None, .. }));
+        assert!(matches!(verdict(wrapped), Verdict::GiveUp { burial: BurialLock::None, .. }));
         let wrapped = error::permanent(IdempotencyError::ShuttingDown);
         assert!(matches!(verdict(wrapped), Verdict::Stop { .. }));
     }
 
     #[test]
-    fn the_reason_of_a_record_that_is_given_up_has_the_errors_sources() {
+    fn give_up_reason_includes_error_sources() {
         let Verdict::GiveUp { reason, .. } = verdict(error::permanent("card expired")) else {
             panic!("a permanent error gives up");
         };
@@ -192,14 +194,14 @@ mod tests {
     }
 
     #[test]
-    fn other_errors_are_the_classifiers_first_and_then_the_markers() {
+    fn classifier_precedes_markers_for_other_errors() {
         assert!(matches!(verdict("busy"), Verdict::Retry { after: None }));
         let second = Duration::from_secs(1);
         let later = verdict(error::retry_after("busy", second));
         assert!(matches!(later, Verdict::Retry { after: Some(after) } if after == second));
         assert!(matches!(verdict(error::permanent("gone")), Verdict::GiveUp { .. }));
         let own = |_: &(dyn Error + 'static)| Some(Disposition::Skip);
-        let owned = judge(&error::permanent("gone").into(), &own);
-        assert!(matches!(owned, Verdict::Skip { burial: Burial::None, .. }));
+        let owned = verdict_for(&error::permanent("gone").into(), &own);
+        assert!(matches!(owned, Verdict::Skip { burial: BurialLock::None, .. }));
     }
 }

@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wake_from_another_attempt_is_made_by_the_scheduler() {
+    fn wake_from_another_attempt_goes_through_the_scheduler() {
         let reports = Arc::new(Reports::default());
         let (one, other) = (AttemptWaker::new(reports.clone()), AttemptWaker::new(reports.clone()));
         let kept = Cell::new(None);
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn wake_from_elsewhere_and_of_oneself_is_direct() {
+    fn wake_from_outside_or_self_is_direct() {
         let reports = Arc::new(Reports::default());
         let waker = AttemptWaker::new(reports);
         let mut waiting = task::spawn(poll_fn(|cx| {

@@ -6,13 +6,13 @@ use std::fmt;
 use std::time::Duration;
 
 pub use self::service::HealthService;
-use crate::driver::Vitals;
+use crate::driver::DriverStatus;
 use crate::status::Stage;
 
 /// How long the program's runtime may take to run a task of the driver. This takes microseconds,
 /// unless handlers block all threads of the runtime. 30 s is more than a busy machine ever takes,
 /// and less than anyone should wait for a restart.
-const ANSWER: Duration = Duration::from_secs(30);
+const RUNTIME_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The liveness and readiness of a consumer. Returned by [`Handle::health`](crate::Handle::health);
 /// [`HealthService`] serves it over HTTP.
@@ -90,33 +90,33 @@ impl fmt::Display for Unhealthy {
 impl std::error::Error for Unhealthy {}
 
 impl Health {
-    pub(crate) fn of(vitals: &Vitals) -> Self {
-        let live = live(vitals);
-        let ready = live.clone().and_then(|()| ready(vitals));
+    pub(crate) fn of(status: &DriverStatus) -> Self {
+        let live = live(status);
+        let ready = live.clone().and_then(|()| ready(status));
         Self { live, ready }
     }
 }
 
-fn live(vitals: &Vitals) -> Result<(), Unhealthy> {
-    let over = |silent: Option<Duration>, most| silent.filter(|silent| *silent > most);
-    if vitals.stage() == Stage::Ended {
+fn live(status: &DriverStatus) -> Result<(), Unhealthy> {
+    let exceeding = |silent: Option<Duration>, limit| silent.filter(|silent| *silent > limit);
+    if status.stage() == Stage::Ended {
         return Err(Unhealthy::Ended);
     }
-    if let Some(silent) = over(vitals.since_pinged(), ANSWER) {
+    if let Some(silent) = exceeding(status.pending_ping_age(), RUNTIME_TIMEOUT) {
         return Err(Unhealthy::Runtime { silent });
     }
-    match over(vitals.since_round(), vitals.longest_round()) {
+    match exceeding(status.since_last_poll(), status.max_poll_interval()) {
         // The last round drops the consumer, and `Serve` limits how long that may take.
-        Some(silent) if vitals.stage() < Stage::Closing => Err(Unhealthy::Driver { silent }),
+        Some(silent) if status.stage() < Stage::Closing => Err(Unhealthy::Driver { silent }),
         _ => Ok(()),
     }
 }
 
-fn ready(vitals: &Vitals) -> Result<(), Unhealthy> {
-    match vitals.stage() {
+fn ready(status: &DriverStatus) -> Result<(), Unhealthy> {
+    match status.stage() {
         Stage::Starting => Err(Unhealthy::Starting),
-        Stage::Serving if !vitals.is_assigned() => Err(Unhealthy::Unassigned),
-        Stage::Serving if vitals.is_store_down() => Err(Unhealthy::StoreDown),
+        Stage::Serving if !status.is_assigned() => Err(Unhealthy::Unassigned),
+        Stage::Serving if status.is_store_down() => Err(Unhealthy::StoreDown),
         Stage::Serving => Ok(()),
         Stage::Draining | Stage::Closing | Stage::Ended => Err(Unhealthy::ShuttingDown),
     }
@@ -130,84 +130,84 @@ mod tests {
 
     const POLL: Duration = Duration::from_secs(300);
 
-    async fn later(time: Duration) {
+    async fn advance(time: Duration) {
         tokio::time::advance(time).await;
     }
 
-    fn serving() -> Vitals {
-        let vitals = Vitals::new(POLL);
-        vitals.enter(Stage::Serving);
-        vitals.round();
-        vitals.assign(&[]);
-        vitals
+    fn serving() -> DriverStatus {
+        let status = DriverStatus::new(POLL);
+        status.enter_stage(Stage::Serving);
+        status.record_poll();
+        status.assign(&[]);
+        status
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_that_is_not_awaited_is_live_however_long_it_takes_and_not_ready() {
-        let vitals = Vitals::new(POLL);
-        later(POLL * 2).await;
-        let health = Health::of(&vitals);
+    async fn consumer_not_yet_awaited_is_live_and_not_ready() {
+        let status = DriverStatus::new(POLL);
+        advance(POLL * 2).await;
+        let health = Health::of(&status);
         assert_eq!((health.live, health.ready), (Ok(()), Err(Unhealthy::Starting)));
     }
 
     #[tokio::test(start_paused = true)]
     async fn runtime_that_does_not_answer_a_ping_is_not_live() {
-        let vitals = serving();
-        later(ANSWER * 2).await;
-        assert_eq!(Health::of(&vitals).ready, Ok(()), "no ping was sent");
-        assert!(vitals.ping());
-        later(ANSWER).await;
-        assert_eq!(Health::of(&vitals).live, Ok(()));
-        assert!(!vitals.ping(), "a second ping is not sent");
-        later(Duration::from_millis(1)).await;
-        let silent = ANSWER + Duration::from_millis(1);
-        assert_eq!(Health::of(&vitals).live, Err(Unhealthy::Runtime { silent }));
-        vitals.pong();
-        assert_eq!(Health::of(&vitals).live, Ok(()));
+        let status = serving();
+        advance(RUNTIME_TIMEOUT * 2).await;
+        assert_eq!(Health::of(&status).ready, Ok(()), "no ping was sent");
+        assert!(status.start_ping());
+        advance(RUNTIME_TIMEOUT).await;
+        assert_eq!(Health::of(&status).live, Ok(()));
+        assert!(!status.start_ping(), "a second ping is not sent");
+        advance(Duration::from_millis(1)).await;
+        let silent = RUNTIME_TIMEOUT + Duration::from_millis(1);
+        assert_eq!(Health::of(&status).live, Err(Unhealthy::Runtime { silent }));
+        status.finish_ping();
+        assert_eq!(Health::of(&status).live, Ok(()));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_thread_that_begins_no_round_is_dead_once_its_group_has_given_it_up() {
-        let vitals = serving();
-        later(POLL).await;
-        assert_eq!(Health::of(&vitals).live, Ok(()));
-        later(Duration::from_secs(1)).await;
+    async fn driver_without_polls_is_not_live_after_the_poll_interval() {
+        let status = serving();
+        advance(POLL).await;
+        assert_eq!(Health::of(&status).live, Ok(()));
+        advance(Duration::from_secs(1)).await;
         let dead = Err(Unhealthy::Driver { silent: POLL + Duration::from_secs(1) });
-        assert_eq!(Health::of(&vitals), Health { live: dead.clone(), ready: dead });
-        vitals.enter(Stage::Closing);
-        assert_eq!(Health::of(&vitals).live, Ok(()), "the consumer is being closed");
+        assert_eq!(Health::of(&status), Health { live: dead.clone(), ready: dead });
+        status.enter_stage(Stage::Closing);
+        assert_eq!(Health::of(&status).live, Ok(()), "the consumer is being closed");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_store_that_is_down_makes_it_unready_and_leaves_it_live() {
-        let vitals = serving();
-        vitals.update(true, HashMap::new());
-        later(POLL).await;
-        vitals.round();
-        let health = Health::of(&vitals);
+    async fn unavailable_store_is_not_ready_but_live() {
+        let status = serving();
+        status.update(true, HashMap::new());
+        advance(POLL).await;
+        status.record_poll();
+        let health = Health::of(&status);
         assert_eq!((health.live, health.ready), (Ok(()), Err(Unhealthy::StoreDown)));
-        vitals.update(false, HashMap::new());
-        assert_eq!(Health::of(&vitals).ready, Ok(()));
+        status.update(false, HashMap::new());
+        assert_eq!(Health::of(&status).ready, Ok(()));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_assignment_that_was_lost_makes_it_unready_and_a_revoke_does_not() {
-        let vitals = serving();
-        vitals.revoke(false);
-        assert_eq!(Health::of(&vitals).ready, Ok(()));
-        vitals.revoke(true);
-        assert_eq!(Health::of(&vitals).ready, Err(Unhealthy::Unassigned));
+    async fn lost_assignment_is_not_ready_and_a_revoked_one_is() {
+        let status = serving();
+        status.revoke(false);
+        assert_eq!(Health::of(&status).ready, Ok(()));
+        status.revoke(true);
+        assert_eq!(Health::of(&status).ready, Err(Unhealthy::Unassigned));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_that_shuts_down_is_live_until_the_end_and_not_ready() {
-        let vitals = serving();
+    async fn shutting_down_consumer_is_live_and_not_ready() {
+        let status = serving();
         for stage in [Stage::Draining, Stage::Closing] {
-            vitals.enter(stage);
-            let health = Health::of(&vitals);
+            status.enter_stage(stage);
+            let health = Health::of(&status);
             assert_eq!((health.live, health.ready), (Ok(()), Err(Unhealthy::ShuttingDown)));
         }
-        vitals.end();
-        assert_eq!(Health::of(&vitals).live, Err(Unhealthy::Ended));
+        status.end();
+        assert_eq!(Health::of(&status).live, Err(Unhealthy::Ended));
     }
 }

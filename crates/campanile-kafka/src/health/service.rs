@@ -48,13 +48,13 @@ impl HealthService {
         Self { handle }
     }
 
-    fn answer(&self, path: &str) -> Response<String> {
+    fn respond(&self, path: &str) -> Response<String> {
         let Health { live, ready } = self.handle.health();
         // Only the last segment is matched, because some routers strip the prefix under which the
         // service is nested, and others do not.
         let (status, body) = match path.rsplit('/').next() {
-            Some("live") => told(live, "live"),
-            Some("ready") => told(ready, "ready"),
+            Some("live") => probe_result(live, "live"),
+            Some("ready") => probe_result(ready, "ready"),
             _ => (StatusCode::NOT_FOUND, "not found: use /live or /ready\n".to_owned()),
         };
         let mut response = Response::new(body);
@@ -65,9 +65,9 @@ impl HealthService {
     }
 }
 
-fn told(health: Result<(), Unhealthy>, well: &str) -> (StatusCode, String) {
+fn probe_result(health: Result<(), Unhealthy>, body: &str) -> (StatusCode, String) {
     match health {
-        Ok(()) => (StatusCode::OK, format!("{well}\n")),
+        Ok(()) => (StatusCode::OK, format!("{body}\n")),
         Err(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")),
     }
 }
@@ -82,6 +82,6 @@ impl<B> Service<Request<B>> for HealthService {
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        ready(Ok(self.answer(request.uri().path())))
+        ready(Ok(self.respond(request.uri().path())))
     }
 }

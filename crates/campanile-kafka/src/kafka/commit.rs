@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode as Code};
 use rdkafka::{Offset, TopicPartitionList};
 
-use crate::driver::{Assignment, CommitEnd};
+use crate::driver::{Assignment, CommitResult};
 
 /// Returns the watermarks that are not committed, or `None` if there are none.
 pub(super) fn uncommitted(partitions: &[Arc<Assignment>]) -> Option<TopicPartitionList> {
@@ -30,16 +30,16 @@ pub(super) struct OffsetCommits {
 }
 
 impl OffsetCommits {
-    pub(super) fn started(&mut self, partitions: &[Arc<Assignment>]) {
+    pub(super) fn start(&mut self, partitions: &[Arc<Assignment>]) {
         self.in_flight = partitions.to_vec();
     }
 
     /// Handles the answer to the commit in flight.
-    pub(super) fn answered(
+    pub(super) fn handle_response(
         &mut self,
         result: KafkaResult<()>,
         offsets: &TopicPartitionList,
-    ) -> CommitEnd {
+    ) -> CommitResult {
         let partitions = std::mem::take(&mut self.in_flight);
         let mut first = result.clone();
         for element in offsets.elements() {
@@ -55,46 +55,46 @@ impl OffsetCommits {
                 (_, own, _) => first = first.and(own),
             }
         }
-        self.ended(first)
+        self.finish(first)
     }
 
     /// Logs when commits begin to fail, and when they succeed again.
-    pub(super) fn ended(&mut self, result: KafkaResult<()>) -> CommitEnd {
+    pub(super) fn finish(&mut self, result: KafkaResult<()>) -> CommitResult {
         let error = match result {
             Ok(()) => {
                 if std::mem::take(&mut self.failing) {
                     tracing::info!("offset commits succeed again");
                 }
-                return CommitEnd::Acknowledged;
+                return CommitResult::Acknowledged;
             }
             Err(error) => error,
         };
-        let failure = Failure::of(&error);
-        if failure == Failure::Overtaken {
+        let failure = CommitFailure::of(&error);
+        if failure == CommitFailure::Superseded {
             tracing::debug!(%error, "an offset commit was superseded by a rebalance");
         } else if !std::mem::replace(&mut self.failing, true) {
-            let refused = failure == Failure::Refused;
+            let refused = failure == CommitFailure::Refused;
             tracing::warn!(%error, refused, "failed to commit offsets; retrying");
         }
         match failure {
-            Failure::Transient => CommitEnd::Failed,
-            Failure::Overtaken | Failure::Refused => CommitEnd::Refused,
+            CommitFailure::Transient => CommitResult::Failed,
+            CommitFailure::Superseded | CommitFailure::Refused => CommitResult::Refused,
         }
     }
 }
 
 /// The meaning of a failed commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Failure {
+pub(super) enum CommitFailure {
     /// A rebalance came first, or there was nothing to commit. This is not a failure.
-    Overtaken,
+    Superseded,
     /// The brokers are unavailable or busy.
     Transient,
     /// The brokers refuse the commit.
     Refused,
 }
 
-impl Failure {
+impl CommitFailure {
     pub(super) fn of(error: &KafkaError) -> Self {
         match error.rdkafka_error_code() {
             Some(
@@ -106,7 +106,7 @@ impl Failure {
                 | Code::AssignmentLost
                 | Code::UnknownPartition
                 | Code::NoOffset,
-            ) => Self::Overtaken,
+            ) => Self::Superseded,
             Some(
                 Code::BrokerTransportFailure
                 | Code::AllBrokersDown

@@ -13,23 +13,24 @@ use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::types::RDKafkaRespErr;
 use rdkafka::{Offset, TopicPartitionList};
 
-use super::native::fetched::Fetched;
-use super::queues::Queues;
+use super::native::fetch_queues::FetchQueues;
+use super::queues::PartitionQueues;
 use crate::driver::{Assignment, AssignmentId, Usage};
-use crate::retry_topics::Rungs;
+use crate::retry_topics::RetryTopicList;
 use crate::transaction::Position;
 
 /// The timeout of a seek. It waits for a thread of librdkafka, but not for a broker.
-const SEEK: Duration = Duration::from_millis(100);
+const SEEK_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// The context of the consumer's client.
 pub(super) struct Context {
     state: Mutex<State>,
-    fetched: Arc<Fetched>,
-    rungs: Rungs,
+    fetch_queues: Arc<FetchQueues>,
+    retry_topics: RetryTopicList,
     total: Arc<Usage>,
-    /// Whether a partition is read only after it was moved to its [start position](Context::place).
-    places: bool,
+    /// Whether a partition is read only after it was moved to its
+    /// [start position](Context::seek_to_start).
+    seeks_to_start: bool,
 }
 
 /// The assigned partitions, and the events that the source has not taken yet.
@@ -38,9 +39,9 @@ pub(super) struct State {
     /// The assigned partitions from which records are taken, without those that were revoked.
     topics: HashMap<Arc<str>, HashMap<i32, Arc<Assignment>>>,
     /// The assigned partitions that are not at their start position yet.
-    unplaced: Vec<Arc<Assignment>>,
-    /// The queues of all assigned partitions, including unplaced ones.
-    pub(super) queues: Queues,
+    awaiting_start: Vec<Arc<Assignment>>,
+    /// The queues of all assigned partitions, including those that wait for their start.
+    pub(super) queues: PartitionQueues,
     next: u64,
     /// Whether partitions were ever assigned.
     pub(super) started: bool,
@@ -54,7 +55,7 @@ pub(super) struct State {
 
 pub(super) enum Rebalance {
     Assigned(Vec<Arc<Assignment>>),
-    /// The source releases these partitions with [`Context::give_up`].
+    /// The source releases these partitions with [`Context::release`].
     Revoked {
         partitions: Vec<Arc<Assignment>>,
         list: TopicPartitionList,
@@ -64,12 +65,12 @@ pub(super) enum Rebalance {
 
 impl Context {
     pub(super) fn new(
-        fetched: Arc<Fetched>,
-        rungs: Rungs,
+        fetch_queues: Arc<FetchQueues>,
+        retry_topics: RetryTopicList,
         total: Arc<Usage>,
-        places: bool,
+        seeks_to_start: bool,
     ) -> Self {
-        Self { state: Mutex::default(), fetched, rungs, total, places }
+        Self { state: Mutex::default(), fetch_queues, retry_topics, total, seeks_to_start }
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
@@ -78,18 +79,22 @@ impl Context {
 
     /// Seeks to the start positions of these partitions, and takes their records from now on.
     /// Partitions for which the seek fails stay in the list.
-    pub(super) fn place(&self, consumer: &BaseConsumer<Self>, positions: &mut Vec<Position>) {
+    pub(super) fn seek_to_start(
+        &self,
+        consumer: &BaseConsumer<Self>,
+        positions: &mut Vec<Position>,
+    ) {
         // Partitions that were revoked in the meantime belong to another consumer.
         positions.retain(|(assignment, _)| !assignment.is_revoked());
         let sought = seek(consumer, positions);
         let mut state = self.state();
         positions.retain(|(assignment, _)| {
-            let placed = sought.contains(&(assignment.topic.to_string(), assignment.partition));
-            if placed {
-                state.unplaced.retain(|other| other.id != assignment.id);
-                state.take(assignment.clone());
+            let is_done = sought.contains(&(assignment.topic.to_string(), assignment.partition));
+            if is_done {
+                state.awaiting_start.retain(|other| other.id != assignment.id);
+                state.add_assignment(assignment.clone());
             }
-            !placed
+            !is_done
         });
     }
 
@@ -108,7 +113,7 @@ impl Context {
     }
 
     /// Releases revoked partitions.
-    pub(super) fn give_up(&self, consumer: &BaseConsumer<Self>, list: &TopicPartitionList) {
+    pub(super) fn release(&self, consumer: &BaseConsumer<Self>, list: &TopicPartitionList) {
         let result = match consumer.rebalance_protocol() {
             RebalanceProtocol::Cooperative => consumer.incremental_unassign(list),
             RebalanceProtocol::Eager | RebalanceProtocol::None => consumer.unassign(),
@@ -122,30 +127,30 @@ impl Context {
         let mut state = self.state();
         state.started = true;
         let mut assignments = Vec::new();
-        for (topic, partition) in names(list) {
+        for (topic, partition) in topic_partitions(list) {
             let topic: Arc<str> = topic.into();
-            let rung = self.rungs.of(&topic).cloned();
+            let retry_topic = self.retry_topics.find(&topic).cloned();
             let id = AssignmentId(state.next);
             state.next += 1;
             let total = self.total.clone();
-            let new = Arc::new(Assignment::new(id, topic, partition, rung, total));
-            match self.places {
-                true => state.unplaced.push(new.clone()),
-                false => state.take(new.clone()),
+            let new = Arc::new(Assignment::new(id, topic, partition, retry_topic, total));
+            match self.seeks_to_start {
+                true => state.awaiting_start.push(new.clone()),
+                false => state.add_assignment(new.clone()),
             }
             // Forward the partition before it is assigned, so that none of its messages go to the
             // consumer's own queue.
             let queue = state.queues.add(new.clone());
-            self.fetched.take_in(consumer, &new.topic, partition, queue);
+            self.fetch_queues.forward_partition(consumer, &new.topic, partition, queue);
             assignments.push(new);
         }
         // A cooperative rebalance that adds no partitions is reported, but not logged.
         if !assignments.is_empty() {
-            tracing::info!(partitions = %Names(&assignments), "partitions assigned");
+            tracing::info!(partitions = %PartitionNames(&assignments), "partitions assigned");
         }
         state.rebalances.push(Rebalance::Assigned(assignments));
         drop(state);
-        if self.places {
+        if self.seeks_to_start {
             // If an offset lookup were in flight during the seek, librdkafka would repeat the lookup and
             // undo the seek. Offset 0 needs no lookup, and nothing is fetched from a paused partition.
             if let Err(error) = consumer.pause(list) {
@@ -166,7 +171,7 @@ impl Context {
         let lost = consumer.assignment_lost();
         let mut state = self.state();
         let mut partitions = Vec::new();
-        for (topic, partition) in names(list) {
+        for (topic, partition) in topic_partitions(list) {
             if let Some(assignment) = state.remove(&topic, partition) {
                 assignment.revoke();
                 state.queues.remove(assignment.id);
@@ -174,26 +179,26 @@ impl Context {
             }
         }
         if !partitions.is_empty() {
-            tracing::info!(partitions = %Names(&partitions), lost, "partitions revoked");
+            tracing::info!(partitions = %PartitionNames(&partitions), lost, "partitions revoked");
         }
         if state.closing {
             drop(state);
-            return self.give_up(consumer, list);
+            return self.release(consumer, list);
         }
         state.rebalances.push(Rebalance::Revoked { partitions, list: list.clone(), lost });
     }
 }
 
 impl State {
-    fn take(&mut self, assignment: Arc<Assignment>) {
+    fn add_assignment(&mut self, assignment: Arc<Assignment>) {
         let topic = self.topics.entry(assignment.topic.clone()).or_default();
         topic.insert(assignment.partition, assignment);
     }
 
     fn remove(&mut self, topic: &str, partition: i32) -> Option<Arc<Assignment>> {
         let is_it = |of: &Arc<Assignment>| &*of.topic == topic && of.partition == partition;
-        match self.unplaced.iter().position(is_it) {
-            Some(place) => Some(self.unplaced.swap_remove(place)),
+        match self.awaiting_start.iter().position(is_it) {
+            Some(index) => Some(self.awaiting_start.swap_remove(index)),
             None => self.topics.get_mut(topic)?.remove(&partition),
         }
     }
@@ -213,7 +218,7 @@ fn seek(consumer: &BaseConsumer<Context>, positions: &[Position]) -> HashSet<(St
     if let Err(error) = consumer.resume(&list) {
         tracing::warn!(%error, "failed to resume partitions at their start offset");
     }
-    match consumer.seek_partitions(list, SEEK) {
+    match consumer.seek_partitions(list, SEEK_TIMEOUT) {
         // A partition that librdkafka has not started yet has an error, and its seek is retried.
         Ok(list) => {
             let elements = list.elements();
@@ -229,7 +234,7 @@ fn seek(consumer: &BaseConsumer<Context>, positions: &[Position]) -> HashSet<(St
 
 impl ConsumerContext for Context {
     /// Records the rebalance. The callback does not wait for records in flight: librdkafka keeps revoked
-    /// partitions assigned until [`Context::give_up`] is called.
+    /// partitions assigned until [`Context::release`] is called.
     fn rebalance(
         &self,
         consumer: &BaseConsumer<Self>,
@@ -264,20 +269,20 @@ impl ClientContext for Context {
     }
 }
 
-/// Wakes the driver. Shared with librdkafka's callbacks and with the threads of the transactor.
+/// Wakes the driver. Shared with librdkafka's callbacks and with the threads of the committer.
 pub(crate) type SourceWaker = Arc<AtomicWaker>;
 
-fn names(partitions: &TopicPartitionList) -> impl Iterator<Item = (String, i32)> {
+fn topic_partitions(partitions: &TopicPartitionList) -> impl Iterator<Item = (String, i32)> {
     let elements = partitions.elements();
     elements.into_iter().map(|element| (element.topic().to_owned(), element.partition()))
 }
 
-struct Names<'a>(&'a [Arc<Assignment>]);
+struct PartitionNames<'a>(&'a [Arc<Assignment>]);
 
-impl std::fmt::Display for Names<'_> {
+impl std::fmt::Display for PartitionNames<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        for (place, assignment) in self.0.iter().enumerate() {
-            let separator = if place == 0 { "" } else { " " };
+        for (index, assignment) in self.0.iter().enumerate() {
+            let separator = if index == 0 { "" } else { " " };
             write!(f, "{separator}{assignment}")?;
         }
         Ok(())

@@ -3,29 +3,29 @@
 use bytes::Bytes;
 use campanile_core::{Record, Timestamp, millis};
 
-use super::native::fetched::Message;
+use super::native::fetch_queues::Message;
 use crate::driver::{Assignment, Received};
-use crate::retry_topics::{self, Origin};
+use crate::retry_topics::{self, OriginHeaders};
 
 /// Converts a message to a record, copying it once. A message of a retry topic becomes the record
 /// that it is a copy of.
 ///
 /// In a header name that is not UTF-8, U+FFFD replaces the invalid bytes. The header is kept and
 /// causes no panic, and its name matches no name that is looked up.
-pub(super) fn received(assignment: &Assignment, message: &Message<'_>) -> Received {
+pub(super) fn to_received(assignment: &Assignment, message: &Message<'_>) -> Received {
     let (topic, partition) = (assignment.topic.clone(), assignment.partition);
     let mut record = Record::builder(topic, partition, message.offset());
-    let mut copied = Copied::of(message);
+    let mut copy = MessageCopy::of(message);
     if let Some(key) = message.key() {
-        record = record.key(copied.next(key));
+        record = record.key(copy.next(key));
     }
     if let Some(payload) = message.payload() {
-        record = record.payload(copied.next(payload));
+        record = record.payload(copy.next(payload));
     }
-    let mut origin = assignment.rung.as_ref().map(|_| Origin::default());
+    let mut origin = assignment.retry_topic.as_ref().map(|_| OriginHeaders::default());
     for (name, value) in message.headers() {
-        let value = value.map(|value| copied.next(value));
-        if origin.as_mut().is_some_and(|origin| origin.take(name, value.as_deref())) {
+        let value = value.map(|value| copy.next(value));
+        if origin.as_mut().is_some_and(|origin| origin.consume(name, value.as_deref())) {
             continue;
         }
         let name = String::from_utf8_lossy(name);
@@ -34,29 +34,29 @@ pub(super) fn received(assignment: &Assignment, message: &Message<'_>) -> Receiv
             None => record.null_header(name),
         };
     }
-    let told = origin.and_then(Origin::told);
-    let time = match &told {
+    let parsed = origin.and_then(OriginHeaders::into_origin);
+    let time = match &parsed {
         Some((_, time)) => *time,
         None => timestamp(message.timestamp()),
     };
-    if let Some((origin, _)) = told {
+    if let Some((origin, _)) = parsed {
         record = record.origin(origin);
     }
     if let Some(time) = time {
         record = record.timestamp(time);
     }
-    let due = assignment.rung.as_ref().and_then(|rung| {
+    let due = assignment.retry_topic.as_ref().and_then(|retry_topic| {
         let published = message.timestamp().to_millis().and_then(millis::time);
-        rung.due(published.unwrap_or_else(retry_topics::now))
+        retry_topic.due(published.unwrap_or_else(retry_topics::now))
     });
     Received { assignment: assignment.id, record: record.build(), due }
 }
 
 /// A copy of the key, the payload and the header values, back to back. They share one allocation,
 /// because another thread will free it.
-struct Copied(Bytes);
+struct MessageCopy(Bytes);
 
-impl Copied {
+impl MessageCopy {
     fn of(message: &Message<'_>) -> Self {
         let values = || message.headers().filter_map(|(_, value)| value);
         let parts = || message.key().into_iter().chain(message.payload()).chain(values());

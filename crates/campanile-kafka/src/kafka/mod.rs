@@ -2,7 +2,7 @@
 //!
 //! * `source` is the source itself; `context` has librdkafka's callbacks.
 //! * `queues` decides which partitions share a queue of librdkafka.
-//! * `taken` has the records of one round; `failed` handles errors that librdkafka reports in their
+//! * `fetch_batch` has the records of one round; `errors` handles errors that librdkafka reports in their
 //!   place.
 //! * `start` waits for brokers and topics before the consumer joins its group.
 //! * `message` converts messages to records; `to_record` does so for applications with a consumer
@@ -12,13 +12,13 @@
 
 mod commit;
 mod context;
-mod failed;
+mod errors;
+mod fetch_batch;
 mod message;
 mod native;
 mod queues;
 mod source;
 mod start;
-mod taken;
 mod to_record;
 
 use std::sync::Arc;
@@ -30,8 +30,8 @@ pub(crate) use self::context::SourceWaker;
 pub(crate) use self::source::KafkaSource;
 pub use self::to_record::ToRecord;
 use crate::driver::{Control, Usage};
-use crate::retry_topics::Rungs;
-use crate::transaction::Terms;
+use crate::retry_topics::RetryTopicList;
+use crate::transaction::TransactionSettings;
 
 /// The settings of the source.
 pub(crate) struct Settings {
@@ -39,7 +39,7 @@ pub(crate) struct Settings {
     pub(crate) brokers: String,
     pub(crate) topics: Vec<String>,
     /// The retry topics among `topics`.
-    pub(crate) rungs: Rungs,
+    pub(crate) retry_topics: RetryTopicList,
     /// Further topics that must exist.
     pub(crate) dead_letter_topics: Vec<Arc<str>>,
     pub(crate) start_timeout: Duration,
@@ -47,5 +47,5 @@ pub(crate) struct Settings {
     pub(crate) total: Arc<Usage>,
     pub(crate) control: Arc<Control>,
     /// Present if offsets are committed in transactions.
-    pub(crate) transactions: Option<Terms>,
+    pub(crate) transactions: Option<TransactionSettings>,
 }

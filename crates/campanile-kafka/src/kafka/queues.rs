@@ -7,14 +7,14 @@
 
 use std::sync::Arc;
 
-use super::native::fetched::QUEUES;
+use super::native::fetch_queues::QUEUES;
 use crate::driver::{Assignment, AssignmentId};
 
 /// The partitions of each queue.
 #[derive(Default)]
-pub(super) struct Queues([Vec<Arc<Assignment>>; QUEUES]);
+pub(super) struct PartitionQueues([Vec<Arc<Assignment>>; QUEUES]);
 
-impl Queues {
+impl PartitionQueues {
     /// Adds a partition to the queue with the fewest partitions. Returns the index of this queue.
     pub(super) fn add(&mut self, assignment: Arc<Assignment>) -> usize {
         let queues = self.0.iter_mut().enumerate();
@@ -30,7 +30,7 @@ impl Queues {
 
     /// Sets `order` to the indices of the queues that have partitions, in the order in which they are to
     /// be read.
-    pub(super) fn order(&self, order: &mut Vec<usize>) {
+    pub(super) fn read_order(&self, order: &mut Vec<usize>) {
         let records = |assignment: &Arc<Assignment>| assignment.usage.total().records;
         let (mut held, mut count) = (0, 0);
         for assignment in self.0.iter().flatten() {
@@ -39,9 +39,9 @@ impl Queues {
         }
         // Limit what a single partition counts, so that a stalled partition does not hold up the others
         // in its queue.
-        let most = held / u64::max(count, 1) + 1;
+        let limit = held / u64::max(count, 1) + 1;
         let held = |index: &usize| {
-            self.0[*index].iter().map(|assignment| records(assignment).min(most)).sum::<u64>()
+            self.0[*index].iter().map(|assignment| records(assignment).min(limit)).sum::<u64>()
         };
         order.clear();
         order.extend((0..QUEUES).filter(|index| !self.0[*index].is_empty()));
@@ -59,15 +59,15 @@ mod tests {
         Arc::new(Assignment::new(id, "t".into(), number, None, Arc::default()))
     }
 
-    fn order(queues: &Queues) -> Vec<usize> {
+    fn order(queues: &PartitionQueues) -> Vec<usize> {
         let mut order = Vec::new();
-        queues.order(&mut order);
+        queues.read_order(&mut order);
         order
     }
 
     #[test]
-    fn partitions_have_queues_of_their_own_as_long_as_there_are_enough() {
-        let mut queues = Queues::default();
+    fn partitions_have_own_queues_while_there_are_enough() {
+        let mut queues = PartitionQueues::default();
         let mut indices: Vec<_> = (0..QUEUES as i32).map(|n| queues.add(assignment(n))).collect();
         indices.sort_unstable();
         assert_eq!(indices, (0..QUEUES).collect::<Vec<_>>());
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn queue_with_least_in_memory_is_read_first() {
-        let mut queues = Queues::default();
+        let mut queues = PartitionQueues::default();
         assert_eq!(order(&queues), [0; 0]);
         let partitions: Vec<_> = (0..3).map(assignment).collect();
         let indices: Vec<_> = partitions.iter().map(|p| queues.add(p.clone())).collect();
@@ -89,8 +89,8 @@ mod tests {
     }
 
     #[test]
-    fn partition_that_stands_still_does_not_hold_up_those_that_share_its_queue() {
-        let mut queues = Queues::default();
+    fn stalled_partition_does_not_block_others_in_its_queue() {
+        let mut queues = PartitionQueues::default();
         let partitions: Vec<_> = (0..4 * QUEUES as i32).map(assignment).collect();
         let indices: Vec<_> = partitions.iter().map(|p| queues.add(p.clone())).collect();
         for (partition, index) in partitions.iter().zip(&indices) {

@@ -11,32 +11,32 @@ use rdkafka::error::KafkaError;
 
 use super::commit::{self, OffsetCommits};
 use super::context::{Context, Rebalance, SourceWaker};
-use super::failed::failed;
-use super::native::fetched::{Batch, FetchError, Fetched, Message};
-use super::taken::{LastPartition, Taken};
+use super::errors::handle_error;
+use super::fetch_batch::{FetchBatch, LastPartition};
+use super::native::fetch_queues::{FetchError, FetchQueues, Message, MessageBuffer};
 use super::{Settings, native, start};
-use crate::driver::{Amount, Assignment, CommitEnd, Event, Source, Usage};
+use crate::driver::{Amount, Assignment, CommitResult, Event, Source, Usage};
 use crate::error::ConsumerError;
-use crate::transaction::{Committed, Position, Transactor};
+use crate::transaction::{Committer, Position, TransactionResult};
 
 /// The maximum number of records that are taken from librdkafka at once.
-const BATCH: usize = 512;
+const MAX_BATCH: usize = 512;
 
 /// The minimum share of a batch that each queue gets. With few queues, the shares are larger.
-const LEAST: usize = 32;
+const MIN_QUEUE_SHARE: usize = 32;
 
 /// The assumed size of a record, in bytes, until one has been received.
-const USUAL: u64 = 16 * 1024;
+const ASSUMED_RECORD_SIZE: u64 = 16 * 1024;
 
 /// How long closing the consumer waits for a join that is in progress, and then for leaving the group.
 /// Unreachable brokers do not delay the end of serving for longer.
-const MEMBERSHIP: Duration = Duration::from_secs(2);
+const MEMBERSHIP_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(crate) struct KafkaSource {
     consumer: BaseConsumer<Context>,
-    fetched: Arc<Fetched>,
+    fetch_queues: Arc<FetchQueues>,
     waker: SourceWaker,
-    batch: Batch,
+    buffer: MessageBuffer,
     /// The indices of the queues, in the order in which they are read.
     order: Vec<usize>,
     /// The size of the largest record in the last batch.
@@ -44,7 +44,7 @@ pub(crate) struct KafkaSource {
     total: Arc<Usage>,
     /// The partition of the last record. librdkafka delivers long runs of records of one partition.
     last: Option<LastPartition>,
-    commits: Commits,
+    commits: CommitStrategy,
     /// The start positions of partitions that librdkafka has not started yet.
     positions: Vec<Position>,
     /// The revoked partitions that are not released yet.
@@ -61,10 +61,10 @@ pub(crate) struct KafkaSource {
 }
 
 /// How offsets are committed.
-enum Commits {
+enum CommitStrategy {
     Offsets(OffsetCommits),
     /// Offsets are committed together with outputs.
-    Transactions(Box<Transactor>),
+    Transactions(Box<Committer>),
 }
 
 /// The steps of leaving the group, with their deadlines.
@@ -78,10 +78,15 @@ impl KafkaSource {
     /// Connects, waits until the brokers answer and the topics exist, and joins the group.
     pub(crate) fn start(settings: &Settings) -> Result<Self, ConsumerError> {
         let waker = SourceWaker::default();
-        let fetched = Arc::new(Fetched::new(waker.clone()));
+        let fetch_queues = Arc::new(FetchQueues::new(waker.clone()));
         let total = settings.total.clone();
-        let places = settings.transactions.is_some();
-        let context = Context::new(fetched.clone(), settings.rungs.clone(), total.clone(), places);
+        let seeks_to_start = settings.transactions.is_some();
+        let context = Context::new(
+            fetch_queues.clone(),
+            settings.retry_topics.clone(),
+            total.clone(),
+            seeks_to_start,
+        );
         let mut consumer: BaseConsumer<Context> =
             settings.client.create_with_context(context).map_err(|error| match error {
                 KafkaError::ClientCreation(text) => {
@@ -93,26 +98,26 @@ impl KafkaSource {
         consumer.set_nonempty_callback(move || nonempty.wake());
         start::check(&consumer, settings)?;
         let commits = match &settings.transactions {
-            Some(terms) => match Transactor::start(terms, settings, waker.clone())? {
-                Some(transactor) => Commits::Transactions(Box::new(transactor)),
+            Some(transactions) => match Committer::start(transactions, settings, waker.clone())? {
+                Some(committer) => CommitStrategy::Transactions(Box::new(committer)),
                 // A shutdown was requested during the start.
-                None => Commits::Offsets(OffsetCommits::default()),
+                None => CommitStrategy::Offsets(OffsetCommits::default()),
             },
-            None => Commits::Offsets(OffsetCommits::default()),
+            None => CommitStrategy::Offsets(OffsetCommits::default()),
         };
         start::subscribe(&consumer, settings)?;
         // Open the queues last: they must be closed before the consumer is dropped, and an early return
         // would not close them.
-        fetched.open(&consumer);
+        fetch_queues.open(&consumer);
         let newer_protocol = settings.client.get("group.protocol") == Some("consumer");
         let unsubscribes = !newer_protocol && settings.client.get("group.instance.id").is_none();
         Ok(Self {
             consumer,
-            fetched,
+            fetch_queues,
             waker,
-            batch: Batch::default(),
+            buffer: MessageBuffer::default(),
             order: Vec::new(),
-            largest: USUAL,
+            largest: ASSUMED_RECORD_SIZE,
             total,
             last: None,
             commits,
@@ -129,9 +134,9 @@ impl KafkaSource {
     /// Polls the consumer's own queue, which runs callbacks and returns errors. Returns whether there
     /// was an error or a record.
     ///
-    /// Records arrive in the [`Fetched`] queues, except those of a partition that could not be forwarded
-    /// to such a queue.
-    fn serve_callbacks(&mut self, taken: &mut Taken, events: &mut Vec<Event>) -> bool {
+    /// Records arrive in the [`FetchQueues`], except those of a partition that could not be forwarded to
+    /// one of them.
+    fn serve_callbacks(&mut self, batch: &mut FetchBatch, events: &mut Vec<Event>) -> bool {
         let mut any = false;
         let Self { consumer, last, .. } = self;
         // `None` may also mean that a callback was run. The next round then finds the next event.
@@ -139,12 +144,12 @@ impl KafkaSource {
             any = true;
             match event {
                 Ok(message) => {
-                    taken.take(last, consumer.context(), &Message::borrowed(&message));
+                    batch.push(last, consumer.context(), &Message::borrowed(&message));
                 }
                 Err(error) => {
                     let reason = consumer.context().take_reason();
                     let reason = reason.unwrap_or_else(|| error.to_string());
-                    failed(consumer.context(), error, reason, events);
+                    handle_error(consumer.context(), error, reason, events);
                 }
             }
         }
@@ -161,17 +166,17 @@ impl KafkaSource {
             (std::mem::take(&mut state.rebalances), std::mem::take(&mut state.commits))
         };
         for (result, offsets) in commits {
-            if let Commits::Offsets(commits) = &mut self.commits {
-                events.push(Event::Committed(commits.answered(result, &offsets)));
+            if let CommitStrategy::Offsets(commits) = &mut self.commits {
+                events.push(Event::Committed(commits.handle_response(result, &offsets)));
             }
         }
         for rebalance in rebalances {
             match rebalance {
                 Rebalance::Assigned(assignments) => {
                     self.joined = true;
-                    if let Commits::Transactions(transactor) = &self.commits
+                    if let CommitStrategy::Transactions(committer) = &self.commits
                         && !assignments.is_empty()
-                        && let Err(error) = transactor.fetch_positions(assignments.clone())
+                        && let Err(error) = committer.fetch_positions(assignments.clone())
                     {
                         events.push(Event::Failed(error));
                     }
@@ -187,37 +192,44 @@ impl KafkaSource {
     }
 
     /// Takes records up to `room`. Returns whether it took any, since then there may be more.
-    fn take_records(&mut self, room: Amount, taken: &mut Taken, events: &mut Vec<Event>) -> bool {
-        let Self { consumer, fetched, batch, order, last, .. } = self;
-        let fit = usize::try_from(room.bytes / self.largest.max(1)).unwrap_or(BATCH);
-        let most = usize::try_from(room.records).unwrap_or(BATCH).min(fit).clamp(1, BATCH);
-        consumer.context().state().queues.order(order);
-        let each = (most / order.len().max(1)).max(LEAST);
-        let mut left = most;
+    fn take_records(
+        &mut self,
+        room: Amount,
+        batch: &mut FetchBatch,
+        events: &mut Vec<Event>,
+    ) -> bool {
+        let Self { consumer, fetch_queues, buffer, order, last, .. } = self;
+        let fit = usize::try_from(room.bytes / self.largest.max(1)).unwrap_or(MAX_BATCH);
+        let limit = usize::try_from(room.records).unwrap_or(MAX_BATCH).min(fit).clamp(1, MAX_BATCH);
+        consumer.context().state().queues.read_order(order);
+        let share = (limit / order.len().max(1)).max(MIN_QUEUE_SHARE);
+        let mut remaining = limit;
         for &queue in &*order {
-            let mut messages = fetched.take(queue, batch, each.min(left));
-            left -= messages.len();
-            taken.records.reserve(messages.len());
+            let mut messages = fetch_queues.take(queue, buffer, share.min(remaining));
+            remaining -= messages.len();
+            batch.records.reserve(messages.len());
             while let Some(message) = messages.next() {
                 match message {
-                    Ok(message) => taken.take(last, consumer.context(), &message),
+                    Ok(message) => batch.push(last, consumer.context(), &message),
                     Err(FetchError { error, reason }) => {
-                        failed(consumer.context(), error, reason, events);
+                        handle_error(consumer.context(), error, reason, events);
                     }
                 }
             }
         }
-        left < most
+        remaining < limit
     }
 
     fn poll_transactions(&mut self, events: &mut Vec<Event>) {
-        if let Commits::Transactions(transactor) = &mut self.commits {
-            match transactor.poll() {
-                Committed::Nothing => {}
-                Committed::All => events.push(Event::Committed(CommitEnd::Acknowledged)),
-                Committed::Aborted => events.push(Event::Committed(CommitEnd::Failed)),
-                Committed::Ended(error) => {
-                    events.push(Event::Committed(CommitEnd::Refused));
+        if let CommitStrategy::Transactions(committer) = &mut self.commits {
+            match committer.poll() {
+                TransactionResult::Pending => {}
+                TransactionResult::Committed => {
+                    events.push(Event::Committed(CommitResult::Acknowledged))
+                }
+                TransactionResult::Aborted => events.push(Event::Committed(CommitResult::Failed)),
+                TransactionResult::Ended(error) => {
+                    events.push(Event::Committed(CommitResult::Refused));
                     events.push(Event::Failed(error));
                 }
             }
@@ -225,31 +237,35 @@ impl KafkaSource {
     }
 
     /// Seeks to the start positions that are known by now, and takes records from there on.
-    fn place(&mut self, events: &mut Vec<Event>) {
-        if let Commits::Transactions(transactor) = &mut self.commits {
-            while let Some(fetched) = transactor.poll_positions() {
+    fn seek_to_start(&mut self, events: &mut Vec<Event>) {
+        if let CommitStrategy::Transactions(committer) = &mut self.commits {
+            while let Some(fetched) = committer.poll_positions() {
                 match fetched {
                     Ok(fetched) => self.positions.extend(fetched),
                     Err(error) => events.push(Event::Failed(error)),
                 }
             }
-            self.consumer.context().place(&self.consumer, &mut self.positions);
+            self.consumer.context().seek_to_start(&self.consumer, &mut self.positions);
         }
     }
 
     fn poll_closing(&mut self, events: &mut Vec<Event>) {
         let now = self.clock.now();
         match self.closing {
-            Some(Closing::Joining(late)) if native::is_member(&self.consumer) || now >= late => {
-                self.fetched.close();
+            Some(Closing::Joining(deadline))
+                if native::is_member(&self.consumer) || now >= deadline =>
+            {
+                self.fetch_queues.close();
                 self.closing = Some(if self.unsubscribes {
                     self.consumer.unsubscribe();
-                    Closing::Leaving(now + MEMBERSHIP)
+                    Closing::Leaving(now + MEMBERSHIP_TIMEOUT)
                 } else {
                     Closing::Left
                 });
             }
-            Some(Closing::Leaving(late)) if !native::has_id(&self.consumer) || now >= late => {
+            Some(Closing::Leaving(deadline))
+                if !native::has_member_id(&self.consumer) || now >= deadline =>
+            {
                 self.closing = Some(Closing::Left);
             }
             _ => {}
@@ -270,19 +286,19 @@ impl Source for KafkaSource {
         // Register the waker before polling, so that no event is missed.
         self.waker.register(cx.waker());
         let before = events.len();
-        let mut taken = Taken::default();
-        let mut any = self.serve_callbacks(&mut taken, events);
+        let mut batch = FetchBatch::default();
+        let mut any = self.serve_callbacks(&mut batch, events);
         // Take callbacks before records, so that a partition's assignment is reported before its first
         // record.
         self.take_callbacks(events);
-        self.place(events);
+        self.seek_to_start(events);
         if let Some(room) = room {
-            any |= self.take_records(room, &mut taken, events);
+            any |= self.take_records(room, &mut batch, events);
         }
-        if !taken.records.is_empty() {
-            self.largest = taken.largest;
-            self.total.add(taken.amount);
-            events.push(Event::Records(taken.records));
+        if !batch.records.is_empty() {
+            self.largest = batch.largest;
+            self.total.add(batch.amount);
+            events.push(Event::Records(batch.records));
         }
         self.poll_transactions(events);
         if self.closing.is_some() {
@@ -292,47 +308,49 @@ impl Source for KafkaSource {
     }
 
     fn pause(&mut self, partitions: &[Arc<Assignment>]) {
-        logged(self.consumer.pause(&list(partitions)));
+        log_error(self.consumer.pause(&list(partitions)));
     }
 
     fn resume(&mut self, partitions: &[Arc<Assignment>]) {
-        logged(self.consumer.resume(&list(partitions)));
+        log_error(self.consumer.resume(&list(partitions)));
     }
 
     fn commit(&mut self, partitions: &[Arc<Assignment>]) -> bool {
         let Self { consumer, commits, .. } = self;
         match commits {
-            Commits::Offsets(commits) => {
+            CommitStrategy::Offsets(commits) => {
                 let Some(offsets) = commit::uncommitted(partitions) else {
                     return false;
                 };
                 let span = tracing::debug_span!("commit", partitions = offsets.count());
                 match span.in_scope(|| native::commit(consumer, &offsets)) {
                     Ok(()) => {
-                        commits.started(partitions);
+                        commits.start(partitions);
                         true
                     }
                     Err(error) => {
-                        commits.ended(Err(error));
+                        commits.finish(Err(error));
                         false
                     }
                 }
             }
-            Commits::Transactions(transactor) => transactor.commit(partitions, || group(consumer)),
+            CommitStrategy::Transactions(committer) => {
+                committer.commit(partitions, || group(consumer))
+            }
         }
     }
 
     fn release(&mut self) {
         if let Some(list) = self.revoked.take() {
-            self.consumer.context().give_up(&self.consumer, &list);
+            self.consumer.context().release(&self.consumer, &list);
         }
     }
 
-    fn update_extents(&mut self, partitions: &[Arc<Assignment>]) {
+    fn update_end_offsets(&mut self, partitions: &[Arc<Assignment>]) {
         for assignment in partitions {
-            let end = native::end(&self.consumer, &assignment.topic, assignment.partition);
+            let end = native::end_offset(&self.consumer, &assignment.topic, assignment.partition);
             if let Some(end) = end {
-                assignment.extent.set_end(end);
+                assignment.offset_range.set_end(end);
             }
         }
         // In the newer protocol, librdkafka runs no callback for a member that gets no partitions.
@@ -347,7 +365,7 @@ impl Source for KafkaSource {
         // librdkafka does not leave a group that it is still joining. The group would then wait for this
         // member until its session times out.
         let joining = match start::is_subscribed(&self.consumer) {
-            true => MEMBERSHIP,
+            true => MEMBERSHIP_TIMEOUT,
             false => Duration::ZERO,
         };
         self.closing = Some(Closing::Joining(self.clock.now() + joining));
@@ -358,7 +376,7 @@ impl Drop for KafkaSource {
     /// Leaves the group. This handles the revoke, and may block for as long as brokers do not answer.
     fn drop(&mut self) {
         self.consumer.context().close();
-        self.fetched.close();
+        self.fetch_queues.close();
     }
 }
 
@@ -379,7 +397,7 @@ fn list(partitions: &[Arc<Assignment>]) -> TopicPartitionList {
     list
 }
 
-fn logged(result: Result<(), KafkaError>) {
+fn log_error(result: Result<(), KafkaError>) {
     if let Err(error) = result {
         tracing::warn!(%error, "failed to pause or resume partitions");
     }

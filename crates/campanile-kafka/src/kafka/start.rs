@@ -12,10 +12,10 @@ use super::context::Context;
 use crate::error::ConsumerError;
 
 /// The timeout of one metadata request, and so the longest time that a shutdown waits.
-const QUESTION: Duration = Duration::from_millis(500);
+const METADATA_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// How long a topic may be unknown. A new topic is unknown until all brokers have learned of it.
-const UNKNOWN: Duration = Duration::from_secs(5);
+const UNKNOWN_TOPIC_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Requests the metadata of every topic until all requests are answered. Without this check,
 /// librdkafka would retry forever without an error.
@@ -25,43 +25,46 @@ pub(super) fn check(
 ) -> Result<(), ConsumerError> {
     let clock = Clock::boot();
     let start = clock.now();
-    let mut told = BTreeSet::new();
-    let consumed = settings.topics.iter().map(|topic| match settings.rungs.of(topic) {
-        Some(_) => (&**topic, Use::Retries),
-        None => (&**topic, Use::Consumed),
+    let mut logged = BTreeSet::new();
+    let consumed = settings.topics.iter().map(|topic| match settings.retry_topics.find(topic) {
+        Some(_) => (&**topic, TopicUse::Retries),
+        None => (&**topic, TopicUse::Consumed),
     });
-    let written = settings.dead_letter_topics.iter().map(|topic| (&**topic, Use::DeadLetters));
+    let written = settings.dead_letter_topics.iter().map(|topic| (&**topic, TopicUse::DeadLetters));
     let mut topics: Vec<_> = consumed.chain(written).collect();
     while !topics.is_empty() {
         let (mut unknown, mut unreached) = (Vec::new(), None);
-        for &(topic, of) in &topics {
+        for &(topic, topic_use) in &topics {
             if settings.control.is_shutting_down() {
                 return Ok(());
             }
-            settings.control.vitals().round();
-            match ask(consumer, topic) {
-                Answer::Good => {}
-                Answer::Unknown => unknown.push((topic, of)),
-                Answer::Refused(error) => {
+            settings.control.status().record_poll();
+            match look_up_topic(consumer, topic) {
+                TopicState::Exists => {}
+                TopicState::Unknown => unknown.push((topic, topic_use)),
+                TopicState::Refused(error) => {
                     return Err(ConsumerError::kafka(format!("topic `{topic}`: {error}"), None));
                 }
-                Answer::Unreached(error) => {
+                TopicState::Unreached(error) => {
                     unreached = Some(error);
                     break;
                 }
             }
         }
         let waited = clock.now() - start;
-        let troubles = if let Some(error) = unreached {
+        let warnings = if let Some(error) = unreached {
             if waited >= settings.start_timeout {
-                return Err(silent(settings, error));
+                return Err(no_broker_error(settings, error));
             }
             vec![format!("no broker answered; retrying: {error}")]
         } else {
             // Only missing topics are requested again, and all of them are reported together.
             topics = unknown;
-            if !topics.is_empty() && waited >= UNKNOWN.min(settings.start_timeout) {
-                let all: Vec<_> = topics.iter().map(|(topic, of)| missing(topic, *of)).collect();
+            if !topics.is_empty() && waited >= UNKNOWN_TOPIC_TIMEOUT.min(settings.start_timeout) {
+                let all: Vec<_> = topics
+                    .iter()
+                    .map(|(topic, topic_use)| missing_topic_error(topic, *topic_use))
+                    .collect();
                 return Err(ConsumerError::kafka(all.join("; "), None));
             }
             topics
@@ -69,14 +72,14 @@ pub(super) fn check(
                 .map(|(topic, _)| format!("topic `{topic}` does not exist yet; retrying"))
                 .collect()
         };
-        for trouble in troubles {
-            if !told.contains(&trouble) {
-                tracing::warn!(brokers = settings.brokers, "{trouble}");
-                told.insert(trouble);
+        for warning in warnings {
+            if !logged.contains(&warning) {
+                tracing::warn!(brokers = settings.brokers, "{warning}");
+                logged.insert(warning);
             }
         }
         if !topics.is_empty() {
-            std::thread::park_timeout(QUESTION / 5);
+            std::thread::park_timeout(METADATA_TIMEOUT / 5);
         }
     }
     Ok(())
@@ -102,52 +105,53 @@ pub(super) fn is_subscribed(consumer: &BaseConsumer<Context>) -> bool {
 }
 
 #[derive(Clone, Copy)]
-enum Use {
+enum TopicUse {
     Consumed,
     Retries,
     DeadLetters,
 }
 
-fn missing(topic: &str, of: Use) -> String {
-    match of {
-        Use::Consumed => {
+fn missing_topic_error(topic: &str, topic_use: TopicUse) -> String {
+    match topic_use {
+        TopicUse::Consumed => {
             format!("topic `{topic}` does not exist: create it, or correct its name")
         }
-        Use::Retries => format!(
+        TopicUse::Retries => format!(
             "retry topic `{topic}` does not exist: create it, with any number of partitions and a \
              retention longer than any outage of this consumer, or correct its name"
         ),
-        Use::DeadLetters => format!(
+        TopicUse::DeadLetters => format!(
             "dead-letter topic `{topic}` does not exist: create it, with any number of partitions \
              and a retention that leaves time to inspect the dead letters, or correct its name"
         ),
     }
 }
 
-enum Answer {
-    Good,
+enum TopicState {
+    Exists,
     Unknown,
     Refused(Code),
     Unreached(KafkaError),
 }
 
-fn ask(consumer: &BaseConsumer<Context>, topic: &str) -> Answer {
+fn look_up_topic(consumer: &BaseConsumer<Context>, topic: &str) -> TopicState {
     // librdkafka takes a name that starts with `^` as a regular expression, which may match no
     // topic yet.
-    let asked = (!topic.starts_with('^')).then_some(topic);
-    let metadata = match consumer.fetch_metadata(asked, QUESTION) {
+    let name_filter = (!topic.starts_with('^')).then_some(topic);
+    let metadata = match consumer.fetch_metadata(name_filter, METADATA_TIMEOUT) {
         Ok(metadata) => metadata,
-        Err(error) => return Answer::Unreached(error),
+        Err(error) => return TopicState::Unreached(error),
     };
-    let error = metadata.topics().iter().find(|t| asked == Some(t.name())).and_then(|t| t.error());
+    let error =
+        metadata.topics().iter().find(|t| name_filter == Some(t.name())).and_then(|t| t.error());
     match error.map(Code::from) {
-        None | Some(Code::LeaderNotAvailable) => Answer::Good,
-        Some(Code::UnknownTopicOrPartition | Code::UnknownTopic) => Answer::Unknown,
-        Some(error) => Answer::Refused(error),
+        None | Some(Code::LeaderNotAvailable) => TopicState::Exists,
+        Some(Code::UnknownTopicOrPartition | Code::UnknownTopic) => TopicState::Unknown,
+        Some(error) => TopicState::Refused(error),
     }
 }
 
-fn silent(settings: &Settings, error: KafkaError) -> ConsumerError {
+fn no_broker_error(settings: &Settings, error: KafkaError) -> ConsumerError {
     let what = format!(
         "no broker of `{}` answered within {:?}: check the addresses, and that the brokers are up",
         settings.brokers, settings.start_timeout

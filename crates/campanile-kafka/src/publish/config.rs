@@ -6,7 +6,7 @@ use std::time::Duration;
 use campanile_core::ConfigError;
 use rdkafka::ClientConfig;
 
-use super::Terms;
+use super::PublishSettings;
 use crate::ConsumerConfig;
 
 /// The configuration of a [`Publisher`](super::Publisher). A string of brokers converts into it, and so
@@ -16,7 +16,7 @@ use crate::ConsumerConfig;
 #[derive(Clone)]
 pub struct PublisherConfig {
     client: ClientConfig,
-    terms: Terms,
+    publish_settings: PublishSettings,
 }
 
 impl PublisherConfig {
@@ -39,7 +39,7 @@ impl PublisherConfig {
     /// `message.timeout.ms` follows from [`with_timeout`](Self::with_timeout), there are no
     /// transactions, and the brokers are those passed to the constructor.
     pub fn set(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
-        self.terms.set(name, value);
+        self.publish_settings.set(name, value);
         self
     }
 
@@ -49,12 +49,12 @@ impl PublisherConfig {
     /// Default: 10 s, which is enough to elect a new leader. After that, a caller that must not lose the
     /// message publishes it again.
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
-        self.terms.set_budget(timeout);
+        self.publish_settings.set_budget(timeout);
         self
     }
 
-    pub(super) fn checked(self) -> Result<(ClientConfig, Terms), ConfigError> {
-        let Self { mut client, terms } = self;
+    pub(super) fn checked(self) -> Result<(ClientConfig, PublishSettings), ConfigError> {
+        let Self { mut client, publish_settings } = self;
         let brokers = client.get("bootstrap.servers").or(client.get("metadata.broker.list"));
         if brokers.is_none_or(|brokers| brokers.trim().is_empty()) {
             return Err(ConfigError::new("`bootstrap.servers` must be set"));
@@ -62,13 +62,13 @@ impl PublisherConfig {
         if client.get("enable.idempotence").is_none() {
             client.set("enable.idempotence", "true");
         }
-        Ok((client, terms))
+        Ok((client, publish_settings))
     }
 }
 
 impl From<ClientConfig> for PublisherConfig {
     fn from(client: ClientConfig) -> Self {
-        Self { client, terms: Terms::new(Duration::from_secs(10)) }
+        Self { client, publish_settings: PublishSettings::new(Duration::from_secs(10)) }
     }
 }
 
@@ -94,7 +94,7 @@ impl fmt::Debug for PublisherConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PublisherConfig")
             .field("bootstrap.servers", &self.client.get("bootstrap.servers"))
-            .field("terms", &self.terms)
+            .field("publish_settings", &self.publish_settings)
             .finish()
     }
 }
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_contradicts_a_publication_is_refused() {
+    fn contradictory_settings_are_refused() {
         assert_eq!(refused(""), "`bootstrap.servers` must be set");
         for (name, value) in
             [("acks", "1"), ("transactional.id", "t"), ("bootstrap.servers", "b:1")]
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn its_debug_shows_no_secrets() {
+    fn debug_shows_no_secrets() {
         let config = PublisherConfig::new("b:1").set("sasl.password", "s3cret");
         assert!(!format!("{config:?}").contains("s3cret"));
         let consumer = ConsumerConfig::new("b:1", "g").set("sasl.password", "s3cret");

@@ -10,7 +10,7 @@ use rdkafka::producer::ProducerContext;
 use tokio::sync::oneshot;
 
 /// Sends the acknowledgement to the caller that waits for it.
-pub(super) type Waiting = oneshot::Sender<Result<(), KafkaError>>;
+pub(super) type AckSender = oneshot::Sender<Result<(), KafkaError>>;
 
 /// Forwards acknowledgements to the callers that wait for them.
 #[derive(Default)]
@@ -26,9 +26,9 @@ impl Acknowledgements {
 }
 
 impl ProducerContext for Acknowledgements {
-    type DeliveryOpaque = Box<Waiting>;
+    type DeliveryOpaque = Box<AckSender>;
 
-    fn delivery(&self, result: &DeliveryResult<'_>, waiting: Box<Waiting>) {
+    fn delivery(&self, result: &DeliveryResult<'_>, sender: Box<AckSender>) {
         let result = match result {
             Ok(_) => {
                 // Errors of the connections before this acknowledgement are resolved.
@@ -38,7 +38,7 @@ impl ProducerContext for Acknowledgements {
             Err((error, _)) => Err(error.clone()),
         };
         // Fails if the publication was dropped in the meantime.
-        let _ = waiting.send(result);
+        let _ = sender.send(result);
     }
 }
 

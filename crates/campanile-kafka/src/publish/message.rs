@@ -10,7 +10,7 @@ pub(crate) fn record<O: IntoOpaque>(output: &Output, opaque: O) -> BaseRecord<'_
     let mut record = BaseRecord::with_opaque_to(&output.topic, opaque);
     record.key = output.key.as_deref();
     record.payload = output.payload.as_deref();
-    record.timestamp = output.timestamp.and_then(tellable);
+    record.timestamp = output.timestamp.and_then(producer_millis);
     record.headers = (!output.headers.is_empty()).then(|| headers(output));
     record
 }
@@ -24,7 +24,7 @@ fn headers(output: &Output) -> OwnedHeaders {
 
 /// Converts a timestamp to milliseconds since 1970. A producer accepts neither the start of 1970 itself
 /// nor an earlier time.
-fn tellable(timestamp: Timestamp) -> Option<i64> {
+fn producer_millis(timestamp: Timestamp) -> Option<i64> {
     let (Timestamp::CreateTime(time) | Timestamp::LogAppendTime(time)) = timestamp;
     Some(millis::of(time)).filter(|&millis| millis > 0)
 }

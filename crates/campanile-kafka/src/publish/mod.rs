@@ -3,10 +3,10 @@
 mod config;
 mod context;
 mod message;
+mod publish_settings;
 mod refused;
 mod service;
 mod settings;
-mod terms;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,15 +23,15 @@ use tokio::time::{Instant, sleep};
 pub use self::config::PublisherConfig;
 use self::context::Acknowledgements;
 pub(crate) use self::message::record;
+pub(crate) use self::publish_settings::PublishSettings;
 pub use self::refused::Refused;
-pub(crate) use self::settings::shared as shared_settings;
-pub(crate) use self::terms::Terms;
-use crate::backoff::impatient;
-use crate::config::refusal;
+pub(crate) use self::settings::shared_settings;
+use crate::backoff::server_backoff;
+use crate::config::config_error;
 
 /// The timeout of one attempt, if the budget allows for several: restarted brokers are back sooner, and
 /// all brokers know a newly created topic by then.
-const TRY: Duration = Duration::from_secs(30);
+const MAX_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A tower service that publishes [`Output`]s, each acknowledged by all in-sync replicas. The outbox of
 /// `campanile-postgres` needs such a service. Clones share one producer.
@@ -68,15 +68,15 @@ const TRY: Duration = Duration::from_secs(30);
 /// Dropping the future stops the retries; a message that was sent may still be published.
 #[derive(Clone)]
 pub struct Publisher {
-    shared: Arc<Shared>,
+    shared: Arc<SharedProducer>,
     budget: Duration,
     /// The timeout of one attempt.
-    longest: Duration,
+    attempt_timeout: Duration,
 }
 
-struct Shared {
+struct SharedProducer {
     client: ClientConfig,
-    producer: Mutex<Arc<Closing>>,
+    producer: Mutex<Arc<DropOnThread>>,
 }
 
 impl Publisher {
@@ -86,19 +86,22 @@ impl Publisher {
     /// # Errors
     /// Fails if a setting is unknown to librdkafka, or contradicts how messages are published.
     pub fn new(config: impl Into<PublisherConfig>) -> Result<Self, ConfigError> {
-        let (client, terms) = config.into().checked()?;
-        Self::beside(&client, &terms)
+        let (client, publish_settings) = config.into().checked()?;
+        Self::with_consumer_config(&client, &publish_settings)
     }
 
     /// Creates a publisher for the consumer's brokers, with the producer's own settings over the
     /// consumer's. The budget limits the time of one publication.
-    pub(crate) fn beside(consumer: &ClientConfig, terms: &Terms) -> Result<Self, ConfigError> {
-        let budget = terms.budget;
+    pub(crate) fn with_consumer_config(
+        consumer: &ClientConfig,
+        publish_settings: &PublishSettings,
+    ) -> Result<Self, ConfigError> {
+        let budget = publish_settings.budget;
         // Leaves time for at least two attempts.
-        let longest = TRY.min(budget / 2);
-        let client = settings::producer(consumer, &terms.settings, longest)?;
-        let producer = Mutex::new(Arc::new(Closing::new(&client)?));
-        Ok(Self { shared: Arc::new(Shared { client, producer }), budget, longest })
+        let attempt_timeout = MAX_ATTEMPT_TIMEOUT.min(budget / 2);
+        let client = settings::producer(consumer, &publish_settings.overrides, attempt_timeout)?;
+        let producer = Mutex::new(Arc::new(DropOnThread::new(&client)?));
+        Ok(Self { shared: Arc::new(SharedProducer { client, producer }), budget, attempt_timeout })
     }
 
     /// Publishes a message, and waits until the brokers have acknowledged it. A refused message is
@@ -112,13 +115,13 @@ impl Publisher {
     /// Dropping the future stops the retries; a message that was sent may still be published.
     pub(crate) async fn publish(&self, message: &Output) -> Result<(), Refused> {
         let start = Instant::now();
-        let mut tries = 0_u32;
+        let mut attempts = 0_u32;
         loop {
-            let closing = self.shared.producer().clone();
-            let producer = closing.producer();
+            let current = self.shared.producer().clone();
+            let producer = current.producer();
             let sent = match send(producer, message) {
                 // The sender is dropped unused only together with the producer.
-                Ok(answer) => answer.await.unwrap_or(Err(KafkaError::Canceled)),
+                Ok(ack) => ack.await.unwrap_or(Err(KafkaError::Canceled)),
                 Err(error) => Err(error),
             };
             let error = match sent {
@@ -127,17 +130,17 @@ impl Publisher {
             };
             let refused = Refused::of(&error, producer.context().take_reason());
             if let Some((code, reason)) = producer.client().fatal_error() {
-                self.shared.replace(&closing, &format!("{code}: {reason}"));
+                self.shared.replace(&current, &format!("{code}: {reason}"));
             }
             let Refused::Otherwise(text) = &refused else {
                 return Err(refused);
             };
-            tries += 1;
-            let delay = impatient().delay(tries);
-            if start.elapsed() + delay + self.longest > self.budget {
+            attempts += 1;
+            let delay = server_backoff().delay(attempts);
+            if start.elapsed() + delay + self.attempt_timeout > self.budget {
                 return Err(refused);
             }
-            if tries == 1 {
+            if attempts == 1 {
                 let topic = &*message.topic;
                 tracing::warn!(topic, error = text, "failed to publish a message; retrying");
             }
@@ -146,18 +149,18 @@ impl Publisher {
     }
 }
 
-impl Shared {
-    fn producer(&self) -> MutexGuard<'_, Arc<Closing>> {
+impl SharedProducer {
+    fn producer(&self) -> MutexGuard<'_, Arc<DropOnThread>> {
         self.producer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Replaces a producer that has failed permanently. An idempotent producer fails when it cannot know
     /// which of its messages are stored, for example after a loss of data.
-    fn replace(&self, broken: &Arc<Closing>, reason: &str) {
+    fn replace(&self, failed: &Arc<DropOnThread>, reason: &str) {
         let mut producer = self.producer();
-        if Arc::ptr_eq(&producer, broken) {
+        if Arc::ptr_eq(&producer, failed) {
             tracing::warn!(reason, "the producer has failed; replacing it");
-            match Closing::new(&self.client) {
+            match DropOnThread::new(&self.client) {
                 Ok(new) => *producer = Arc::new(new),
                 Err(error) => tracing::error!(%error, "failed to replace the producer"),
             }
@@ -170,9 +173,9 @@ fn send(
     producer: &ThreadedProducer<Acknowledgements>,
     message: &Output,
 ) -> KafkaResult<oneshot::Receiver<KafkaResult<()>>> {
-    let (waiting, answer) = oneshot::channel();
-    let sent = producer.send(record(message, Box::new(waiting)));
-    sent.map(|()| answer).map_err(|(error, _)| error)
+    let (sender, ack) = oneshot::channel();
+    let sent = producer.send(record(message, Box::new(sender)));
+    sent.map(|()| ack).map_err(|(error, _)| error)
 }
 
 impl fmt::Debug for Publisher {
@@ -185,13 +188,13 @@ impl fmt::Debug for Publisher {
 }
 
 /// A producer that is dropped on a separate thread, because the drop joins the producer's threads.
-struct Closing(Option<ThreadedProducer<Acknowledgements>>);
+struct DropOnThread(Option<ThreadedProducer<Acknowledgements>>);
 
-impl Closing {
+impl DropOnThread {
     fn new(client: &ClientConfig) -> Result<Self, ConfigError> {
         let context = Acknowledgements::default();
         let producer = ThreadedProducer::from_config_and_context(client, context);
-        Ok(Self(Some(producer.map_err(refusal)?)))
+        Ok(Self(Some(producer.map_err(config_error)?)))
     }
 
     fn producer(&self) -> &ThreadedProducer<Acknowledgements> {
@@ -199,7 +202,7 @@ impl Closing {
     }
 }
 
-impl Drop for Closing {
+impl Drop for DropOnThread {
     fn drop(&mut self) {
         let producer = self.0.take();
         // If no thread can be spawned, the producer is dropped here, with the closure.
@@ -223,10 +226,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_cannot_reach_the_brokers_is_told_what_the_connection_met() {
+    async fn unreachable_brokers_error_includes_the_connection_error() {
         let mut consumer = ClientConfig::new();
         consumer.set("bootstrap.servers", "127.0.0.1:1");
-        let publisher = Publisher::beside(&consumer, &Terms::new(BUDGET)).unwrap();
+        let publisher =
+            Publisher::with_consumer_config(&consumer, &PublishSettings::new(BUDGET)).unwrap();
         let refused = publisher.publish(&message()).await.unwrap_err().to_string();
         let (_, met) =
             refused.split_once("Message timed out): ").unwrap_or_else(|| panic!("{refused}"));
@@ -235,11 +239,12 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn what_the_connection_met_before_something_was_published_is_not_told_afterwards() {
+    async fn acknowledgement_clears_earlier_connection_errors() {
         let kafka = MockKafka::start(1).unwrap();
         kafka.create_topic("dead", 1).unwrap();
         let config = kafka.consumer_config("g");
-        let publisher = Publisher::beside(&config, &Terms::new(BUDGET)).unwrap();
+        let publisher =
+            Publisher::with_consumer_config(&config, &PublishSettings::new(BUDGET)).unwrap();
         let producer = publisher.shared.producer().clone();
         let context = producer.producer().context();
         context.error(KafkaError::Canceled, "an earlier error");
@@ -248,7 +253,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn a_producer_that_sends_nothing_any_more_is_made_anew() {
+    async fn producer_with_fatal_error_is_replaced() {
         use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 
         let kafka = MockKafka::start(1).unwrap();

@@ -5,10 +5,10 @@ use std::time::Duration;
 use campanile_core::ConfigError;
 use rdkafka::ClientConfig;
 
-use crate::config::refusal;
+use crate::config::config_error;
 
 /// Settings that a producer does not use: librdkafka warns about each of them.
-const OF_CONSUMERS: &[&str] = &[
+const CONSUMER_SETTINGS: &[&str] = &[
     "group.id",
     "group.instance.id",
     "partition.assignment.strategy",
@@ -64,15 +64,15 @@ const TIMEOUTS: &[&str] = &["message.timeout.ms", "delivery.timeout.ms"];
 const BROKERS: &[&str] = &["bootstrap.servers", "metadata.broker.list"];
 
 /// Returns the consumer's settings that apply to every client.
-pub(crate) fn shared(consumer: &ClientConfig) -> ClientConfig {
+pub(crate) fn shared_settings(consumer: &ClientConfig) -> ClientConfig {
     let mut client = consumer.clone();
-    for name in OF_CONSUMERS {
+    for name in CONSUMER_SETTINGS {
         client.remove(name);
     }
     client
 }
 
-/// Returns a producer's settings: the consumer's, with the user's `own` settings for the producer over
+/// Returns a producer's settings: the consumer's, with the user's `overrides` for the producer over
 /// them.
 ///
 /// # Errors
@@ -80,12 +80,12 @@ pub(crate) fn shared(consumer: &ClientConfig) -> ClientConfig {
 /// cluster, acknowledged by all replicas, within the driver's own timeout, and without a transaction.
 pub(super) fn producer(
     consumer: &ClientConfig,
-    own: &[(String, String)],
-    try_timeout: Duration,
+    overrides: &[(String, String)],
+    attempt_timeout: Duration,
 ) -> Result<ClientConfig, ConfigError> {
-    let mut client = shared(consumer);
-    for (name, value) in own {
-        refuse(name, value)?;
+    let mut client = shared_settings(consumer);
+    for (name, value) in overrides {
+        check_override(name, value)?;
         client.set(name, value);
     }
     for (name, value) in DEFAULTS {
@@ -94,12 +94,12 @@ pub(super) fn producer(
         }
     }
     client.set("acks", "all");
-    client.set("message.timeout.ms", try_timeout.as_millis().max(1).to_string());
-    client.create_native_config().map_err(refusal)?;
+    client.set("message.timeout.ms", attempt_timeout.as_millis().max(1).to_string());
+    client.create_native_config().map_err(config_error)?;
     Ok(client)
 }
 
-fn refuse(name: &str, value: &str) -> Result<(), ConfigError> {
+fn check_override(name: &str, value: &str) -> Result<(), ConfigError> {
     let why = if ACKS.contains(&name) && !matches!(value, "all" | "-1") {
         "a message counts as published only once all in-sync replicas have it"
     } else if TIMEOUTS.contains(&name) {
@@ -124,21 +124,21 @@ mod tests {
     use super::*;
     use crate::ConsumerConfig;
 
-    const TRY: Duration = Duration::from_secs(1);
+    const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(1);
 
     fn set(name: &str, value: &str) -> Result<ClientConfig, ConfigError> {
         let consumer = ConsumerConfig::new("localhost:9092", "g").checked().unwrap().client;
-        producer(&consumer, &[(name.to_owned(), value.to_owned())], TRY)
+        producer(&consumer, &[(name.to_owned(), value.to_owned())], ATTEMPT_TIMEOUT)
     }
 
     #[test]
-    fn the_connections_settings_are_the_consumers_and_the_users_own_win() {
+    fn producer_inherits_consumer_settings_below_overrides() {
         let consumer = ConsumerConfig::new("localhost:9092", "g")
             .set("client.id", "billing")
             .set("socket.timeout.ms", "5000");
         let consumer = consumer.checked().unwrap().client;
         let own = [("client.id".to_owned(), "billing-dead".to_owned())];
-        let client = producer(&consumer, &own, TRY).unwrap();
+        let client = producer(&consumer, &own, ATTEMPT_TIMEOUT).unwrap();
         assert_eq!(client.get("bootstrap.servers"), Some("localhost:9092"));
         assert_eq!(client.get("socket.timeout.ms"), Some("5000"));
         assert_eq!(client.get("client.id"), Some("billing-dead"));
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_contradicts_a_publication_is_refused() {
+    fn contradictory_overrides_are_refused() {
         for (name, value) in [
             ("acks", "1"),
             ("request.required.acks", "0"),
@@ -180,13 +180,13 @@ mod tests {
     }
 
     #[test]
-    fn librdkafka_warns_of_nothing_that_was_taken_from_the_consumer() {
+    fn inherited_settings_cause_no_librdkafka_warning() {
         let consumer = ConsumerConfig::new("127.0.0.1:1", "g")
             .set("isolation.level", "read_uncommitted")
             .set("check.crcs", "true")
             .set("session.timeout.ms", "9000")
             .set("allow.auto.create.topics", "true");
-        let client = producer(&consumer.checked().unwrap().client, &[], TRY).unwrap();
+        let client = producer(&consumer.checked().unwrap().client, &[], ATTEMPT_TIMEOUT).unwrap();
         let warnings = Warnings::default();
         let producer: BaseProducer<Warnings> =
             BaseProducer::from_config_and_context(&client, warnings.clone()).unwrap();

@@ -26,14 +26,17 @@ pub(super) fn message(record: &Record, topic: Arc<str>) -> Output {
     let own = record.headers().iter().filter(|(name, _)| !name.starts_with(PREFIX));
     let mut headers: Vec<(String, Option<Bytes>)> =
         own.map(|(name, value)| (name.to_owned(), value.cloned())).collect();
-    let mut tell = |name: &str, value: String| headers.push((name.to_owned(), Some(value.into())));
+    let mut add_header =
+        |name: &str, value: String| headers.push((name.to_owned(), Some(value.into())));
     let origin = record.origin();
-    tell(TOPIC, origin.topic.to_string());
-    tell(PARTITION, origin.partition.to_string());
-    tell(OFFSET, origin.offset.to_string());
+    add_header(TOPIC, origin.topic.to_string());
+    add_header(PARTITION, origin.partition.to_string());
+    add_header(OFFSET, origin.offset.to_string());
     match record.timestamp() {
-        Some(Timestamp::CreateTime(at)) => tell(CREATE_TIME, millis::of(at).to_string()),
-        Some(Timestamp::LogAppendTime(at)) => tell(LOG_APPEND_TIME, millis::of(at).to_string()),
+        Some(Timestamp::CreateTime(at)) => add_header(CREATE_TIME, millis::of(at).to_string()),
+        Some(Timestamp::LogAppendTime(at)) => {
+            add_header(LOG_APPEND_TIME, millis::of(at).to_string())
+        }
         None => {}
     }
     let mut copy = Output::to(topic);
@@ -51,17 +54,17 @@ pub(crate) fn origin(record: &Record) -> Option<DisplayValue<&Coordinates>> {
 
 /// The contents of a copy's headers.
 #[derive(Debug, Default)]
-pub(crate) struct Origin {
+pub(crate) struct OriginHeaders {
     topic: Option<Arc<str>>,
     partition: Option<i32>,
     offset: Option<i64>,
     timestamp: Option<Timestamp>,
 }
 
-impl Origin {
+impl OriginHeaders {
     /// Consumes a header if it is one that only a copy has, and returns whether it is. If a header
     /// is repeated, the last value counts.
-    pub(crate) fn take(&mut self, name: &[u8], value: Option<&[u8]>) -> bool {
+    pub(crate) fn consume(&mut self, name: &[u8], value: Option<&[u8]>) -> bool {
         if !name.starts_with(PREFIX.as_bytes()) {
             return false;
         }
@@ -86,7 +89,7 @@ impl Origin {
 
     /// Returns the record's original position and timestamp. `None` if the headers do not contain
     /// the whole position: then the record is not one of our copies.
-    pub(crate) fn told(self) -> Option<(Coordinates, Option<Timestamp>)> {
+    pub(crate) fn into_origin(self) -> Option<(Coordinates, Option<Timestamp>)> {
         let Self { topic, partition, offset, timestamp } = self;
         let coordinates = Coordinates { topic: topic?, partition: partition?, offset: offset? };
         Some((coordinates, timestamp))
@@ -110,18 +113,18 @@ mod tests {
     }
 
     /// Parses a copy as a consumer of the retry topic does.
-    fn read(message: &Output) -> (Origin, Vec<&str>) {
-        let mut origin = Origin::default();
-        let rest = message
+    fn parse(message: &Output) -> (OriginHeaders, Vec<&str>) {
+        let mut origin = OriginHeaders::default();
+        let other = message
             .headers
             .iter()
-            .filter(|(name, value)| !origin.take(name.as_bytes(), value.as_deref()));
-        let rest = rest.map(|(name, _)| &**name).collect();
-        (origin, rest)
+            .filter(|(name, value)| !origin.consume(name.as_bytes(), value.as_deref()));
+        let other = other.map(|(name, _)| &**name).collect();
+        (origin, other)
     }
 
     #[test]
-    fn a_copy_has_all_that_its_record_has_and_tells_where_that_stood() {
+    fn copy_has_its_records_contents_and_origin() {
         let at = SystemTime::UNIX_EPOCH + Duration::from_millis(1500);
         let times = [
             None,
@@ -136,37 +139,37 @@ mod tests {
             let copy = message(&record, "retry".into());
             assert_eq!((&*copy.topic, copy.key.as_deref()), ("retry", Some(&b"k"[..])));
             assert_eq!((copy.payload.as_deref(), copy.timestamp), (None, None), "a tombstone");
-            let (origin, names) = read(&copy);
+            let (origin, names) = parse(&copy);
             assert_eq!(names, ["b", "a", "b"]);
             assert_eq!(copy.headers[1].1, None);
-            assert_eq!(origin.told(), Some((record.coordinates().clone(), time)));
+            assert_eq!(origin.into_origin(), Some((record.coordinates().clone(), time)));
         }
     }
 
     #[test]
-    fn a_copy_of_a_copy_tells_where_the_record_stood_first_and_believes_no_header_of_it() {
+    fn copy_of_a_copy_keeps_the_first_origin() {
         let first = record().build().coordinates().clone();
         let copy = Record::builder("retry", 0, 7).origin(first.clone()).header(TOPIC, "forged");
         let copy = copy.header("campanile-origin-create-time", "1").build();
         let later = message(&copy, "later".into());
-        let (origin, names) = read(&later);
+        let (origin, names) = parse(&later);
         assert!(names.is_empty());
-        assert_eq!(origin.told(), Some((first, None)));
+        assert_eq!(origin.into_origin(), Some((first, None)));
     }
 
     #[test]
-    fn what_does_not_say_where_it_stood_is_no_copy() {
+    fn record_without_complete_origin_is_no_copy() {
         let all = [(TOPIC, "t"), (PARTITION, "0"), (OFFSET, "0")];
         for (name, bad) in
             [(TOPIC, None), (PARTITION, Some("x")), (OFFSET, Some("-")), (OFFSET, None)]
         {
-            let mut origin = Origin::default();
+            let mut origin = OriginHeaders::default();
             for (name, value) in all {
-                origin.take(name.as_bytes(), Some(value.as_bytes()));
+                origin.consume(name.as_bytes(), Some(value.as_bytes()));
             }
-            assert!(origin.take(name.as_bytes(), bad.map(str::as_bytes)));
-            assert_eq!(origin.told(), None, "{name}: {bad:?}");
+            assert!(origin.consume(name.as_bytes(), bad.map(str::as_bytes)));
+            assert_eq!(origin.into_origin(), None, "{name}: {bad:?}");
         }
-        assert!(!Origin::default().take(b"campanile-key", None));
+        assert!(!OriginHeaders::default().consume(b"campanile-key", None));
     }
 }

@@ -4,15 +4,15 @@
 //! leaves both, and they have the same idempotency key.
 
 mod copy;
-mod ladder;
+mod publisher;
 mod sources;
 
 use std::time::Duration;
 
-pub(crate) use self::copy::{Origin, origin};
-pub(crate) use self::ladder::{Ladder, Rung, Rungs, now};
-pub(crate) use self::sources::Sources;
-use crate::publish::Terms;
+pub(crate) use self::copy::{OriginHeaders, origin};
+pub(crate) use self::publisher::{RetryPublisher, RetryTopic, RetryTopicList, now};
+pub(crate) use self::sources::SourceTopics;
+use crate::publish::PublishSettings;
 
 /// Topics in which failed records wait for their next attempt, while the records behind them are
 /// processed.
@@ -90,14 +90,14 @@ use crate::publish::Terms;
 /// already waiting.
 #[derive(Clone, Debug)]
 pub struct RetryTopics {
-    rungs: Vec<(String, Duration)>,
-    terms: Terms,
+    topics: Vec<(String, Duration)>,
+    publish_settings: PublishSettings,
 }
 
 impl RetryTopics {
     /// Creates an empty list of topics.
     pub fn new() -> Self {
-        Self { rungs: Vec::new(), terms: Terms::new(Duration::from_secs(10)) }
+        Self { topics: Vec::new(), publish_settings: PublishSettings::new(Duration::from_secs(10)) }
     }
 
     /// Adds a topic. Its records are processed `delay` after they were published to it. Each delay
@@ -107,7 +107,7 @@ impl RetryTopics {
     /// longer than if it were measured from when the copy was read. Clocks that differ can shorten
     /// the delay. Then the copy waits in place, because the store decides when an attempt is due.
     pub fn then(mut self, topic: impl Into<String>, delay: Duration) -> Self {
-        self.rungs.push((topic.into(), delay));
+        self.topics.push((topic.into(), delay));
         self
     }
 
@@ -115,7 +115,7 @@ impl RetryTopics {
     /// [`DeadLetter::set`](crate::DeadLetter::set) does. The brokers are the consumer's here as
     /// well: copies in another cluster would not be read.
     pub fn set(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
-        self.terms.set(name, value);
+        self.publish_settings.set(name, value);
         self
     }
 
@@ -125,7 +125,7 @@ impl RetryTopics {
     /// Default: 10 s, because the record's partition waits for that time, as it would for a longer
     /// backoff.
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
-        self.terms.set_budget(timeout);
+        self.publish_settings.set_budget(timeout);
         self
     }
 }
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn its_debug_shows_no_secrets() {
+    fn debug_shows_no_secrets() {
         let topics = RetryTopics::new().then("retry", Duration::from_secs(1));
         let text = format!("{:?}", topics.set("sasl.password", "s3cret"));
         assert!(text.contains("retry") && !text.contains("s3cret"), "{text}");

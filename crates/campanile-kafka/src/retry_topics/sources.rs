@@ -9,7 +9,7 @@ use crate::error::ConsumerError;
 
 /// The subscribed topics, including the retry topics. A copy of a record from any other topic is
 /// not ours.
-pub(crate) struct Sources {
+pub(crate) struct SourceTopics {
     names: HashSet<String>,
     patterns: Vec<Regex>,
     /// Whether there is a regular expression that only librdkafka can parse. Then any topic may
@@ -17,7 +17,7 @@ pub(crate) struct Sources {
     any: bool,
 }
 
-impl Sources {
+impl SourceTopics {
     pub(crate) fn new(subscription: &[String]) -> Self {
         let (patterns, names): (Vec<_>, Vec<_>) =
             subscription.iter().cloned().partition(|topic| topic.starts_with('^'));
@@ -26,7 +26,7 @@ impl Sources {
         Self { names: names.into_iter().collect(), patterns: parsed, any }
     }
 
-    fn contain(&self, topic: &str) -> bool {
+    fn contains(&self, topic: &str) -> bool {
         self.any
             || self.names.contains(topic)
             || self.patterns.iter().any(|pattern| pattern.is_match(topic))
@@ -36,7 +36,7 @@ impl Sources {
     /// copy belongs to another group, and is meant for that group's handlers.
     pub(crate) fn check(&self, record: &Record) -> Result<(), ConsumerError> {
         let origin = record.origin();
-        if origin == record.coordinates() || self.contain(&origin.topic) {
+        if origin == record.coordinates() || self.contains(&origin.topic) {
             return Ok(());
         }
         let source = format!(
@@ -55,17 +55,17 @@ impl Sources {
 mod tests {
     use super::*;
 
-    fn contain(subscription: &[&str], topic: &str) -> bool {
+    fn contains(subscription: &[&str], topic: &str) -> bool {
         let subscription: Vec<_> = subscription.iter().map(|&topic| topic.to_owned()).collect();
-        Sources::new(&subscription).contain(topic)
+        SourceTopics::new(&subscription).contains(topic)
     }
 
     #[test]
-    fn a_topic_is_ours_by_its_name_or_by_a_regular_expression() {
-        assert!(contain(&["orders"], "orders"));
-        assert!(!contain(&["orders"], "orders2") && !contain(&["order."], "orders"));
-        assert!(contain(&["^order"], "orders2") && contain(&["^a$", "^[a-z]+\\.eu$"], "bank.eu"));
-        assert!(!contain(&["^order"], "bank") && !contain(&["^order$"], "orders"));
-        assert!(contain(&["^(a)\\1$"], "aa"), "only librdkafka can parse this pattern");
+    fn subscription_contains_names_and_pattern_matches() {
+        assert!(contains(&["orders"], "orders"));
+        assert!(!contains(&["orders"], "orders2") && !contains(&["order."], "orders"));
+        assert!(contains(&["^order"], "orders2") && contains(&["^a$", "^[a-z]+\\.eu$"], "bank.eu"));
+        assert!(!contains(&["^order"], "bank") && !contains(&["^order$"], "orders"));
+        assert!(contains(&["^(a)\\1$"], "aa"), "only librdkafka can parse this pattern");
     }
 }

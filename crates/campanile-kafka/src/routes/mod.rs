@@ -9,9 +9,9 @@ use std::sync::Arc;
 use campanile_core::{BoxableError, ConfigError, Record};
 use tower_service::Service;
 
+use self::route::NoFallback;
 pub use self::route::NoRoute;
-use self::route::Unrouted;
-pub(crate) use self::route::{Readiness, Route, RouteError, RouteFuture, ServiceRoute};
+pub(crate) use self::route::{ReadinessReporter, Route, RouteError, RouteFuture, ServiceRoute};
 
 /// A service for each topic, with its own body type, key and limits. Serve it with
 /// [`Consumer::serve_routes`](crate::Consumer::serve_routes).
@@ -57,7 +57,7 @@ pub struct Routes {
     topics: HashMap<Box<str>, usize>,
     services: Vec<Arc<dyn Route>>,
     /// The first configuration error.
-    refused: Option<ConfigError>,
+    config_error: Option<ConfigError>,
 }
 
 /// The index of the service that has no topic of its own.
@@ -66,7 +66,7 @@ const FALLBACK: usize = 0;
 impl Routes {
     /// Creates an empty set of routes.
     pub fn new() -> Self {
-        Self { topics: HashMap::new(), services: vec![Arc::new(Unrouted)], refused: None }
+        Self { topics: HashMap::new(), services: vec![Arc::new(NoFallback)], config_error: None }
     }
 
     /// Routes the records of this topic to this service, and subscribes to the topic.
@@ -85,14 +85,14 @@ impl Routes {
     {
         let topic = topic.into();
         if topic.starts_with('^') {
-            self.refuse(format!(
+            self.set_error(format!(
                 "`{topic}` is not a topic name: pass a regular expression to `subscribe`, and the \
                  service for its topics to `fallback`"
             ));
         }
-        let number = self.services.len();
-        if self.topics.insert(topic.as_str().into(), number).is_some() {
-            self.refuse(format!("`{topic}` has two routes"));
+        let index = self.services.len();
+        if self.topics.insert(topic.as_str().into(), index).is_some() {
+            self.set_error(format!("`{topic}` has two routes"));
         }
         let serves = format!("topic `{topic}`");
         self.services.push(Arc::new(ServiceRoute::new(service, Some(serves.into()))));
@@ -123,14 +123,14 @@ impl Routes {
 
     /// Returns the router of these routes, or an error if they contradict each other.
     pub(crate) fn checked(self) -> Result<Router, ConfigError> {
-        match self.refused {
+        match self.config_error {
             Some(error) => Err(error),
             None => Ok(Router { topics: self.topics, routes: self.services }),
         }
     }
 
-    fn refuse(&mut self, text: String) {
-        self.refused.get_or_insert(ConfigError::new(text));
+    fn set_error(&mut self, text: String) {
+        self.config_error.get_or_insert(ConfigError::new(text));
     }
 }
 
@@ -167,7 +167,7 @@ impl Router {
     }
 
     /// Returns the route with this number.
-    pub(crate) fn route(&self, number: usize) -> Arc<dyn Route> {
-        self.routes[number].clone()
+    pub(crate) fn route(&self, index: usize) -> Arc<dyn Route> {
+        self.routes[index].clone()
     }
 }

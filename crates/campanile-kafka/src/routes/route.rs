@@ -13,21 +13,21 @@ use tower_service::Service;
 
 use crate::driver::{QueueId, Report, Reports};
 use crate::error::panic_text;
-use crate::transaction::Answered;
+use crate::transaction::OutputsResult;
 
 /// A type-erased service.
 pub(crate) trait Route: Send + Sync {
     /// Waits until the service is ready, then calls it.
-    fn call(&self, record: Record, readiness: Readiness) -> RouteFuture;
+    fn call(&self, record: Record, readiness_reporter: ReadinessReporter) -> RouteFuture;
 }
 
 /// The response to one record.
-pub(crate) type RouteFuture = BoxFuture<'static, Result<Answered, RouteError>>;
+pub(crate) type RouteFuture = BoxFuture<'static, Result<OutputsResult, RouteError>>;
 
 /// Why a service returned no response.
 pub(crate) enum RouteError {
     /// The service will never be ready.
-    Unready(BoxError),
+    ServiceFailed(BoxError),
     /// The service returned an error.
     Failed(BoxError),
 }
@@ -37,7 +37,7 @@ pub(crate) struct ServiceRoute<S: Service<Record>> {
     service: Mutex<S>,
     /// What the service serves, for its errors. `None` if it serves everything.
     serves: Option<Arc<str>>,
-    answer: fn(S::Response, &Record) -> Answered,
+    into_outputs: fn(S::Response, &Record) -> OutputsResult,
 }
 
 impl<S> ServiceRoute<S>
@@ -46,12 +46,15 @@ where
 {
     /// Creates a route that ignores the responses.
     pub(crate) fn new(service: S, serves: Option<Arc<str>>) -> Self {
-        Self { service: Mutex::new(service), serves, answer: |_, _| Ok(Vec::new()) }
+        Self { service: Mutex::new(service), serves, into_outputs: |_, _| Ok(Vec::new()) }
     }
 
-    /// Creates a route that interprets the responses with `answer`.
-    pub(crate) fn answering(service: S, answer: fn(S::Response, &Record) -> Answered) -> Self {
-        Self { service: Mutex::new(service), serves: None, answer }
+    /// Creates a route that interprets the responses with `into_outputs`.
+    pub(crate) fn with_outputs(
+        service: S,
+        into_outputs: fn(S::Response, &Record) -> OutputsResult,
+    ) -> Self {
+        Self { service: Mutex::new(service), serves: None, into_outputs }
     }
 }
 
@@ -62,14 +65,14 @@ where
     S::Error: BoxableError,
     S::Future: Send + 'static,
 {
-    fn call(&self, record: Record, readiness: Readiness) -> RouteFuture {
+    fn call(&self, record: Record, readiness_reporter: ReadinessReporter) -> RouteFuture {
         // A `clone` that panics leaves the service unchanged, so a poisoned lock is harmless.
         let mut service = self.service.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let (answer, serves) = (self.answer, self.serves.clone());
+        let (into_outputs, serves) = (self.into_outputs, self.serves.clone());
         Box::pin(async move {
-            if let Err(source) = readiness.of(&mut service, &record).await {
-                return Err(RouteError::Unready(match serves {
-                    Some(serves) => Unready { serves, source }.into(),
+            if let Err(source) = readiness_reporter.wait_ready(&mut service, &record).await {
+                return Err(RouteError::ServiceFailed(match serves {
+                    Some(serves) => FailedService { serves, source }.into(),
                     None => source,
                 }));
             }
@@ -78,19 +81,19 @@ where
             // runs.
             drop(service);
             let response = response.await.map_err(|error| RouteError::Failed(error.into()))?;
-            Ok(answer(response, &record))
+            Ok(into_outputs(response, &record))
         })
     }
 }
 
 /// Reports to the scheduler that a record waits for its service. Then other records of the same
 /// service are held up, and no others.
-pub(crate) struct Readiness {
+pub(crate) struct ReadinessReporter {
     queue: QueueId,
     reports: Arc<Reports>,
 }
 
-impl Readiness {
+impl ReadinessReporter {
     pub(crate) fn new(queue: QueueId, reports: Arc<Reports>) -> Self {
         Self { queue, reports }
     }
@@ -98,12 +101,12 @@ impl Readiness {
     /// Waits until the service is ready.
     ///
     /// A record that was started ahead of its turn is not reported, so it holds nothing up.
-    async fn of<S>(self, service: &mut S, record: &Record) -> Result<(), BoxError>
+    async fn wait_ready<S>(self, service: &mut S, record: &Record) -> Result<(), BoxError>
     where
         S: Service<Record, Error: BoxableError>,
     {
         let Self { queue, reports } = self;
-        let mut waits = false;
+        let mut is_waiting = false;
         poll_fn(|cx| {
             let polled = catch_unwind(AssertUnwindSafe(|| service.poll_ready(cx)));
             let polled = match polled {
@@ -113,11 +116,11 @@ impl Readiness {
                 }
             };
             match polled {
-                Poll::Pending if !waits && !record.is_ahead() => {
-                    waits = true;
+                Poll::Pending if !is_waiting && !record.is_ahead() => {
+                    is_waiting = true;
                     reports.send(Report::NotReady { queue });
                 }
-                Poll::Ready(_) if waits => reports.send(Report::Ready { queue }),
+                Poll::Ready(_) if is_waiting => reports.send(Report::Ready { queue }),
                 _ => {}
             }
             polled
@@ -127,10 +130,10 @@ impl Readiness {
 }
 
 /// The fallback of routes without one. Returns [`NoRoute`] for every record.
-pub(super) struct Unrouted;
+pub(super) struct NoFallback;
 
-impl Route for Unrouted {
-    fn call(&self, record: Record, _: Readiness) -> RouteFuture {
+impl Route for NoFallback {
+    fn call(&self, record: Record, _: ReadinessReporter) -> RouteFuture {
         let no_route = NoRoute { topic: record.origin().topic.to_string().into() };
         ready(Err(RouteError::Failed(error::permanent(no_route).into()))).boxed()
     }
@@ -163,18 +166,18 @@ impl Error for NoRoute {}
 
 /// Names the service, out of several, that will never be ready again.
 #[derive(Debug)]
-struct Unready {
+struct FailedService {
     serves: Arc<str>,
     source: BoxError,
 }
 
-impl fmt::Display for Unready {
+impl fmt::Display for FailedService {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "the service for {}", self.serves)
     }
 }
 
-impl Error for Unready {
+impl Error for FailedService {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         Some(&*self.source)
     }

@@ -5,39 +5,40 @@ use std::sync::Arc;
 use rdkafka::consumer::ConsumerGroupMetadata;
 use rdkafka::{Offset, TopicPartitionList};
 
-use super::Pending;
+use super::RecordOutputs;
 use crate::driver::Assignment;
 
 /// The outputs and offsets of one transaction.
 pub(super) struct Batch {
-    parts: Vec<Part>,
+    parts: Vec<PartitionBatch>,
 }
 
 /// One partition's part of a batch.
-struct Part {
+struct PartitionBatch {
     assignment: Arc<Assignment>,
     watermark: i64,
-    pending: Vec<Pending>,
+    outputs: Vec<RecordOutputs>,
 }
 
 /// A batch, and the generation of the group to commit it in.
-pub(super) struct Request {
+pub(super) struct CommitRequest {
     pub(super) batch: Batch,
     pub(super) group: ConsumerGroupMetadata,
 }
 
 impl Batch {
     /// Checks whether any of these partitions has finished records that are not committed.
-    pub(super) fn is_due(partitions: &[Arc<Assignment>]) -> bool {
+    pub(super) fn has_uncommitted(partitions: &[Arc<Assignment>]) -> bool {
         partitions.iter().any(|assignment| assignment.uncommitted().is_some())
     }
 
     /// Takes the outputs of the finished records that are not committed, with the watermark of each
     /// partition.
-    pub(super) fn of(partitions: &[Arc<Assignment>]) -> Self {
+    pub(super) fn take_from(partitions: &[Arc<Assignment>]) -> Self {
         let part = |assignment: &Arc<Assignment>| {
-            let (watermark, pending) = assignment.outbox.take(|| assignment.uncommitted())?;
-            Some(Part { assignment: assignment.clone(), watermark, pending })
+            let (watermark, outputs) =
+                assignment.pending_outputs.take(|| assignment.uncommitted())?;
+            Some(PartitionBatch { assignment: assignment.clone(), watermark, outputs })
         };
         Self { parts: partitions.iter().filter_map(part).collect() }
     }
@@ -47,14 +48,14 @@ impl Batch {
     }
 
     /// Drops the partitions that were revoked in the meantime: their next owner sends the outputs.
-    pub(super) fn ours(mut self) -> Self {
-        self.parts.retain(|part| !part.assignment.outbox.is_closed());
+    pub(super) fn retain_owned(mut self) -> Self {
+        self.parts.retain(|part| !part.assignment.pending_outputs.is_closed());
         self
     }
 
     pub(super) fn offsets(&self) -> TopicPartitionList {
         let mut list = TopicPartitionList::new();
-        for Part { assignment, watermark, .. } in &self.parts {
+        for PartitionBatch { assignment, watermark, .. } in &self.parts {
             list.add_partition_offset(
                 &assignment.topic,
                 assignment.partition,
@@ -66,12 +67,12 @@ impl Batch {
     }
 
     /// Iterates over the outputs of each record, in the order of its partition.
-    pub(super) fn pending(&self) -> impl Iterator<Item = &Pending> {
-        self.parts.iter().flat_map(|part| &part.pending)
+    pub(super) fn outputs(&self) -> impl Iterator<Item = &RecordOutputs> {
+        self.parts.iter().flat_map(|part| &part.outputs)
     }
 
     /// Marks the batch as committed by the brokers.
-    pub(super) fn committed(self) {
+    pub(super) fn mark_committed(self) {
         for part in self.parts {
             part.assignment.set_committed(part.watermark);
         }

@@ -7,9 +7,9 @@ use rdkafka::error::KafkaError;
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
 /// A client that reads the group's offsets without being a member of the group.
-pub(super) struct Group(BaseConsumer);
+pub(super) struct GroupOffsets(BaseConsumer);
 
-impl Group {
+impl GroupOffsets {
     pub(super) fn connect(consumer: &ClientConfig) -> Result<Self, KafkaError> {
         Ok(Self(consumer.create()?))
     }

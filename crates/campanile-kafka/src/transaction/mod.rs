@@ -7,17 +7,19 @@
 //! the handler again.
 //!
 //! * [`Transactions`] is the user's configuration, [`Outputs`] the response of a service.
-//! * `answer` extracts the messages to send from a response: for a duplicate, the messages that the
+//! * `into_outputs` extracts the messages to send from a response: for a duplicate, the messages that the
 //!   first run recorded.
 //! * `pending` holds the outputs that wait in memory, and counts them in the budget.
-//! * `transactor` runs on the driver's thread and decides which records are committed, and when.
+//! * `committer` runs on the driver's thread and decides which records are committed, and when.
 //!   `worker` owns the producer and runs on a thread of its own, since all of its calls wait for
 //!   brokers.
 //! * `positions` fetches the start positions of newly assigned partitions from the `group`.
 
-mod answer;
 mod batch;
+mod committer;
+mod error;
 mod group;
+mod into_outputs;
 mod output;
 mod pending;
 mod positions;
@@ -25,16 +27,14 @@ mod producer;
 mod reply;
 mod serve;
 mod settings;
-mod transactor;
-mod trouble;
 mod worker;
 
-pub(crate) use self::answer::Answered;
-pub use self::answer::IntoOutputs;
+pub(crate) use self::committer::{Committer, TransactionResult};
+pub use self::into_outputs::IntoOutputs;
+pub(crate) use self::into_outputs::OutputsResult;
 pub use self::output::Outputs;
-pub(crate) use self::pending::{Outbox, Pending};
+pub(crate) use self::pending::{PendingOutputs, RecordOutputs};
 pub(crate) use self::positions::Position;
 pub use self::reply::OutputsReply;
-pub(crate) use self::settings::Terms;
+pub(crate) use self::settings::TransactionSettings;
 pub use self::settings::Transactions;
-pub(crate) use self::transactor::{Committed, Transactor};

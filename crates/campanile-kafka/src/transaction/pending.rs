@@ -8,7 +8,7 @@ use campanile_core::{Coordinates, Output};
 use crate::driver::{Amount, Usage};
 
 /// The outputs of one processed record. They count in the budget until this is dropped.
-pub(crate) struct Pending {
+pub(crate) struct RecordOutputs {
     pub(crate) at: Coordinates,
     pub(crate) messages: Vec<Output>,
     amount: Amount,
@@ -16,7 +16,7 @@ pub(crate) struct Pending {
     usages: [Arc<Usage>; 2],
 }
 
-impl Pending {
+impl RecordOutputs {
     pub(crate) fn new(at: Coordinates, messages: Vec<Output>, usages: [Arc<Usage>; 2]) -> Self {
         let bytes = messages.iter().map(Output::size).sum::<usize>() as u64;
         let amount = Amount { records: 1, bytes };
@@ -25,7 +25,7 @@ impl Pending {
     }
 }
 
-impl Drop for Pending {
+impl Drop for RecordOutputs {
     fn drop(&mut self) {
         self.usages.iter().for_each(|usage| usage.remove_outputs(self.amount));
     }
@@ -34,39 +34,46 @@ impl Drop for Pending {
 /// The outputs of one assignment of a partition: those of the records below its watermark, as long as
 /// no transaction contains them.
 #[derive(Default)]
-pub(crate) struct Outbox(Mutex<State>);
+pub(crate) struct PendingOutputs(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    pending: Vec<Pending>,
+    outputs: Vec<RecordOutputs>,
     closed: bool,
 }
 
-impl Outbox {
+impl PendingOutputs {
     /// Adds these outputs and moves the watermark in one step, so that [`take`](Self::take) sees
     /// either both or neither.
-    pub(crate) fn put(&self, pending: impl IntoIterator<Item = Pending>, set_mark: impl FnOnce()) {
+    pub(crate) fn put(
+        &self,
+        outputs: impl IntoIterator<Item = RecordOutputs>,
+        set_watermark: impl FnOnce(),
+    ) {
         let mut state = self.state();
         // After a revoke, the partition's next owner produces these outputs.
         if !state.closed {
-            state.pending.extend(pending);
-            set_mark();
+            state.outputs.extend(outputs);
+            set_watermark();
         }
     }
 
     /// Takes all outputs, with the watermark that they belong to. Takes nothing if there is no
     /// watermark.
-    pub(crate) fn take<M>(&self, mark: impl FnOnce() -> Option<M>) -> Option<(M, Vec<Pending>)> {
+    pub(crate) fn take<M>(
+        &self,
+        watermark: impl FnOnce() -> Option<M>,
+    ) -> Option<(M, Vec<RecordOutputs>)> {
         let mut state = self.state();
-        let mark = mark()?;
-        Some((mark, mem::take(&mut state.pending)))
+        let watermark = watermark()?;
+        Some((watermark, mem::take(&mut state.outputs)))
     }
 
     /// Drops all outputs and accepts no more, since the partition is given up.
     pub(crate) fn close(&self) {
         let mut state = self.state();
         state.closed = true;
-        state.pending.clear();
+        state.outputs.clear();
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -84,32 +91,34 @@ mod tests {
 
     use super::*;
 
-    fn pending(usages: &[Arc<Usage>; 2]) -> Pending {
+    fn record_outputs(usages: &[Arc<Usage>; 2]) -> RecordOutputs {
         let record = Record::builder("payments", 0, 7).build();
         let message = Output::to("invoices").payload("12345");
-        Pending::new(record.coordinates().clone(), vec![message], usages.clone())
+        RecordOutputs::new(record.coordinates().clone(), vec![message], usages.clone())
     }
 
     #[test]
-    fn outputs_count_in_the_budget_until_they_are_dropped() {
+    fn outputs_count_in_the_budget_until_dropped() {
         let usages = [Arc::default(), Arc::default()];
-        let one = pending(&usages);
-        let held = || usages.each_ref().map(|usage| usage.total());
-        assert!(held().iter().all(|held| held.records == 1 && held.bytes >= 5), "{:?}", held());
+        let one = record_outputs(&usages);
+        let usage = || usages.each_ref().map(|usage| usage.total());
+        assert!(usage().iter().all(|used| used.records == 1 && used.bytes >= 5), "{:?}", usage());
         drop(one);
-        assert_eq!(held(), [Amount::default(); 2]);
+        assert_eq!(usage(), [Amount::default(); 2]);
     }
 
     #[test]
-    fn what_comes_for_a_partition_that_was_given_away_is_dropped() {
+    fn outputs_after_close_are_dropped() {
         let usages = [Arc::default(), Arc::default()];
-        let outbox = Outbox::default();
-        outbox.put([pending(&usages)], || {});
-        assert_eq!(outbox.take(|| Some(8)).unwrap().1.len(), 1);
-        outbox.put([pending(&usages)], || {});
-        outbox.close();
-        outbox.put([pending(&usages)], || panic!("moved the watermark of a closed outbox"));
-        assert_eq!(outbox.take(|| Some(8)).unwrap().1.len(), 0);
+        let pending_outputs = PendingOutputs::default();
+        pending_outputs.put([record_outputs(&usages)], || {});
+        assert_eq!(pending_outputs.take(|| Some(8)).unwrap().1.len(), 1);
+        pending_outputs.put([record_outputs(&usages)], || {});
+        pending_outputs.close();
+        pending_outputs.put([record_outputs(&usages)], || {
+            panic!("moved the watermark after the outputs were closed")
+        });
+        assert_eq!(pending_outputs.take(|| Some(8)).unwrap().1.len(), 0);
         assert_eq!(usages[0].total(), Amount::default());
     }
 }

@@ -15,9 +15,9 @@ use std::thread;
 use rdkafka::error::KafkaError;
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
-use super::group::Group;
-use super::trouble;
-use super::worker::{CALL, PAUSE};
+use super::error;
+use super::group::GroupOffsets;
+use super::worker::{CALL_TIMEOUT, RETRY_DELAY};
 use crate::driver::Assignment;
 use crate::error::ConsumerError;
 use crate::kafka::SourceWaker;
@@ -25,33 +25,37 @@ use crate::kafka::SourceWaker;
 /// The start position of one partition: [`Offset::Invalid`] if no offset is committed.
 pub(crate) type Position = (Arc<Assignment>, Offset);
 
-type Answer = Result<Vec<Position>, ConsumerError>;
+type PositionsResult = Result<Vec<Position>, ConsumerError>;
 
 /// Fetches the committed offsets of partitions.
 pub(super) struct Positions {
     consumer: ClientConfig,
-    answer: Sender<Answer>,
-    answers: Receiver<Answer>,
-    left: Arc<AtomicBool>,
+    sender: Sender<PositionsResult>,
+    results: Receiver<PositionsResult>,
+    abandoned: Arc<AtomicBool>,
     waker: SourceWaker,
 }
 
 impl Positions {
-    /// Creates a fetcher with these consumer settings. Requests are retried until `left` is set, and
+    /// Creates a fetcher with these consumer settings. Requests are retried until `abandoned` is set, and
     /// `waker` is woken with each answer.
-    pub(super) fn new(consumer: ClientConfig, left: Arc<AtomicBool>, waker: SourceWaker) -> Self {
-        let (answer, answers) = channel();
-        Self { consumer, answer, answers, left, waker }
+    pub(super) fn new(
+        consumer: ClientConfig,
+        abandoned: Arc<AtomicBool>,
+        waker: SourceWaker,
+    ) -> Self {
+        let (sender, results) = channel();
+        Self { consumer, sender, results, abandoned, waker }
     }
 
     /// Starts fetching the committed offsets of these partitions.
     pub(super) fn fetch(&self, partitions: Vec<Arc<Assignment>>) -> Result<(), ConsumerError> {
-        let (consumer, left) = (self.consumer.clone(), self.left.clone());
-        let (answer, waker) = (self.answer.clone(), self.waker.clone());
+        let (consumer, abandoned) = (self.consumer.clone(), self.abandoned.clone());
+        let (sender, waker) = (self.sender.clone(), self.waker.clone());
         let thread = thread::Builder::new().name("campanile-positions".into());
         // The thread is never joined: brokers that do not respond must not delay the shutdown.
         let spawned = thread.spawn(move || {
-            let fetched = match fetch(partitions, &consumer, &left) {
+            let fetched = match fetch(partitions, &consumer, &abandoned) {
                 Ok(Some(positions)) => Ok(positions),
                 Ok(None) => return,
                 Err(error) => Err(ConsumerError::kafka(
@@ -60,7 +64,7 @@ impl Positions {
                 )),
             };
             // Fails only at a shutdown, when the receiver is gone.
-            let _ = answer.send(fetched);
+            let _ = sender.send(fetched);
             waker.wake();
         });
         let failed =
@@ -69,8 +73,8 @@ impl Positions {
     }
 
     /// Takes the next answer, if any has arrived.
-    pub(super) fn poll(&self) -> Option<Answer> {
-        self.answers.try_recv().ok()
+    pub(super) fn poll(&self) -> Option<PositionsResult> {
+        self.results.try_recv().ok()
     }
 }
 
@@ -84,21 +88,21 @@ fn is_over(partitions: &[Arc<Assignment>]) -> bool {
 fn fetch(
     partitions: Vec<Arc<Assignment>>,
     consumer: &ClientConfig,
-    left: &AtomicBool,
+    abandoned: &AtomicBool,
 ) -> Result<Option<Vec<Position>>, KafkaError> {
-    let group = Group::connect(consumer)?;
+    let group = GroupOffsets::connect(consumer)?;
     let mut list = TopicPartitionList::new();
     for assignment in &partitions {
         list.add_partition(&assignment.topic, assignment.partition);
     }
     let committed = loop {
-        match group.committed(&list, CALL) {
+        match group.committed(&list, CALL_TIMEOUT) {
             Ok(committed) => break committed,
-            Err(_) if left.load(Ordering::Acquire) || is_over(&partitions) => return Ok(None),
-            Err(error) if trouble::is_permanent(&error) => return Err(error),
+            Err(_) if abandoned.load(Ordering::Acquire) || is_over(&partitions) => return Ok(None),
+            Err(error) if error::is_permanent(&error) => return Err(error),
             Err(error) => {
                 tracing::debug!(%error, "failed to fetch committed offsets; retrying");
-                thread::sleep(PAUSE);
+                thread::sleep(RETRY_DELAY);
             }
         }
     };

@@ -9,33 +9,33 @@ use rdkafka::message::{DeliveryResult, Message};
 use rdkafka::producer::ProducerContext;
 
 /// An output that was refused.
-pub(super) struct Refused {
+pub(super) struct RefusedOutput {
     /// The index of the output's record in the batch.
-    pub(super) number: usize,
+    pub(super) record_index: usize,
     pub(super) topic: String,
     pub(super) error: KafkaError,
     /// Whether the output was refused by itself, and not together with others.
-    pub(super) alone: bool,
+    pub(super) unbatched: bool,
 }
 
 /// Keeps the first output of a transaction that is refused.
 pub(super) struct Deliveries {
     /// Whether each output is sent alone.
-    pub(super) alone: bool,
-    refused: Mutex<Option<Refused>>,
+    pub(super) unbatched: bool,
+    refused: Mutex<Option<RefusedOutput>>,
 }
 
 impl Deliveries {
-    pub(super) fn new(alone: bool) -> Self {
-        Self { alone, refused: Mutex::default() }
+    pub(super) fn new(unbatched: bool) -> Self {
+        Self { unbatched, refused: Mutex::default() }
     }
 
     /// Records a refused output, unless another was refused before.
-    pub(super) fn refuse(&self, refused: Refused) {
+    pub(super) fn record_refusal(&self, refused: RefusedOutput) {
         self.refused.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(refused);
     }
 
-    pub(super) fn take(&self) -> Option<Refused> {
+    pub(super) fn take(&self) -> Option<RefusedOutput> {
         self.refused.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
@@ -44,7 +44,7 @@ impl ProducerContext for Deliveries {
     /// The index of the record in its batch.
     type DeliveryOpaque = usize;
 
-    fn delivery(&self, result: &DeliveryResult<'_>, number: usize) {
+    fn delivery(&self, result: &DeliveryResult<'_>, record_index: usize) {
         let Err((error, message)) = result else {
             return;
         };
@@ -53,7 +53,12 @@ impl ProducerContext for Deliveries {
             return;
         }
         let (topic, error) = (message.topic().to_owned(), error.clone());
-        self.refuse(Refused { number, topic, error, alone: self.alone });
+        self.record_refusal(RefusedOutput {
+            record_index,
+            topic,
+            error,
+            unbatched: self.unbatched,
+        });
     }
 }
 

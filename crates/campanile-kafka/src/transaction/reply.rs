@@ -108,12 +108,12 @@ fn millis_of(timestamp: Timestamp) -> i64 {
 /// Writes a length as LEB128: seven bits per byte, the lowest first, with the eighth bit set in all
 /// bytes but the last.
 fn put_length(to: &mut BytesMut, length: usize) {
-    let mut left = length;
-    while left >= 0x80 {
-        to.put_u8(left as u8 | 0x80);
-        left >>= 7;
+    let mut remaining = length;
+    while remaining >= 0x80 {
+        to.put_u8(remaining as u8 | 0x80);
+        remaining >>= 7;
     }
-    to.put_u8(left as u8);
+    to.put_u8(remaining as u8);
 }
 
 fn length(from: &mut Bytes) -> Result<usize, BoxError> {
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_comes_back_as_it_was() {
+    fn encoded_outputs_decode_unchanged() {
         let outputs = outputs();
         let back = decoded(OutputsReply.encode(&outputs).unwrap().unwrap()).unwrap();
         assert_eq!(back.at, outputs.at);
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_or_of_another_version_is_an_error_and_never_fewer_outputs() {
+    fn truncated_or_other_version_is_a_decode_error() {
         let whole = OutputsReply.encode(&outputs()).unwrap().unwrap();
         for end in 0..whole.len() {
             decoded(whole.slice(..end)).expect_err("truncated");
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn the_form_of_version_1_stays_what_it_is() {
+    fn version_1_encoding_is_stable() {
         let at = Record::builder("p", 1, 2).build();
         let outputs = Outputs::of(&at).with(Output::to("t").key("k").null_header("h"));
         let no_time = i64::MIN.to_be_bytes();
@@ -220,7 +220,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn garbage_is_never_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn decoding_garbage_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let _ = OutputsReply.decode(Bytes::from([&[VERSION][..], &bytes].concat()));
         }
     }

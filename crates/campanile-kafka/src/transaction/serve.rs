@@ -3,7 +3,7 @@
 use campanile_core::{BoxableError, Record};
 use tower_service::Service;
 
-use super::answer::{IntoOutputs, outputs_of};
+use super::into_outputs::{IntoOutputs, outputs_of};
 use super::settings::Transactions;
 use crate::consumer::Consumer;
 use crate::routes::{Router, ServiceRoute};
@@ -87,6 +87,6 @@ impl Consumer {
         S::Future: Send + 'static,
     {
         self.transactions = Some(transactions);
-        self.start(Ok(Router::single(ServiceRoute::answering(service, outputs_of))))
+        self.start(Ok(Router::single(ServiceRoute::with_outputs(service, outputs_of))))
     }
 }

@@ -10,7 +10,7 @@ use rdkafka::error::KafkaResult;
 use rdkafka::producer::ThreadedProducer;
 
 use super::producer::Deliveries;
-use crate::config::refusal;
+use crate::config::config_error;
 use crate::publish::shared_settings;
 
 /// Configures how a service's outputs are committed together with the offsets of its input records, in
@@ -38,7 +38,7 @@ pub struct Transactions {
 
 /// Validated settings, for one consumer.
 #[derive(Clone)]
-pub(crate) struct Terms {
+pub(crate) struct TransactionSettings {
     client: ClientConfig,
     /// The settings of the consumer itself.
     pub(super) consumer: ClientConfig,
@@ -48,17 +48,17 @@ pub(crate) struct Terms {
     pub(crate) interval: Duration,
 }
 
-const TIMEOUT: &str = "transaction.timeout.ms";
+const TRANSACTION_TIMEOUT: &str = "transaction.timeout.ms";
 /// How long the delivery of an output is retried, under both of its names.
-const DELIVERY: &[&str] = &["message.timeout.ms", "delivery.timeout.ms"];
+const DELIVERY_TIMEOUT_NAMES: &[&str] = &["message.timeout.ms", "delivery.timeout.ms"];
 /// How long to wait for a topic that does not exist.
-const PROPAGATION: &str = "topic.metadata.propagation.max.ms";
+const TOPIC_PROPAGATION_TIME: &str = "topic.metadata.propagation.max.ms";
 
 /// Defaults for settings that the user has not set.
 const DEFAULTS: &[(&str, &str)] = &[
     // Below the session timeout, so that the next owners of a killed instance's partitions do not
     // also wait for its transaction.
-    (TIMEOUT, "30000"),
+    (TRANSACTION_TIMEOUT, "30000"),
     // Leaves the limit to the target topic.
     ("message.max.bytes", "100000000"),
     // Chooses the partition of a key as Kafka's own clients do.
@@ -66,7 +66,7 @@ const DEFAULTS: &[(&str, &str)] = &[
 ];
 
 /// Settings that the user cannot set, with the reason.
-const OWN: &[(&str, &str)] = &[
+const RESERVED: &[(&str, &str)] = &[
     ("transactional.id", "pass it to `Transactions::new`"),
     ("bootstrap.servers", "a transaction cannot extend beyond the consumer's cluster"),
     ("metadata.broker.list", "a transaction cannot extend beyond the consumer's cluster"),
@@ -117,7 +117,10 @@ impl Transactions {
     }
 
     /// Applies these settings over a consumer's, and refuses contradictions.
-    pub(crate) fn checked(self, consumer: &ClientConfig) -> Result<Terms, ConfigError> {
+    pub(crate) fn checked(
+        self,
+        consumer: &ClientConfig,
+    ) -> Result<TransactionSettings, ConfigError> {
         if self.id.trim().is_empty() {
             return Err(ConfigError::new("`transactional.id` must not be empty"));
         }
@@ -130,7 +133,7 @@ impl Transactions {
         }
         let mut client = shared_settings(consumer);
         for (name, value) in &self.settings {
-            if let Some((_, why)) = OWN.iter().find(|(own, _)| own == name) {
+            if let Some((_, why)) = RESERVED.iter().find(|(reserved, _)| reserved == name) {
                 return Err(ConfigError::new(format!("cannot set the producer's `{name}`: {why}")));
             }
             client.set(name, value);
@@ -141,22 +144,23 @@ impl Transactions {
             }
         }
         client.set("transactional.id", &self.id);
-        client.create_native_config().map_err(refusal)?;
-        let timeout = client.get(TIMEOUT).and_then(|millis| millis.trim().parse::<u64>().ok());
+        client.create_native_config().map_err(config_error)?;
+        let timeout =
+            client.get(TRANSACTION_TIMEOUT).and_then(|millis| millis.trim().parse::<u64>().ok());
         let timeout = timeout.ok_or_else(|| {
-            ConfigError::new(format!("`{TIMEOUT}` must be a number of milliseconds"))
+            ConfigError::new(format!("`{TRANSACTION_TIMEOUT}` must be a number of milliseconds"))
         })?;
         // Delivery must fail before the brokers abort the transaction, and the lookup of a topic that
         // does not exist even earlier. Otherwise the only error is that the producer is fenced.
         let third = timeout / 3;
-        if !DELIVERY.iter().any(|name| client.get(name).is_some()) {
-            client.set(DELIVERY[0], (third * 2).to_string());
+        if !DELIVERY_TIMEOUT_NAMES.iter().any(|name| client.get(name).is_some()) {
+            client.set(DELIVERY_TIMEOUT_NAMES[0], (third * 2).to_string());
         }
-        if client.get(PROPAGATION).is_none() {
-            client.set(PROPAGATION, third.to_string());
+        if client.get(TOPIC_PROPAGATION_TIME).is_none() {
+            client.set(TOPIC_PROPAGATION_TIME, third.to_string());
         }
         let timeout = Duration::from_millis(timeout);
-        Ok(Terms {
+        Ok(TransactionSettings {
             client,
             consumer: consumer.clone(),
             timeout,
@@ -166,15 +170,15 @@ impl Transactions {
     }
 }
 
-impl Terms {
-    /// Creates a producer, which is not initialized yet. Sending each output `alone` is slower, but then
-    /// no output is refused because of another.
-    pub(super) fn producer(&self, alone: bool) -> KafkaResult<ThreadedProducer<Deliveries>> {
+impl TransactionSettings {
+    /// Creates a producer, which is not initialized yet. With `unbatched`, each output is
+    /// sent in a batch of its own: this is slower, but no output is refused because of another one.
+    pub(super) fn producer(&self, unbatched: bool) -> KafkaResult<ThreadedProducer<Deliveries>> {
         let mut client = self.client.clone();
-        if alone {
+        if unbatched {
             client.set("batch.num.messages", "1");
         }
-        ThreadedProducer::from_config_and_context(&client, Deliveries::new(alone))
+        ThreadedProducer::from_config_and_context(&client, Deliveries::new(unbatched))
     }
 }
 
@@ -204,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_break_a_transaction_is_refused() {
+    fn contradictory_settings_are_refused() {
         let with = |name, value| refused(Transactions::new("t").set(name, value), consumer());
         for name in ["transactional.id", "bootstrap.servers", "metadata.broker.list"] {
             assert!(with(name, "x").contains(name));
@@ -214,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_consumer_that_does_not_wait_for_open_transactions_is_refused() {
+    fn read_uncommitted_consumer_is_refused() {
         let dirty = consumer().set("isolation.level", "read_uncommitted");
         assert!(refused(Transactions::new("t"), dirty).contains("isolation.level"));
         let clean = consumer().set("isolation.level", "read_committed").checked().unwrap();
@@ -222,23 +226,28 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_known_before_the_brokers_abort_the_transaction() {
+    fn delivery_times_out_before_the_transaction() {
         let times = |transactions: Transactions| {
-            let terms = transactions.checked(&consumer().checked().unwrap().client).unwrap();
-            let of = |name| terms.client.get(name).map(str::to_owned);
-            (of(PROPAGATION), of(DELIVERY[0]), of(DELIVERY[1]), terms.timeout.as_millis())
+            let settings = transactions.checked(&consumer().checked().unwrap().client).unwrap();
+            let of = |name| settings.client.get(name).map(str::to_owned);
+            (
+                of(TOPIC_PROPAGATION_TIME),
+                of(DELIVERY_TIMEOUT_NAMES[0]),
+                of(DELIVERY_TIMEOUT_NAMES[1]),
+                settings.timeout.as_millis(),
+            )
         };
         let text = |text: &str| Some(text.to_owned());
         let new = || Transactions::new("t");
         assert_eq!(times(new()), (text("10000"), text("20000"), None, 30_000));
-        let long = new().set(TIMEOUT, "60000").set(DELIVERY[1], "50000");
+        let long = new().set(TRANSACTION_TIMEOUT, "60000").set(DELIVERY_TIMEOUT_NAMES[1], "50000");
         assert_eq!(times(long), (text("20000"), None, text("50000"), 60_000));
-        let soon = new().set(PROPAGATION, "500").set(DELIVERY[0], "600");
+        let soon = new().set(TOPIC_PROPAGATION_TIME, "500").set(DELIVERY_TIMEOUT_NAMES[0], "600");
         assert_eq!(times(soon), (text("500"), text("600"), None, 30_000));
     }
 
     #[test]
-    fn its_debug_shows_no_secrets() {
+    fn debug_shows_no_secrets() {
         let text = format!("{:?}", Transactions::new("t").set("sasl.password", "s3cret"));
         assert!(text.contains("sasl.password") && !text.contains("s3cret"), "{text}");
     }

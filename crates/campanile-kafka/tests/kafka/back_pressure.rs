@@ -12,10 +12,10 @@ use tower::service_fn;
 use crate::support::{Log, consumer, mock, serve, start, until, until_committed};
 
 /// How long a stalled consumer is observed. A longer time only makes the test stricter.
-const WATCHED: Duration = Duration::from_secs(1);
+const OBSERVATION_TIME: Duration = Duration::from_secs(1);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stalled_handler_fills_the_budget_and_no_more_and_then_all_goes_on() {
+async fn stalled_handler_never_exceeds_the_budget() {
     let kafka = mock("orders", 4, 10_000);
     let config = kafka.consumer_config("g");
     for (records, bytes, at_most) in [(1000, 64 << 20, 1250), (1_000_000, 300_000, 2000)] {
@@ -34,7 +34,7 @@ async fn a_stalled_handler_fills_the_budget_and_no_more_and_then_all_goes_on() {
             .with_drain_timeout(Duration::from_millis(50));
         let serving = serve(consumer, service);
         begun.reaches(4).await;
-        tokio::time::sleep(WATCHED).await;
+        tokio::time::sleep(OBSERVATION_TIME).await;
         let summary = serving.stop().await.unwrap();
         assert!(summary.received > at_most / 3, "{summary:?}");
         // One fetch may exceed the remaining budget by a record.
@@ -56,7 +56,7 @@ async fn a_stalled_handler_fills_the_budget_and_no_more_and_then_all_goes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn after_a_stall_reading_goes_on() {
+async fn reading_resumes_after_a_stall() {
     let kafka = mock("orders", 4, 2000);
     let config = kafka.consumer_config("g");
     let (begun, gate) = (Log::default(), Arc::new(Semaphore::new(0)));
@@ -72,7 +72,7 @@ async fn after_a_stall_reading_goes_on() {
     let consumer = consumer(config.clone(), "orders").with_budget(200, 64 << 20);
     let serving = serve(consumer, service);
     begun.reaches(4).await;
-    tokio::time::sleep(WATCHED / 2).await;
+    tokio::time::sleep(OBSERVATION_TIME / 2).await;
     gate.add_permits(8000);
     until_committed(&config, "orders", &[2000; 4]).await;
     let summary = serving.stop().await.unwrap();
@@ -80,7 +80,7 @@ async fn after_a_stall_reading_goes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_partition_whose_record_waits_for_long_does_not_hold_up_the_others() {
+async fn long_waiting_record_does_not_block_other_partitions() {
     let kafka = mock("orders", 4, 5000);
     let config = kafka.consumer_config("g");
     let log = Log::default();
@@ -106,7 +106,7 @@ async fn a_partition_whose_record_waits_for_long_does_not_hold_up_the_others() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn outputs_that_wait_fill_the_budget_and_no_more_and_then_all_goes_on() {
+async fn pending_outputs_never_exceed_the_budget() {
     const OUTPUT: usize = 20_000;
     const BUDGET: usize = 50;
     const AT_ONCE: usize = 8;
@@ -138,7 +138,7 @@ async fn outputs_that_wait_fill_the_budget_and_no_more_and_then_all_goes_on() {
         .with_budget(100_000, BUDGET * OUTPUT);
     let serving = start(consumer.serve_transactional(service, Transactions::new("orders-0")));
     begun.reaches(BUDGET).await;
-    tokio::time::sleep(WATCHED).await;
+    tokio::time::sleep(OBSERVATION_TIME).await;
     let count = begun.len();
     assert!(count <= BUDGET + AT_ONCE + PARTITIONS, "{count} outputs are pending");
     gate.add_permits(PARTITIONS);
@@ -156,7 +156,7 @@ async fn outputs_that_wait_fill_the_budget_and_no_more_and_then_all_goes_on() {
 /// The limit also holds if each of many partitions has records that are large compared to the
 /// budget.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn stalled_partitions_hold_no_more_than_the_budget_and_a_quarter() {
+async fn stalled_partitions_hold_at_most_budget_plus_a_quarter() {
     const PARTITIONS: i32 = 200;
     const SIZE: usize = 100 * 1024;
     const BUDGET: usize = 1 << 20;

@@ -14,7 +14,7 @@ use crate::support::{consumer, fill, mock, serve, until_committed};
 type Batch = Vec<Request<Option<Bytes>>>;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn records_of_a_batch_are_retried_and_committed_each_by_itself() {
+async fn batch_records_are_retried_and_committed_individually() {
     const PARTITIONS: i32 = 8;
     let kafka = mock("orders", PARTITIONS, 40);
     let config = kafka.consumer_config("g");

@@ -22,19 +22,19 @@ use crate::support::{Log, committed, consumer, fill, mock, serve, until, until_c
 
 /// Blocks threads until it is released or dropped, so that a failing test does not wait for its own
 /// handlers.
-struct Block(Blocks);
+struct Block(BlockPoint);
 
 /// The part of a [`Block`] that a handler blocks on.
 #[derive(Clone, Default)]
-struct Blocks {
+struct BlockPoint {
     free: Arc<(Mutex<bool>, Condvar)>,
     count: Arc<AtomicUsize>,
 }
 
 impl Block {
-    fn new() -> (Self, Blocks) {
-        let blocks = Blocks::default();
-        (Self(blocks.clone()), blocks)
+    fn new() -> (Self, BlockPoint) {
+        let block_point = BlockPoint::default();
+        (Self(block_point.clone()), block_point)
     }
 
     fn release(&self) {
@@ -55,7 +55,7 @@ impl Drop for Block {
     }
 }
 
-impl Blocks {
+impl BlockPoint {
     /// Blocks the thread, as user code should not.
     fn wait(&self) {
         self.count.fetch_add(1, Ordering::SeqCst);
@@ -71,16 +71,16 @@ fn produce(kafka: &MockKafka, partition: i32, count: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
-async fn two_blocked_handlers_leave_other_partitions_their_thread() {
+async fn two_blocked_handlers_do_not_block_other_partitions() {
     let kafka = mock("orders", 3, 0);
     let config = kafka.consumer_config("g");
-    let (log, (block, blocks)) = (Log::default(), Block::new());
+    let (log, (block, block_point)) = (Log::default(), Block::new());
     let seen = log.clone();
     let service = service_fn(move |record: Record| {
-        let (seen, blocks) = (seen.clone(), blocks.clone());
+        let (seen, block_point) = (seen.clone(), block_point.clone());
         async move {
             if record.partition() < 2 {
-                blocks.wait();
+                block_point.wait();
             }
             seen.push(&record);
             Ok::<_, BoxError>(())
@@ -99,21 +99,21 @@ async fn two_blocked_handlers_leave_other_partitions_their_thread() {
 
 /// An async mutex, a semaphore or a channel wakes tasks in the same way.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn handler_woken_by_one_that_then_blocks_is_not_stuck() {
+async fn handler_woken_by_a_blocking_handler_still_runs() {
     let kafka = mock("orders", 3, 0);
     let config = kafka.consumer_config("g");
-    let (log, (block, blocks)) = (Log::default(), Block::new());
+    let (log, (block, block_point)) = (Log::default(), Block::new());
     let gate = Arc::new(Semaphore::new(0));
     let waits = Arc::new(AtomicBool::new(false));
     let (seen, waiting) = (log.clone(), waits.clone());
     let service = service_fn(move |record: Record| {
-        let (seen, blocks) = (seen.clone(), blocks.clone());
+        let (seen, block_point) = (seen.clone(), block_point.clone());
         let (gate, waiting) = (gate.clone(), waiting.clone());
         async move {
             match record.partition() {
                 0 => {
                     gate.add_permits(1);
-                    blocks.wait();
+                    block_point.wait();
                 }
                 1 => {
                     waiting.store(true, Ordering::SeqCst);
@@ -140,20 +140,20 @@ async fn handler_woken_by_one_that_then_blocks_is_not_stuck() {
 
 /// Otherwise, the record's lock would be renewed although nothing processes the record.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn record_started_together_with_one_that_blocks_is_processed() {
+async fn record_started_with_a_blocking_record_is_processed() {
     const PARTITIONS: i32 = 6;
     let kafka = mock("orders", PARTITIONS, 0);
     let config = kafka.consumer_config("g");
-    let (log, (block, blocks)) = (Log::default(), Block::new());
+    let (log, (block, block_point)) = (Log::default(), Block::new());
     let store = MemoryStore::new();
     let layer = IdempotencyLayer::new(store.clone(), "orders", key::coordinates()).unwrap();
     let seen = log.clone();
     let service = ServiceBuilder::new().layer(DecodeLayer::raw()).layer(layer).service_fn(
         move |request: Request| {
-            let (seen, blocks) = (seen.clone(), blocks.clone());
+            let (seen, block_point) = (seen.clone(), block_point.clone());
             async move {
                 if request.record().partition() == PARTITIONS - 1 {
-                    blocks.wait();
+                    block_point.wait();
                 }
                 seen.push(request.record());
                 Ok::<_, BoxError>(())
@@ -186,15 +186,15 @@ async fn record_started_together_with_one_that_blocks_is_processed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn decoder_that_blocks_holds_up_its_partition_only() {
+async fn blocking_decoder_blocks_only_its_partition() {
     let kafka = mock("orders", 2, 0);
     let config = kafka.consumer_config("g");
-    let (log, (block, blocks)) = (Log::default(), Block::new());
+    let (log, (block, block_point)) = (Log::default(), Block::new());
     let seen = log.clone();
     let service = ServiceBuilder::new()
         .layer(DecodeLayer::with(move |record: &Record| {
             if record.partition() == 0 {
-                blocks.wait();
+                block_point.wait();
             }
             Ok::<_, BoxError>(())
         }))
@@ -213,13 +213,13 @@ async fn decoder_that_blocks_holds_up_its_partition_only() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn order_extractor_that_blocks_holds_up_its_partition_only() {
+async fn blocking_order_extractor_blocks_only_its_partition() {
     let kafka = mock("orders", 2, 0);
     let config = kafka.consumer_config("g");
-    let (log, (block, blocks)) = (Log::default(), Block::new());
+    let (log, (block, block_point)) = (Log::default(), Block::new());
     let order = Order::by(move |record: &Record| {
         if record.partition() == 0 && record.offset() == 0 {
-            blocks.wait();
+            block_point.wait();
         }
         Some(format!("{}", record.offset() % 3))
     });
@@ -236,16 +236,16 @@ async fn order_extractor_that_blocks_holds_up_its_partition_only() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn blocked_handlers_on_all_threads_hold_up_no_shutdown() {
+async fn shutdown_completes_with_all_threads_blocked() {
     let kafka = mock("orders", 3, 0);
     let config: ClientConfig = kafka.consumer_config("g");
-    let (log, (block, blocks)) = (Log::default(), Block::new());
+    let (log, (block, block_point)) = (Log::default(), Block::new());
     let seen = log.clone();
     let service = service_fn(move |record: Record| {
-        let (seen, blocks) = (seen.clone(), blocks.clone());
+        let (seen, block_point) = (seen.clone(), block_point.clone());
         async move {
             if record.partition() < 2 && record.offset() == 1 {
-                blocks.wait();
+                block_point.wait();
                 // The driver has dropped the future, so code after this point does not run.
                 tokio::task::yield_now().await;
             }
@@ -281,9 +281,9 @@ async fn blocked_handlers_on_all_threads_hold_up_no_shutdown() {
 }
 
 /// A panic payload that panics again when it is dropped.
-struct Bomb;
+struct PanicOnDrop;
 
-impl Drop for Bomb {
+impl Drop for PanicOnDrop {
     fn drop(&mut self) {
         if !std::thread::panicking() {
             panic!("injected panic in drop");
@@ -292,7 +292,7 @@ impl Drop for Bomb {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn payload_of_a_panic_that_panics_when_dropped_is_a_panic() {
+async fn panic_payload_that_panics_on_drop_counts_as_panic() {
     let kafka = mock("orders", 1, 3);
     let config = kafka.consumer_config("g");
     let tried = Arc::new(AtomicBool::new(false));
@@ -300,7 +300,7 @@ async fn payload_of_a_panic_that_panics_when_dropped_is_a_panic() {
         let tried = tried.clone();
         async move {
             if record.offset() == 1 && !tried.swap(true, Ordering::SeqCst) {
-                std::panic::panic_any(Bomb);
+                std::panic::panic_any(PanicOnDrop);
             }
             Ok::<_, BoxError>(())
         }
@@ -312,7 +312,7 @@ async fn payload_of_a_panic_that_panics_when_dropped_is_a_panic() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn records_keep_their_order_where_some_wait_panic_or_fail() {
+async fn records_keep_order_despite_waits_panics_and_failures() {
     const RECORDS: i64 = 2000;
     let kafka = mock("orders", 2, RECORDS as usize);
     let config = kafka.consumer_config("g");

@@ -36,7 +36,7 @@ enum Limit {
     Inside(usize),
 }
 
-struct Stage {
+struct Setup {
     store: FaultyStore<MemoryStore>,
     calls: Arc<AtomicUsize>,
     runs: Arc<AtomicUsize>,
@@ -45,7 +45,7 @@ struct Stage {
     may_end: Arc<Semaphore>,
 }
 
-impl Stage {
+impl Setup {
     fn new() -> Self {
         Self {
             store: FaultyStore::new(MemoryStore::new()),
@@ -103,44 +103,44 @@ impl Stage {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_same_key_in_a_partition_and_over_partitions_never_waits_for_ever() {
+async fn same_key_within_and_across_partitions_never_deadlocks() {
     const PARTITIONS: usize = 4;
     for limit in [Limit::None, Limit::Outside(1), Limit::Inside(1), Limit::Inside(2)] {
         for in_flight in [1, 2, 256] {
             let kafka = kafka(PARTITIONS as i32);
             let config = kafka.consumer_config("g");
-            let stage = Stage::new();
-            stage.may_end.add_permits(1);
+            let setup = Setup::new();
+            setup.may_end.add_permits(1);
             let consumer = consumer(config.clone(), "orders").with_max_in_flight(in_flight);
-            let serving = serve(consumer, stage.service(limit));
+            let serving = serve(consumer, setup.service(limit));
             until_committed(&config, "orders", &[4; PARTITIONS]).await;
             let summary = serving.stop().await.unwrap();
-            let told = format!("{limit:?}, {in_flight} in flight: {summary:?}");
-            assert_eq!(summary.processed, 4 * PARTITIONS as u64, "{told}");
-            assert_eq!(stage.runs.load(Ordering::SeqCst), 1, "{told}");
-            assert_eq!(stage.duplicates.load(Ordering::SeqCst), 3 * PARTITIONS - 1, "{told}");
+            let context = format!("{limit:?}, {in_flight} in flight: {summary:?}");
+            assert_eq!(summary.processed, 4 * PARTITIONS as u64, "{context}");
+            assert_eq!(setup.runs.load(Ordering::SeqCst), 1, "{context}");
+            assert_eq!(setup.duplicates.load(Ordering::SeqCst), 3 * PARTITIONS - 1, "{context}");
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn duplicates_that_wait_hold_no_permit_and_are_answered_without_the_store() {
+async fn waiting_duplicates_hold_no_permit_and_call_no_store() {
     const PARTITIONS: usize = 8;
     let kafka = MockKafka::start(1).unwrap();
     kafka.create_topic("orders", PARTITIONS as i32).unwrap();
     let message = |partition| Message::to("orders").partition(partition).header("id", "same");
     kafka.producer().produce_all((0..PARTITIONS as i32).map(message)).unwrap();
     let config = kafka.consumer_config("g");
-    let stage = Stage::new();
+    let setup = Setup::new();
     // Of two permits, the holder has one. The other records are called nevertheless, and wait
     // elsewhere.
-    let serving = serve(consumer(config.clone(), "orders"), stage.service(Limit::Outside(2)));
-    until("all records were called", || stage.calls.load(Ordering::SeqCst) >= PARTITIONS).await;
-    stage.may_end.add_permits(1);
+    let serving = serve(consumer(config.clone(), "orders"), setup.service(Limit::Outside(2)));
+    until("all records were called", || setup.calls.load(Ordering::SeqCst) >= PARTITIONS).await;
+    setup.may_end.add_permits(1);
     until_committed(&config, "orders", &[1; PARTITIONS]).await;
     let summary = serving.stop().await.unwrap();
     assert_eq!(summary.waited, PARTITIONS as u64 - 1);
-    assert_eq!(stage.duplicates.load(Ordering::SeqCst), PARTITIONS - 1);
-    let words: Vec<_> = stage.store.commands().iter().map(|c| c.operation.name()).collect();
-    assert_eq!(words, ["acquire", "complete"]);
+    assert_eq!(setup.duplicates.load(Ordering::SeqCst), PARTITIONS - 1);
+    let operations: Vec<_> = setup.store.commands().iter().map(|c| c.operation.name()).collect();
+    assert_eq!(operations, ["acquire", "complete"]);
 }

@@ -13,7 +13,7 @@ use tower::{Service, service_fn};
 use crate::support::{Log, committed, consumer, fill, mock, serve, until_committed};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_record_is_processed_once_in_the_order_of_its_partition_and_committed() {
+async fn every_record_is_processed_once_in_order_and_committed() {
     let kafka = mock("orders", 4, 500);
     let config = kafka.consumer_config("g");
     let log = Log::default();
@@ -36,12 +36,12 @@ async fn every_record_is_processed_once_in_the_order_of_its_partition_and_commit
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_record_of_a_partition_is_at_work_at_a_time_and_partitions_side_by_side() {
+async fn one_record_per_partition_is_in_flight() {
     let kafka = mock("orders", 3, 20);
-    let at_work: Arc<[AtomicUsize; 3]> = Arc::default();
+    let in_flight: Arc<[AtomicUsize; 3]> = Arc::default();
     let together = Arc::new(AtomicUsize::new(0));
     let log = Log::default();
-    let (seen, counts, most) = (log.clone(), at_work.clone(), together.clone());
+    let (seen, counts, most) = (log.clone(), in_flight.clone(), together.clone());
     let service = service_fn(move |record: Record| {
         let (seen, counts, most) = (seen.clone(), counts.clone(), most.clone());
         async move {
@@ -62,17 +62,17 @@ async fn one_record_of_a_partition_is_at_work_at_a_time_and_partitions_side_by_s
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_more_records_are_at_work_than_allowed() {
+async fn in_flight_limit_is_not_exceeded() {
     let kafka = mock("orders", 8, 10);
     let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let log = Log::default();
-    let (seen, at_work, peak) = (log.clone(), now.clone(), most.clone());
+    let (seen, in_flight, peak) = (log.clone(), now.clone(), most.clone());
     let service = service_fn(move |record: Record| {
-        let (seen, at_work, peak) = (seen.clone(), at_work.clone(), peak.clone());
+        let (seen, in_flight, peak) = (seen.clone(), in_flight.clone(), peak.clone());
         async move {
-            peak.fetch_max(at_work.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            peak.fetch_max(in_flight.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
             tokio::time::sleep(Duration::from_millis(5)).await;
-            at_work.fetch_sub(1, Ordering::SeqCst);
+            in_flight.fetch_sub(1, Ordering::SeqCst);
             seen.push(&record);
             Ok::<_, BoxError>(())
         }
@@ -85,11 +85,11 @@ async fn no_more_records_are_at_work_than_allowed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_arrives_while_a_record_is_at_work_waits_for_its_turn() {
+async fn record_arriving_during_another_waits_for_its_turn() {
     let kafka = mock("orders", 1, 1);
     let config = kafka.consumer_config("g");
-    let (at_work, log) = (Arc::new(AtomicUsize::new(0)), Log::default());
-    let (now, seen) = (at_work.clone(), log.clone());
+    let (in_flight, log) = (Arc::new(AtomicUsize::new(0)), Log::default());
+    let (now, seen) = (in_flight.clone(), log.clone());
     let service = service_fn(move |record: Record| {
         let (now, seen) = (now.clone(), seen.clone());
         async move {
@@ -112,7 +112,7 @@ async fn what_arrives_while_a_record_is_at_work_waits_for_its_turn() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_commit_that_fails_is_sent_again_without_another_record() {
+async fn failed_commit_is_retried_without_another_record() {
     let kafka = mock("orders", 1, 0);
     let config = kafka.consumer_config("g");
     let log = Log::default();
@@ -138,7 +138,7 @@ async fn a_commit_that_fails_is_sent_again_without_another_record() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_service_is_polled_ready_only_with_a_record_in_hand_and_may_take_its_time() {
+async fn service_is_polled_ready_only_for_a_record() {
     let kafka = mock("orders", 3, 0);
     let config = kafka.consumer_config("g");
     let polls = Arc::new(AtomicUsize::new(0));

@@ -94,7 +94,7 @@ pub(crate) const PERMANENT: &str = r#"{"id":"c","permanent":true}"#;
 pub(crate) const LAST: &str = r#"{"id":"z"}"#;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn by_default_a_record_that_cannot_be_tried_stops_the_consumer_and_is_not_committed() {
+async fn default_policy_stops_at_an_untriable_record() {
     for bad in ["no json", r#"{"id":""}"#] {
         let kafka = kafka(&[GOOD, bad, LAST]);
         let config = kafka.consumer_config("g");
@@ -109,17 +109,17 @@ async fn by_default_a_record_that_cannot_be_tried_stops_the_consumer_and_is_not_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn by_default_a_record_without_attempts_stops_the_consumer_every_time_until_it_gets_more() {
+async fn default_policy_stops_until_more_attempts_are_allowed() {
     let kafka = kafka(&[GOOD, FAILS, LAST]);
     let config = kafka.consumer_config("g");
     let (keeper, outcomes) = (keeper(), Outcomes::default());
     // The last attempt fails; afterwards no attempt is left. The lock must be released both times,
     // or the next start would have to wait until it expires.
-    for told in ["gateway is busy", "no attempts left after 2"] {
+    for expected in ["gateway is busy", "no attempts left after 2"] {
         let service = service(&keeper, 2, &outcomes);
         let error = serve(consumer(config.clone(), "orders"), service).ended().await.unwrap_err();
         let text = text(&error);
-        assert!(text.contains(told) && text.contains("with_max_attempts"), "{text}");
+        assert!(text.contains(expected) && text.contains("with_max_attempts"), "{text}");
         assert_eq!(committed(&config, "orders", 1), [Some(1)]);
     }
     let service = service(&keeper, 3, &outcomes);
@@ -129,7 +129,7 @@ async fn by_default_a_record_without_attempts_stops_the_consumer_every_time_unti
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn skipped_records_become_failed_and_are_committed_and_the_next_goes_on() {
+async fn skipped_records_become_failed_and_are_committed() {
     let payloads =
         [GOOD, FAILS, "no json", r#"{"id":""}"#, PERMANENT, GOOD, FAILS, PERMANENT, LAST];
     let kafka = kafka(&payloads);
@@ -139,16 +139,16 @@ async fn skipped_records_become_failed_and_are_committed_and_the_next_goes_on() 
     let serving = serve(consumer, service(&keeper(), 2, &outcomes));
     until_committed(&config, "orders", &[9]).await;
     let summary = serving.stop().await.unwrap();
-    let told = outcomes.lock().unwrap().clone();
+    let seen = outcomes.lock().unwrap().clone();
     // The second record of each key shows the result of the first one.
     let expected =
         [(0, "processed"), (5, "duplicate"), (6, "parked"), (7, "parked"), (8, "processed")];
-    assert_eq!(told, expected);
+    assert_eq!(seen, expected);
     assert_eq!((summary.processed, summary.skipped, summary.retried), (5, 4, 1));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_an_earlier_process_left_exhausted_is_skipped_with_the_last_error_kept() {
+async fn exhausted_record_of_an_earlier_process_is_skipped() {
     let kafka = kafka(&[FAILS, FAILS, LAST]);
     let config = kafka.consumer_config("g");
     let (keeper, outcomes) = (keeper(), Outcomes::default());
@@ -164,7 +164,7 @@ async fn what_an_earlier_process_left_exhausted_is_skipped_with_the_last_error_k
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_same_key_with_another_payload_is_given_up_without_an_attempt() {
+async fn same_key_with_other_payload_is_given_up_untried() {
     let kafka = kafka(&[GOOD, r#"{"id":"a","fails":true}"#, LAST]);
     let config = kafka.consumer_config("g");
     let key = key::field(|o: &Order| &o.id).fingerprint_by(|r: &Request<Order>, hasher| {
@@ -188,7 +188,7 @@ async fn the_same_key_with_another_payload_is_given_up_without_an_attempt() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_markers_skip_and_stop_hold_without_the_layer_whatever_the_policy() {
+async fn skip_and_stop_markers_work_without_the_layer() {
     let kafka = kafka(&["skip", "good", "stop", "good"]);
     let config = kafka.consumer_config("g");
     let service = service_fn(async |record: Record| match &record.payload().unwrap()[..] {
@@ -204,14 +204,14 @@ async fn the_markers_skip_and_stop_hold_without_the_layer_whatever_the_policy() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_the_handler_itself_skips_is_parked_by_the_layer_and_counts_as_processed() {
+async fn record_skipped_by_the_handler_counts_as_processed() {
     let kafka = kafka(&["of no interest"]);
     let config = kafka.consumer_config("g");
     let layer = IdempotencyLayer::new(&keeper(), "orders", key::coordinates()).unwrap();
     let outcomes = Arc::new(Mutex::new(Vec::new()));
-    let told = outcomes.clone();
+    let recorded = outcomes.clone();
     let service = ServiceBuilder::new()
-        .map_response(move |answer| told.lock().unwrap().push(outcome(&answer)))
+        .map_response(move |answer| recorded.lock().unwrap().push(outcome(&answer)))
         .layer(DecodeLayer::raw())
         .layer(layer)
         .service_fn(async |_: Request| Err(BoxError::from(error::skip("of no interest"))));
@@ -245,32 +245,33 @@ fn attempts(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_shutdown_releases_the_lock_of_what_it_interrupts_and_hands_the_attempt_back() {
+async fn shutdown_releases_locks_and_restores_attempts() {
     let kafka = kafka(&[GOOD]);
     let config = kafka.consumer_config("g");
-    let (keeper, told) = (keeper(), Arc::default());
+    let (keeper, attempts_seen) = (keeper(), Arc::default());
     let short = consumer(config.clone(), "orders").with_drain_timeout(Duration::from_millis(50));
-    let serving = serve(short, attempts(&keeper, &told, true));
-    until("the handler hangs", || told.lock().unwrap().len() == 1).await;
+    let serving = serve(short, attempts(&keeper, &attempts_seen, true));
+    until("the handler hangs", || attempts_seen.lock().unwrap().len() == 1).await;
     assert_eq!(serving.stop().await.unwrap().left, 1);
 
-    let serving = serve(consumer(config.clone(), "orders"), attempts(&keeper, &told, false));
+    let serving =
+        serve(consumer(config.clone(), "orders"), attempts(&keeper, &attempts_seen, false));
     until_committed(&config, "orders", &[1]).await;
     let summary = serving.stop().await.unwrap();
-    assert_eq!(*told.lock().unwrap(), [1, 1], "the shutdown counts no attempt");
+    assert_eq!(*attempts_seen.lock().unwrap(), [1, 1], "the shutdown counts no attempt");
     assert_eq!((summary.processed, summary.waited), (1, 0), "the lock is free");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_shutdown_waits_for_the_answer_to_a_release_but_not_for_ever() {
+async fn shutdown_wait_for_a_lock_release_is_bounded() {
     let kafka = kafka(&[GOOD]);
     let store = FaultyStore::new(MemoryStore::new());
     store.next_of("release", Fault::HangReply);
-    let (keeper, told) = (LockKeeper::new(store.clone()).unwrap(), Arc::default());
+    let (keeper, attempts_seen) = (LockKeeper::new(store.clone()).unwrap(), Arc::default());
     let short = consumer(kafka.consumer_config("g"), "orders")
         .with_drain_timeout(Duration::from_millis(50));
-    let serving = serve(short, attempts(&keeper, &told, true));
-    until("the handler hangs", || told.lock().unwrap().len() == 1).await;
+    let serving = serve(short, attempts(&keeper, &attempts_seen, true));
+    until("the handler hangs", || attempts_seen.lock().unwrap().len() == 1).await;
     let start = Instant::now();
     serving.stop().await.unwrap();
     assert_eq!(store.count("release"), 1);

@@ -12,7 +12,7 @@ use tower::{Service, ServiceBuilder, service_fn};
 use crate::support::{Log, committed, consumer, mock, serve, until_committed, within};
 
 /// A service that completes even records and hangs for odd ones.
-fn half_hangs(
+fn hanging_on_odd_offsets(
     begun: &Log,
 ) -> impl Service<Record, Response = (), Error = BoxError, Future: Send> + Clone + Send + use<> {
     let begun = begun.clone();
@@ -28,12 +28,12 @@ fn half_hangs(
 }
 
 /// Sets a drain timeout that exceeds the time limit of the tests.
-fn patient(consumer: Consumer) -> Consumer {
+fn with_long_drain(consumer: Consumer) -> Consumer {
     consumer.with_drain_timeout(Duration::from_secs(3600))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn any_handle_ends_it_gracefully_and_said_again_that_changes_nothing() {
+async fn shutdown_by_any_handle_is_graceful_and_idempotent() {
     let kafka = mock("orders", 3, 10);
     let config = kafka.consumer_config("g");
     let log = Log::default();
@@ -45,7 +45,7 @@ async fn any_handle_ends_it_gracefully_and_said_again_that_changes_nothing() {
             Ok::<_, BoxError>(())
         }
     });
-    let serving = serve(patient(consumer(config.clone(), "orders")), service);
+    let serving = serve(with_long_drain(consumer(config.clone(), "orders")), service);
     let handle = serving.handle();
     log.reaches(3).await;
     handle.clone().shutdown();
@@ -59,24 +59,25 @@ async fn any_handle_ends_it_gracefully_and_said_again_that_changes_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_that_is_told_to_end_before_it_serves_begins_nothing() {
+async fn shutdown_before_serving_starts_no_record() {
     let kafka = mock("orders", 1, 10);
     let log = Log::default();
-    let serve = consumer(kafka.consumer_config("g"), "orders").serve(half_hangs(&log));
+    let serve = consumer(kafka.consumer_config("g"), "orders").serve(hanging_on_odd_offsets(&log));
     serve.handle().shutdown();
     let summary = within("serving ends", serve.into_future()).await.unwrap();
     assert_eq!((summary.processed, log.len()), (0, 0));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_second_demand_ends_the_drain_at_once_and_what_is_finished_is_committed() {
+async fn shutdown_now_ends_the_drain_and_commits_finished_records() {
     let kafka = mock("orders", 2, 3);
     let config = kafka.consumer_config("g");
     let begun = Log::default();
-    let mut serving = serve(patient(consumer(config.clone(), "orders")), half_hangs(&begun));
+    let mut serving =
+        serve(with_long_drain(consumer(config.clone(), "orders")), hanging_on_odd_offsets(&begun));
     let handle = serving.handle();
     begun.reaches(4).await;
-    serving.begin_to_stop().await;
+    serving.begin_shutdown().await;
     handle.shutdown_now();
     let summary = serving.ended().await.unwrap();
     assert_eq!((summary.processed, summary.left), (2, 4));
@@ -84,7 +85,7 @@ async fn a_second_demand_ends_the_drain_at_once_and_what_is_finished_is_committe
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ended_at_once_it_releases_the_locks_and_hands_the_attempts_back() {
+async fn shutdown_now_releases_locks_and_restores_attempts() {
     let kafka = mock("orders", 4, 1);
     let config = kafka.consumer_config("g");
     let store = Arc::new(MemoryStore::new());
@@ -108,7 +109,7 @@ async fn ended_at_once_it_releases_the_locks_and_hands_the_attempts_back() {
         )
     };
     let (begun, again) = (Log::default(), Log::default());
-    let serving = serve(patient(consumer(config.clone(), "orders")), stack(true, &begun));
+    let serving = serve(with_long_drain(consumer(config.clone(), "orders")), stack(true, &begun));
     begun.reaches(4).await;
     serving.handle().shutdown_now();
     assert_eq!(serving.ended().await.unwrap().left, 4);
@@ -120,11 +121,13 @@ async fn ended_at_once_it_releases_the_locks_and_hands_the_attempts_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ended_at_once_it_waits_neither_for_brokers_that_are_away_nor_for_handlers() {
+async fn shutdown_now_ignores_unavailable_brokers_and_handlers() {
     let kafka = mock("orders", 2, 3);
     let begun = Log::default();
-    let serving =
-        serve(patient(consumer(kafka.consumer_config("g"), "orders")), half_hangs(&begun));
+    let serving = serve(
+        with_long_drain(consumer(kafka.consumer_config("g"), "orders")),
+        hanging_on_odd_offsets(&begun),
+    );
     begun.reaches(4).await;
     kafka.cluster().broker_down(1).unwrap();
     let start = tokio::time::Instant::now();

@@ -18,7 +18,8 @@ use tower::{Service, ServiceExt, service_fn};
 
 use crate::support::{consumer, fill, mock, serve, start, until, until_committed};
 
-fn accepts() -> impl Service<Record, Response = (), Error = BoxError, Future: Send> + Clone + Send {
+fn accepting() -> impl Service<Record, Response = (), Error = BoxError, Future: Send> + Clone + Send
+{
     service_fn(|_: Record| async { Ok(()) })
 }
 
@@ -27,9 +28,9 @@ fn is_ready(handle: &Handle) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_consumer_is_ready_with_its_assignment_also_if_that_is_empty() {
+async fn consumer_is_ready_with_an_assignment_even_if_empty() {
     let kafka = mock("orders", 1, 1);
-    let serve_one = consumer(kafka.consumer_config("g"), "orders").serve(accepts());
+    let serve_one = consumer(kafka.consumer_config("g"), "orders").serve(accepting());
     let first = serve_one.handle();
     assert_eq!(first.health().ready, Err(Unhealthy::Starting));
     assert_eq!(first.health().live, Ok(()));
@@ -37,7 +38,7 @@ async fn a_consumer_is_ready_with_its_assignment_also_if_that_is_empty() {
     until("the first consumer is ready", || is_ready(&first)).await;
     assert_eq!(first.status().partitions.len(), 1);
 
-    let other = serve(consumer(kafka.consumer_config("g"), "orders"), accepts());
+    let other = serve(consumer(kafka.consumer_config("g"), "orders"), accepting());
     let second = other.handle();
     until("the spare consumer is ready", || is_ready(&second)).await;
     until("both consumers are ready again", || is_ready(&first) && is_ready(&second)).await;
@@ -52,11 +53,11 @@ async fn a_consumer_is_ready_with_its_assignment_also_if_that_is_empty() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn brokers_that_are_away_leave_it_live_and_when_its_group_has_given_it_up_it_is_not_ready() {
+async fn unavailable_brokers_keep_the_consumer_live_but_not_ready() {
     let kafka = mock("orders", 1, 1);
     let mut config = kafka.consumer_config("g");
     config.set("session.timeout.ms", "1000").set("heartbeat.interval.ms", "100");
-    let serving = serve(consumer(config, "orders"), accepts());
+    let serving = serve(consumer(config, "orders"), accepting());
     let handle = serving.handle();
     until("the consumer is ready", || is_ready(&handle)).await;
     kafka.cluster().broker_down(1).unwrap();
@@ -69,7 +70,7 @@ async fn brokers_that_are_away_leave_it_live_and_when_its_group_has_given_it_up_
 }
 
 /// A handler that reports its store down while `down` is set, and otherwise returns this result.
-fn on_a_store(
+fn with_store(
     down: &Arc<AtomicBool>,
     otherwise: fn() -> Result<(), BoxError>,
 ) -> impl FnMut(Record) -> Ready<Result<(), BoxError>> + Clone + use<> {
@@ -83,10 +84,10 @@ fn on_a_store(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_store_that_is_down_makes_it_unready_and_leaves_it_live() {
+async fn unavailable_store_is_not_ready_but_live() {
     let kafka = mock("orders", 1, 1);
     let down = Arc::new(AtomicBool::new(false));
-    let service = service_fn(on_a_store(&down, || Ok(())));
+    let service = service_fn(with_store(&down, || Ok(())));
     let serving = serve(consumer(kafka.consumer_config("g"), "orders"), service);
     let handle = serving.handle();
     until("the consumer is ready", || is_ready(&handle)).await;
@@ -103,7 +104,7 @@ async fn a_store_that_is_down_makes_it_unready_and_leaves_it_live() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_store_that_nobody_asks_since_the_consumer_is_paused_leaves_it_ready() {
+async fn paused_consumer_is_ready_despite_unavailable_store() {
     let kafka = mock("orders", 1, 1);
     let service = service_fn(|_: Record| async {
         Err::<(), _>(IdempotencyError::Store(StoreError::unavailable("refused")))
@@ -120,12 +121,12 @@ async fn a_store_that_nobody_asks_since_the_consumer_is_paused_leaves_it_ready()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_store_that_nobody_asks_since_there_are_no_records_leaves_it_ready() {
+async fn idle_consumer_is_ready_after_a_store_outage() {
     let kafka = mock("orders", 1, 1);
     let down = Arc::new(AtomicBool::new(true));
     // Skips records without calling the store, whether or not the store is up.
     let skips = || Err(error::skip("of no interest").into());
-    let service = service_fn(on_a_store(&down, skips));
+    let service = service_fn(with_store(&down, skips));
     let config = kafka.consumer_config("g");
     let serving = serve(consumer(config.clone(), "orders"), service);
     let handle = serving.handle();
@@ -138,9 +139,9 @@ async fn a_store_that_nobody_asks_since_there_are_no_records_leaves_it_ready() {
 
 /// A service with a `poll_ready` that blocks the thread until it is released.
 #[derive(Clone)]
-struct Blocks(Arc<Mutex<mpsc::Receiver<()>>>);
+struct BlockingReady(Arc<Mutex<mpsc::Receiver<()>>>);
 
-impl Service<Record> for Blocks {
+impl Service<Record> for BlockingReady {
     type Response = ();
     type Error = BoxError;
     type Future = std::future::Ready<Result<(), BoxError>>;
@@ -157,11 +158,11 @@ impl Service<Record> for Blocks {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn blocked_runtime_is_not_live_until_it_is_released() {
+async fn blocked_runtime_is_not_live_until_released() {
     // One partition for each thread of the runtime.
     let kafka = mock("orders", 2, 1);
     let (release, released) = mpsc::channel();
-    let blocks = Blocks(Arc::new(Mutex::new(released)));
+    let blocks = BlockingReady(Arc::new(Mutex::new(released)));
     let serving = serve(consumer(kafka.consumer_config("g"), "orders"), blocks);
     let handle = serving.handle();
     until("the partitions are assigned", || handle.status().partitions.len() == 2).await;
@@ -190,10 +191,10 @@ async fn get(routes: &Router, path: &str) -> (StatusCode, String) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_router_answers_probes_with_it_wherever_it_is_mounted() {
+async fn health_service_answers_wherever_it_is_mounted() {
     let kafka = MockKafka::start(1).unwrap();
     kafka.create_topic("orders", 1).unwrap();
-    let serving = start(consumer(kafka.consumer_config("g"), "orders").serve(accepts()));
+    let serving = start(consumer(kafka.consumer_config("g"), "orders").serve(accepting()));
     let handle = serving.handle();
     let service = HealthService::new(handle.clone());
     let routes = Router::new()

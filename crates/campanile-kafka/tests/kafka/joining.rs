@@ -13,17 +13,17 @@ use crate::support::{Log, Serving, consumer, messages, serve, until};
 const PARTITIONS: i32 = 4;
 
 /// How long a broker takes to answer a joining member: long enough for a shutdown to hit each step.
-const ANSWER: Duration = Duration::from_millis(100);
+const BROKER_DELAY: Duration = Duration::from_millis(100);
 
 /// Number of members that are shut down, and the delay between their shutdowns.
 const MEMBERS: u32 = 24;
-const LATER: Duration = Duration::from_millis(50);
+const SHUTDOWN_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Starts a server with a second address, at which it answers slowly.
-fn slow_at_a_second_address() -> (KafkaServer, Proxy) {
+fn start_with_slow_listener() -> (KafkaServer, Proxy) {
     let [first, second, controller] = [(); 3].map(|()| free_port().unwrap());
     let proxy = Proxy::to(("127.0.0.1", second)).unwrap();
-    proxy.delay(ANSWER / 2);
+    proxy.delay(BROKER_DELAY / 2);
     let at = |name: &str, port: u16| format!("{name}://127.0.0.1:{port}");
     let listeners = [at("PLAINTEXT", first), at("SLOW", second), at("CONTROLLER", controller)];
     let advertised = [at("PLAINTEXT", first), at("SLOW", proxy.addr().port())];
@@ -40,18 +40,18 @@ fn slow_at_a_second_address() -> (KafkaServer, Proxy) {
     (kafka.unwrap(), proxy)
 }
 
-fn serves(config: &ClientConfig, topic: &str, log: &Log) -> Serving {
+fn start_member(config: &ClientConfig, topic: &str, log: &Log) -> Serving {
     serve(consumer(config.clone(), topic), logging(log))
 }
 
 /// Number of partitions that the member owns.
-fn holds(member: &Serving) -> usize {
+fn owned_partitions(member: &Serving) -> usize {
     member.handle().status().partitions.len()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_group_does_not_wait_for_members_that_were_shut_down_while_they_joined() {
-    let servers = tokio::task::spawn_blocking(slow_at_a_second_address).await.unwrap();
+async fn group_does_not_wait_for_members_shut_down_while_joining() {
+    let servers = tokio::task::spawn_blocking(start_with_slow_listener).await.unwrap();
     let (kafka, proxy) = (Arc::new(servers.0), servers.1);
     for (topic, protocol) in [("classic", "classic"), ("newer", "consumer")] {
         let server = kafka.clone();
@@ -68,13 +68,16 @@ async fn a_group_does_not_wait_for_members_that_were_shut_down_while_they_joined
         slow.set("bootstrap.servers", proxy.addr().to_string());
 
         let log = Log::default();
-        let stays = serves(&config, topic, &log);
-        until("the member owns all partitions", || holds(&stays) == PARTITIONS as usize).await;
+        let member = start_member(&config, topic, &log);
+        until("the member owns all partitions", || {
+            owned_partitions(&member) == PARTITIONS as usize
+        })
+        .await;
         let mut leaving = JoinSet::new();
         for number in 0..MEMBERS {
-            let member = serves(&slow, topic, &Log::default());
+            let member = start_member(&slow, topic, &Log::default());
             leaving.spawn(async move {
-                tokio::time::sleep(LATER * number).await;
+                tokio::time::sleep(SHUTDOWN_INTERVAL * number).await;
                 member.stop().await
             });
         }
@@ -82,41 +85,41 @@ async fn a_group_does_not_wait_for_members_that_were_shut_down_while_they_joined
             ended.unwrap();
         }
         // Each rebalance completes only when the group waits for no other member.
-        let comes = serves(&config, topic, &log);
+        let newcomer = start_member(&config, topic, &log);
         until(&format!("another member owns its share of {topic}"), || {
-            holds(&comes) == PARTITIONS as usize / 2
+            owned_partitions(&newcomer) == PARTITIONS as usize / 2
         })
         .await;
-        comes.stop().await.unwrap();
+        newcomer.stop().await.unwrap();
         until(&format!("the member owns all of {topic} again"), || {
-            holds(&stays) == PARTITIONS as usize
+            owned_partitions(&member) == PARTITIONS as usize
         })
         .await;
         let server = kafka.clone();
         let fill = move || server.producer().produce_all(messages(topic, PARTITIONS, 1)).unwrap();
         tokio::task::spawn_blocking(fill).await.unwrap();
         log.reaches(PARTITIONS as usize).await;
-        stays.stop().await.unwrap();
+        member.stop().await.unwrap();
     }
     tokio::task::spawn_blocking(move || drop((kafka, proxy))).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_group_does_not_wait_for_a_spare_member_that_was_shut_down() {
+async fn group_does_not_wait_for_a_spare_member_that_left() {
     let kafka = topic("left", 1, &[]).await;
     let mut config = kafka.consumer_config("left");
     // Longer than anything in this test takes.
     config.set("session.timeout.ms", "120000");
     let log = Log::default();
-    let has = serves(&config, "left", &log);
-    let spare = serves(&config, "left", &log);
+    let has = start_member(&config, "left", &log);
+    let spare = start_member(&config, "left", &log);
     let is_ready = |member: &Serving| member.handle().health().ready.is_ok();
     until("both are in the group", || is_ready(&has) && is_ready(&spare)).await;
-    let (stays, leaves) = if holds(&has) == 1 { (has, spare) } else { (spare, has) };
+    let (member, leaves) = if owned_partitions(&has) == 1 { (has, spare) } else { (spare, has) };
     leaves.stop().await.unwrap();
-    let comes = serves(&config, "left", &log);
-    until("another is in the group", || is_ready(&comes)).await;
-    stays.stop().await.unwrap();
-    until("the new member owns the partition", || holds(&comes) == 1).await;
-    comes.stop().await.unwrap();
+    let newcomer = start_member(&config, "left", &log);
+    until("another is in the group", || is_ready(&newcomer)).await;
+    member.stop().await.unwrap();
+    until("the new member owns the partition", || owned_partitions(&newcomer) == 1).await;
+    newcomer.stop().await.unwrap();
 }

@@ -7,14 +7,14 @@ use crate::support::{Log, Serving, consumer, messages, serve, until, until_commi
 
 const PARTITIONS: i32 = 4;
 
-fn serves(config: &ClientConfig, topic: &str, name: &str, log: &Log) -> Serving {
+fn start_member(config: &ClientConfig, topic: &str, name: &str, log: &Log) -> Serving {
     let mut config = config.clone();
     config.set("group.instance.id", name);
     serve(consumer(config, topic), logging(log))
 }
 
 /// The partitions that the member owns.
-fn of(member: &Serving) -> Vec<i32> {
+fn owned_partitions(member: &Serving) -> Vec<i32> {
     let status = member.handle().status();
     let mut partitions: Vec<_> = status.partitions.iter().map(|p| p.partition).collect();
     partitions.sort_unstable();
@@ -22,7 +22,7 @@ fn of(member: &Serving) -> Vec<i32> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_static_member_that_comes_back_within_its_session_has_its_partitions_and_moves_none() {
+async fn static_member_keeps_its_partitions_across_a_restart() {
     for (name, protocol) in [("static.classic", "classic"), ("static.newer", "consumer")] {
         let kafka = topic(name, PARTITIONS, &[]).await;
         let mut config = kafka.consumer_config(name);
@@ -33,23 +33,26 @@ async fn a_static_member_that_comes_back_within_its_session_has_its_partitions_a
             _ => config.remove("session.timeout.ms").remove("heartbeat.interval.ms"),
         };
         let (stays, leaves) = (Log::default(), Log::default());
-        let one = serves(&config, name, "one", &stays);
-        let other = serves(&config, name, "other", &leaves);
+        let one = start_member(&config, name, "one", &stays);
+        let other = start_member(&config, name, "other", &leaves);
         until("each member owns half of the partitions", || {
-            (of(&one).len(), of(&other).len()) == (2, 2)
+            (owned_partitions(&one).len(), owned_partitions(&other).len()) == (2, 2)
         })
         .await;
-        let (kept, left) = (of(&one), of(&other));
+        let (kept, left) = (owned_partitions(&one), owned_partitions(&other));
         other.stop().await.unwrap();
         blocking(move || kafka.producer().produce_all(messages(name, PARTITIONS, 5)).unwrap())
             .await;
         // By the time the member has processed its own partitions, it would also have processed the
         // other member's.
         stays.reaches(10).await;
-        assert_eq!(of(&one), kept);
-        let other = serves(&config, name, "other", &leaves);
+        assert_eq!(owned_partitions(&one), kept);
+        let other = start_member(&config, name, "other", &leaves);
         until_committed(&config, name, &[5; PARTITIONS as usize]).await;
-        assert_eq!((of(&one), of(&other)), (kept.clone(), left.clone()));
+        assert_eq!(
+            (owned_partitions(&one), owned_partitions(&other)),
+            (kept.clone(), left.clone())
+        );
         let partitions = |log: &Log| {
             let mut partitions: Vec<_> = log.all().into_iter().map(|(p, _)| p).collect();
             partitions.sort_unstable();

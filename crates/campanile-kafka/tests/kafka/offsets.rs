@@ -7,13 +7,13 @@ use std::time::Duration;
 use campanile_core::{BoxError, Record, error};
 use campanile_kafka::{Outputs, Transactions};
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
-use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr as Refusal};
+use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr as RespErr};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 use tower::service_fn;
 
 use crate::real::{blocking, logging, topic};
 use crate::support::{
-    BOUND, Log, committed, consumer, fill, messages, mock, serve, start, until, until_committed,
+    Log, TIMEOUT, committed, consumer, fill, messages, mock, serve, start, until, until_committed,
 };
 
 /// Sets the committed offset of a group without members, as an operator's tools do.
@@ -24,13 +24,13 @@ async fn set_offset(config: &ClientConfig, topic: &'static str, offset: i64) {
         let mut offsets = TopicPartitionList::new();
         offsets.add_partition_offset(topic, 0, Offset::Offset(offset)).unwrap();
         // A member that has just left may still be registered.
-        campanile_test::eventually(BOUND, || consumer.commit(&offsets, CommitMode::Sync).ok())
+        campanile_test::eventually(TIMEOUT, || consumer.commit(&offsets, CommitMode::Sync).ok())
     };
     blocking(set).await.expect("a group without members accepts the commit");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_group_whose_offset_is_set_back_or_forth_goes_on_from_there() {
+async fn group_continues_from_an_offset_set_back_or_forward() {
     let kafka = topic("reset", 1, &[]).await;
     blocking(|| kafka.producer().produce_all(messages("reset", 1, 20)).unwrap()).await;
     let config = kafka.consumer_config("reset");
@@ -52,7 +52,7 @@ async fn a_group_whose_offset_is_set_back_or_forth_goes_on_from_there() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_group_without_an_offset_begins_where_the_setting_says() {
+async fn group_without_offset_starts_at_the_offset_reset() {
     let kafka = mock("orders", 1, 10);
     let mut config = kafka.consumer_config("latest");
     config.set("auto.offset.reset", "latest");
@@ -76,9 +76,9 @@ async fn a_group_without_an_offset_begins_where_the_setting_says() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_corrupt_batch_ends_serving_and_nothing_is_committed_past_it() {
+async fn corrupt_batch_ends_serving_without_a_commit_past_it() {
     let kafka = topic("corrupt", 1, &[]).await;
-    let spoil = || {
+    let corrupt = || {
         for _ in 0..3 {
             kafka.producer().produce_all(messages("corrupt", 1, 10)).unwrap();
         }
@@ -97,7 +97,7 @@ async fn a_corrupt_batch_ends_serving_and_nothing_is_committed_past_it() {
         let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
         file.write_all_at(&[bytes[last] ^ 1], last as u64).unwrap();
     };
-    blocking(spoil).await;
+    blocking(corrupt).await;
     for reset in ["earliest", "latest"] {
         let mut config = kafka.consumer_config(reset);
         config.set("auto.offset.reset", reset);
@@ -126,7 +126,7 @@ async fn a_corrupt_batch_ends_serving_and_nothing_is_committed_past_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_group_that_began_at_the_end_loses_nothing_of_what_it_has_seen_and_not_finished() {
+async fn latest_offset_reset_loses_no_unfinished_record() {
     for (name, newer, transactional) in [
         ("latest.classic", false, false),
         ("latest.newer", true, false),
@@ -148,12 +148,10 @@ async fn a_group_that_began_at_the_end_loses_nothing_of_what_it_has_seen_and_not
             })
         };
         let log = Log::default();
-        let consumer_of_it = || consumer(config.clone(), name);
+        let new_consumer = || consumer(config.clone(), name);
         let serving = match transactional {
-            true => {
-                start(consumer_of_it().serve_transactional(never(&log), Transactions::new(name)))
-            }
-            false => serve(consumer_of_it(), never(&log)),
+            true => start(new_consumer().serve_transactional(never(&log), Transactions::new(name))),
+            false => serve(new_consumer(), never(&log)),
         };
         let produce = || kafka.producer().produce_all(messages(name, 1, 1)).unwrap();
         let mut end = 0;
@@ -168,7 +166,7 @@ async fn a_group_that_began_at_the_end_loses_nothing_of_what_it_has_seen_and_not
         let summary = serving.stop().await.unwrap();
         assert_eq!(summary.processed, 0, "{name}");
         let log = Log::default();
-        let next = serve(consumer_of_it(), logging(&log));
+        let next = serve(new_consumer(), logging(&log));
         log.reaches((end - first) as usize).await;
         until_committed(&config, name, &[end]).await;
         next.stop().await.unwrap();
@@ -177,16 +175,16 @@ async fn a_group_that_began_at_the_end_loses_nothing_of_what_it_has_seen_and_not
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whatever_refuses_a_commit_it_is_sent_again_and_records_go_on() {
+async fn refused_commit_is_retried_while_records_continue() {
     for refusal in [
         // Overtaken by a rebalance.
-        Refusal::RD_KAFKA_RESP_ERR_REBALANCE_IN_PROGRESS,
+        RespErr::RD_KAFKA_RESP_ERR_REBALANCE_IN_PROGRESS,
         // Busy brokers.
-        Refusal::RD_KAFKA_RESP_ERR_COORDINATOR_LOAD_IN_PROGRESS,
-        Refusal::RD_KAFKA_RESP_ERR_REQUEST_TIMED_OUT,
+        RespErr::RD_KAFKA_RESP_ERR_COORDINATOR_LOAD_IN_PROGRESS,
+        RespErr::RD_KAFKA_RESP_ERR_REQUEST_TIMED_OUT,
         // Not authorized, or not accepted.
-        Refusal::RD_KAFKA_RESP_ERR_GROUP_AUTHORIZATION_FAILED,
-        Refusal::RD_KAFKA_RESP_ERR_INVALID_COMMIT_OFFSET_SIZE,
+        RespErr::RD_KAFKA_RESP_ERR_GROUP_AUTHORIZATION_FAILED,
+        RespErr::RD_KAFKA_RESP_ERR_INVALID_COMMIT_OFFSET_SIZE,
     ] {
         let kafka = mock("orders", 2, 10);
         let config = kafka.consumer_config("g");
@@ -206,7 +204,7 @@ async fn whatever_refuses_a_commit_it_is_sent_again_and_records_go_on() {
 /// librdkafka repeats a commit on its own if the coordinator moves or is slow. The repeat must not
 /// arrive after the next commit.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn repeated_commit_never_takes_a_later_one_back() {
+async fn retried_commit_never_overwrites_a_later_one() {
     let kafka = mock("orders", 1, 0);
     let config = kafka.consumer_config("g");
     let log = Log::default();
@@ -214,9 +212,9 @@ async fn repeated_commit_never_takes_a_later_one_back() {
     fill(&kafka, "orders", 1, 1);
     until_committed(&config, "orders", &[1]).await;
     for refusal in [
-        Refusal::RD_KAFKA_RESP_ERR_REQUEST_TIMED_OUT,
-        Refusal::RD_KAFKA_RESP_ERR_COORDINATOR_LOAD_IN_PROGRESS,
-        Refusal::RD_KAFKA_RESP_ERR_NOT_COORDINATOR,
+        RespErr::RD_KAFKA_RESP_ERR_REQUEST_TIMED_OUT,
+        RespErr::RD_KAFKA_RESP_ERR_COORDINATOR_LOAD_IN_PROGRESS,
+        RespErr::RD_KAFKA_RESP_ERR_NOT_COORDINATOR,
     ] {
         for pause in [150, 250] {
             kafka.cluster().request_errors(RDKafkaApiKey::OffsetCommit, &[refusal; 2]);

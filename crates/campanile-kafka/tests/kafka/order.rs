@@ -41,7 +41,7 @@ enum Step {
 type History = Arc<Mutex<HashMap<(i32, Option<Bytes>), Vec<Step>>>>;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn records_of_a_key_are_processed_one_after_the_other_in_their_order() {
+async fn records_of_a_key_are_processed_in_order() {
     let seed = fastrand::u64(..);
     println!("seed {seed}");
     let mut random = fastrand::Rng::with_seed(seed);
@@ -62,8 +62,8 @@ async fn records_of_a_key_are_processed_one_after_the_other_in_their_order() {
         let (steps, seen, random) = (steps.clone(), seen.clone(), random.clone());
         async move {
             let step = |step| {
-                let line = (record.partition(), key_of(&record));
-                steps.lock().unwrap().entry(line).or_default().push(step);
+                let queue = (record.partition(), key_of(&record));
+                steps.lock().unwrap().entry(queue).or_default().push(step);
             };
             step(Step::Begin(record.offset()));
             let (micros, fails) = {
@@ -96,7 +96,7 @@ async fn records_of_a_key_are_processed_one_after_the_other_in_their_order() {
 }
 
 /// A service with calls that finish only when this many of them are in flight together.
-fn together(
+fn concurrently(
     many: usize,
     log: &Log,
 ) -> impl Service<Record, Response = (), Error = BoxError, Future: Send> + Clone + Send + use<> {
@@ -112,29 +112,29 @@ fn together(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn keys_of_one_partition_are_processed_side_by_side() {
+async fn keys_of_one_partition_are_processed_concurrently() {
     for order in [Order::by_key(), Order::by(key_of), Order::none()] {
         let kafka = keyed(["a", "b", "c", "d"]);
         let log = Log::default();
-        let serving = serve(ordered(&kafka.consumer_config("g"), order), together(4, &log));
+        let serving = serve(ordered(&kafka.consumer_config("g"), order), concurrently(4, &log));
         log.reaches(4).await;
         serving.stop().await.unwrap();
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_an_order_records_of_a_key_are_processed_side_by_side_too() {
+async fn unordered_records_of_a_key_are_processed_concurrently() {
     let kafka = keyed(["a"; 8]);
     let log = Log::default();
     let consumer = ordered(&kafka.consumer_config("g"), Order::none());
-    let serving = serve(consumer, together(8, &log));
+    let serving = serve(consumer, concurrently(8, &log));
     log.reaches(8).await;
     serving.stop().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn behind_a_key_that_stands_still_others_go_on_as_far_as_the_budget_has_records() {
-    const FAR: usize = 50;
+async fn stalled_key_lets_others_run_ahead_up_to_the_budget() {
+    const MAX_AHEAD: usize = 50;
     let keys = (0..200).map(|n| ["slow", "a", "b", "c"][if n == 0 { 0 } else { n % 3 + 1 }]);
     for order in [Order::by_key(), Order::none()] {
         let kafka = keyed(keys.clone());
@@ -151,14 +151,14 @@ async fn behind_a_key_that_stands_still_others_go_on_as_far_as_the_budget_has_re
                 Ok::<_, BoxError>(())
             }
         });
-        let consumer = ordered(&config, order).with_budget(FAR, 64 << 20);
+        let consumer = ordered(&config, order).with_budget(MAX_AHEAD, 64 << 20);
         let serving = serve(consumer, service);
-        log.reaches(FAR - 1).await;
+        log.reaches(MAX_AHEAD - 1).await;
         // A longer time only makes the test stricter.
         tokio::time::sleep(Duration::from_millis(300)).await;
         let mut first = log.of(0);
         first.sort_unstable();
-        assert_eq!(first, (1..FAR as i64).collect::<Vec<_>>());
+        assert_eq!(first, (1..MAX_AHEAD as i64).collect::<Vec<_>>());
         assert_eq!(committed(&config, "orders", 1), [None]);
         gate.add_permits(1);
         until_committed(&config, "orders", &[200]).await;
@@ -168,7 +168,7 @@ async fn behind_a_key_that_stands_still_others_go_on_as_far_as_the_budget_has_re
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_partition_whose_handlers_hang_has_half_of_those_at_work_and_holds_up_no_other() {
+async fn hanging_partition_uses_half_of_the_in_flight_limit() {
     for order in [Order::by_key(), Order::none()] {
         let kafka = mock("orders", 2, 0);
         let message = |n: i32| Message::to("orders").partition(n % 2).key(format!("k{n}"));
@@ -199,13 +199,13 @@ async fn a_partition_whose_handlers_hang_has_half_of_those_at_work_and_holds_up_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_record_that_waits_for_its_next_attempt_holds_up_its_key_and_no_other() {
+async fn record_waiting_for_a_retry_blocks_only_its_key() {
     let kafka = keyed(["a", "b", "a", "b", "a", "b"]);
     let config = kafka.consumer_config("g");
-    let (log, mended) = (Log::default(), Arc::new(Semaphore::new(0)));
-    let (seen, is_mended) = (log.clone(), mended.clone());
+    let (log, fixed) = (Log::default(), Arc::new(Semaphore::new(0)));
+    let (seen, is_fixed) = (log.clone(), fixed.clone());
     let service = service_fn(move |record: Record| {
-        let fails = record.offset() == 0 && is_mended.available_permits() == 0;
+        let fails = record.offset() == 0 && is_fixed.available_permits() == 0;
         if !fails {
             seen.push(&record);
         }
@@ -219,14 +219,14 @@ async fn a_record_that_waits_for_its_next_attempt_holds_up_its_key_and_no_other(
     let serving = serve(ordered(&config, Order::by_key()), service);
     log.reaches(3).await;
     assert_eq!(log.of(0), [1, 3, 5]);
-    mended.add_permits(1);
+    fixed.add_permits(1);
     until_committed(&config, "orders", &[6]).await;
     serving.stop().await.unwrap();
     assert_eq!(log.of(0)[3..], [0, 2, 4]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_finished_behind_a_record_that_is_let_go_is_not_committed_and_comes_again() {
+async fn records_finished_behind_a_dropped_one_are_redelivered() {
     let kafka = keyed(["a", "b", "c", "d", "e", "f"]);
     let config = kafka.consumer_config("g");
     let log = Log::default();
@@ -262,7 +262,7 @@ async fn what_is_finished_behind_a_record_that_is_let_go_is_not_committed_and_co
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_part_of_the_store_that_is_away_holds_up_its_own_keys_and_no_others() {
+async fn unavailable_store_shard_blocks_only_its_keys() {
     // The first case has many records of the unavailable part at the start, as after an outage that
     // hit all records in flight. The second case has a low rate.
     for (first, pause) in [(24, Duration::from_millis(1)), (0, Duration::from_millis(100))] {
@@ -271,15 +271,15 @@ async fn a_part_of_the_store_that_is_away_holds_up_its_own_keys_and_no_others() 
         let config = kafka.consumer_config("g");
         let (log, back) = (Log::default(), Arc::new(Semaphore::new(0)));
         let (seen, is_back) = (log.clone(), back.clone());
-        let is_away = move |offset: i64| offset < first || offset % 3 == 0;
+        let is_unavailable = move |offset: i64| offset < first || offset % 3 == 0;
         let service = service_fn(move |record: Record| {
-            let away = is_away(record.offset()) && is_back.available_permits() == 0;
-            if !away {
+            let unavailable = is_unavailable(record.offset()) && is_back.available_permits() == 0;
+            if !unavailable {
                 seen.push(&record);
             }
             async move {
                 tokio::time::sleep(pause).await;
-                if away {
+                if unavailable {
                     let error = StoreError::unavailable("connection refused");
                     return Err(BoxError::from(IdempotencyError::Store(error)));
                 }
@@ -287,8 +287,8 @@ async fn a_part_of_the_store_that_is_away_holds_up_its_own_keys_and_no_others() 
             }
         });
         let serving = serve(ordered(&config, Order::by_key()).with_max_in_flight(16), service);
-        log.reaches((0..120).filter(|offset| !is_away(*offset)).count()).await;
-        assert!(log.all().iter().all(|(_, offset)| !is_away(*offset)));
+        log.reaches((0..120).filter(|offset| !is_unavailable(*offset)).count()).await;
+        assert!(log.all().iter().all(|(_, offset)| !is_unavailable(*offset)));
         back.add_permits(1);
         until_committed(&config, "orders", &[120]).await;
         let summary = serving.stop().await.unwrap();

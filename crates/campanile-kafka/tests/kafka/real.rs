@@ -15,8 +15,8 @@ use rdkafka::{ClientConfig, Message as _};
 use tower::{Service, service_fn};
 
 use crate::dead_letter::{header, letters_in};
-use crate::rebalance::share;
-use crate::support::{BOUND, Log, committed, consumer, messages, serve, until, until_committed};
+use crate::rebalance::two_consumers_share;
+use crate::support::{Log, TIMEOUT, committed, consumer, messages, serve, until, until_committed};
 
 /// Shared, because it takes a few seconds to start. A `static` is never dropped; the server's
 /// process exits with ours.
@@ -56,7 +56,7 @@ pub(crate) fn logging(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_consumers_share_a_topic_without_loss_and_without_duplicates() {
+async fn two_consumers_share_a_topic_without_loss_or_duplicates() {
     for name in ["cooperative", "eager", "newer"] {
         let kafka = topic(name, 4, &[]).await;
         blocking(move || kafka.producer().produce_all(messages(name, 4, 400)).unwrap()).await;
@@ -72,12 +72,12 @@ async fn two_consumers_share_a_topic_without_loss_and_without_duplicates() {
             }
             _ => {}
         }
-        share(&config, name, 4, 400).await;
+        two_consumers_share(&config, name, 4, 400).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_spare_member_of_the_group_is_ready_in_each_protocol() {
+async fn spare_member_is_ready_in_each_protocol() {
     for (name, protocol) in [("spare.classic", "classic"), ("spare.newer", "consumer")] {
         let kafka = topic(name, 1, &[]).await;
         let mut config = kafka.consumer_config(name);
@@ -100,7 +100,7 @@ async fn a_spare_member_of_the_group_is_ready_in_each_protocol() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn transaction_markers_and_aborted_records_do_not_stop_the_watermark() {
+async fn transaction_markers_do_not_stop_the_watermark() {
     let kafka = topic("transactions", 1, &[]).await;
     let bootstrap = kafka.bootstrap();
     blocking(move || {
@@ -109,7 +109,7 @@ async fn transaction_markers_and_aborted_records_do_not_stop_the_watermark() {
             .set("transactional.id", "t")
             .create()
             .unwrap();
-        producer.init_transactions(BOUND).unwrap();
+        producer.init_transactions(TIMEOUT).unwrap();
         for commits in [true, false, true] {
             producer.begin_transaction().unwrap();
             for _ in 0..10 {
@@ -117,10 +117,10 @@ async fn transaction_markers_and_aborted_records_do_not_stop_the_watermark() {
                 producer.send(record).unwrap();
             }
             if commits {
-                producer.commit_transaction(BOUND).unwrap();
+                producer.commit_transaction(TIMEOUT).unwrap();
             } else {
-                producer.flush(BOUND).unwrap();
-                producer.abort_transaction(BOUND).unwrap();
+                producer.flush(TIMEOUT).unwrap();
+                producer.abort_transaction(TIMEOUT).unwrap();
             }
         }
     })
@@ -135,7 +135,7 @@ async fn transaction_markers_and_aborted_records_do_not_stop_the_watermark() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn gaps_of_compaction_do_not_stop_the_watermark() {
+async fn compaction_gaps_do_not_stop_the_watermark() {
     let settings: &[_] = &[
         ("cleanup.policy", "compact"),
         ("min.cleanable.dirty.ratio", "0.01"),
@@ -147,10 +147,10 @@ async fn gaps_of_compaction_do_not_stop_the_watermark() {
         let message = |n: i32| Message::to("compacted").key(format!("{}", n % 3)).payload("x");
         kafka.producer().produce_all((0..100).map(message)).unwrap();
         // Only a closed segment is compacted, and the next record closes it.
-        let compacted = eventually(BOUND, || {
+        let compacted = eventually(TIMEOUT, || {
             let closes = Message::to("compacted").key("closes").payload("x");
             kafka.producer().produce(closes).unwrap();
-            let offsets = readable(&kafka.consumer_config("looks"), "compacted");
+            let offsets = readable_offsets(&kafka.consumer_config("looks"), "compacted");
             (offsets.iter().filter(|&&offset| offset < 97).count() == 0).then_some(offsets)
         });
         compacted.expect("the log cleaner has run")
@@ -171,22 +171,22 @@ async fn gaps_of_compaction_do_not_stop_the_watermark() {
 }
 
 /// Reads the offsets with a plain consumer.
-fn readable(config: &ClientConfig, topic: &str) -> Vec<i64> {
+fn readable_offsets(config: &ClientConfig, topic: &str) -> Vec<i64> {
     let consumer: BaseConsumer = config.create().unwrap();
-    let (_, end) = consumer.fetch_watermarks(topic, 0, BOUND).unwrap();
+    let (_, end) = consumer.fetch_watermarks(topic, 0, TIMEOUT).unwrap();
     let mut list = rdkafka::TopicPartitionList::new();
     list.add_partition_offset(topic, 0, rdkafka::Offset::Beginning).unwrap();
     consumer.assign(&list).unwrap();
     let mut offsets = Vec::new();
     while offsets.last() != Some(&(end - 1)) {
-        let message = consumer.poll(BOUND).expect("a record within the time limit").unwrap();
+        let message = consumer.poll(TIMEOUT).expect("a record within the time limit").unwrap();
         offsets.push(message.offset());
     }
     offsets
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_topic_that_does_not_exist_is_named() {
+async fn missing_topic_is_named() {
     let kafka = topic("exists", 1, &[]).await;
     let config = kafka.consumer_config("unknown");
     let consumer = consumer(config, "exists").subscribe(["exist"]);
@@ -195,7 +195,7 @@ async fn a_topic_that_does_not_exist_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_broker_that_dies_and_comes_back_is_consumed_again_without_loss() {
+async fn killed_broker_is_consumed_again_without_loss() {
     let (mut kafka, log) = (blocking(|| KafkaServer::start().unwrap()).await, Log::default());
     kafka = blocking(move || {
         kafka.create_topic("orders", 2, &[]).unwrap();
@@ -226,7 +226,7 @@ async fn a_broker_that_dies_and_comes_back_is_consumed_again_without_loss() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_broker_that_hangs_holds_up_no_shutdown() {
+async fn hanging_broker_does_not_block_shutdown() {
     let (kafka, log) = (blocking(|| KafkaServer::start().unwrap()).await, Log::default());
     let mut kafka = blocking(move || {
         kafka.create_topic("orders", 1, &[]).unwrap();
@@ -245,7 +245,7 @@ async fn a_broker_that_hangs_holds_up_no_shutdown() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_too_large_for_the_topic_of_dead_letters_goes_there_without_its_payload() {
+async fn letter_too_large_for_its_topic_has_no_payload() {
     let kafka = topic("large", 1, &[]).await;
     topic("large.dead", 1, &[("max.message.bytes", "20000")]).await;
     let payloads = [10, 100_000, 10, 15_000, 500_000].map(|size| vec![b'x'; size]);
@@ -277,7 +277,7 @@ async fn what_is_too_large_for_the_topic_of_dead_letters_goes_there_without_its_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn dead_letters_that_fit_one_by_one_are_published_whole_however_many_there_are() {
+async fn letters_that_fit_individually_keep_their_payload() {
     let kafka = topic("many", 16, &[]).await;
     topic("many.dead", 1, &[("max.message.bytes", "20000")]).await;
     blocking(move || {
@@ -301,7 +301,7 @@ async fn dead_letters_that_fit_one_by_one_are_published_whole_however_many_there
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_topic_of_dead_letters_that_is_deleted_holds_the_offset_until_it_is_there_again() {
+async fn deleted_dead_letter_topic_holds_the_offset_until_recreated() {
     let (kafka, config) = blocking(|| {
         let kafka = KafkaServer::start().unwrap();
         kafka.create_topic("orders", 1, &[]).unwrap();

@@ -11,7 +11,7 @@ use tokio::sync::Semaphore;
 use tower::{Service, service_fn};
 
 use crate::support::{
-    BOUND, Log, Serving, committed, consumer, fill, mock, serve, until, until_committed,
+    Log, Serving, TIMEOUT, committed, consumer, fill, mock, serve, until, until_committed,
 };
 
 /// A service that takes 10 ms per record.
@@ -32,7 +32,12 @@ fn slow(
 
 /// Two consumers share the records of a topic. The second one joins while the first one works. No
 /// record may be lost or processed twice.
-pub(crate) async fn share(config: &ClientConfig, topic: &str, partitions: i32, records: i64) {
+pub(crate) async fn two_consumers_share(
+    config: &ClientConfig,
+    topic: &str,
+    partitions: i32,
+    records: i64,
+) {
     let (first, second, both) = (Log::default(), Log::default(), partitions as usize);
     let all = both * records as usize;
     let one = serve(consumer(config.clone(), topic), slow(&first));
@@ -55,18 +60,18 @@ pub(crate) async fn share(config: &ClientConfig, topic: &str, partitions: i32, r
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_second_consumer_takes_over_without_loss_and_without_duplicates() {
+async fn second_consumer_takes_over_without_loss_or_duplicates() {
     let kafka = mock("orders", 4, 300);
-    share(&kafka.consumer_config("g"), "orders", 4, 300).await;
+    two_consumers_share(&kafka.consumer_config("g"), "orders", 4, 300).await;
 }
 
 /// Records whether a hanging handler's future was interrupted when it is dropped.
-struct Witness {
+struct DropRecorder {
     record: Record,
     interrupted: Log,
 }
 
-impl Drop for Witness {
+impl Drop for DropRecorder {
     fn drop(&mut self) {
         if self.record.interrupt().is_set() {
             self.interrupted.push(&self.record);
@@ -75,16 +80,16 @@ impl Drop for Witness {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_does_not_end_in_time_is_interrupted_and_the_next_owner_has_it() {
+async fn unfinished_record_is_interrupted_and_goes_to_the_next_owner() {
     let kafka = mock("orders", 4, 10);
     let config = kafka.consumer_config("g");
     let (begun, interrupted) = (Log::default(), Log::default());
     let (b, i) = (begun.clone(), interrupted.clone());
     let hangs = service_fn(move |record: Record| {
         b.push(&record);
-        let witness = Witness { record: record.clone(), interrupted: i.clone() };
+        let recorder = DropRecorder { record: record.clone(), interrupted: i.clone() };
         async move {
-            let _witness = witness;
+            let _recorder = recorder;
             if record.offset() == 5 {
                 std::future::pending::<()>().await;
             }
@@ -111,7 +116,7 @@ async fn what_does_not_end_in_time_is_interrupted_and_the_next_owner_has_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 8)]
-async fn a_completion_that_comes_after_the_revoke_commits_nothing() {
+async fn completion_after_the_revoke_commits_nothing() {
     let kafka = mock("orders", 4, 10);
     let config = kafka.consumer_config("g");
     let (begun, ended, release) =
@@ -123,7 +128,7 @@ async fn a_completion_that_comes_after_the_revoke_commits_nothing() {
         async move {
             // The handler blocks its thread, so its future cannot be dropped either.
             let mut waited = Duration::ZERO;
-            while record.offset() == 5 && !release.load(Ordering::SeqCst) && waited < BOUND {
+            while record.offset() == 5 && !release.load(Ordering::SeqCst) && waited < TIMEOUT {
                 std::thread::sleep(Duration::from_millis(5));
                 waited += Duration::from_millis(5);
             }
@@ -165,7 +170,7 @@ async fn a_completion_that_comes_after_the_revoke_commits_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_partition_that_was_paused_when_it_was_revoked_goes_on_when_it_comes_back() {
+async fn partition_paused_at_its_revoke_resumes_when_reassigned() {
     let kafka = mock("orders", 4, 200);
     let config = kafka.consumer_config("g");
     let (begun, ended, gate) = (Log::default(), Log::default(), Arc::new(Semaphore::new(0)));
@@ -198,7 +203,7 @@ async fn a_partition_that_was_paused_when_it_was_revoked_goes_on_when_it_comes_b
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_partition_that_comes_back_is_consumed_under_its_new_assignment() {
+async fn reassigned_partition_is_consumed_under_its_new_assignment() {
     let kafka = mock("orders", 1, 20);
     let mut config = kafka.consumer_config("g");
     // With this strategy, every rebalance revokes the partition and assigns it to one of the
@@ -222,7 +227,7 @@ async fn a_partition_that_comes_back_is_consumed_under_its_new_assignment() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_assignment_that_was_lost_is_let_go_at_once_and_not_committed() {
+async fn lost_assignment_is_dropped_at_once_without_a_commit() {
     let kafka = mock("orders", 1, 3);
     let config = kafka.consumer_config("g");
     let (begun, interrupted) = (Log::default(), Log::default());
@@ -230,9 +235,9 @@ async fn an_assignment_that_was_lost_is_let_go_at_once_and_not_committed() {
     let hangs_once = service_fn(move |record: Record| {
         let hangs = record.offset() == 1 && !b.all().contains(&(0, 1));
         b.push(&record);
-        let witness = Witness { record, interrupted: i.clone() };
+        let recorder = DropRecorder { record, interrupted: i.clone() };
         async move {
-            let _witness = witness;
+            let _recorder = recorder;
             if hangs {
                 std::future::pending::<()>().await;
             }
@@ -240,8 +245,8 @@ async fn an_assignment_that_was_lost_is_let_go_at_once_and_not_committed() {
         }
     });
     // The drain timeout is as long as the test's time limit.
-    let patient = consumer(config.clone(), "orders").with_drain_timeout(BOUND);
-    let serving = serve(patient, hangs_once);
+    let long_drain = consumer(config.clone(), "orders").with_drain_timeout(TIMEOUT);
+    let serving = serve(long_drain, hangs_once);
     begun.reaches(2).await;
     let expelled = RDKafkaRespErr::RD_KAFKA_RESP_ERR_UNKNOWN_MEMBER_ID;
     kafka.cluster().request_errors(RDKafkaApiKey::Heartbeat, &[expelled]);

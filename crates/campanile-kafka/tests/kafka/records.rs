@@ -14,7 +14,7 @@ use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use rdkafka::{ClientConfig, error::KafkaError};
 use tower::service_fn;
 
-use crate::support::{BOUND, consumer, mock, serve, until};
+use crate::support::{TIMEOUT, consumer, mock, serve, until};
 
 /// Receives the records of the topic until there are this many.
 async fn receive(config: ClientConfig, count: usize) -> Vec<Record> {
@@ -42,7 +42,7 @@ fn large(bootstrap: &str) -> BaseProducer {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn null_and_empty_are_told_apart_in_keys_payloads_and_headers() {
+async fn null_and_empty_stay_distinct_in_all_parts() {
     let kafka = mock("orders", 1, 0);
     let to = || Message::to("orders").partition(0);
     kafka
@@ -72,7 +72,7 @@ async fn null_and_empty_are_told_apart_in_keys_payloads_and_headers() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_key_a_header_and_a_payload_of_a_megabyte_and_ten_thousand_headers_come_whole() {
+async fn large_keys_payloads_and_headers_arrive_complete() {
     let kafka = mock("orders", 1, 0);
     let producer = large(&kafka.bootstrap());
     let megabyte = vec![b'x'; 1 << 20];
@@ -85,7 +85,7 @@ async fn a_key_a_header_and_a_payload_of_a_megabyte_and_ten_thousand_headers_com
     producer.send(record().payload(&megabyte)).unwrap();
     producer.send(record().headers(one(Some(&megabyte)))).unwrap();
     producer.send(record().headers(many)).unwrap();
-    producer.flush(BOUND).unwrap();
+    producer.flush(TIMEOUT).unwrap();
     let records = receive(kafka.consumer_config("g"), 4).await;
     assert_eq!(records[0].key().unwrap(), &megabyte);
     assert_eq!(records[1].payload().unwrap(), &megabyte);
@@ -96,12 +96,12 @@ async fn a_key_a_header_and_a_payload_of_a_megabyte_and_ten_thousand_headers_com
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_header_whose_name_is_not_utf_8_comes_with_a_replaced_name() {
+async fn header_name_that_is_not_utf_8_is_replaced() {
     let kafka = mock("orders", 1, 0);
     let producer = large(&kafka.bootstrap());
     produce_header(&producer, b"caf\xe9", b"latin").unwrap();
     produce_header(&producer, "café".as_bytes(), b"utf-8").unwrap();
-    producer.flush(BOUND).unwrap();
+    producer.flush(TIMEOUT).unwrap();
     let records = receive(kafka.consumer_config("g"), 2).await;
     let names: Vec<&str> =
         records.iter().flat_map(|r| r.headers().iter().map(|(name, _)| name)).collect();

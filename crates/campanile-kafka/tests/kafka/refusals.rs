@@ -19,7 +19,7 @@ async fn ignore(_: Record) -> Result<(), BoxError> {
 }
 
 #[tokio::test]
-async fn without_a_topic_it_says_so() {
+async fn consumer_without_a_topic_is_refused() {
     let consumer = Consumer::new(ConsumerConfig::new("127.0.0.1:1", "g")).unwrap();
     let error = serve(consumer, service_fn(ignore)).ended().await.unwrap_err();
     assert!(matches!(error, ConsumerError::Config(_)), "{error:?}");
@@ -27,7 +27,7 @@ async fn without_a_topic_it_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_topic_that_does_not_exist_is_named() {
+async fn missing_topic_is_named() {
     let kafka = mock("orders", 1, 1);
     let unknown = RDKafkaRespErr::RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART;
     kafka.cluster().topic_error("order", unknown).unwrap();
@@ -40,7 +40,7 @@ async fn a_topic_that_does_not_exist_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn all_topics_that_do_not_exist_are_named_at_once() {
+async fn all_missing_topics_are_named_together() {
     let kafka = mock("orders", 1, 1);
     let unknown = RDKafkaRespErr::RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART;
     let consumer = consumer(kafka.consumer_config("g"), "orders").subscribe(["order", "payment"]);
@@ -56,7 +56,7 @@ async fn all_topics_that_do_not_exist_are_named_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn brokers_that_are_not_there_are_named() {
+async fn unreachable_brokers_are_named() {
     let brokers = format!("127.0.0.1:{}", free_port().unwrap());
     let consumer = Consumer::new(ConsumerConfig::new(&brokers, "g"))
         .unwrap()
@@ -70,7 +70,7 @@ async fn brokers_that_are_not_there_are_named() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_shutdown_ends_the_wait_for_brokers() {
+async fn shutdown_ends_the_wait_for_brokers() {
     let brokers = format!("127.0.0.1:{}", free_port().unwrap());
     let config = ConsumerConfig::new(brokers, "g");
     let consumer = Consumer::new(config).unwrap().subscribe(["orders"]);
@@ -80,7 +80,7 @@ async fn a_shutdown_ends_the_wait_for_brokers() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_librdkafka_refuses_is_told_in_its_words() {
+async fn librdkafka_refusal_is_reported_verbatim() {
     let config = ConsumerConfig::new("127.0.0.1:1", "g").set("fetch.max.bytes", "1000");
     let consumer = Consumer::new(config).unwrap().subscribe(["orders"]);
     let error = serve(consumer, service_fn(ignore)).ended().await.unwrap_err();
@@ -89,20 +89,20 @@ async fn what_librdkafka_refuses_is_told_in_its_words() {
 
 /// A service that is ready a limited number of times.
 #[derive(Clone)]
-struct ReadyUntil {
-    left: Arc<AtomicUsize>,
+struct LimitedReady {
+    remaining: Arc<AtomicUsize>,
     panics: bool,
     calls: Arc<AtomicUsize>,
 }
 
-impl Service<Record> for ReadyUntil {
+impl Service<Record> for LimitedReady {
     type Response = ();
     type Error = BoxError;
     type Future = std::future::Ready<Result<(), BoxError>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        let less = |left: usize| left.checked_sub(1);
-        match self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less) {
+        let less = |remaining: usize| remaining.checked_sub(1);
+        match self.remaining.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less) {
             Ok(_) => Poll::Ready(Ok(())),
             Err(_) if self.panics => panic!("injected panic"),
             Err(_) => Poll::Ready(Err("the pool is closed".into())),
@@ -116,12 +116,12 @@ impl Service<Record> for ReadyUntil {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_service_that_is_never_ready_again_ends_serving_after_what_it_did_is_committed() {
+async fn failed_service_ends_serving_after_committing() {
     for (panics, text) in [(false, "the pool is closed"), (true, "injected panic")] {
         let kafka = mock("orders", 1, 10);
         let config = kafka.consumer_config("g");
         let calls = Arc::new(AtomicUsize::new(0));
-        let service = ReadyUntil { left: Arc::new(3.into()), panics, calls: calls.clone() };
+        let service = LimitedReady { remaining: Arc::new(3.into()), panics, calls: calls.clone() };
         let error = serve(consumer(config.clone(), "orders"), service).ended().await.unwrap_err();
         let ConsumerError::Service(source) = error else { panic!("{error:?}") };
         assert!(source.to_string().contains(text), "{source}");
@@ -131,7 +131,7 @@ async fn a_service_that_is_never_ready_again_ends_serving_after_what_it_did_is_c
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_group_that_may_not_be_joined_is_told() {
+async fn group_authorization_failure_is_reported() {
     let kafka = mock("orders", 1, 1);
     let forbidden = RDKafkaRespErr::RD_KAFKA_RESP_ERR_GROUP_AUTHORIZATION_FAILED;
     kafka.cluster().request_errors(RDKafkaApiKey::JoinGroup, &[forbidden; 100]);

@@ -19,7 +19,7 @@ fn a_key() -> IdempotencyKey {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_follows_a_failed_record_is_neither_begun_nor_committed_before_it_succeeds() {
+async fn records_behind_a_failed_one_wait_for_its_success() {
     let kafka = mock("orders", 2, 5);
     let config = kafka.consumer_config("g");
     let (log, broken) = (Log::default(), Arc::new(AtomicBool::new(true)));
@@ -54,7 +54,7 @@ async fn what_follows_a_failed_record_is_neither_begun_nor_committed_before_it_s
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn after_a_handlers_panic_the_record_is_tried_again_and_the_next_goes_on() {
+async fn handler_panic_is_retried_and_the_next_record_continues() {
     let kafka = mock("orders", 2, 3);
     let config = kafka.consumer_config("g");
     let (log, panics) = (Log::default(), Arc::new(AtomicUsize::new(0)));
@@ -97,7 +97,7 @@ impl Service<Record> for PanicsInCall {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_panic_in_call_is_as_one_in_the_future() {
+async fn panic_in_call_equals_a_panic_in_the_future() {
     let kafka = mock("orders", 1, 3);
     let config = kafka.consumer_config("g");
     let calls = Arc::new(AtomicUsize::new(0));
@@ -109,7 +109,7 @@ async fn a_panic_in_call_is_as_one_in_the_future() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_key_that_is_locked_or_backing_off_is_tried_again_and_counts_as_no_failure() {
+async fn locked_or_backing_off_key_is_retried_without_a_failure() {
     let kafka = mock("orders", 1, 2);
     let config = kafka.consumer_config("g");
     let calls = Arc::new(AtomicUsize::new(0));
@@ -131,7 +131,7 @@ async fn a_key_that_is_locked_or_backing_off_is_tried_again_and_counts_as_no_fai
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_classifier_that_panics_has_said_retry() {
+async fn panicking_classifier_means_retry() {
     let kafka = mock("orders", 1, 1);
     let config = kafka.consumer_config("g");
     let calls = Arc::new(AtomicUsize::new(0));
@@ -150,7 +150,7 @@ async fn a_classifier_that_panics_has_said_retry() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_duplicate_in_another_partition_waits_for_the_holder_and_is_answered_when_it_ends() {
+async fn duplicate_in_another_partition_waits_for_the_holder() {
     let kafka = mock("orders", 2, 1);
     let config = kafka.consumer_config("g");
     let layer = IdempotencyLayer::new(MemoryStore::new(), "orders", key::from_fn(|_: &_| "same"))

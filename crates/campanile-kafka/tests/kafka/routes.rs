@@ -28,7 +28,7 @@ fn consumer(config: &ClientConfig) -> Consumer {
 }
 
 /// A service that logs each record.
-fn noting(
+fn logging(
     log: &Log,
 ) -> impl Service<Record, Response = (), Error = BoxError, Future: Send> + Clone + Send + use<> {
     let log = log.clone();
@@ -39,7 +39,7 @@ fn noting(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_topics_records_come_to_its_own_service_with_its_own_body() {
+async fn each_topic_goes_to_its_service_with_its_body_type() {
     let (kafka, config) = topics(&[("counts", 0), ("names", 0)]);
     let produce = |topic, payload| {
         let message = Message::to(topic).partition(0).payload(payload);
@@ -47,11 +47,11 @@ async fn each_topics_records_come_to_its_own_service_with_its_own_body() {
     };
     produce("counts", "7");
     produce("names", "\"seven\"");
-    let (told, mut heard) = mpsc::unbounded_channel();
-    let other = told.clone();
+    let (sender, mut receiver) = mpsc::unbounded_channel();
+    let other = sender.clone();
     let counts = ServiceBuilder::new().layer(DecodeLayer::json()).service_fn(
         move |request: Request<u64>| {
-            let _ = told.send(format!("{:?}", request.body()));
+            let _ = sender.send(format!("{:?}", request.body()));
             async { Ok::<_, BoxError>(()) }
         },
     );
@@ -66,14 +66,14 @@ async fn each_topics_records_come_to_its_own_service_with_its_own_body() {
     until_committed(&config, "counts", &[1]).await;
     until_committed(&config, "names", &[1]).await;
     serving.stop().await.unwrap();
-    let mut all = [heard.recv().await.unwrap(), heard.recv().await.unwrap()];
+    let mut all = [receiver.recv().await.unwrap(), receiver.recv().await.unwrap()];
     all.sort_unstable();
     assert_eq!(all, ["\"seven\"", "7"]);
-    assert_eq!(heard.recv().await, None, "each record came once");
+    assert_eq!(receiver.recv().await, None, "each record came once");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_service_that_is_not_ready_holds_up_its_own_topic_and_no_other() {
+async fn unready_service_blocks_only_its_topic() {
     let (kafka, config) = topics(&[("fast", 0)]);
     kafka.create_topic("slow", 8).unwrap();
     fill(&kafka, "slow", 8, 10);
@@ -88,7 +88,7 @@ async fn a_service_that_is_not_ready_holds_up_its_own_topic_and_no_other() {
             Ok::<_, BoxError>(())
         }
     });
-    let routes = Routes::new().route("slow", stalls).route("fast", noting(&fast));
+    let routes = Routes::new().route("slow", stalls).route("fast", logging(&fast));
     let serving = start(consumer(&config).serve_routes(routes));
     until("the limit is reached", || slow.len() == 2).await;
     until_committed(&config, "fast", &[100]).await;
@@ -103,15 +103,15 @@ async fn a_service_that_is_not_ready_holds_up_its_own_topic_and_no_other() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_service_is_polled_ready_only_with_a_record_of_its_own_in_hand() {
+async fn service_is_polled_ready_only_for_its_own_record() {
     let (kafka, config) = topics(&[("idle", 0), ("busy", 50)]);
     let (idle, busy) = (Log::default(), Log::default());
     // The two services share one permit. If the permit were held for a topic without records,
     // processing would stop.
     let permit = ServiceBuilder::new().layer(tower::limit::GlobalConcurrencyLimitLayer::new(1));
     let routes = Routes::new()
-        .route("idle", permit.clone().service(noting(&idle)))
-        .route("busy", permit.service(noting(&busy)));
+        .route("idle", permit.clone().service(logging(&idle)))
+        .route("busy", permit.service(logging(&busy)));
     let serving = start(consumer(&config).serve_routes(routes));
     until_committed(&config, "busy", &[50]).await;
     fill(&kafka, "idle", 1, 3);
@@ -121,11 +121,11 @@ async fn a_service_is_polled_ready_only_with_a_record_of_its_own_in_hand() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_record_without_a_route_is_given_up_by_the_policy_with_an_error_that_names_its_topic() {
+async fn record_without_a_route_is_given_up_with_its_topic() {
     let (_kafka, config) = topics(&[("orders.eu", 3), ("orders.us", 2)]);
     let log = Log::default();
     let subscribed = || consumer(&config).subscribe(["^orders\\..*"]);
-    let routes = |log: &Log| Routes::new().route("orders.eu", noting(log));
+    let routes = |log: &Log| Routes::new().route("orders.eu", logging(log));
 
     // By default, the consumer stops at the record.
     let stopped = start(subscribed().serve_routes(routes(&Log::default()))).ended().await;
@@ -146,7 +146,7 @@ async fn a_record_without_a_route_is_given_up_by_the_policy_with_an_error_that_n
 async fn topics_without_a_route_go_to_the_fallback() {
     let (_kafka, config) = topics(&[("orders.eu", 3), ("orders.us", 2)]);
     let (eu, others) = (Log::default(), Log::default());
-    let routes = Routes::new().route("orders.eu", noting(&eu)).fallback(noting(&others));
+    let routes = Routes::new().route("orders.eu", logging(&eu)).fallback(logging(&others));
     let serving = start(consumer(&config).subscribe(["^orders\\..*"]).serve_routes(routes));
     until_committed(&config, "orders.eu", &[3]).await;
     until_committed(&config, "orders.us", &[2]).await;
@@ -155,38 +155,38 @@ async fn topics_without_a_route_go_to_the_fallback() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_copy_in_a_retry_topic_goes_to_the_service_of_its_origin() {
+async fn copy_in_a_retry_topic_takes_the_route_of_its_origin() {
     let (_kafka, config) = topics(&[("orders", 2), ("refunds", 3), ("retry", 0)]);
-    let (told, mut heard) = mpsc::unbounded_channel();
+    let (sender, mut receiver) = mpsc::unbounded_channel();
     // Each service fails original records and accepts copies.
     let once = |name: &'static str| {
-        let told = told.clone();
+        let sender = sender.clone();
         service_fn(move |record: Record| {
             let copy = record.topic() == "retry";
             if copy {
-                let _ = told.send((name, record.origin().clone()));
+                let _ = sender.send((name, record.origin().clone()));
             }
             async move { if copy { Ok(()) } else { Err(BoxError::from("busy")) } }
         })
     };
     let routes = Routes::new().route("orders", once("orders")).route("refunds", once("refunds"));
-    let ladder = RetryTopics::new().then("retry", std::time::Duration::from_millis(10));
-    let serving = start(consumer(&config).with_retry_topics(ladder).serve_routes(routes));
+    let retry_topics = RetryTopics::new().then("retry", std::time::Duration::from_millis(10));
+    let serving = start(consumer(&config).with_retry_topics(retry_topics).serve_routes(routes));
     until_committed(&config, "retry", &[5]).await;
     serving.stop().await.unwrap();
     for _ in 0..5 {
-        let (service, Coordinates { topic, .. }) = heard.recv().await.unwrap();
+        let (service, Coordinates { topic, .. }) = receiver.recv().await.unwrap();
         assert_eq!(service, &*topic);
     }
 }
 
 #[tokio::test]
-async fn routes_that_contradict_are_refused() {
+async fn contradictory_routes_are_refused() {
     let config =
         ClientConfig::new().set("bootstrap.servers", "127.0.0.1:1").set("group.id", "g").clone();
     let log = Log::default();
-    let twice = Routes::new().route("orders", noting(&log)).route("orders", noting(&log));
-    let pattern = Routes::new().route("^orders", noting(&log));
+    let twice = Routes::new().route("orders", logging(&log)).route("orders", logging(&log));
+    let pattern = Routes::new().route("^orders", logging(&log));
     let cases =
         [(twice, "`orders` has two routes"), (pattern, "`^orders`"), (Routes::new(), "no topic")];
     for (routes, text) in cases {
@@ -198,9 +198,9 @@ async fn routes_that_contradict_are_refused() {
 
 /// A service that never becomes ready.
 #[derive(Clone)]
-struct Dead;
+struct NeverReady;
 
-impl Service<Record> for Dead {
+impl Service<Record> for NeverReady {
     type Response = ();
     type Error = BoxError;
     type Future = std::future::Ready<Result<(), BoxError>>;
@@ -215,9 +215,9 @@ impl Service<Record> for Dead {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_service_that_is_never_ready_again_ends_serving_and_is_named() {
+async fn failed_service_ends_serving_and_is_named() {
     let (_kafka, config) = topics(&[("orders", 1)]);
-    let routes = Routes::new().route("orders", Dead);
+    let routes = Routes::new().route("orders", NeverReady);
     let error = start(consumer(&config).serve_routes(routes)).ended().await.unwrap_err();
     assert!(matches!(error, ConsumerError::Service(_)), "{error:?}");
     let text = format!("{error:?}");

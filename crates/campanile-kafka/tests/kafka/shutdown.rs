@@ -9,16 +9,16 @@ use tokio::sync::Semaphore;
 use tower::service_fn;
 
 use crate::support::{
-    BOUND, Log, committed, consumer, mock, serve, until, until_committed, within,
+    Log, TIMEOUT, committed, consumer, mock, serve, until, until_committed, within,
 };
 
 /// Records how a handler's future is dropped.
-struct Witness {
+struct DropRecorder {
     record: Record,
     dropped: Arc<Mutex<Vec<(i64, bool)>>>,
 }
 
-impl Drop for Witness {
+impl Drop for DropRecorder {
     fn drop(&mut self) {
         let interrupted = self.record.interrupt().is_set();
         self.dropped.lock().unwrap().push((self.record.offset(), interrupted));
@@ -26,7 +26,7 @@ impl Drop for Witness {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_at_work_ends_and_is_committed_and_nothing_more_is_begun() {
+async fn shutdown_finishes_and_commits_in_flight_records_only() {
     let kafka = mock("orders", 3, 10);
     let config = kafka.consumer_config("g");
     let (begun, ended, gate) = (Log::default(), Log::default(), Arc::new(Semaphore::new(0)));
@@ -42,7 +42,7 @@ async fn what_is_at_work_ends_and_is_committed_and_nothing_more_is_begun() {
     });
     let mut serving = serve(consumer(config.clone(), "orders"), service);
     begun.reaches(3).await;
-    serving.begin_to_stop().await;
+    serving.begin_shutdown().await;
     // Permits for all records, so that only the shutdown prevents the others from being started.
     gate.add_permits(30);
     let summary = serving.ended().await.unwrap();
@@ -54,16 +54,16 @@ async fn what_is_at_work_ends_and_is_committed_and_nothing_more_is_begun() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_does_not_end_in_time_is_interrupted_before_it_is_dropped() {
+async fn unfinished_record_is_interrupted_before_its_drop() {
     let kafka = mock("orders", 1, 3);
     let config = kafka.consumer_config("g");
     let (begun, dropped) = (Log::default(), Arc::default());
     let (b, d) = (begun.clone(), Arc::clone(&dropped));
     let service = service_fn(move |record: Record| {
         b.push(&record);
-        let witness = Witness { record: record.clone(), dropped: Arc::clone(&d) };
+        let recorder = DropRecorder { record: record.clone(), dropped: Arc::clone(&d) };
         async move {
-            let _witness = witness;
+            let _recorder = recorder;
             if record.offset() == 1 {
                 std::future::pending::<()>().await;
             }
@@ -81,17 +81,17 @@ async fn what_does_not_end_in_time_is_interrupted_before_it_is_dropped() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn after_a_drop_only_what_was_unfinished_comes_again() {
+async fn dropped_consumer_redelivers_only_unfinished_records() {
     let kafka = mock("orders", 2, 10);
     let config = kafka.consumer_config("g");
     let (begun, ended, dropped) = (Log::default(), Log::default(), Arc::default());
     let (b, e, d) = (begun.clone(), ended.clone(), Arc::clone(&dropped));
     let service = service_fn(move |record: Record| {
         b.push(&record);
-        let witness = Witness { record: record.clone(), dropped: Arc::clone(&d) };
+        let recorder = DropRecorder { record: record.clone(), dropped: Arc::clone(&d) };
         let ended = e.clone();
         async move {
-            let _witness = witness;
+            let _recorder = recorder;
             if record.offset() == 4 {
                 std::future::pending::<()>().await;
             }
@@ -125,7 +125,7 @@ async fn after_a_drop_only_what_was_unfinished_comes_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_broker_that_cannot_be_reached_holds_up_no_shutdown() {
+async fn unreachable_broker_does_not_block_shutdown() {
     let kafka = mock("orders", 2, 10);
     let log = Log::default();
     let seen = log.clone();
@@ -144,7 +144,7 @@ async fn a_broker_that_cannot_be_reached_holds_up_no_shutdown() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_handler_that_blocks_its_thread_holds_up_no_shutdown() {
+async fn blocking_handler_does_not_block_shutdown() {
     let kafka = mock("orders", 1, 3);
     let begun = Arc::new(AtomicUsize::new(0));
     let release = Arc::new(AtomicBool::new(false));
@@ -158,7 +158,7 @@ async fn a_handler_that_blocks_its_thread_holds_up_no_shutdown() {
             async move {
                 begun.fetch_add(1, Ordering::SeqCst);
                 let mut waited = Duration::ZERO;
-                while !release.load(Ordering::SeqCst) && waited < BOUND {
+                while !release.load(Ordering::SeqCst) && waited < TIMEOUT {
                     std::thread::sleep(Duration::from_millis(5));
                     waited += Duration::from_millis(5);
                 }

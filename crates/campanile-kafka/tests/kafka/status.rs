@@ -11,7 +11,7 @@ use tower::service_fn;
 use crate::support::{Log, consumer, fill, mock, serve, start, until, within};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_partition_tells_its_lag_its_mark_and_what_is_held_of_it() {
+async fn status_has_lag_watermark_and_held_records() {
     let kafka = mock("orders", 2, 10);
     let (begun, permits) = (Log::default(), Arc::new(Semaphore::new(0)));
     let (seen, gate) = (begun.clone(), permits.clone());
@@ -56,7 +56,7 @@ async fn each_partition_tells_its_lag_its_mark_and_what_is_held_of_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_lag_grows_with_what_is_produced_while_nothing_is_finished() {
+async fn lag_grows_while_no_record_finishes() {
     let kafka = mock("orders", 1, 1);
     let service = service_fn(|_: Record| std::future::pending::<Result<(), BoxError>>());
     // The budget is so small that later records are not fetched.
@@ -74,7 +74,7 @@ async fn the_lag_grows_with_what_is_produced_while_nothing_is_finished() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_consumer_that_drains_says_so_and_one_that_is_dropped_has_ended() {
+async fn stage_is_draining_then_ended_after_a_drop() {
     let kafka = mock("orders", 1, 1);
     let begun = Log::default();
     let seen = begun.clone();

@@ -12,37 +12,37 @@ use tower::service_fn;
 use crate::support::{Log, consumer, mock, serve, until, until_committed};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_store_that_is_down_stops_the_dispatch_until_a_probe_succeeds() {
+async fn unavailable_store_stops_dispatch_until_a_probe_succeeds() {
     let kafka = mock("orders", 4, 20);
     let config = kafka.consumer_config("g");
     let (down, log) = (Arc::new(AtomicBool::new(true)), Log::default());
-    let (asked, at_once, most) = (
+    let (store_calls, in_flight, most) = (
         Arc::new(AtomicUsize::new(0)),
         Arc::new(AtomicUsize::new(0)),
         Arc::new(AtomicUsize::new(0)),
     );
     let (is_down, seen, counts) =
-        (down.clone(), log.clone(), (asked.clone(), at_once.clone(), most.clone()));
+        (down.clone(), log.clone(), (store_calls.clone(), in_flight.clone(), most.clone()));
     let service = service_fn(move |record: Record| {
         let down = is_down.load(Ordering::SeqCst);
-        let (seen, (asked, at_once, most)) = (seen.clone(), counts.clone());
+        let (seen, (store_calls, in_flight, most)) = (seen.clone(), counts.clone());
         async move {
             if !down {
                 seen.push(&record);
                 return Ok(());
             }
             // The first record of each partition may have been in flight when the store went down.
-            if asked.fetch_add(1, Ordering::SeqCst) >= 4 {
-                most.fetch_max(at_once.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            if store_calls.fetch_add(1, Ordering::SeqCst) >= 4 {
+                most.fetch_max(in_flight.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
                 tokio::time::sleep(Duration::from_millis(20)).await;
-                at_once.fetch_sub(1, Ordering::SeqCst);
+                in_flight.fetch_sub(1, Ordering::SeqCst);
             }
             let error = StoreError::unavailable("connection refused");
             Err(BoxError::from(IdempotencyError::Store(error)))
         }
     });
     let serving = serve(consumer(config.clone(), "orders"), service);
-    until("several probes are sent", || asked.load(Ordering::SeqCst) >= 9).await;
+    until("several probes are sent", || store_calls.load(Ordering::SeqCst) >= 9).await;
     assert_eq!(most.load(Ordering::SeqCst), 1, "one probe at a time");
     assert_eq!(log.len(), 0);
     down.store(false, Ordering::SeqCst);
@@ -52,14 +52,14 @@ async fn a_store_that_is_down_stops_the_dispatch_until_a_probe_succeeds() {
         assert_eq!(log.of(partition), (0..20).collect::<Vec<_>>());
     }
     assert_eq!((summary.processed, summary.retried, summary.skipped), (80, 0, 0));
-    assert_eq!(summary.waited, asked.load(Ordering::SeqCst) as u64);
+    assert_eq!(summary.waited, store_calls.load(Ordering::SeqCst) as u64);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn probes_back_off_also_where_a_record_does_not_ask_the_store() {
+async fn probes_back_off_when_a_record_skips_the_store() {
     let kafka = mock("orders", 3, 5);
-    let asked = Arc::new(AtomicUsize::new(0));
-    let calls = asked.clone();
+    let store_calls = Arc::new(AtomicUsize::new(0));
+    let calls = store_calls.clone();
     let service = service_fn(move |record: Record| {
         if record.partition() > 0 {
             calls.fetch_add(1, Ordering::SeqCst);
@@ -76,17 +76,17 @@ async fn probes_back_off_also_where_a_record_does_not_ask_the_store() {
         }
     });
     let serving = serve(consumer(kafka.consumer_config("g"), "orders"), service);
-    until("the first probe is sent", || asked.load(Ordering::SeqCst) > 0).await;
+    until("the first probe is sent", || store_calls.load(Ordering::SeqCst) > 0).await;
     tokio::time::sleep(Duration::from_secs(2)).await;
     let summary = serving.stop().await.unwrap();
     // Without a backoff, there would be thousands of probes.
-    let count = asked.load(Ordering::SeqCst);
+    let count = store_calls.load(Ordering::SeqCst);
     assert!(count < 50, "{count} probes");
     assert_eq!(summary.processed, 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_entry_that_cannot_be_read_stops_only_its_partition() {
+async fn unreadable_entry_blocks_only_its_partition() {
     let kafka = mock("orders", 2, 20);
     let config = kafka.consumer_config("g");
     let log = Log::default();

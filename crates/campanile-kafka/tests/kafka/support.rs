@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 use tower::Service;
 
 /// Time limit for everything a test waits for.
-pub(crate) const BOUND: Duration = Duration::from_secs(30);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Starts a mock cluster with a topic of this many partitions, each with this many records.
 pub(crate) fn mock(topic: &str, partitions: i32, records: usize) -> MockKafka {
@@ -77,14 +77,14 @@ pub(crate) fn start(serve: Serve) -> Serving {
     show_events();
     let (stop, stopped) = oneshot::channel();
     let stopping = Arc::new(AtomicBool::new(false));
-    let told = stopping.clone();
+    let notified = stopping.clone();
     let handle = serve.handle();
     let serve = serve.with_graceful_shutdown(async move {
         // Only `stop` requests a shutdown; dropping a `Serving` drops the future.
         if stopped.await.is_err() {
             std::future::pending::<()>().await;
         }
-        told.store(true, Ordering::SeqCst);
+        notified.store(true, Ordering::SeqCst);
     });
     Serving { task: tokio::spawn(serve.into_future()), stop: Some(stop), stopping, handle }
 }
@@ -95,7 +95,7 @@ impl Serving {
     }
 
     /// Begins a graceful shutdown, and waits until the driver has noticed.
-    pub(crate) async fn begin_to_stop(&mut self) {
+    pub(crate) async fn begin_shutdown(&mut self) {
         self.stop.take().unwrap().send(()).expect("the consumer is serving");
         let begun =
             || self.stopping.load(Ordering::SeqCst) && self.handle.status().stage != Stage::Serving;
@@ -104,7 +104,7 @@ impl Serving {
 
     /// Shuts the consumer down gracefully.
     pub(crate) async fn stop(mut self) -> Result<Summary, ConsumerError> {
-        self.begin_to_stop().await;
+        self.begin_shutdown().await;
         self.ended().await
     }
 
@@ -159,9 +159,9 @@ pub(crate) async fn until(what: &str, mut check: impl FnMut() -> bool) {
 }
 
 pub(crate) async fn within<F: Future>(what: &str, future: F) -> F::Output {
-    match tokio::time::timeout(BOUND, future).await {
+    match tokio::time::timeout(TIMEOUT, future).await {
         Ok(output) => output,
-        Err(_) => panic!("timed out after {BOUND:?} waiting until {what}"),
+        Err(_) => panic!("timed out after {TIMEOUT:?} waiting until {what}"),
     }
 }
 
@@ -170,7 +170,7 @@ pub(crate) fn committed(config: &ClientConfig, topic: &str, partitions: i32) -> 
     let consumer: BaseConsumer = config.create().unwrap();
     let mut list = TopicPartitionList::new();
     list.add_partition_range(topic, 0, partitions - 1);
-    let Ok(offsets) = consumer.committed_offsets(list, BOUND) else {
+    let Ok(offsets) = consumer.committed_offsets(list, TIMEOUT) else {
         return vec![None; partitions as usize];
     };
     let offset = |partition| match offsets.find_partition(topic, partition).unwrap().offset() {
@@ -192,7 +192,7 @@ pub(crate) async fn until_committed(config: &ClientConfig, topic: &str, offsets:
             last = tokio::task::spawn_blocking(ask).await.unwrap();
         }
     };
-    if tokio::time::timeout(BOUND, poll).await.is_err() {
-        panic!("timed out after {BOUND:?}: committed {last:?}, expected {offsets:?}");
+    if tokio::time::timeout(TIMEOUT, poll).await.is_err() {
+        panic!("timed out after {TIMEOUT:?}: committed {last:?}, expected {offsets:?}");
     }
 }

@@ -10,10 +10,10 @@ use tokio::sync::mpsc;
 use tower::service_fn;
 
 use crate::records::produce_header;
-use crate::support::{BOUND, consumer, mock, serve, within};
+use crate::support::{TIMEOUT, consumer, mock, serve, within};
 
 /// Formats all parts of a record.
-fn shown(record: &Record) -> String {
+fn formatted(record: &Record) -> String {
     format!(
         "{} {:?} {:?} {:?} {:?}",
         record.coordinates(),
@@ -25,7 +25,7 @@ fn shown(record: &Record) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_message_borrowed_or_owned_is_the_record_of_the_driver() {
+async fn converted_message_equals_the_record_of_the_driver() {
     let kafka = mock("orders", 1, 0);
     let to = || Message::to("orders").partition(0);
     kafka
@@ -39,17 +39,17 @@ async fn a_message_borrowed_or_owned_is_the_record_of_the_driver() {
     let producer: BaseProducer =
         ClientConfig::new().set("bootstrap.servers", kafka.bootstrap()).create().unwrap();
     produce_header(&producer, b"caf\xe9", b"latin").unwrap();
-    producer.flush(BOUND).unwrap();
+    producer.flush(TIMEOUT).unwrap();
 
-    let (told, mut heard) = mpsc::unbounded_channel();
+    let (sender, mut receiver) = mpsc::unbounded_channel();
     let service = service_fn(move |record: Record| {
-        let _ = told.send(record);
+        let _ = sender.send(record);
         async { Ok::<_, BoxError>(()) }
     });
     let serving = serve(consumer(kafka.consumer_config("driver"), "orders"), service);
     let mut driven = Vec::new();
     for _ in 0..4 {
-        driven.push(shown(&within("a record is handled", heard.recv()).await.unwrap()));
+        driven.push(formatted(&within("a record is handled", receiver.recv()).await.unwrap()));
     }
     serving.stop().await.unwrap();
 
@@ -57,11 +57,11 @@ async fn a_message_borrowed_or_owned_is_the_record_of_the_driver() {
     own.subscribe(&["orders"]).unwrap();
     for expected in &driven {
         // A poll also returns for events other than messages, such as a rebalance.
-        let message = (0..10).find_map(|_| own.poll(BOUND)).expect("a message").unwrap();
-        assert_eq!(shown(&message.to_record()), *expected);
+        let message = (0..10).find_map(|_| own.poll(TIMEOUT)).expect("a message").unwrap();
+        assert_eq!(formatted(&message.to_record()), *expected);
         let owned: OwnedMessage = message.detach();
         drop(message);
-        assert_eq!(shown(&owned.to_record()), *expected);
+        assert_eq!(formatted(&owned.to_record()), *expected);
     }
     assert!(driven[3].contains("caf\u{fffd}"), "{}", driven[3]);
 }

@@ -13,7 +13,7 @@ fn admin(kafka: &KafkaServer) -> AdminClient<DefaultClientContext> {
 }
 
 /// Settings of a group with this protocol that soon notices changed topics.
-fn watchful(kafka: &KafkaServer, group: &str, protocol: &str) -> ClientConfig {
+fn with_fast_refresh(kafka: &KafkaServer, group: &str, protocol: &str) -> ClientConfig {
     let mut config = kafka.consumer_config(group);
     config.set("group.protocol", protocol).set("topic.metadata.refresh.interval.ms", "300");
     if protocol == "consumer" {
@@ -23,10 +23,10 @@ fn watchful(kafka: &KafkaServer, group: &str, protocol: &str) -> ClientConfig {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn partitions_that_a_topic_is_given_are_consumed_from_their_start() {
+async fn new_partitions_are_consumed_from_their_start() {
     for (name, protocol) in [("grows.classic", "classic"), ("grows.newer", "consumer")] {
         let kafka = topic(name, 1, &[]).await;
-        let config = watchful(kafka, name, protocol);
+        let config = with_fast_refresh(kafka, name, protocol);
         let log = Log::default();
         let serving = serve(consumer(config.clone(), name), logging(&log));
         blocking(move || kafka.producer().produce_all(messages(name, 1, 5)).unwrap()).await;
@@ -51,13 +51,13 @@ async fn partitions_that_a_topic_is_given_are_consumed_from_their_start() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_topic_that_is_created_later_is_consumed_when_its_name_matches() {
+async fn topic_created_later_is_consumed_if_its_name_matches() {
     for (group, protocol) in [("regex.classic", "classic"), ("regex.newer", "consumer")] {
         let [first, second, other] = ["first", "second", "other"].map(|n| format!("{group}-{n}"));
         let other = other.replace("regex", "no-regex");
         let first: &'static str = first.leak();
         let kafka = topic(first, 1, &[]).await;
-        let config = watchful(kafka, group, protocol);
+        let config = with_fast_refresh(kafka, group, protocol);
         let log = Log::default();
         let pattern = format!("^{}-.*", group.replace('.', "[.]"));
         let serving = serve(consumer(config.clone(), &pattern), logging(&log));
@@ -77,11 +77,11 @@ async fn a_topic_that_is_created_later_is_consumed_when_its_name_matches() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_topic_that_is_deleted_and_created_anew_is_consumed_from_its_start() {
+async fn recreated_topic_is_consumed_from_its_start() {
     let kafka = topic("anew.stays", 1, &[]).await;
     for (name, protocol) in [("anew.classic", "classic"), ("anew.newer", "consumer")] {
         topic(name, 1, &[]).await;
-        let config = watchful(kafka, name, protocol);
+        let config = with_fast_refresh(kafka, name, protocol);
         let log = Log::default();
         let both = consumer(config.clone(), name).subscribe(["anew.stays"]);
         let serving = serve(both, logging(&log));

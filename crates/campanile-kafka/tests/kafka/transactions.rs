@@ -28,7 +28,7 @@ const OUT: &str = "invoices";
 const PARTITIONS: i32 = 2;
 const RECORDS: usize = 20;
 /// Longer than any test takes.
-const LONG: Duration = Duration::from_secs(3600);
+const NEVER: Duration = Duration::from_secs(3600);
 
 /// Starts a cluster with records to be billed, and a topic for the invoices.
 fn kafka() -> MockKafka {
@@ -51,7 +51,7 @@ fn invoice(record: &Record) -> Outputs {
     Outputs::of(record).with(output.payload(record.payload().unwrap().clone()))
 }
 
-fn biller(
+fn billing_service(
     log: &Log,
 ) -> impl Service<Record, Response = Outputs, Error = BoxError, Future: Send> + Clone + Send + use<>
 {
@@ -62,7 +62,7 @@ fn biller(
     })
 }
 
-/// Like [`biller`], behind the idempotency layer, with the payloads as keys.
+/// Like [`billing_service`], behind the idempotency layer, with the payloads as keys.
 fn guarded(
     log: &Log,
     store: MemoryStore,
@@ -98,11 +98,12 @@ async fn until_sent(config: &ClientConfig, what: &str, check: impl Fn(&[String])
 const ALL: usize = RECORDS * PARTITIONS as usize;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_handler_gives_out_is_sent_once_and_in_the_order_of_each_partition() {
+async fn outputs_are_sent_once_in_partition_order() {
     let kafka = kafka();
     let config = kafka.consumer_config("g");
-    let serving =
-        start(billing(&config).serve_transactional(biller(&Log::default()), transactions()));
+    let serving = start(
+        billing(&config).serve_transactional(billing_service(&Log::default()), transactions()),
+    );
     until_sent(&config, "all invoices are sent", |invoices| invoices.len() >= ALL).await;
     serving.stop().await.unwrap();
     let invoices = invoices(&config);
@@ -115,15 +116,15 @@ async fn what_a_handler_gives_out_is_sent_once_and_in_the_order_of_each_partitio
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_transaction_that_is_aborted_is_done_again_and_the_handler_is_not() {
+async fn aborted_transaction_is_retried_without_the_handler() {
     let kafka = kafka();
     let config = kafka.consumer_config("g");
     let illegal = RDKafkaRespErr::RD_KAFKA_RESP_ERR_ILLEGAL_GENERATION;
     kafka.cluster().request_errors(RDKafkaApiKey::TxnOffsetCommit, &[illegal; 2]);
     let log = Log::default();
     // All records are in one transaction, which ends with the consumer.
-    let rarely = transactions().with_interval(LONG);
-    let serving = start(billing(&config).serve_transactional(biller(&log), rarely));
+    let rarely = transactions().with_interval(NEVER);
+    let serving = start(billing(&config).serve_transactional(billing_service(&log), rarely));
     log.reaches(ALL).await;
     serving.stop().await.unwrap();
     assert_eq!(log.len(), ALL);
@@ -132,7 +133,7 @@ async fn a_transaction_that_is_aborted_is_done_again_and_the_handler_is_not() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn outputs_wait_until_all_records_before_theirs_are_finished() {
+async fn outputs_wait_until_earlier_records_are_finished() {
     let kafka = kafka();
     let config = kafka.consumer_config("g");
     let (log, first) = (Log::default(), Arc::new(Notify::new()));
@@ -168,11 +169,11 @@ async fn outputs_wait_until_all_records_before_theirs_are_finished() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_completed_and_not_committed_is_sent_by_who_comes_next_without_the_handler() {
+async fn uncommitted_outputs_are_sent_by_the_next_owner() {
     let kafka = kafka();
     let config = kafka.consumer_config("g");
     let (log, store) = (Log::default(), MemoryStore::new());
-    let rarely = transactions().with_interval(LONG);
+    let rarely = transactions().with_interval(NEVER);
     let first = guarded(&log, store.clone());
     let first = start(billing(&config).serve_transactional(first, rarely));
     log.reaches(ALL).await;
@@ -189,7 +190,7 @@ async fn what_was_completed_and_not_committed_is_sent_by_who_comes_next_without_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_a_handler_that_is_dropped_and_of_what_comes_after_it_nothing_is_sent_but_by_the_next() {
+async fn dropped_handler_sends_nothing_until_the_next_run() {
     let kafka = kafka();
     let config = kafka.consumer_config("g");
     let log = Log::default();
@@ -211,14 +212,14 @@ async fn of_a_handler_that_is_dropped_and_of_what_comes_after_it_nothing_is_sent
     let of_the_first =
         |invoices: &[String]| invoices.iter().filter(|i| i.starts_with("0-")).count();
     assert_eq!(of_the_first(&invoices(&config)), 0);
-    let next = start(billing().serve_transactional(biller(&log), transactions()));
+    let next = start(billing().serve_transactional(billing_service(&log), transactions()));
     until_sent(&config, "all invoices are sent", |sent| of_the_first(sent) >= RECORDS).await;
     next.stop().await.unwrap();
     assert_eq!(of_the_first(&invoices(&config)), RECORDS);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_record_that_comes_again_and_whose_entry_the_store_has_lost_is_billed_again() {
+async fn redelivered_record_with_a_lost_entry_is_billed_again() {
     let kafka = kafka();
     let config = kafka.consumer_config("g");
     let log = Log::default();
@@ -232,7 +233,7 @@ async fn a_record_that_comes_again_and_whose_entry_the_store_has_lost_is_billed_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_duplicate_that_stands_elsewhere_has_no_outputs_of_its_own() {
+async fn duplicate_at_another_position_has_no_outputs() {
     let kafka = kafka();
     let config = kafka.consumer_config("g");
     // All records once more, and then one new record in each partition.
@@ -249,7 +250,7 @@ async fn a_duplicate_that_stands_elsewhere_has_no_outputs_of_its_own() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_layer_that_does_not_keep_outputs_stops_the_consumer_at_the_first_record() {
+async fn layer_without_stored_outputs_stops_the_consumer() {
     let kafka = kafka();
     let config = kafka.consumer_config("g");
     let layer = IdempotencyLayer::new(MemoryStore::new(), "bills", payload()).unwrap();
@@ -264,17 +265,16 @@ async fn a_layer_that_does_not_keep_outputs_stops_the_consumer_at_the_first_reco
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn outputs_of_another_record_stop_the_consumer_and_are_made_anew_by_a_handler_that_is_mended()
-{
+async fn outputs_of_another_record_stop_the_consumer() {
     let kafka = kafka();
     let config = kafka.consumer_config("g");
     let store = MemoryStore::new();
-    let serve = |is_mended: bool| {
+    let serve = |is_fixed: bool| {
         let layer = IdempotencyLayer::new(store.clone(), "bills", payload()).unwrap();
         let service = ServiceBuilder::new().layer(DecodeLayer::raw());
         let service = service.layer(Outputs::kept_by(layer)).service_fn(move |request: Request| {
             let (mut outputs, record) = (invoice(request.record()), request.record());
-            if !is_mended && (record.partition(), record.offset()) == (0, 2) {
+            if !is_fixed && (record.partition(), record.offset()) == (0, 2) {
                 outputs = invoice(&Record::builder(IN, 0, 0).payload("0-0").build());
             }
             async move { Ok::<_, BoxError>(outputs) }
@@ -288,13 +288,13 @@ async fn outputs_of_another_record_stop_the_consumer_and_are_made_anew_by_a_hand
         }
         other => panic!("{other:?}"),
     }
-    let mended = serve(true);
+    let fixed = serve(true);
     until_sent(&config, "all invoices are sent", |sent| sent.contains(&"0-2".to_owned())).await;
-    mended.stop().await.unwrap();
+    fixed.stop().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_output_that_is_too_large_stops_the_consumer_and_names_its_record() {
+async fn too_large_output_stops_the_consumer_at_its_record() {
     let kafka = kafka();
     let config = kafka.consumer_config("g");
     let service = service_fn(|record: Record| async move {
@@ -313,7 +313,7 @@ async fn an_output_that_is_too_large_stops_the_consumer_and_names_its_record() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_refused_output_is_sent_as_it_was_kept_until_its_key_is_reopened_for_a_mended_handler() {
+async fn refused_output_is_resent_until_its_key_is_reopened() {
     let kafka = kafka();
     let config = kafka.consumer_config("g");
     let store = MemoryStore::new();
@@ -337,13 +337,13 @@ async fn a_refused_output_is_sent_as_it_was_kept_until_its_key_is_reopened_for_a
     let key = StoreKey::new(namespace, IdempotencyKey::new("1-3").unwrap());
     let token = store.entry(&key).unwrap().token();
     assert_eq!(store.redrive(key, token, true).await.unwrap(), Reply::Reopened);
-    let mended = serve(5);
+    let fixed = serve(5);
     until_sent(&config, "the output is sent", |sent| sent.contains(&"xxxxx".to_owned())).await;
-    mended.stop().await.unwrap();
+    fixed.stop().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_commit_whose_answer_says_nothing_is_asked_for_again_and_not_sent_again() {
+async fn commit_with_unknown_result_is_retried_without_resending() {
     let kafka = kafka();
     let config = kafka.consumer_config("g");
     let unknown = [
@@ -352,26 +352,27 @@ async fn a_commit_whose_answer_says_nothing_is_asked_for_again_and_not_sent_agai
     ];
     kafka.cluster().request_errors(RDKafkaApiKey::EndTxn, &unknown);
     let log = Log::default();
-    let rarely = transactions().with_interval(LONG);
-    let serving = start(billing(&config).serve_transactional(biller(&log), rarely));
+    let rarely = transactions().with_interval(NEVER);
+    let serving = start(billing(&config).serve_transactional(billing_service(&log), rarely));
     log.reaches(ALL).await;
     serving.stop().await.unwrap();
     assert_eq!(invoices(&config).len(), ALL);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_may_not_use_the_id_or_a_topic_is_told_which_permission_is_missing() {
+async fn missing_transaction_permission_is_named() {
     let id = RDKafkaRespErr::RD_KAFKA_RESP_ERR_TRANSACTIONAL_ID_AUTHORIZATION_FAILED;
     let topic = RDKafkaRespErr::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED;
-    for (request, error, told) in [
+    for (request, error, expected) in [
         (RDKafkaApiKey::InitProducerId, id, "`transactional.id` `billing-0` may not be used"),
         (RDKafkaApiKey::AddPartitionsToTxn, topic, "write to the topics of its outputs"),
     ] {
         let kafka = kafka();
         kafka.cluster().request_errors(request, &[error]);
         let billing = billing(&kafka.consumer_config("g"));
-        let serving = start(billing.serve_transactional(biller(&Log::default()), transactions()));
+        let serving =
+            start(billing.serve_transactional(billing_service(&Log::default()), transactions()));
         let error = serving.ended().await.unwrap_err();
-        assert!(error.to_string().contains(told), "{error:?}");
+        assert!(error.to_string().contains(expected), "{error:?}");
     }
 }

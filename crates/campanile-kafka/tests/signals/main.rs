@@ -16,7 +16,7 @@ use tower::service_fn;
 use support::{Log, consumer, mock, until_committed, within};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_first_signal_drains_and_the_second_ends_that_at_once() {
+async fn first_signal_drains_and_second_ends_the_drain() {
     for (first, second) in [(Signal::TERM, Signal::INT), (Signal::INT, Signal::INT)] {
         let kafka = mock("orders", 2, 1);
         let config = kafka.consumer_config("g");

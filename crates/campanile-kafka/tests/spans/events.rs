@@ -7,7 +7,7 @@ use campanile_kafka::{DeadLetter, Order, RetryTopics};
 use campanile_test::{Message, MockKafka};
 use tower::service_fn;
 
-use crate::Written;
+use crate::CapturedLog;
 use crate::support::{consumer, serve, until, until_committed};
 
 fn kafka(payload: &str, topics: &[&str]) -> MockKafka {
@@ -26,8 +26,8 @@ fn contains(line: &str, parts: &[&str]) {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn a_record_can_be_followed_through_its_retry_topics_to_its_dead_letter() {
-    let (written, _guard) = Written::begin();
+async fn events_trace_a_record_from_retry_topics_to_dead_letter() {
+    let (log, _guard) = CapturedLog::start();
     let kafka = kafka("p", &["orders.soon", "orders.later", "orders.dead"]);
     let config = kafka.consumer_config("g");
     let retries = RetryTopics::new()
@@ -44,18 +44,18 @@ async fn a_record_can_be_followed_through_its_retry_topics_to_its_dead_letter() 
     let serving = serve(consumer, service);
     until_committed(&config, "orders.later", &[1]).await;
     serving.stop().await.unwrap();
-    let retried = written.lines("WARN", "attempt failed; retrying");
-    let [first, second] = &retried[..] else { panic!("{}", written.text()) };
+    let retried = log.lines("WARN", "attempt failed; retrying");
+    let [first, second] = &retried[..] else { panic!("{}", log.text()) };
     contains(first, &["record=orders/0@0", "busy", "after=10ms", r#"retry_topic="orders.soon""#]);
     assert!(!first.contains("origin"), "{first}");
     contains(second, &["record=orders.soon/0@0", "origin=orders/0@0", "panicked: injected panic"]);
     contains(second, &["after=20ms", r#"retry_topic="orders.later""#]);
-    let buried = written.lines("WARN", "dead-lettered");
+    let buried = log.lines("WARN", "dead-lettered");
     contains(&buried[0], &["record=orders.later/0@0", "origin=orders/0@0", "truncated=false"]);
 }
 
 /// Serves until the condition is met, with this size limit for dead letters.
-async fn bury(written: &Written, room: &str, until_this: impl Fn() -> bool) {
+async fn bury(log: &CapturedLog, room: &str, until_this: impl Fn() -> bool) {
     let kafka = kafka(&"p".repeat(5000), &["orders.dead"]);
     let letters_to = DeadLetter::topic("orders.dead").set("message.max.bytes", room);
     let service =
@@ -64,32 +64,30 @@ async fn bury(written: &Written, room: &str, until_this: impl Fn() -> bool) {
     let serving = serve(consumer, service);
     until("the event is logged", until_this).await;
     serving.stop().await.unwrap();
-    assert!(!written.text().contains("ppp"), "{}", written.text());
+    assert!(!log.text().contains("ppp"), "{}", log.text());
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn a_letter_without_its_payload_is_told_as_such() {
-    let (written, _guard) = Written::begin();
-    bury(&written, "5000", || !written.lines("WARN", "dead-lettered").is_empty()).await;
-    contains(&written.lines("WARN", "dead-lettered")[0], &["truncated=true"]);
+async fn letter_without_payload_is_logged_as_truncated() {
+    let (log, _guard) = CapturedLog::start();
+    bury(&log, "5000", || !log.lines("WARN", "dead-lettered").is_empty()).await;
+    contains(&log.lines("WARN", "dead-lettered")[0], &["truncated=true"]);
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn a_letter_that_is_too_large_in_any_form_is_told_once_as_an_error_with_what_to_do() {
-    let (written, _guard) = Written::begin();
-    bury(&written, "1000", || {
-        written.lines("WARN", "failed to publish the dead letter again").len() >= 2
-    })
-    .await;
-    let told = written.lines("ERROR", "failed to publish the dead letter");
-    assert_eq!(told.len(), 1, "{told:?}");
-    contains(&told[0], &["orders/0@0", "without its payload", "`max.message.bytes`"]);
-    assert!(!told[0].contains("create the topic"), "{}", told[0]);
+async fn unpublishable_letter_is_logged_once_as_an_error() {
+    let (log, _guard) = CapturedLog::start();
+    bury(&log, "1000", || log.lines("WARN", "failed to publish the dead letter again").len() >= 2)
+        .await;
+    let logged = log.lines("ERROR", "failed to publish the dead letter");
+    assert_eq!(logged.len(), 1, "{logged:?}");
+    contains(&logged[0], &["orders/0@0", "without its payload", "`max.message.bytes`"]);
+    assert!(!logged[0].contains("create the topic"), "{}", logged[0]);
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn an_extractor_of_the_order_that_panics_is_told_and_its_records_are_processed() {
-    let (written, _guard) = Written::begin();
+async fn panicking_order_extractor_is_logged_and_records_processed() {
+    let (log, _guard) = CapturedLog::start();
     let kafka = kafka("p", &[]);
     let config = kafka.consumer_config("g");
     let panics = |_: &Record| -> Option<String> { panic!("injected panic") };
@@ -97,7 +95,7 @@ async fn an_extractor_of_the_order_that_panics_is_told_and_its_records_are_proce
     let serving = serve(consumer, service_fn(async |_: Record| Ok::<_, BoxError>(())));
     until_committed(&config, "orders", &[1]).await;
     serving.stop().await.unwrap();
-    let told = written.lines("ERROR", "extractor");
-    assert_eq!(told.len(), 1, "{}", written.text());
-    contains(&told[0], &["record=orders/0@0", "injected panic"]);
+    let logged = log.lines("ERROR", "extractor");
+    assert_eq!(logged.len(), 1, "{}", log.text());
+    contains(&logged[0], &["record=orders/0@0", "injected panic"]);
 }

@@ -28,16 +28,16 @@ mod stalls;
 
 /// Captured log output.
 #[derive(Clone, Default)]
-pub(crate) struct Written(Arc<Mutex<Vec<u8>>>);
+pub(crate) struct CapturedLog(Arc<Mutex<Vec<u8>>>);
 
-impl Written {
+impl CapturedLog {
     /// Captures this thread's output until the guard is dropped.
-    pub(crate) fn begin() -> (Self, DefaultGuard) {
-        let written = Self::default();
-        let writer = written.clone();
+    pub(crate) fn start() -> (Self, DefaultGuard) {
+        let log = Self::default();
+        let writer = log.clone();
         let subscriber =
             tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
-        (written, tracing::subscriber::set_default(subscriber))
+        (log, tracing::subscriber::set_default(subscriber))
     }
 
     pub(crate) fn text(&self) -> String {
@@ -52,7 +52,7 @@ impl Written {
     }
 }
 
-impl io::Write for Written {
+impl io::Write for CapturedLog {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.lock().unwrap().write(bytes)
     }
@@ -64,9 +64,9 @@ impl io::Write for Written {
 
 // A single-threaded runtime, because only the test's own thread has the subscriber.
 #[tokio::test(flavor = "current_thread")]
-async fn each_attempt_has_a_span_that_names_the_record_and_shows_neither_key_nor_payload() {
-    let written = Written::default();
-    let writer = written.clone();
+async fn attempt_span_names_the_record_without_key_or_payload() {
+    let log = CapturedLog::default();
+    let writer = log.clone();
     let subscriber = tracing_subscriber::fmt()
         .with_ansi(false)
         .with_max_level(tracing::Level::INFO)
@@ -95,7 +95,7 @@ async fn each_attempt_has_a_span_that_names_the_record_and_shows_neither_key_nor
     until_committed(&config, "orders", &[1]).await;
     serving.stop().await.unwrap();
 
-    let text = written.text();
+    let text = log.text();
     let spans: Vec<&str> = text.lines().filter(|line| line.contains("record{")).collect();
     let begun = spans.iter().filter(|line| line.ends_with("new")).count();
     assert_eq!(begun, 2, "{text}");
@@ -111,17 +111,17 @@ async fn each_attempt_has_a_span_that_names_the_record_and_shows_neither_key_nor
     ] {
         assert!(spans[0].contains(field), "{field} is not in {}", spans[0]);
     }
-    let told = |line: &&str| line.contains("WARN") && line.contains("orders/0@0");
-    let retried = text.lines().find(told).unwrap_or_else(|| panic!("no event in {text}"));
+    let logged = |line: &&str| line.contains("WARN") && line.contains("orders/0@0");
+    let retried = text.lines().find(logged).unwrap_or_else(|| panic!("no event in {text}"));
     assert!(retried.contains("no route") && retried.contains("after=0ns"), "{retried}");
     assert!(!retried.contains("origin") && !retried.contains("retry_topic"), "{retried}");
     assert!(!text.contains("s3cret"), "{text}");
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn a_letter_that_is_not_published_and_a_flood_are_told_with_what_to_do() {
-    let (written, _guard) = Written::begin();
-    let errors = |about: &str| written.lines("ERROR", about);
+async fn unpublished_letter_and_flood_are_logged_with_help() {
+    let (log, _guard) = CapturedLog::start();
+    let errors = |about: &str| log.lines("ERROR", about);
 
     let kafka = MockKafka::start(1).unwrap();
     kafka.create_topic("orders", 1).unwrap();
@@ -144,9 +144,9 @@ async fn a_letter_that_is_not_published_and_a_flood_are_told_with_what_to_do() {
     unknown(RDKafkaRespErr::RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART);
     (1..3).for_each(produce);
     until("the event is logged", || !errors("failed to publish the dead letter").is_empty()).await;
-    let told = &errors("failed to publish the dead letter")[0];
+    let logged = &errors("failed to publish the dead letter")[0];
     for part in ["orders/0@1", r#"topic="orders.dead""#, "error=", "create the topic"] {
-        assert!(told.contains(part), "{part} is not in {told}");
+        assert!(logged.contains(part), "{part} is not in {logged}");
     }
 
     unknown(RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR);
@@ -154,11 +154,11 @@ async fn a_letter_that_is_not_published_and_a_flood_are_told_with_what_to_do() {
     assert!(why.to_string().contains("more than 1 dead letters among the last 10"), "{why}");
     until_committed(&config, "orders", &[2]).await;
     serving.stop().await.unwrap();
-    let told = errors("paused");
-    assert_eq!(told.len(), 1, "{}", written.text());
+    let logged = errors("paused");
+    assert_eq!(logged.len(), 1, "{}", log.text());
     for part in ["orders/0@2", "card expired", "most=1", "of_last=10", "resume through the handle"]
     {
-        assert!(told[0].contains(part), "{part} is not in {}", told[0]);
+        assert!(logged[0].contains(part), "{part} is not in {}", logged[0]);
     }
-    assert!(!written.text().contains("s3cret"), "{}", written.text());
+    assert!(!log.text().contains("s3cret"), "{}", log.text());
 }

@@ -8,7 +8,7 @@ use campanile_kafka::Consumer;
 use campanile_test::{KafkaServer, Message, MockKafka};
 use tower::{Service, ServiceBuilder};
 
-use crate::Written;
+use crate::CapturedLog;
 use crate::support::{consumer, serve, start, until};
 
 const LONGER: &str = "records of this topic are kept for longer";
@@ -16,8 +16,8 @@ const UNKNOWN: &str = "could not check whether records are kept";
 const HOUR: &str = "3600000";
 
 /// A stack that keeps entries for a day.
-fn for_a_day() -> impl Service<Record, Response: Send, Error = BoxError, Future: Send> + Clone + Send
-{
+fn with_day_retention()
+-> impl Service<Record, Response: Send, Error = BoxError, Future: Send> + Clone + Send {
     let layer = IdempotencyLayer::new(MemoryStore::new(), "orders", key::coordinates()).unwrap();
     let layer = layer.with_retention(Duration::from_secs(86_400)).unwrap();
     ServiceBuilder::new()
@@ -27,7 +27,7 @@ fn for_a_day() -> impl Service<Record, Response: Send, Error = BoxError, Future:
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn a_topic_that_keeps_records_for_longer_than_their_entries_is_told_with_both_times() {
+async fn topic_retention_above_entry_retention_is_logged() {
     let topics: [(&str, &[(&str, &str)]); 5] = [
         ("hour", &[("retention.ms", HOUR)]),
         ("day", &[("retention.ms", "86400000")]),
@@ -50,57 +50,57 @@ async fn a_topic_that_keeps_records_for_longer_than_their_entries_is_told_with_b
         Consumer::new(kafka.consumer_config("g")).unwrap().subscribe(topics.map(|(name, _)| name))
     };
 
-    let (written, guard) = Written::begin();
-    let serving = start(consumer().serve(for_a_day()));
-    let told = || written.lines("WARN", LONGER);
-    until("three topics are reported", || told().len() >= 3).await;
+    let (log, guard) = CapturedLog::start();
+    let serving = start(consumer().serve(with_day_retention()));
+    let logged = || log.lines("WARN", LONGER);
+    until("three topics are reported", || logged().len() >= 3).await;
     serving.stop().await.unwrap();
     for (topic, records) in [("week", "7 d"), ("ever", "forever"), ("compacted", "forever")] {
-        let told = told();
-        let line = told.iter().find(|line| line.contains(&format!("topic=\"{topic}\"")));
-        let line = line.unwrap_or_else(|| panic!("{topic} is not in {told:?}"));
+        let logged = logged();
+        let line = logged.iter().find(|line| line.contains(&format!("topic=\"{topic}\"")));
+        let line = line.unwrap_or_else(|| panic!("{topic} is not in {logged:?}"));
         for part in [&format!("records={records}"), "entries=1 d", "with_retention", "retention.ms"]
         {
             assert!(line.contains(part), "{part} is not in {line}");
         }
     }
-    assert_eq!(told().len(), 3, "{}", written.text());
-    assert!(written.lines("INFO", UNKNOWN).is_empty(), "{}", written.text());
+    assert_eq!(logged().len(), 3, "{}", log.text());
+    assert!(log.lines("INFO", UNKNOWN).is_empty(), "{}", log.text());
     drop(guard);
     tokio::task::spawn_blocking(move || drop(kafka)).await.unwrap();
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn brokers_that_do_not_tell_are_told_as_not_looked_at() {
-    let (written, _guard) = Written::begin();
+async fn retention_check_without_an_answer_is_logged() {
+    let (log, _guard) = CapturedLog::start();
     // The mock cluster does not answer the request.
     let kafka = MockKafka::start(1).unwrap();
     kafka.create_topic("orders", 1).unwrap();
     kafka.producer().produce(Message::to("orders").partition(0)).unwrap();
-    let serving = serve(consumer(kafka.consumer_config("g"), "orders"), for_a_day());
-    until("the event is logged", || !written.lines("INFO", UNKNOWN).is_empty()).await;
+    let serving = serve(consumer(kafka.consumer_config("g"), "orders"), with_day_retention());
+    until("the event is logged", || !log.lines("INFO", UNKNOWN).is_empty()).await;
     assert!(serving.handle().health().ready.is_ok());
     serving.stop().await.unwrap();
-    assert!(written.lines("WARN", LONGER).is_empty(), "{}", written.text());
+    assert!(log.lines("WARN", LONGER).is_empty(), "{}", log.text());
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn a_drain_that_a_revoke_would_cut_is_told_at_the_start() {
-    for (poll_interval, told) in [("30000", 0), ("10000", 1)] {
-        let (written, _guard) = Written::begin();
+async fn drain_timeout_shortened_by_a_revoke_is_logged_at_startup() {
+    for (poll_interval, logged) in [("30000", 0), ("10000", 1)] {
+        let (log, _guard) = CapturedLog::start();
         let kafka = MockKafka::start(1).unwrap();
         kafka.create_topic("orders", 1).unwrap();
         let mut config = kafka.consumer_config("g");
         config.set("max.poll.interval.ms", poll_interval).set("session.timeout.ms", "6000");
         let serving = serve(
             consumer(config, "orders").with_drain_timeout(Duration::from_secs(15)),
-            for_a_day(),
+            with_day_retention(),
         );
         let handle = serving.handle();
         until("the consumer is ready", || handle.health().ready.is_ok()).await;
         serving.stop().await.unwrap();
-        let lines = written.lines("WARN", "less time to finish");
-        assert_eq!(lines.len(), told, "{lines:?}");
+        let lines = log.lines("WARN", "less time to finish");
+        assert_eq!(lines.len(), logged, "{lines:?}");
         let parts = ["drain_timeout=15s", "at_a_revoke=5s", "`max.poll.interval.ms`"];
         assert!(lines.iter().all(|line| parts.iter().all(|part| line.contains(part))), "{lines:?}");
     }

@@ -9,16 +9,16 @@ use campanile_idempotency::IdempotencyError;
 use crate::error::write_text;
 
 /// The longest message in bytes. Tools show it as one line of a list.
-pub(super) const MESSAGE: usize = 1024;
+pub(super) const MAX_MESSAGE: usize = 1024;
 
 /// The longest trace in bytes.
-pub(super) const TRACE: usize = 4096;
+pub(super) const MAX_TRACE: usize = 4096;
 
 /// Why a record was given up. A cause is small and owns its data, so that the error need not be
 /// kept until the letter is published.
 #[derive(Clone, Debug)]
 pub(crate) struct Cause {
-    pub(super) kind: Kind,
+    pub(super) kind: CauseKind,
     pub(super) key: Option<IdempotencyKey>,
     /// The number of attempts, if the record was ever tried under a lock.
     pub(super) attempts: Option<u32>,
@@ -33,44 +33,45 @@ pub(crate) struct Cause {
 impl Cause {
     pub(crate) fn of(error: &(dyn Error + 'static)) -> Self {
         let mut cause = Self {
-            kind: Kind::Error,
+            kind: CauseKind::Error,
             key: None,
             attempts: None,
             burials: None,
-            message: joined(error, MESSAGE, ": "),
+            message: join_sources(error, MAX_MESSAGE, ": "),
             trace: String::new(),
         };
         match IdempotencyError::find(error) {
             Some(IdempotencyError::Failed(failed)) => {
-                cause.kind = Kind::Failed;
+                cause.kind = CauseKind::Failed;
                 cause.key = Some(failed.key.clone());
                 cause.attempts = Some(failed.attempt);
                 cause.burials = Some(0);
             }
             Some(IdempotencyError::Exhausted(exhausted)) => {
-                cause.kind = Kind::Exhausted;
+                cause.kind = CauseKind::Exhausted;
                 cause.key = Some(exhausted.key.clone());
                 cause.attempts = Some(exhausted.attempts);
                 cause.burials = Some(exhausted.burials);
             }
             Some(IdempotencyError::Mismatch { key }) => {
-                cause.kind = Kind::Mismatch;
+                cause.kind = CauseKind::Mismatch;
                 cause.key = Some(key.clone());
             }
-            Some(IdempotencyError::MissingKey) => cause.kind = Kind::MissingKey,
-            Some(IdempotencyError::InvalidKey(_)) => cause.kind = Kind::InvalidKey,
-            _ if error::find::<DecodeError>(error).is_some() => cause.kind = Kind::DecodeError,
+            Some(IdempotencyError::MissingKey) => cause.kind = CauseKind::MissingKey,
+            Some(IdempotencyError::InvalidKey(_)) => cause.kind = CauseKind::InvalidKey,
+            _ if error::find::<DecodeError>(error).is_some() => cause.kind = CauseKind::DecodeError,
             _ => {}
         }
         let first = format!("campanile.{}: ", cause.kind.name());
-        cause.trace = first.clone() + &joined(error, TRACE - first.len(), "\nCaused by: ");
+        cause.trace =
+            first.clone() + &join_sources(error, MAX_TRACE - first.len(), "\nCaused by: ");
         cause
     }
 }
 
 /// The kind of failure for which a record was given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum CauseKind {
     /// An attempt failed, and no further attempt is allowed.
     Failed,
     /// No attempt was left.
@@ -84,7 +85,7 @@ pub(super) enum Kind {
     Error,
 }
 
-impl Kind {
+impl CauseKind {
     /// Returns the kind as a class name.
     pub(super) fn name(self) -> &'static str {
         match self {
@@ -99,7 +100,7 @@ impl Kind {
     }
 
     /// Returns the layer that the error comes from.
-    pub(super) fn place(self) -> &'static str {
+    pub(super) fn layer(self) -> &'static str {
         match self {
             Self::DecodeError => "DecodeLayer",
             Self::Error => "Consumer",
@@ -108,29 +109,29 @@ impl Kind {
     }
 }
 
-/// Joins the texts of the error and its sources with `between`, up to `limit` bytes. Anything that
+/// Joins the texts of the error and its sources with `separator`, up to `limit` bytes. Anything that
 /// a `Display` writes beyond the limit is discarded.
-fn joined(error: &(dyn Error + 'static), limit: usize, between: &str) -> String {
-    let mut text = Bounded { text: String::new(), limit, is_full: false };
-    let mut before = "";
+fn join_sources(error: &(dyn Error + 'static), limit: usize, separator: &str) -> String {
+    let mut text = BoundedText { text: String::new(), limit, is_full: false };
+    let mut prefix = "";
     for error in error::sources(error) {
-        let _ = text.write_str(before);
+        let _ = text.write_str(prefix);
         write_text(&mut text, error);
-        before = between;
+        prefix = separator;
     }
     text.text
 }
 
 /// A text of at most `limit` bytes, which ends with `…` if it was cut.
-struct Bounded {
+struct BoundedText {
     text: String,
     limit: usize,
     is_full: bool,
 }
 
-impl Write for Bounded {
+impl Write for BoundedText {
     fn write_str(&mut self, part: &str) -> fmt::Result {
-        const MORE: &str = "…";
+        const ELLIPSIS: &str = "…";
         if self.is_full {
             return Err(fmt::Error);
         }
@@ -138,19 +139,19 @@ impl Write for Bounded {
             self.text.push_str(part);
             return Ok(());
         }
-        let room = self.limit - MORE.len();
+        let room = self.limit - ELLIPSIS.len();
         if self.text.len() > room {
-            self.text.truncate(boundary(&self.text, room));
+            self.text.truncate(char_boundary(&self.text, room));
         } else {
-            self.text.push_str(&part[..boundary(part, room - self.text.len())]);
+            self.text.push_str(&part[..char_boundary(part, room - self.text.len())]);
         }
-        self.text.push_str(MORE);
+        self.text.push_str(ELLIPSIS);
         self.is_full = true;
         Err(fmt::Error)
     }
 }
 
 /// The end of the last whole character within the first `bytes` bytes.
-fn boundary(text: &str, bytes: usize) -> usize {
+fn char_boundary(text: &str, bytes: usize) -> usize {
     (0..=bytes).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0)
 }

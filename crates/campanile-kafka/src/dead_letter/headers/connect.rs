@@ -4,7 +4,7 @@
 //! `org.apache.kafka.connect.runtime.errors.DeadLetterQueueReporter` writes: all text in UTF-8,
 //! numbers in decimal.
 
-use super::cause::Kind;
+use super::cause::CauseKind;
 use super::{Header, Letter, put};
 
 /// `DeadLetterQueueReporter.HEADER_PREFIX`.
@@ -18,16 +18,16 @@ pub(super) fn add(letter: &Letter<'_>, headers: &mut Vec<Header>) {
     add("offset", origin.offset.to_string());
     add("connector.name", letter.group.to_owned());
     add("stage", stage(cause.kind).to_owned());
-    add("class.name", format!("campanile.{}", cause.kind.place()));
+    add("class.name", format!("campanile.{}", cause.kind.layer()));
     add("exception.class.name", format!("campanile.{}", cause.kind.name()));
     add("exception.message", cause.message.clone());
     add("exception.stacktrace", cause.trace.clone());
 }
 
 /// Maps the kind to the corresponding name in `org.apache.kafka.connect.runtime.errors.Stage`.
-fn stage(kind: Kind) -> &'static str {
+fn stage(kind: CauseKind) -> &'static str {
     match kind {
-        Kind::DecodeError => "VALUE_CONVERTER",
+        CauseKind::DecodeError => "VALUE_CONVERTER",
         _ => "TASK_PUT",
     }
 }

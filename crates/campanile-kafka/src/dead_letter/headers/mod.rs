@@ -4,9 +4,9 @@
 //! dead letter, of any style, are replaced: a letter that was sent back and failed again describes
 //! only its last failure, and does not grow.
 
+mod campanile;
 mod cause;
 mod connect;
-mod own;
 mod spring;
 
 use bytes::Bytes;
@@ -68,50 +68,54 @@ pub(crate) type Header = (String, Option<Bytes>);
 
 /// The limit, in bytes, for the record's own headers in a truncated letter, and for its idempotency
 /// key: as much as the letter's own headers may take.
-const KEPT: usize = 16 * 1024;
+const MAX_KEPT: usize = 16 * 1024;
 
 /// The size of a header in addition to its name and its value, rounded up: the lengths, and the
 /// bookkeeping of whatever stores the header.
-const OVERHEAD: usize = 16;
+const HEADER_OVERHEAD: usize = 16;
 
 impl Letter<'_> {
     /// Returns all headers, in order.
     pub(crate) fn headers(&self, style: HeaderStyle) -> Vec<Header> {
-        let (mut headers, left_out) = self.of_the_record();
+        let (mut headers, omitted) = self.record_headers();
         if matches!(style, HeaderStyle::Spring | HeaderStyle::Both) {
             spring::add(self, &mut headers);
         }
         if matches!(style, HeaderStyle::Connect | HeaderStyle::Both) {
             connect::add(self, &mut headers);
         }
-        own::add(self, left_out, &mut headers);
+        campanile::add(self, omitted, &mut headers);
         headers
     }
 
     /// Returns the headers that the record came with, except those of an earlier dead letter, and
     /// the number of headers that were left out to keep the letter small. A header is left out if
     /// it is larger than the room that is left.
-    fn of_the_record(&self) -> (Vec<Header>, usize) {
-        let mut room = if self.truncated { KEPT } else { usize::MAX };
-        let mut left_out = 0;
+    fn record_headers(&self) -> (Vec<Header>, usize) {
+        let mut room = if self.truncated { MAX_KEPT } else { usize::MAX };
+        let mut omitted = 0;
         let mut headers = Vec::new();
-        for (name, value) in self.record.headers().iter().filter(|(name, _)| !is_ours(name)) {
-            let size = OVERHEAD + name.len() + value.map_or(0, Bytes::len);
+        for (name, value) in
+            self.record.headers().iter().filter(|(name, _)| !is_dead_letter_header(name))
+        {
+            let size = HEADER_OVERHEAD + name.len() + value.map_or(0, Bytes::len);
             match room.checked_sub(size) {
                 Some(rest) => {
                     room = rest;
                     headers.push((name.to_owned(), value.cloned()));
                 }
-                None => left_out += 1,
+                None => omitted += 1,
             }
         }
-        (headers, left_out)
+        (headers, omitted)
     }
 }
 
 /// Returns whether a dead letter sets a header of this name, in any style.
-fn is_ours(name: &str) -> bool {
-    name.starts_with(spring::PREFIX) || name.starts_with(connect::PREFIX) || own::is_one(name)
+fn is_dead_letter_header(name: &str) -> bool {
+    name.starts_with(spring::PREFIX)
+        || name.starts_with(connect::PREFIX)
+        || campanile::is_header(name)
 }
 
 /// Adds a header.

@@ -7,7 +7,7 @@ use campanile_core::{BoxError, DecodeLayer, IdempotencyKey, RecordBuilder, Times
 use campanile_idempotency::{Backoff, Guard, IdempotencyError, IdempotencyLayer, MemoryStore};
 use tower::{Layer, ServiceExt, service_fn};
 
-use super::cause::{MESSAGE, TRACE};
+use super::cause::{MAX_MESSAGE, MAX_TRACE};
 use super::*;
 
 fn record() -> RecordBuilder {
@@ -23,7 +23,7 @@ fn letter<'a>(record: &'a Record, cause: &'a Cause) -> Letter<'a> {
 }
 
 /// Returns names and values as Java reads them.
-fn shown(headers: &[Header]) -> Vec<(&str, Option<&[u8]>)> {
+fn decoded(headers: &[Header]) -> Vec<(&str, Option<&[u8]>)> {
     headers.iter().map(|(name, value)| (&**name, value.as_deref())).collect()
 }
 
@@ -38,7 +38,7 @@ fn text<'h>(headers: &'h [Header], name: &str) -> &'h str {
 /// names in this order and these values for this record, except for the class and the text of the
 /// error, which are Java's there.
 #[test]
-fn springs_headers_are_those_of_its_recoverer_byte_for_byte() {
+fn spring_headers_equal_those_of_its_recoverer() {
     let at = SystemTime::UNIX_EPOCH + Duration::from_millis(1500);
     let record = record().timestamp(Timestamp::CreateTime(at)).build();
     let headers = letter(&record, &cause("card declined")).headers(HeaderStyle::Spring);
@@ -55,12 +55,12 @@ fn springs_headers_are_those_of_its_recoverer_byte_for_byte() {
         ("kafka_dlt-original-consumer-group", Some(b"billing")),
         ("campanile-cause", Some(b"error")),
     ];
-    assert_eq!(shown(&headers), expected);
+    assert_eq!(decoded(&headers), expected);
 }
 
 /// As observed for the same class, with `TimestampType.LOG_APPEND_TIME` and `NO_TIMESTAMP_TYPE`.
 #[test]
-fn springs_timestamp_tells_who_set_it_or_that_there_is_none() {
+fn spring_timestamp_type_covers_all_kinds() {
     let timestamp = |record: Record| {
         let headers = letter(&record, &cause("x")).headers(HeaderStyle::Spring);
         let value = |name| headers.iter().find(|(n, _)| n == name).unwrap().1.clone().unwrap();
@@ -84,7 +84,7 @@ fn springs_timestamp_tells_who_set_it_or_that_there_is_none() {
 /// this order and these values for this record, and `__connect.errors.task.id` after the
 /// connector's name, except for the classes and the text of the error.
 #[tokio::test]
-async fn connects_headers_are_those_of_its_reporter_byte_for_byte() {
+async fn connect_headers_equal_those_of_its_reporter() {
     let record = record().build();
     let service = DecodeLayer::with(|_: &Record| Err::<(), _>("no date"));
     let service = service.layer(service_fn(async |_| Ok::<_, BoxError>(())));
@@ -103,11 +103,11 @@ async fn connects_headers_are_those_of_its_reporter_byte_for_byte() {
         ("__connect.errors.exception.stacktrace", Some(trace)),
         ("campanile-cause", Some(b"undecodable")),
     ];
-    assert_eq!(shown(&headers), expected);
+    assert_eq!(decoded(&headers), expected);
 }
 
 #[test]
-fn a_letter_of_a_copy_tells_where_the_record_stood_first() {
+fn letter_of_a_copy_has_the_original_position() {
     let origin = record().build().origin().clone();
     let copy = Record::builder("payments.retry", 0, 7).payload("p").origin(origin).build();
     let (record, cause) = (record().build(), cause("x"));
@@ -116,7 +116,7 @@ fn a_letter_of_a_copy_tells_where_the_record_stood_first() {
 }
 
 #[test]
-fn both_styles_are_there_if_wanted() {
+fn style_both_has_spring_and_connect_headers() {
     let (record, cause) = (record().build(), cause("x"));
     let headers = letter(&record, &cause).headers(HeaderStyle::Both);
     assert_eq!(text(&headers, "kafka_dlt-original-topic"), "payments");
@@ -125,16 +125,19 @@ fn both_styles_are_there_if_wanted() {
 }
 
 #[tokio::test]
-async fn own_headers_tell_key_token_attempts_and_burials_of_a_last_attempt_and_of_none_left() {
+async fn own_headers_have_key_token_attempts_and_burials() {
     let backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(1)).unwrap();
     let layer = IdempotencyLayer::new(MemoryStore::new(), "jobs", |_: &()| "").unwrap();
     let guard = Guard::from(layer.with_max_attempts(1).unwrap().with_backoff(backoff));
     let key = &b"\xff\x00key"[..];
     let failed = guard.run(key, async |_| Err::<(), _>("card declined")).await.unwrap_err();
-    let told = own(&failed);
-    assert_eq!(told.class, "campanile.Failed");
-    assert_eq!(told.message, "attempt 1 failed: card declined");
-    assert_eq!((told.key, told.attempts, told.burials), (key.to_vec(), "1".into(), "0".into()));
+    let headers = own_headers(&failed);
+    assert_eq!(headers.class, "campanile.Failed");
+    assert_eq!(headers.message, "attempt 1 failed: card declined");
+    assert_eq!(
+        (headers.key, headers.attempts, headers.burials),
+        (key.to_vec(), "1".into(), "0".into())
+    );
     // The letter was not published. Dropping the lock ends it, and the next grant is a burial lock.
     drop(failed);
     let exhausted = loop {
@@ -144,13 +147,16 @@ async fn own_headers_tell_key_token_attempts_and_burials_of_a_last_attempt_and_o
         }
         tokio::time::sleep(Duration::from_millis(1)).await;
     };
-    let told = own(&exhausted);
-    assert_eq!(told.class, "campanile.Exhausted");
-    assert_eq!(told.message, "no attempts left after 1; last error: card declined");
-    assert_eq!((told.key, told.attempts, told.burials), (key.to_vec(), "1".into(), "1".into()));
+    let headers = own_headers(&exhausted);
+    assert_eq!(headers.class, "campanile.Exhausted");
+    assert_eq!(headers.message, "no attempts left after 1; last error: card declined");
+    assert_eq!(
+        (headers.key, headers.attempts, headers.burials),
+        (key.to_vec(), "1".into(), "1".into())
+    );
 }
 
-struct Own {
+struct OwnHeaders {
     class: String,
     message: String,
     key: Vec<u8>,
@@ -158,14 +164,14 @@ struct Own {
     burials: String,
 }
 
-fn own(error: &BoxError) -> Own {
+fn own_headers(error: &BoxError) -> OwnHeaders {
     let (record, cause) = (record().build(), Cause::of(&**error));
     let token = FencingToken::new(7);
     let headers = Letter { token, ..letter(&record, &cause) }.headers(HeaderStyle::Spring);
     let text = |name| text(&headers, name).to_owned();
     assert_eq!(text("campanile-token"), "7");
     let key = headers.iter().find(|(name, _)| name == "campanile-key").unwrap();
-    Own {
+    OwnHeaders {
         class: text("kafka_dlt-exception-fqcn"),
         message: text("kafka_dlt-exception-message"),
         key: key.1.as_ref().unwrap().to_vec(),
@@ -175,7 +181,7 @@ fn own(error: &BoxError) -> Own {
 }
 
 #[test]
-fn each_kind_of_death_has_a_class_and_a_word_also_behind_other_errors() {
+fn wrapped_errors_map_to_class_and_cause() {
     let key = || IdempotencyKey::new("k").unwrap();
     let kinds = [
         (IdempotencyError::MissingKey, "campanile.MissingKey", "missing-key"),
@@ -194,7 +200,7 @@ fn each_kind_of_death_has_a_class_and_a_word_also_behind_other_errors() {
 }
 
 #[test]
-fn the_records_own_headers_come_first_in_order_with_nulls_and_repeats() {
+fn record_headers_come_first_in_order() {
     let record = record()
         .header("b", "1")
         .null_header("a")
@@ -210,11 +216,11 @@ fn the_records_own_headers_come_first_in_order_with_nulls_and_repeats() {
         ("", Some(b"")),
         ("kafka_offset", Some(b"not a dead letter's")),
     ];
-    assert_eq!(shown(&headers)[..5], expected);
+    assert_eq!(decoded(&headers)[..5], expected);
 }
 
 #[test]
-fn a_letter_that_died_again_tells_of_its_last_death_alone() {
+fn second_letter_describes_only_the_last_failure() {
     let first =
         letter(&record().header("trace", "t").build(), &cause("first")).headers(HeaderStyle::Both);
     let mut again = Record::builder("payments", 0, 7);
@@ -235,17 +241,17 @@ fn a_letter_that_died_again_tells_of_its_last_death_alone() {
 }
 
 #[test]
-fn message_and_trace_are_cut_within_a_character_of_their_bound_and_say_so() {
+fn long_message_and_trace_are_cut_with_an_ellipsis() {
     for width in 0..4 {
         // Characters of three bytes each, after `width` characters of one byte.
-        let long = "x".repeat(width) + &"€".repeat(TRACE);
+        let long = "x".repeat(width) + &"€".repeat(MAX_TRACE);
         let cause = cause(long);
-        for (text, bound) in [(&cause.message, MESSAGE), (&cause.trace, TRACE)] {
+        for (text, bound) in [(&cause.message, MAX_MESSAGE), (&cause.trace, MAX_TRACE)] {
             assert!((bound - 2..=bound).contains(&text.len()), "{}", text.len());
             assert!(text.ends_with("€…"));
         }
     }
-    let fits = "x".repeat(MESSAGE);
+    let fits = "x".repeat(MAX_MESSAGE);
     assert_eq!(cause(fits.clone()).message, fits);
 }
 
@@ -264,18 +270,19 @@ impl fmt::Display for Endless {
 impl std::error::Error for Endless {}
 
 #[test]
-fn an_error_that_never_ends_makes_a_letter_that_does() {
+fn endless_error_makes_a_bounded_letter() {
     let deep = (0..1000).fold(BoxError::from("x"), |inner, _| error::permanent(inner).into());
     for error in [BoxError::from(Endless), deep] {
         let cause = cause(error);
-        assert!(cause.message.ends_with('…') && cause.message.len() <= MESSAGE);
-        assert!(cause.trace.ends_with('…') && cause.trace.len() <= TRACE);
+        assert!(cause.message.ends_with('…') && cause.message.len() <= MAX_MESSAGE);
+        assert!(cause.trace.ends_with('…') && cause.trace.len() <= MAX_TRACE);
     }
 }
 
 #[test]
-fn a_truncated_letter_keeps_small_headers_and_says_what_is_left_out() {
-    let mut record = record().header("large", vec![0; KEPT]).header("small", "s").null_header("n");
+fn truncated_letter_keeps_small_headers_and_counts_omitted() {
+    let mut record =
+        record().header("large", vec![0; MAX_KEPT]).header("small", "s").null_header("n");
     for _ in 0..10_000 {
         record = record.header("many", "m");
     }
@@ -286,17 +293,17 @@ fn a_truncated_letter_keeps_small_headers_and_says_what_is_left_out() {
     assert_eq!(count(&whole, "campanile-truncated-headers"), 0);
     let headers = Letter { truncated: true, ..letter(&record, &cause) }.headers(HeaderStyle::Both);
     let kept = count(&headers, "many");
-    assert_eq!(shown(&headers)[..2], [("small", Some(&b"s"[..])), ("n", None)]);
+    assert_eq!(decoded(&headers)[..2], [("small", Some(&b"s"[..])), ("n", None)]);
     assert_eq!(text(&headers, "campanile-truncated-payload-bytes"), "1");
     assert_eq!(text(&headers, "campanile-truncated-headers"), (10_001 - kept).to_string());
     let size: usize = headers.iter().map(|(n, v)| n.len() + v.as_ref().map_or(0, Bytes::len)).sum();
-    assert!(kept > 500 && size < 2 * KEPT, "{kept} kept, {size} bytes");
+    assert!(kept > 500 && size < 2 * MAX_KEPT, "{kept} kept, {size} bytes");
 }
 
 #[test]
-fn a_truncated_letter_has_the_whole_key_or_none() {
+fn truncated_letter_has_the_whole_key_or_none() {
     let record = record().build();
-    for (length, there) in [(KEPT, true), (KEPT + 1, false)] {
+    for (length, kept) in [(MAX_KEPT, true), (MAX_KEPT + 1, false)] {
         let key = IdempotencyKey::new(vec![b'k'; length]).unwrap();
         let cause = cause(IdempotencyError::Mismatch { key });
         let has_key = |truncated| {
@@ -305,6 +312,6 @@ fn a_truncated_letter_has_the_whole_key_or_none() {
             headers.iter().any(|(name, _)| name == "campanile-key")
         };
         assert!(has_key(false));
-        assert_eq!(has_key(true), there);
+        assert_eq!(has_key(true), kept);
     }
 }

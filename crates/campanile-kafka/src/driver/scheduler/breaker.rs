@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::{Instant, Sleep};
 
 use super::queue::QueueId;
-use crate::backoff::{each, impatient};
+use crate::backoff::{record_backoff, server_backoff};
 
 /// A circuit breaker driven by the outcomes of attempts: a record's error shows whether the store
 /// answered.
@@ -29,9 +29,9 @@ enum State {
     /// of several, may still be unavailable.
     Recovering {
         /// The time of the last answer.
-        answered: Instant,
+        last_answer: Instant,
         /// The number of answers since the last failure.
-        in_row: usize,
+        answers: usize,
         /// The number of failures since the last answer.
         failures: usize,
     },
@@ -54,18 +54,18 @@ enum Probe {
 
 /// By this time an acquire has been answered or has failed. A probe that is still running therefore
 /// holds its lock, and the time is spent in its handler, which must not hold up all other records.
-const ANSWERED: Duration = Duration::from_secs(6);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(6);
 
 /// While the breaker is open, records that wait for the store retry at least once a second. A probe
 /// that has been due for longer than this shows that no record is waiting for the store.
-const ASKED: Duration = Duration::from_secs(3);
+const IDLE_AFTER: Duration = Duration::from_secs(3);
 
 /// After this many failures in a row over this time, a recovering store counts as unavailable
 /// again.
-const OUTAGE: (usize, Duration) = (3, Duration::from_secs(2));
+const REOPEN_THRESHOLD: (usize, Duration) = (3, Duration::from_secs(2));
 
 /// After this many answers in a row, the whole store counts as available.
-const WHOLE: usize = 1_000;
+const CLOSE_THRESHOLD: usize = 1_000;
 
 impl Breaker {
     /// Returns whether a record may be started.
@@ -82,28 +82,28 @@ impl Breaker {
     /// records that could ask.
     pub(super) fn is_store_unavailable(&self) -> bool {
         match &self.state {
-            State::Open { probe: Probe::Due(since), .. } => since.elapsed() < ASKED,
+            State::Open { probe: Probe::Due(since), .. } => since.elapsed() < IDLE_AFTER,
             State::Open { .. } => true,
             State::Closed | State::Recovering { .. } => false,
         }
     }
 
     /// Notes that a queue's first record was started. The record becomes the probe if one is due.
-    pub(super) fn started(&mut self, id: QueueId) {
+    pub(super) fn on_start(&mut self, id: QueueId) {
         if let State::Open { probe: probe @ Probe::Due(_), .. } = &mut self.state {
-            *probe = Probe::Running(id, Box::pin(tokio::time::sleep(ANSWERED)));
+            *probe = Probe::Running(id, Box::pin(tokio::time::sleep(PROBE_TIMEOUT)));
         }
     }
 
     /// Notes that the store did not answer this record. The record waits on its own timer, since
     /// the next record may use another part of the store.
-    pub(super) fn failed(&mut self, id: QueueId, error: &str) {
+    pub(super) fn on_store_failure(&mut self, id: QueueId, error: &str) {
         let failures = match &mut self.state {
-            State::Recovering { answered, in_row, failures }
-                if *failures < OUTAGE.0 || answered.elapsed() < OUTAGE.1 =>
+            State::Recovering { last_answer, answers, failures }
+                if *failures < REOPEN_THRESHOLD.0 || last_answer.elapsed() < REOPEN_THRESHOLD.1 =>
             {
                 tracing::debug!(error, "the store did not answer; retrying this record");
-                *in_row = 0;
+                *answers = 0;
                 *failures += 1;
                 return;
             }
@@ -121,7 +121,7 @@ impl Breaker {
             // The record was started before the outage.
             State::Open { .. } => return,
         };
-        let sleep = Box::pin(tokio::time::sleep(impatient().delay(failures)));
+        let sleep = Box::pin(tokio::time::sleep(server_backoff().delay(failures)));
         self.state = State::Open { failures, probe: Probe::After(sleep) };
     }
 
@@ -129,7 +129,7 @@ impl Breaker {
     /// is short while the breaker is open, since the record may be the next probe. Otherwise it is
     /// longer, since many records may be waiting.
     pub(super) fn backoff(&self, times: u32) -> Duration {
-        let backoff = if self.is_open() { impatient() } else { each() };
+        let backoff = if self.is_open() { server_backoff() } else { record_backoff() };
         backoff.delay(times)
     }
 
@@ -139,14 +139,14 @@ impl Breaker {
     }
 
     /// Notes that the store answered this record.
-    pub(super) fn answered(&mut self, id: QueueId) {
+    pub(super) fn on_store_answer(&mut self, id: QueueId) {
         match &mut self.state {
             State::Closed => {}
-            State::Recovering { answered, in_row, failures } => {
-                *answered = Instant::now();
-                *in_row += 1;
+            State::Recovering { last_answer, answers, failures } => {
+                *last_answer = Instant::now();
+                *answers += 1;
                 *failures = 0;
-                if *in_row >= WHOLE {
+                if *answers >= CLOSE_THRESHOLD {
                     self.state = State::Closed;
                 }
             }
@@ -157,13 +157,13 @@ impl Breaker {
 
     fn recover(&mut self) {
         tracing::info!("the store is available again");
-        self.state = State::Recovering { answered: Instant::now(), in_row: 0, failures: 0 };
+        self.state = State::Recovering { last_answer: Instant::now(), answers: 0, failures: 0 };
         self.recovered = true;
     }
 
     /// Notes that this record's attempt ended, or was dropped, without an answer from the store.
     /// If the record was the probe, the next record becomes the probe.
-    pub(super) fn not_asked(&mut self, id: QueueId) {
+    pub(super) fn on_no_store_call(&mut self, id: QueueId) {
         if let State::Open { probe, .. } = &mut self.state
             && matches!(probe, Probe::Running(running, _) if *running == id)
         {
@@ -181,8 +181,8 @@ impl Breaker {
                 ready!(sleep.as_mut().poll(cx));
                 *probe = Probe::Due(Instant::now());
             }
-            Probe::Running(_, answered) => {
-                ready!(answered.as_mut().poll(cx));
+            Probe::Running(_, timeout) => {
+                ready!(timeout.as_mut().poll(cx));
                 self.recover();
             }
             Probe::Due(_) => return Poll::Pending,
@@ -201,19 +201,19 @@ mod tests {
     /// Returns an open breaker with a due probe.
     async fn open() -> Breaker {
         let mut breaker = Breaker::default();
-        breaker.failed(ONE, "refused");
+        breaker.on_store_failure(ONE, "refused");
         assert!(!breaker.allows());
         std::future::poll_fn(|cx| breaker.poll(cx)).await;
         breaker
     }
 
     #[tokio::test(start_paused = true)]
-    async fn open_breaker_lets_one_record_through_at_a_time() {
+    async fn open_breaker_allows_one_record_at_a_time() {
         let mut breaker = open().await;
         assert!(breaker.allows());
-        breaker.started(ONE);
+        breaker.on_start(ONE);
         assert!(!breaker.allows());
-        breaker.failed(ONE, "refused");
+        breaker.on_store_failure(ONE, "refused");
         assert!(!breaker.allows());
         std::future::poll_fn(|cx| breaker.poll(cx)).await;
         assert!(breaker.allows());
@@ -222,34 +222,34 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn only_an_answered_probe_closes_the_breaker() {
         let mut breaker = open().await;
-        breaker.started(ONE);
-        breaker.answered(OTHER);
+        breaker.on_start(ONE);
+        breaker.on_store_answer(OTHER);
         assert!(!breaker.allows(), "the record was started before the outage");
-        breaker.answered(ONE);
+        breaker.on_store_answer(ONE);
         assert!(breaker.allows());
     }
 
     #[tokio::test(start_paused = true)]
     async fn probe_without_a_store_call_makes_room_for_the_next() {
         let mut breaker = open().await;
-        breaker.started(ONE);
-        breaker.not_asked(OTHER);
+        breaker.on_start(ONE);
+        breaker.on_no_store_call(OTHER);
         assert!(!breaker.allows());
-        breaker.not_asked(ONE);
+        breaker.on_no_store_call(ONE);
         assert!(breaker.allows());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn store_that_no_record_asks_is_not_reported_unavailable() {
+    async fn idle_store_is_not_reported_unavailable() {
         let mut breaker = open().await;
         for _ in 0..2 {
             assert!(breaker.is_store_unavailable());
-            tokio::time::sleep(ASKED).await;
+            tokio::time::sleep(IDLE_AFTER).await;
             assert!(!breaker.is_store_unavailable());
             assert!(breaker.is_open(), "records still probe one at a time");
-            breaker.started(ONE);
+            breaker.on_start(ONE);
             assert!(breaker.is_store_unavailable());
-            breaker.failed(ONE, "refused");
+            breaker.on_store_failure(ONE, "refused");
             assert!(breaker.is_store_unavailable());
             std::future::poll_fn(|cx| breaker.poll(cx)).await;
         }
@@ -258,17 +258,17 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn long_handler_of_a_probe_counts_as_answered() {
         let mut breaker = open().await;
-        breaker.started(ONE);
+        breaker.on_start(ONE);
         let start = tokio::time::Instant::now();
         std::future::poll_fn(|cx| breaker.poll(cx)).await;
         assert!(breaker.allows());
-        assert_eq!(start.elapsed(), ANSWERED);
+        assert_eq!(start.elapsed(), PROBE_TIMEOUT);
     }
 
     async fn recovering() -> Breaker {
         let mut breaker = open().await;
-        breaker.started(ONE);
-        breaker.answered(ONE);
+        breaker.on_start(ONE);
+        breaker.on_store_answer(ONE);
         breaker
     }
 
@@ -276,19 +276,19 @@ mod tests {
     async fn unavailable_shard_does_not_open_a_recovering_breaker() {
         let mut breaker = recovering().await;
         for _ in 0..100 {
-            (0..OUTAGE.0).for_each(|_| breaker.failed(ONE, "refused"));
+            (0..REOPEN_THRESHOLD.0).for_each(|_| breaker.on_store_failure(ONE, "refused"));
             assert!(breaker.allows());
-            tokio::time::sleep(OUTAGE.1).await;
-            breaker.answered(OTHER);
+            tokio::time::sleep(REOPEN_THRESHOLD.1).await;
+            breaker.on_store_answer(OTHER);
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn few_failures_do_not_open_a_recovering_breaker() {
         let mut breaker = recovering().await;
-        for _ in 0..OUTAGE.0 {
-            tokio::time::sleep(OUTAGE.1).await;
-            breaker.failed(ONE, "refused");
+        for _ in 0..REOPEN_THRESHOLD.0 {
+            tokio::time::sleep(REOPEN_THRESHOLD.1).await;
+            breaker.on_store_failure(ONE, "refused");
             assert!(breaker.allows());
         }
     }
@@ -296,10 +296,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn second_outage_opens_a_recovering_breaker() {
         let mut breaker = recovering().await;
-        tokio::time::sleep(OUTAGE.1).await;
-        (0..OUTAGE.0).for_each(|_| breaker.failed(ONE, "refused"));
+        tokio::time::sleep(REOPEN_THRESHOLD.1).await;
+        (0..REOPEN_THRESHOLD.0).for_each(|_| breaker.on_store_failure(ONE, "refused"));
         assert!(breaker.allows());
-        breaker.failed(OTHER, "refused");
+        breaker.on_store_failure(OTHER, "refused");
         assert!(!breaker.allows());
     }
 
@@ -313,21 +313,21 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn closed_breaker_opens_at_the_first_failure() {
         let mut breaker = recovering().await;
-        (0..WHOLE).for_each(|_| breaker.answered(OTHER));
-        breaker.failed(ONE, "refused");
+        (0..CLOSE_THRESHOLD).for_each(|_| breaker.on_store_answer(OTHER));
+        breaker.on_store_failure(ONE, "refused");
         assert!(!breaker.allows());
     }
 
     #[tokio::test(start_paused = true)]
     async fn probes_are_at_most_a_second_apart() {
         let mut breaker = Breaker::default();
-        breaker.failed(ONE, "refused");
+        breaker.on_store_failure(ONE, "refused");
         for _ in 0..40 {
             let start = tokio::time::Instant::now();
             std::future::poll_fn(|cx| breaker.poll(cx)).await;
             assert!(start.elapsed() <= Duration::from_secs(1) + Duration::from_millis(1));
-            breaker.started(ONE);
-            breaker.failed(ONE, "refused");
+            breaker.on_start(ONE);
+            breaker.on_store_failure(ONE, "refused");
         }
     }
 }

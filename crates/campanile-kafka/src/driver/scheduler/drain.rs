@@ -9,7 +9,7 @@ use campanile_core::Record;
 use futures_util::future::{BoxFuture, join_all};
 use tokio::time::{Instant, Sleep};
 
-use crate::driver::RELEASE;
+use crate::driver::LOCK_RELEASE_TIMEOUT;
 use crate::driver::assignment::AssignmentId;
 use crate::driver::task::Task;
 
@@ -55,7 +55,7 @@ impl Drain {
         });
         let all = join_all(each);
         self.phase = Phase::Releasing(Box::pin(async move {
-            if tokio::time::timeout(RELEASE, all).await.is_err() {
+            if tokio::time::timeout(LOCK_RELEASE_TIMEOUT, all).await.is_err() {
                 tracing::warn!("timed out releasing locks; they will expire");
             }
         }));

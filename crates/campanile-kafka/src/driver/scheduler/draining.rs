@@ -8,7 +8,7 @@ use campanile_core::Record;
 
 use super::Scheduler;
 use super::drain::Drain;
-use super::queue::{Queue, QueueId, Queued, State};
+use super::queue::{Queue, QueueId, QueueState, Queued};
 use crate::driver::assignment::{Assignment, AssignmentId};
 use crate::driver::budget::Amount;
 use crate::driver::task::Task;
@@ -19,7 +19,7 @@ pub(in crate::driver) struct DrainId(u64);
 
 impl Scheduler {
     /// Drains revoked partitions. Records in flight may finish within `timeout`.
-    pub(in crate::driver) fn revoked(
+    pub(in crate::driver) fn on_revoked(
         &mut self,
         partitions: &[Arc<Assignment>],
         timeout: Duration,
@@ -41,7 +41,7 @@ impl Scheduler {
 
     /// Returns whether this drain has ended. During the shutdown its records may belong to another
     /// drain, so all drains must have ended then.
-    pub(in crate::driver) fn is_drained_of(&self, id: DrainId) -> bool {
+    pub(in crate::driver) fn is_drain_finished(&self, id: DrainId) -> bool {
         self.drains.iter().all(|(other, _)| *other != id) && (!self.stopping || self.is_drained())
     }
 
@@ -72,7 +72,7 @@ impl Scheduler {
     /// Drops the records of draining partitions that are not in flight.
     fn drop_pending(&mut self) {
         let mut ended = Vec::new();
-        let mut left = Amount::default();
+        let mut dropped = Amount::default();
         for (id, queue) in self.queues.iter_mut() {
             let Some(partition) = self.partitions.get(&queue.assignment).filter(|p| p.draining)
             else {
@@ -80,7 +80,7 @@ impl Scheduler {
             };
             let amount = queue.drop_pending();
             partition.release(amount);
-            left += amount;
+            dropped += amount;
             if queue.records.is_empty() {
                 ended.push(id);
             }
@@ -89,10 +89,10 @@ impl Scheduler {
             let keyless = std::mem::take(&mut partition.keyless);
             let amount = keyless.records.iter().map(Queued::amount).sum();
             partition.release(amount);
-            left += amount;
+            dropped += amount;
         }
         ended.into_iter().for_each(|id| drop(self.remove(id)));
-        self.left(left);
+        self.count_dropped(dropped);
     }
 
     /// Polls the drains; returns whether any has ended.
@@ -108,7 +108,7 @@ impl Scheduler {
                 busy
             });
             if !drain.partitions.is_empty() && drain.poll_deadline(cx).is_ready() {
-                let tasks = self.take_back(&drain.partitions);
+                let tasks = self.remove_partitions(&drain.partitions);
                 drain.partitions.clear();
                 drain.cancel(tasks);
             }
@@ -119,7 +119,7 @@ impl Scheduler {
     }
 
     /// Removes these partitions. Returns their tasks in flight, each with its records.
-    fn take_back(&mut self, partitions: &[AssignmentId]) -> Vec<(Task<()>, Vec<Record>)> {
+    fn remove_partitions(&mut self, partitions: &[AssignmentId]) -> Vec<(Task<()>, Vec<Record>)> {
         let of_these = |queue: &Queue| partitions.contains(&queue.assignment);
         let ids = self.queues.iter_mut().filter(|(_, queue)| of_these(queue)).map(|(id, _)| id);
         let ids: Vec<QueueId> = ids.collect();
@@ -129,15 +129,15 @@ impl Scheduler {
             if let Some(partition) = self.partitions.get(&queue.assignment) {
                 partition.release(queue.amount());
             }
-            self.left(queue.amount());
+            self.count_dropped(queue.amount());
             let running = queue.records.iter().take(queue.running);
             let records = running.map(|queued| queued.record.clone()).collect();
             match queue.state {
-                State::Running(task) => {
+                QueueState::Running(task) => {
                     self.in_flight -= 1;
                     tasks.push((task, records));
                 }
-                State::NotReady { task, route } => {
+                QueueState::NotReady { task, route } => {
                     self.run_queue.unblock(route);
                     tasks.push((task, records));
                 }

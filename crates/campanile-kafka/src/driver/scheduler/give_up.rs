@@ -7,26 +7,26 @@ use campanile_core::BoxError;
 use campanile_idempotency::IdempotencyError;
 
 use super::Scheduler;
+use super::last_error::WAITS_FOR_DEAD_LETTER;
 use super::queue::QueueId;
-use super::trouble::LETTER;
-use crate::dead_letter::{Cause, Dead, DeadLetters, Unburied};
-use crate::driver::attempt::Outcome;
+use crate::dead_letter::{BuryError, Cause, DeadLetters, GivenUpRecord};
+use crate::driver::attempt::RecordOutcome;
 use crate::error::{ConsumerError, chain};
-use crate::flood::Flooded;
-use crate::given_up::{Burial, hold, leave, skip};
+use crate::flood::LimitExceeded;
+use crate::given_up::{BurialLock, reject, release_for_pause, settle_for_stop};
 use crate::handle::Paused;
 use crate::retry_topics::origin;
 
 /// The retry interval of a record after too many interrupted burials. An operator may have reopened
 /// its key in the meantime.
-const REOPENED: Duration = Duration::from_secs(5 * 60);
+const STUCK_RETRY_INTERVAL: Duration = Duration::from_secs(5 * 60);
 
 impl Scheduler {
-    pub(super) fn skip(&mut self, id: QueueId, burial: Burial, reason: String) {
+    pub(super) fn skip(&mut self, id: QueueId, burial: BurialLock, reason: String) {
         self.spawn(id, |reporter| async move {
-            reporter.ended(match skip(burial, reason).await {
-                Ok(()) => Outcome::Skipped,
-                Err(error) => Outcome::Failed(error.into()),
+            reporter.end_run(match reject(burial, reason).await {
+                Ok(()) => RecordOutcome::Skipped,
+                Err(error) => RecordOutcome::Failed(error.into()),
             });
         });
     }
@@ -34,51 +34,51 @@ impl Scheduler {
     /// Publishes the record's dead letter, unless the flood guard's limit is reached. Nothing is
     /// published while the consumer is paused: the cause of the failures is being fixed, and the
     /// record is retried after the resume.
-    pub(super) fn dead_letter(
+    pub(super) fn publish_dead_letter(
         &mut self,
         id: QueueId,
         letters: Arc<DeadLetters>,
-        burial: Burial,
+        burial: BurialLock,
         cause: Cause,
         reason: String,
     ) {
-        let dead = Dead { record: self.record(id), cause, reason };
-        if self.switch.is_paused() {
-            return self.release_lock(id, hold(burial), Outcome::Held);
+        let dead = GivenUpRecord { record: self.record(id), cause, reason };
+        if self.control.is_paused() {
+            return self.release_lock(id, release_for_pause(burial), RecordOutcome::PausedAt);
         }
-        let passage = match self.flood.admit() {
-            Ok(passage) => passage,
-            Err(flooded) => {
-                self.pause_for_flood(id, flooded, &dead.reason);
-                return self.release_lock(id, hold(burial), Outcome::Held);
+        let permit = match self.flood_counter.admit() {
+            Ok(permit) => permit,
+            Err(exceeded) => {
+                self.pause_for_flood(id, exceeded, &dead.reason);
+                return self.release_lock(id, release_for_pause(burial), RecordOutcome::PausedAt);
             }
         };
         self.spawn(id, |reporter| async move {
-            reporter.ended(match letters.bury(dead, burial).await {
-                Ok(()) => Outcome::DeadLettered(passage),
+            reporter.end_run(match letters.bury(dead, burial).await {
+                Ok(()) => RecordOutcome::DeadLettered(permit),
                 Err(why) => {
-                    drop(passage);
-                    Outcome::NotDeadLettered(why)
+                    drop(permit);
+                    RecordOutcome::DeadLetterFailed(why)
                 }
             });
         });
     }
 
     /// Handles a failure to publish a dead letter, or to update the entry of its key.
-    pub(super) fn not_dead_lettered(
+    pub(super) fn on_dead_letter_failed(
         &mut self,
         id: QueueId,
-        why: Unburied,
+        why: BuryError,
     ) -> Result<(), ConsumerError> {
         let record = self.record(id);
         let (at, origin) = (record.coordinates(), origin(&record));
         match why {
-            Unburied::Unsettled(error) => return self.failed(id, error),
-            Unburied::Unpublished { topic, error, help } => {
+            BuryError::Unsettled(error) => return self.on_error(id, error),
+            BuryError::Unpublished { topic, error, help } => {
                 let topic = topic.as_deref();
                 // The first failure is logged at ERROR, to alert an operator; repeated failures are
                 // logged at WARN.
-                if std::mem::replace(&mut self.queue(id).head.logged, true) {
+                if std::mem::replace(&mut self.queue(id).attempts.logged, true) {
                     tracing::warn!(
                         record = %at,
                         origin,
@@ -96,11 +96,14 @@ impl Scheduler {
                          {help}"
                     );
                 }
-                self.queue(id).meets(error, LETTER);
-                self.wait(id, None, None);
+                self.queue(id).record_failure(error, WAITS_FOR_DEAD_LETTER);
+                self.schedule_retry(id, None, None);
             }
-            Unburied::Stuck { burials } => {
-                self.queue(id).meets("every burial was interrupted".to_owned(), LETTER);
+            BuryError::Stuck { burials } => {
+                self.queue(id).record_failure(
+                    "every burial was interrupted".to_owned(),
+                    WAITS_FOR_DEAD_LETTER,
+                );
                 tracing::error!(
                     record = %at,
                     origin,
@@ -108,15 +111,15 @@ impl Scheduler {
                     "every burial was interrupted, and the partition is stalled: find out what \
                      ends the process while the dead letter is published, then reopen the key"
                 );
-                self.wait(id, Some(REOPENED), None);
+                self.schedule_retry(id, Some(STUCK_RETRY_INTERVAL), None);
             }
         }
         Ok(())
     }
 
-    fn pause_for_flood(&mut self, id: QueueId, flooded: Flooded, error: &str) {
-        let Flooded { most, of_last } = flooded;
-        self.switch.pause_for_flood(Paused::Flood { most, of_last });
+    fn pause_for_flood(&mut self, id: QueueId, exceeded: LimitExceeded, error: &str) {
+        let LimitExceeded { most, of_last } = exceeded;
+        self.control.pause_for_flood(Paused::Flood { most, of_last });
         let record = self.record(id);
         tracing::error!(
             record = %record.coordinates(),
@@ -130,14 +133,14 @@ impl Scheduler {
     }
 
     /// Stops the consumer at this record. The record's lock is released before serving ends.
-    pub(super) fn halt(
+    pub(super) fn stop_at(
         &mut self,
         id: QueueId,
-        burial: Burial,
+        burial: BurialLock,
         help: &'static str,
         error: BoxError,
     ) -> ConsumerError {
-        self.release_lock(id, leave(burial), Outcome::Left);
+        self.release_lock(id, settle_for_stop(burial), RecordOutcome::StoppedAt);
         ConsumerError::stopped(self.record(id).coordinates(), help, error)
     }
 
@@ -145,7 +148,7 @@ impl Scheduler {
         &mut self,
         id: QueueId,
         settled: impl Future<Output = Result<(), IdempotencyError>> + Send + 'static,
-        outcome: Outcome,
+        outcome: RecordOutcome,
     ) {
         let record = self.record(id);
         self.spawn(id, |reporter| async move {
@@ -153,7 +156,7 @@ impl Scheduler {
                 tracing::warn!(error = chain(&error), "failed to release a lock; it will expire");
             }
             record.let_go().await;
-            reporter.ended(outcome);
+            reporter.end_run(outcome);
         });
     }
 }

@@ -10,6 +10,7 @@ mod dispatch;
 mod drain;
 mod draining;
 mod give_up;
+mod last_error;
 mod outcome;
 mod partition;
 mod queue;
@@ -19,7 +20,6 @@ mod run_queue;
 mod stall_report;
 mod stalls;
 mod timers;
-mod trouble;
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -32,28 +32,28 @@ use self::drain::Drain;
 pub(super) use self::draining::DrainId;
 use self::partition::Partition;
 pub(crate) use self::queue::QueueId;
-use self::queue::{Queue, Queues, State};
+use self::queue::{Queue, QueueState, Queues};
 use self::run_queue::RunQueue;
 use self::stalls::Stalls;
 use self::timers::Timers;
 use super::assignment::{Assignment, AssignmentId};
 use super::budget::Amount;
-use super::control::Switch;
-use super::hash::ByNumber;
+use super::control::DriverControl;
+use super::hash::IntMap;
 use super::reports::{Report, Reporter, Reports};
 #[cfg(test)]
 use super::simulation::{Bug, is_planted};
 use super::span::RecordSpans;
 use super::task::Task;
 use crate::error::ConsumerError;
-use crate::flood::Flood;
-use crate::given_up::Fate;
+use crate::flood::FloodCounter;
+use crate::given_up::GivenUpAction;
 use crate::policies::Policies;
 use crate::routes::Router;
 use crate::summary::Summary;
 
 /// The maximum number of records in a run. A longer run saves nothing more.
-const RUN: usize = 64;
+const MAX_RUN_LEN: usize = 64;
 
 /// Everything the scheduler needs to start an attempt.
 pub(crate) struct Services {
@@ -63,7 +63,7 @@ pub(crate) struct Services {
 }
 
 pub(super) struct Scheduler {
-    partitions: ByNumber<AssignmentId, Partition>,
+    partitions: IntMap<AssignmentId, Partition>,
     queues: Queues,
     run_queue: RunQueue,
     /// The number of queues in flight, without those that wait for their service to become ready.
@@ -71,7 +71,7 @@ pub(super) struct Scheduler {
     timers: Timers,
     breaker: Breaker,
     /// Queues that wait because the store did not answer. Some may have been answered since.
-    unanswered: Vec<QueueId>,
+    waiting_for_store: Vec<QueueId>,
     stalls: Stalls,
     drains: Vec<(DrainId, Drain)>,
     next_drain: u64,
@@ -79,8 +79,8 @@ pub(super) struct Scheduler {
     /// Whether outputs fill the budget. Then only each partition's oldest unfinished record is
     /// started.
     outputs_full: bool,
-    switch: Switch,
-    flood: Flood,
+    control: DriverControl,
+    flood_counter: FloodCounter,
     policies: Policies,
     services: Services,
     reports: Arc<Reports>,
@@ -91,24 +91,24 @@ impl Scheduler {
     pub(super) fn new(
         policies: Policies,
         services: Services,
-        switch: Switch,
+        control: DriverControl,
         reports: Arc<Reports>,
     ) -> Self {
         Self {
-            partitions: ByNumber::default(),
+            partitions: IntMap::default(),
             queues: Queues::default(),
             run_queue: RunQueue::default(),
             in_flight: 0,
             timers: Timers::default(),
             breaker: Breaker::default(),
-            unanswered: Vec::new(),
-            stalls: Stalls::new(policies.stall),
+            waiting_for_store: Vec::new(),
+            stalls: Stalls::new(policies.stall_warning),
             drains: Vec::new(),
             next_drain: 0,
             stopping: false,
             outputs_full: false,
-            switch,
-            flood: Flood::new(policies.flood_guard),
+            control,
+            flood_counter: FloodCounter::new(policies.flood_guard),
             policies,
             services,
             reports,
@@ -121,13 +121,13 @@ impl Scheduler {
     /// # Errors
     /// Fails if the partition must not be consumed, because dead letters of another topic are
     /// published to its topic.
-    pub(super) fn assigned(&mut self, assignment: Arc<Assignment>) -> Result<(), ConfigError> {
-        if let Fate::DeadLetter(letters) = &self.policies.given_up {
-            self.policies.targets.add(letters, &assignment.topic)?;
+    pub(super) fn on_assigned(&mut self, assignment: Arc<Assignment>) -> Result<(), ConfigError> {
+        if let GivenUpAction::DeadLetter(letters) = &self.policies.given_up {
+            self.policies.dead_letter_targets.add(letters, &assignment.topic)?;
         }
         // A partition that is assigned during the shutdown is not consumed.
         if !self.stopping {
-            let partition = Partition::new(assignment.clone(), self.policies.commits_start);
+            let partition = Partition::new(assignment.clone(), self.policies.commits_start_offset);
             self.partitions.insert(assignment.id, partition);
         }
         Ok(())
@@ -137,32 +137,32 @@ impl Scheduler {
     ///
     /// # Errors
     /// Fails if the report stops the consumer.
-    pub(super) fn report(&mut self, report: Report) -> Result<(), ConsumerError> {
+    pub(super) fn handle_report(&mut self, report: Report) -> Result<(), ConsumerError> {
         match report {
-            Report::Processed { queue, outputs } => self.processed(queue, outputs, false),
-            Report::Ended { queue, outcome } => return self.ended(queue, outcome),
-            Report::Stopped { queue } => self.stopped(queue),
-            Report::NotReady { queue } => self.not_ready(queue),
-            Report::Ready { queue } => self.ready(queue),
-            Report::Keyed { assignment, keys } => self.keyed(assignment, keys),
+            Report::Processed { queue, outputs } => self.on_processed(queue, outputs, false),
+            Report::RunEnded { queue, outcome } => return self.on_run_ended(queue, outcome),
+            Report::RunStopped { queue } => self.on_run_stopped(queue),
+            Report::NotReady { queue } => self.on_not_ready(queue),
+            Report::Ready { queue } => self.on_ready(queue),
+            Report::KeysExtracted { assignment, keys } => self.on_keys_extracted(assignment, keys),
         }
         Ok(())
     }
 
-    /// Polls the timers, the drains, the breaker and the switch; returns whether any made progress.
+    /// Polls the timers, the drains, the breaker and the control; returns whether any made progress.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> bool {
         let mut changed = self.breaker.poll(cx).is_ready();
         if self.breaker.take_recovered() {
-            self.list_unanswered();
+            self.requeue_waiting_for_store();
         }
-        if self.switch.poll_resumed(cx) {
-            self.flood.clear();
+        if self.control.poll_resumed(cx) {
+            self.flood_counter.clear();
             changed = true;
         }
         while let Poll::Ready((id, timer)) = self.timers.poll_next(cx) {
             changed = true;
             if let Some(queue) = self.queues.get_mut(id)
-                && matches!(queue.state, State::Waiting(of) if of == timer)
+                && matches!(queue.state, QueueState::Waiting(of) if of == timer)
             {
                 #[cfg(test)]
                 match queue.records.len() {
@@ -170,11 +170,11 @@ impl Scheduler {
                     2.. if is_planted(Bug::OrderAfterRetry) => queue.records.swap(0, 1),
                     _ => {}
                 }
-                self.list(id);
+                self.enqueue(id);
             }
         }
         changed |= self.poll_drains(cx);
-        self.switch.suspend(self.breaker.is_open() || self.outputs_full);
+        self.control.suspend(self.breaker.is_open() || self.outputs_full);
         changed
     }
 
@@ -183,10 +183,13 @@ impl Scheduler {
     /// full.
     pub(super) fn set_outputs_full(&mut self, full: bool) {
         if std::mem::replace(&mut self.outputs_full, full) && !full {
-            let far = self.far();
-            let near = self.partitions.values_mut().flat_map(|partition| partition.take_near(far));
-            let near: Vec<QueueId> = near.collect();
-            self.list_all(near);
+            let max_ahead = self.max_ahead();
+            let unblocked = self
+                .partitions
+                .values_mut()
+                .flat_map(|partition| partition.take_unblocked(max_ahead));
+            let unblocked: Vec<QueueId> = unblocked.collect();
+            self.enqueue_all(unblocked);
         }
     }
 
@@ -194,8 +197,8 @@ impl Scheduler {
         self.outputs_full
     }
 
-    pub(super) fn switch(&mut self) -> &mut Switch {
-        &mut self.switch
+    pub(super) fn control(&mut self) -> &mut DriverControl {
+        &mut self.control
     }
 
     pub(super) fn summary(&self) -> Summary {
@@ -219,9 +222,9 @@ impl Scheduler {
     }
 
     /// Marks the queue as in flight. The task has the queue's first `running` records.
-    fn in_flight(&mut self, id: QueueId, task: Task<()>, running: usize) {
+    fn mark_in_flight(&mut self, id: QueueId, task: Task<()>, running: usize) {
         let queue = self.queue(id);
-        queue.state = State::Running(task);
+        queue.state = QueueState::Running(task);
         queue.running = running;
         self.partition(id).in_flight += 1;
         self.in_flight += 1;
@@ -234,43 +237,43 @@ impl Scheduler {
     {
         let reporter = Reporter { queue: id, reports: self.reports.clone() };
         let task = Task::spawn_on(&self.services.runtime, work(reporter));
-        self.in_flight(id, task, 1);
+        self.mark_in_flight(id, task, 1);
     }
 
     /// Marks the queue as no longer in flight.
-    fn not_in_flight(&mut self, id: QueueId) {
+    fn clear_in_flight(&mut self, id: QueueId) {
         let queue = self.queue(id);
         queue.running = 0;
-        match std::mem::replace(&mut queue.state, State::Ended) {
-            State::NotReady { route, .. } => self.run_queue.unblock(route),
+        match std::mem::replace(&mut queue.state, QueueState::Ended) {
+            QueueState::NotReady { route, .. } => self.run_queue.unblock(route),
             _ => self.in_flight -= 1,
         }
         let partition = self.partition(id);
         partition.in_flight -= 1;
         // One queue takes the freed place. There may be room for a second one, since the
         // partition's limit rises when other partitions are revoked.
-        let next = [partition.crowded.pop_front(), partition.crowded.pop_front()];
-        self.list_all(next.into_iter().flatten());
+        let next = [partition.limited.pop_front(), partition.limited.pop_front()];
+        self.enqueue_all(next.into_iter().flatten());
     }
 
     /// Marks the queue as due, and appends it to the run queue.
-    fn list(&mut self, id: QueueId) {
-        self.queue(id).state = State::Due;
+    fn enqueue(&mut self, id: QueueId) {
+        self.queue(id).state = QueueState::Due;
         self.run_queue.push(id);
     }
 
     /// Appends these queues to the run queue, except those that no longer exist.
-    fn list_all(&mut self, ids: impl IntoIterator<Item = QueueId>) {
+    fn enqueue_all(&mut self, ids: impl IntoIterator<Item = QueueId>) {
         for id in ids {
             if self.queues.get_mut(id).is_some() {
-                self.list(id);
+                self.enqueue(id);
             }
         }
     }
 
     /// Removes a queue.
     fn remove(&mut self, id: QueueId) -> Queue {
-        self.breaker.not_asked(id);
+        self.breaker.on_no_store_call(id);
         let queue = self.queues.remove(id);
         if let (Some(key), Some(partition)) =
             (queue.key, self.partitions.get_mut(&queue.assignment))
@@ -281,7 +284,7 @@ impl Scheduler {
     }
 
     /// Counts records that were dropped before they were finished.
-    fn left(&mut self, amount: Amount) {
+    fn count_dropped(&mut self, amount: Amount) {
         if self.stopping {
             self.summary.left += amount.records;
         } else {

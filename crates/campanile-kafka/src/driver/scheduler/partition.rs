@@ -10,34 +10,34 @@ use tokio::time::Instant;
 use super::queue::{QueueId, Queued};
 use crate::driver::assignment::Assignment;
 use crate::driver::budget::Amount;
-use crate::driver::hash::ByNumber;
+use crate::driver::hash::IntMap;
 use crate::driver::task::Task;
 use crate::driver::watermark::{Delivery, Watermark};
 use crate::order::OrderKey;
-use crate::retry_topics::Rung;
-use crate::transaction::Pending;
+use crate::retry_topics::RetryTopic;
+use crate::transaction::RecordOutputs;
 
 pub(super) struct Partition {
     pub(super) assignment: Arc<Assignment>,
     watermark: Watermark,
     /// The queues that further records can join, by key.
-    pub(super) queues: ByNumber<OrderKey, QueueId>,
+    pub(super) queues: IntMap<OrderKey, QueueId>,
     /// Records without a key so far: the order's extractor has not determined it yet.
     pub(super) keyless: Keyless,
     /// The number of queues in flight.
     pub(super) in_flight: usize,
     /// Queues that wait because the partition has reached its in-flight limit.
-    pub(super) crowded: VecDeque<QueueId>,
+    pub(super) limited: VecDeque<QueueId>,
     /// Queues that wait because their first record is too far ahead, by its delivery.
     ahead: BTreeMap<Delivery, QueueId>,
     /// Outputs of finished records that the watermark has not passed yet.
-    pending: BTreeMap<Delivery, Pending>,
+    held_outputs: BTreeMap<Delivery, RecordOutputs>,
     /// Whether the first offset is committed before any record is finished.
-    commits_start: bool,
+    commits_start_offset: bool,
     /// Whether no further records are started.
     pub(super) draining: bool,
     /// Whether it is known how long the entries of the topic's records are kept.
-    pub(super) retention_seen: bool,
+    pub(super) retention_checked: bool,
 }
 
 /// Records that wait for the order's extractor.
@@ -49,19 +49,19 @@ pub(super) struct Keyless {
 }
 
 impl Partition {
-    pub(super) fn new(assignment: Arc<Assignment>, commits_start: bool) -> Self {
+    pub(super) fn new(assignment: Arc<Assignment>, commits_start_offset: bool) -> Self {
         Self {
             assignment,
             watermark: Watermark::default(),
-            queues: ByNumber::default(),
+            queues: IntMap::default(),
             keyless: Keyless::default(),
             in_flight: 0,
-            crowded: VecDeque::new(),
+            limited: VecDeque::new(),
             ahead: BTreeMap::new(),
-            pending: BTreeMap::new(),
-            commits_start,
+            held_outputs: BTreeMap::new(),
+            commits_start_offset,
             draining: false,
-            retention_seen: false,
+            retention_checked: false,
         }
     }
 
@@ -71,7 +71,7 @@ impl Partition {
         &mut self,
         record: Record,
         due: Option<SystemTime>,
-        far: u64,
+        max_ahead: u64,
     ) -> (Queued, Vec<QueueId>) {
         let offset = record.offset();
         let before = self.watermark.oldest();
@@ -79,33 +79,33 @@ impl Partition {
         if self.watermark.watermark().is_none() && delivery == self.watermark.oldest() {
             // This is the first record, or the position was reset. A watermark from before the
             // reset would skip records that are delivered again.
-            match self.commits_start {
+            match self.commits_start_offset {
                 true => self.assignment.advance(offset, std::iter::empty()),
                 false => self.assignment.clear_watermark(),
             }
         }
-        let mut near = Vec::new();
+        let mut unblocked = Vec::new();
         if self.watermark.oldest() != before {
             // The position was reset, so records that were finished ahead of the watermark are
             // delivered again.
-            self.pending.retain(|delivery, _| !self.watermark.is_superseded(*delivery));
-            near = self.take_near(far);
+            self.held_outputs.retain(|delivery, _| !self.watermark.is_superseded(*delivery));
+            unblocked = self.take_unblocked(max_ahead);
         }
-        (Queued { delivery, record, due: due.map(|due| (due, Instant::now())) }, near)
+        (Queued { delivery, record, due: due.map(|due| (due, Instant::now())) }, unblocked)
     }
 
     /// Returns the retry topic of the partition, if it belongs to one.
-    pub(super) fn rung(&self) -> Option<&Rung> {
-        self.assignment.rung.as_ref()
+    pub(super) fn retry_topic(&self) -> Option<&RetryTopic> {
+        self.assignment.retry_topic.as_ref()
     }
 
-    /// Returns whether this delivery is at least `far` ahead of the oldest unfinished one.
-    pub(super) fn is_ahead(&self, delivery: Delivery, far: u64) -> bool {
-        self.watermark.ahead(delivery) >= far
+    /// Returns whether this delivery is at least `max_ahead` ahead of the oldest unfinished one.
+    pub(super) fn exceeds_max_ahead(&self, delivery: Delivery, max_ahead: u64) -> bool {
+        self.watermark.distance(delivery) >= max_ahead
     }
 
     /// Parks a queue until the watermark is closer to its first record.
-    pub(super) fn hold(&mut self, queue: QueueId, delivery: Delivery) {
+    pub(super) fn park_ahead(&mut self, queue: QueueId, delivery: Delivery) {
         self.ahead.insert(delivery, queue);
     }
 
@@ -114,33 +114,33 @@ impl Partition {
     pub(super) fn finish(
         &mut self,
         delivery: Delivery,
-        pending: Option<Pending>,
-        far: u64,
+        outputs: Option<RecordOutputs>,
+        max_ahead: u64,
     ) -> Vec<QueueId> {
         // A record from before a reset is delivered again, so its outputs are dropped.
-        if let Some(pending) = pending.filter(|_| !self.watermark.is_superseded(delivery)) {
-            self.pending.insert(delivery, pending);
+        if let Some(outputs) = outputs.filter(|_| !self.watermark.is_superseded(delivery)) {
+            self.held_outputs.insert(delivery, outputs);
         }
         let Some(watermark) = self.watermark.finish(delivery) else {
             return Vec::new();
         };
-        let passed = match self.pending.is_empty() {
+        let passed = match self.held_outputs.is_empty() {
             true => BTreeMap::new(),
             false => {
-                let ahead = self.pending.split_off(&self.watermark.oldest());
-                std::mem::replace(&mut self.pending, ahead)
+                let ahead = self.held_outputs.split_off(&self.watermark.oldest());
+                std::mem::replace(&mut self.held_outputs, ahead)
             }
         };
         self.assignment.advance(watermark, passed.into_values());
-        self.take_near(far)
+        self.take_unblocked(max_ahead)
     }
 
     /// Removes and returns the queues that are no longer too far ahead.
-    pub(super) fn take_near(&mut self, far: u64) -> Vec<QueueId> {
+    pub(super) fn take_unblocked(&mut self, max_ahead: u64) -> Vec<QueueId> {
         let oldest = self.watermark.oldest();
         let mut taken = Vec::new();
         while let Some(first) = self.ahead.first_entry()
-            && first.key().after(oldest) < far
+            && first.key().distance_from(oldest) < max_ahead
         {
             taken.push(first.remove());
         }
@@ -148,9 +148,9 @@ impl Partition {
     }
 
     /// Wraps a record's outputs, which count as used from now on.
-    pub(super) fn pending(&self, at: Coordinates, outputs: Vec<Output>) -> Pending {
+    pub(super) fn record_outputs(&self, at: Coordinates, outputs: Vec<Output>) -> RecordOutputs {
         let Assignment { usage, total, .. } = &*self.assignment;
-        Pending::new(at, outputs, [usage.clone(), total.clone()])
+        RecordOutputs::new(at, outputs, [usage.clone(), total.clone()])
     }
 
     /// Releases the part of the budget that was taken by finished or dropped records.

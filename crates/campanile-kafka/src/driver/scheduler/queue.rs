@@ -8,14 +8,14 @@ use campanile_idempotency::Settled;
 use slab::Slab;
 use tokio::time::Instant;
 
+use super::last_error::LastError;
 use super::timers::TimerId;
-use super::trouble::Trouble;
 use crate::driver::assignment::AssignmentId;
 use crate::driver::budget::Amount;
 use crate::driver::task::Task;
 use crate::driver::watermark::Delivery;
 use crate::order::OrderKey;
-use crate::retry_topics::Rung;
+use crate::retry_topics::RetryTopic;
 
 /// Identifies a queue while it has records. A late report about a removed queue finds no queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,9 +45,9 @@ pub(crate) struct Queue {
     pub(super) records: VecDeque<Queued>,
     /// The number of records at the front that the running task has and has not reported.
     pub(super) running: usize,
-    pub(super) state: State,
+    pub(super) state: QueueState,
     /// The state of the attempts at the first record.
-    pub(super) head: Head,
+    pub(super) attempts: AttemptState,
 }
 
 /// A record in a queue.
@@ -60,7 +60,7 @@ pub(super) struct Queued {
 
 /// The state of the attempts at a queue's first record.
 #[derive(Default)]
-pub(super) struct Head {
+pub(super) struct AttemptState {
     /// The number of times the driver's own backoff was applied.
     pub(super) backoffs: u32,
     /// Whether the failure to publish the dead letter was logged.
@@ -71,19 +71,19 @@ pub(super) struct Head {
     pub(super) waited_for: Option<Settled>,
     /// Why the attempts did not finish the record. Boxed, since most records finish at the first
     /// attempt.
-    pub(super) trouble: Option<Box<Trouble>>,
+    pub(super) last_error: Option<Box<LastError>>,
     /// The number of times the store did not answer, since it was last found to be available.
-    pub(super) unanswered: u32,
+    pub(super) store_failures: u32,
 }
 
 /// The state of a queue.
-pub(super) enum State {
+pub(super) enum QueueState {
     /// The queue is in the run queue.
     Due,
     /// The first record is too far ahead of its partition's oldest unfinished record.
     Ahead,
     /// The partition has reached its in-flight limit.
-    Crowded,
+    PartitionLimited,
     /// In flight: a task runs the first records, or gives up the first one.
     Running(Task<()>),
     /// In flight, but not counted: the record waits until the service of this route is ready.
@@ -103,21 +103,22 @@ impl Queue {
     /// another record.
     pub(super) fn pop(&mut self) -> bool {
         self.records.pop_front();
-        self.head = Head::default();
+        self.attempts = AttemptState::default();
         !self.records.is_empty()
     }
 
     /// Notes the error that kept the first record from finishing, and what the next attempt waits
     /// for.
-    pub(super) fn meets(&mut self, error: String, waits_for: &'static str) {
-        let before = self.head.trouble.as_ref().map_or(0, |trouble| trouble.times);
-        let times = before.saturating_add(1);
-        self.head.trouble = Some(Box::new(Trouble { times, error, waits_for }));
+    pub(super) fn record_failure(&mut self, error: String, waits_for: &'static str) {
+        let previous =
+            self.attempts.last_error.as_ref().map_or(0, |last_error| last_error.failures);
+        let failures = previous.saturating_add(1);
+        self.attempts.last_error = Some(Box::new(LastError { failures, error, waits_for }));
     }
 
     /// Returns whether the first record is in flight.
     pub(super) fn is_running(&self) -> bool {
-        matches!(self.state, State::Running(_) | State::NotReady { .. })
+        matches!(self.state, QueueState::Running(_) | QueueState::NotReady { .. })
     }
 
     /// Drops the records that no task has, and returns their amount. If a task is running, the
@@ -134,9 +135,9 @@ impl Queue {
 
 impl Queued {
     /// Returns the remaining delay of a record from a retry topic, if the delay is not over.
-    pub(super) fn early(&self, rung: Option<&Rung>) -> Option<Duration> {
+    pub(super) fn remaining_delay(&self, retry_topic: Option<&RetryTopic>) -> Option<Duration> {
         let (due, received) = self.due?;
-        rung?.left(due, received)
+        retry_topic?.remaining_delay(due, received)
     }
 
     pub(super) fn amount(&self) -> Amount {
@@ -167,8 +168,8 @@ impl Queues {
             key,
             records: VecDeque::from([first]),
             running: 0,
-            state: State::Due,
-            head: Head::default(),
+            state: QueueState::Due,
+            attempts: AttemptState::default(),
         });
         QueueId { index, generation }
     }

@@ -3,13 +3,13 @@
 use campanile_core::Record;
 
 use super::queue::Queued;
-use super::{RUN, Scheduler};
+use super::{MAX_RUN_LEN, Scheduler};
 use crate::driver::assignment::AssignmentId;
 use crate::driver::budget::Amount;
-use crate::driver::run::spawn_keying;
+use crate::driver::run::spawn_key_extraction;
 use crate::driver::source::Received;
 use crate::error::ConsumerError;
-use crate::order::{Keying, OrderKey, PARTITION};
+use crate::order::{OrderKey, OrderKeySource, SHARED_KEY};
 
 impl Scheduler {
     /// Queues received records, which already count as used. Records of partitions that are no
@@ -17,12 +17,12 @@ impl Scheduler {
     ///
     /// # Errors
     /// Fails if this consumer must not process one of the records.
-    pub(in crate::driver) fn received(
+    pub(in crate::driver) fn on_received(
         &mut self,
         records: Vec<Received>,
     ) -> Result<(), ConsumerError> {
         let mut checked = Ok(());
-        let far = self.far();
+        let max_ahead = self.max_ahead();
         for Received { assignment, record, due } in records {
             let Some(partition) = self.partitions.get_mut(&assignment) else {
                 // The partition was revoked before the record reached the scheduler.
@@ -33,29 +33,29 @@ impl Scheduler {
                 continue;
             }
             self.summary.received += 1;
-            let keying = match partition.rung() {
+            let key_source = match partition.retry_topic() {
                 Some(_) => {
-                    checked = checked.and(self.policies.sources.check(&record));
-                    Keying::Key(Some(PARTITION))
+                    checked = checked.and(self.policies.source_topics.check(&record));
+                    OrderKeySource::Key(Some(SHARED_KEY))
                 }
-                None => self.policies.order.keying(&record),
+                None => self.policies.order.key_source(&record),
             };
             // The record is delivered even if the check failed: the watermark must not pass it.
-            let (queued, before) = partition.deliver(record, due, far);
-            match keying {
-                Keying::Key(key) => self.enqueue(assignment, key, queued),
-                Keying::Extract => {
+            let (queued, before) = partition.deliver(record, due, max_ahead);
+            match key_source {
+                OrderKeySource::Key(key) => self.queue_record(assignment, key, queued),
+                OrderKeySource::Extract => {
                     partition.keyless.records.push_back(queued);
                     self.extract_keys(assignment);
                 }
             }
-            self.list_all(before);
+            self.enqueue_all(before);
         }
         checked
     }
 
     /// Appends a record to the queue of its key.
-    fn enqueue(&mut self, assignment: AssignmentId, key: Option<OrderKey>, queued: Queued) {
+    fn queue_record(&mut self, assignment: AssignmentId, key: Option<OrderKey>, queued: Queued) {
         let Some(partition) = self.partitions.get_mut(&assignment) else {
             return;
         };
@@ -78,19 +78,20 @@ impl Scheduler {
         };
         let keyless = &mut partition.keyless;
         if keyless.task.is_none() && !keyless.records.is_empty() {
-            let records = keyless.records.iter().take(RUN);
+            let records = keyless.records.iter().take(MAX_RUN_LEN);
             let records: Vec<Record> = records.map(|queued| queued.record.clone()).collect();
             let count = records.len();
             let order = self.policies.order.clone();
             let reports = self.reports.clone();
-            let task = spawn_keying(&self.services.runtime, order, records, assignment, reports);
+            let task =
+                spawn_key_extraction(&self.services.runtime, order, records, assignment, reports);
             keyless.task = Some((task, count));
         }
     }
 
     /// Queues the oldest keyless records of a partition under the keys that the extractor has
     /// returned.
-    pub(super) fn keyed(&mut self, assignment: AssignmentId, keys: Vec<OrderKey>) {
+    pub(super) fn on_keys_extracted(&mut self, assignment: AssignmentId, keys: Vec<OrderKey>) {
         // A draining partition has no keyless records: they were dropped.
         let Some(partition) = self.partitions.get_mut(&assignment).filter(|p| !p.draining) else {
             return;
@@ -98,7 +99,7 @@ impl Scheduler {
         partition.keyless.task = None;
         let records: Vec<Queued> = partition.keyless.records.drain(..keys.len()).collect();
         for (queued, key) in records.into_iter().zip(keys) {
-            self.enqueue(assignment, Some(key), queued);
+            self.queue_record(assignment, Some(key), queued);
         }
         self.extract_keys(assignment);
     }

@@ -6,25 +6,26 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Scheduler;
+use super::last_error::WAITS_FOR_BACKOFF;
 use super::queue::QueueId;
-use super::trouble::BACKOFF;
-use crate::driver::attempt::Outcome;
-use crate::retry_topics::{Ladder, origin};
+use crate::driver::attempt::RecordOutcome;
+use crate::retry_topics::{RetryPublisher, origin};
 
 impl Scheduler {
     /// Handles a failed attempt: retries the record after this time, or after the driver's own
     /// backoff. With retry topics, a copy of the record is published instead.
     pub(super) fn retry(&mut self, id: QueueId, after: Option<Duration>, error: &str) {
         self.summary.retried += 1;
-        self.queue(id).meets(error.to_owned(), BACKOFF);
+        self.queue(id).record_failure(error.to_owned(), WAITS_FOR_BACKOFF);
         let record = self.record(id);
-        let (after, retry_topic) = match self.policies.ladder.clone() {
-            Some(ladder) if !self.partition(id).draining => {
-                let to = ladder.next(after, self.partition(id).rung()).clone();
-                self.defer(id, ladder, to.topic.clone(), after);
+        let (after, retry_topic) = match self.policies.retry_publisher.clone() {
+            Some(retry_publisher) if !self.partition(id).draining => {
+                let to =
+                    retry_publisher.next_topic(after, self.partition(id).retry_topic()).clone();
+                self.defer(id, retry_publisher, to.topic.clone(), after);
                 (Some(to.delay), Some(to.topic))
             }
-            _ => (self.wait(id, after, None), None),
+            _ => (self.schedule_retry(id, after, None), None),
         };
         tracing::warn!(
             record = %record.coordinates(),
@@ -42,15 +43,15 @@ impl Scheduler {
     fn defer(
         &mut self,
         id: QueueId,
-        ladder: Arc<Ladder>,
+        retry_publisher: Arc<RetryPublisher>,
         topic: Arc<str>,
         after: Option<Duration>,
     ) {
         let record = self.record(id);
         let start = Instant::now();
         self.spawn(id, |reporter| async move {
-            reporter.ended(match ladder.publish(&record, &topic).await {
-                Ok(()) => Outcome::Deferred,
+            reporter.end_run(match retry_publisher.publish(&record, &topic).await {
+                Ok(()) => RecordOutcome::Deferred,
                 Err(error) => {
                     tracing::warn!(
                         record = %record.coordinates(),
@@ -59,7 +60,9 @@ impl Scheduler {
                         %error,
                         "failed to publish to the retry topic; retrying in place"
                     );
-                    Outcome::NotDeferred(after.map(|after| after.saturating_sub(start.elapsed())))
+                    RecordOutcome::DeferFailed(
+                        after.map(|after| after.saturating_sub(start.elapsed())),
+                    )
                 }
             });
         });

@@ -5,16 +5,16 @@ use std::collections::HashMap;
 use tokio::time::Instant;
 
 use super::Scheduler;
-use super::queue::{QueueId, State};
-use super::stalls::{Doing, Moved, Still};
-use super::trouble::STORE;
+use super::last_error::WAITS_FOR_STORE;
+use super::queue::{QueueId, QueueState};
+use super::stalls::{Activity, Resolved, StallAge};
 use crate::driver::assignment::AssignmentId;
-use crate::driver::vitals::Vitals;
+use crate::driver::status::DriverStatus;
 use crate::retry_topics::origin;
 
 /// The maximum number of stalls that are logged at once, so that a thousand partitions do not fill
 /// a log.
-const MOST: usize = 10;
+const MAX_LOGGED: usize = 10;
 
 impl Scheduler {
     /// Logs stalled partitions and updates the status.
@@ -22,17 +22,17 @@ impl Scheduler {
         let now = Instant::now();
         let (mut logged, mut omitted) = (0, 0);
         for (assignment, id) in self.oldest() {
-            let still = self.see(assignment, id, now);
-            if !self.stalls.is_due(assignment, still) {
+            let age = self.observe(assignment, id, now);
+            if !self.stalls.is_due(assignment, age) {
                 continue;
             }
-            let Some(waits_for) = self.stalled_by(id) else {
+            let Some(waits_for) = self.stall_reason(id) else {
                 continue;
             };
-            self.stalls.reported(assignment, still);
-            if logged < MOST {
+            self.stalls.mark_logged(assignment, age);
+            if logged < MAX_LOGGED {
                 logged += 1;
-                self.log_stall(id, waits_for, still);
+                self.log_stall(id, waits_for, age);
             } else {
                 omitted += 1;
             }
@@ -40,25 +40,25 @@ impl Scheduler {
         if omitted > 0 {
             tracing::warn!(partitions = omitted, "further stalled partitions omitted");
         }
-        let (moved, oldest) = self.stalls.end(now);
-        self.log_moved(&moved);
-        self.policies.retentions.go_on();
-        self.vitals().update(self.breaker.is_store_unavailable(), oldest);
+        let (resolved, oldest) = self.stalls.finish_round(now);
+        self.log_resolved(&resolved);
+        self.policies.retention_check.poll();
+        self.status().update(self.breaker.is_store_unavailable(), oldest);
     }
 
-    pub(in crate::driver) fn vitals(&self) -> &Vitals {
-        self.switch.vitals()
+    pub(in crate::driver) fn status(&self) -> &DriverStatus {
+        self.control.status()
     }
 
     /// Compares the topic's retention with the time that the entries of its records are kept, once
     /// that time is known.
-    pub(super) fn compare_retention(&mut self, id: QueueId) {
+    pub(super) fn check_retention(&mut self, id: QueueId) {
         let record = &self.queue(id).first().record;
         // Without an idempotency layer this time stays unknown.
         if let Some(kept) = record.entry_kept() {
             let topic = record.coordinates().topic.clone();
-            self.partition(id).retention_seen = true;
-            self.policies.retentions.see(&topic, kept);
+            self.partition(id).retention_checked = true;
+            self.policies.retention_check.add_topic(&topic, kept);
         }
     }
 
@@ -75,58 +75,61 @@ impl Scheduler {
         oldest.into_iter().map(|(assignment, (_, id))| (assignment, id)).collect()
     }
 
-    fn see(&mut self, assignment: AssignmentId, id: QueueId, now: Instant) -> Still {
+    fn observe(&mut self, assignment: AssignmentId, id: QueueId, now: Instant) -> StallAge {
         let queue = self.queue(id);
-        let troubles = queue.head.trouble.as_ref().map_or(0, |trouble| trouble.times);
-        let doing = match queue.state {
-            State::Waiting(timer) => Doing::Waiting(timer),
-            _ if queue.is_running() => Doing::Running { troubles },
-            _ => Doing::Due,
+        let failures =
+            queue.attempts.last_error.as_ref().map_or(0, |last_error| last_error.failures);
+        let activity = match queue.state {
+            QueueState::Waiting(timer) => Activity::Waiting(timer),
+            _ if queue.is_running() => Activity::Running { failures },
+            _ => Activity::Due,
         };
         let offset = queue.first().record.offset();
-        self.stalls.see(assignment, offset, doing, now)
+        self.stalls.observe(assignment, offset, activity, now)
     }
 
     /// Returns what the record waits for, or `None` if the wait is expected.
-    fn stalled_by(&mut self, id: QueueId) -> Option<&'static str> {
+    fn stall_reason(&mut self, id: QueueId) -> Option<&'static str> {
         if self.partition(id).draining {
             return None;
         }
         let free = self.in_flight < self.policies.max_in_flight;
-        let (paused, store_unavailable) = (self.switch.is_paused(), self.breaker.is_open());
+        let (paused, store_unavailable) = (self.control.is_paused(), self.breaker.is_open());
         let queue = self.queue(id);
         match &queue.state {
-            State::Running(_) => Some("its handler"),
-            State::NotReady { .. } => Some("its service to be ready"),
-            // A record without trouble comes from a retry topic and is not due yet.
-            State::Waiting(_) => queue.head.trouble.as_ref().map(|trouble| trouble.waits_for),
+            QueueState::Running(_) => Some("its handler"),
+            QueueState::NotReady { .. } => Some("its service to be ready"),
+            // A record without an error comes from a retry topic and is not due yet.
+            QueueState::Waiting(_) => {
+                queue.attempts.last_error.as_ref().map(|last_error| last_error.waits_for)
+            }
             _ if paused => Some("the consumer to be resumed"),
-            _ if store_unavailable => Some(STORE),
+            _ if store_unavailable => Some(WAITS_FOR_STORE),
             // The record waits because the in-flight limit is reached.
             _ if !free => None,
             _ => Some("its service to be ready"),
         }
     }
 
-    fn log_stall(&mut self, id: QueueId, waits_for: &str, still: Still) {
+    fn log_stall(&mut self, id: QueueId, waits_for: &str, age: StallAge) {
         let assignment = &self.partition(id).assignment;
-        let lag = assignment.extent.lag(assignment.watermark());
+        let lag = assignment.offset_range.lag(assignment.watermark());
         let queue = self.queue(id);
         let record = &queue.first().record;
         tracing::warn!(
             record = %record.coordinates(),
             origin = origin(record),
             lag,
-            stands_still = ?still.oldest,
+            stands_still = ?age.oldest,
             waits_for,
-            waits = ?still.doing,
-            error = queue.head.trouble.as_ref().map(|trouble| &*trouble.error),
+            waits = ?age.activity,
+            error = queue.attempts.last_error.as_ref().map(|last_error| &*last_error.error),
             "a partition is stalled: its oldest record is not finished"
         );
     }
 
-    fn log_moved(&self, moved: &[Moved]) {
-        for (assignment, after) in moved {
+    fn log_resolved(&self, resolved: &[Resolved]) {
+        for (assignment, after) in resolved {
             // A revoked partition belongs to another consumer.
             if let Some(partition) = self.partitions.get(assignment) {
                 tracing::info!(

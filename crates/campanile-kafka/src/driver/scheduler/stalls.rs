@@ -13,98 +13,110 @@ use crate::driver::assignment::AssignmentId;
 pub(super) struct Stalls {
     /// How long a partition must be stalled before the stall is logged.
     after: Duration,
-    watched: HashMap<AssignmentId, Watched>,
-    looks: u64,
-    moved: Vec<Moved>,
+    tracked: HashMap<AssignmentId, Tracked>,
+    round: u64,
+    resolved: Vec<Resolved>,
 }
 
 /// The oldest unfinished record of a partition.
-struct Watched {
+struct Tracked {
     /// The last round in which the record was seen.
-    look: u64,
+    last_round: u64,
     offset: i64,
     since: Instant,
-    doing: (Doing, Instant),
+    activity: (Activity, Instant),
     /// The duration at which the stall is logged again, once it was logged.
-    again: Option<Duration>,
+    next_log: Option<Duration>,
 }
 
 /// What a record is doing. Each attempt and each wait is a distinct value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Doing {
-    Running { troubles: u32 },
+pub(super) enum Activity {
+    Running { failures: u32 },
     Waiting(TimerId),
     Due,
 }
 
 /// How long a record has been in its present state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Still {
+pub(super) struct StallAge {
     /// How long it has been its partition's oldest unfinished record.
     pub(super) oldest: Duration,
     /// How long it has been doing what it is doing now.
-    pub(super) doing: Duration,
+    pub(super) activity: Duration,
 }
 
 /// A logged stall that is over, and its duration.
-pub(super) type Moved = (AssignmentId, Duration);
+pub(super) type Resolved = (AssignmentId, Duration);
 
 impl Stalls {
     pub(super) fn new(after: Duration) -> Self {
-        Self { after, watched: HashMap::new(), looks: 0, moved: Vec::new() }
+        Self { after, tracked: HashMap::new(), round: 0, resolved: Vec::new() }
     }
 
     /// Tracks the oldest unfinished record of a partition, as seen in this round. Returns how long
     /// it has been in its present state.
-    pub(super) fn see(
+    pub(super) fn observe(
         &mut self,
-        slot: AssignmentId,
+        assignment: AssignmentId,
         offset: i64,
-        doing: Doing,
+        activity: Activity,
         now: Instant,
-    ) -> Still {
-        let new = || Watched { look: 0, offset, since: now, doing: (doing, now), again: None };
-        let watched = self.watched.entry(slot).or_insert_with(new);
-        if watched.offset != offset {
-            if watched.again.is_some() {
-                self.moved.push((slot, now - watched.since));
+    ) -> StallAge {
+        let new = || Tracked {
+            last_round: 0,
+            offset,
+            since: now,
+            activity: (activity, now),
+            next_log: None,
+        };
+        let tracked = self.tracked.entry(assignment).or_insert_with(new);
+        if tracked.offset != offset {
+            if tracked.next_log.is_some() {
+                self.resolved.push((assignment, now - tracked.since));
             }
-            *watched = new();
+            *tracked = new();
         }
-        if watched.doing.0 != doing {
-            watched.doing = (doing, now);
+        if tracked.activity.0 != activity {
+            tracked.activity = (activity, now);
         }
-        watched.look = self.looks;
-        Still { oldest: now - watched.since, doing: now - watched.doing.1 }
+        tracked.last_round = self.round;
+        StallAge { oldest: now - tracked.since, activity: now - tracked.activity.1 }
     }
 
     /// Returns whether to log the stall: once it has lasted long enough, and again each time its
     /// duration has doubled.
-    pub(super) fn is_due(&self, slot: AssignmentId, still: Still) -> bool {
-        let watched = self.watched.get(&slot);
-        watched.is_some_and(|watched| still.oldest >= watched.again.unwrap_or(self.after))
+    pub(super) fn is_due(&self, assignment: AssignmentId, age: StallAge) -> bool {
+        let tracked = self.tracked.get(&assignment);
+        tracked.is_some_and(|tracked| age.oldest >= tracked.next_log.unwrap_or(self.after))
     }
 
     /// Notes that the stall was logged.
-    pub(super) fn reported(&mut self, slot: AssignmentId, still: Still) {
-        if let Some(watched) = self.watched.get_mut(&slot) {
-            watched.again = Some(still.oldest.saturating_mul(2));
+    pub(super) fn mark_logged(&mut self, assignment: AssignmentId, age: StallAge) {
+        if let Some(tracked) = self.tracked.get_mut(&assignment) {
+            tracked.next_log = Some(age.oldest.saturating_mul(2));
         }
     }
 
     /// Ends a round. Partitions that were not seen in it have no unfinished record. Returns the
     /// stalls that are over, and since when each partition's oldest record has been the oldest.
-    pub(super) fn end(&mut self, now: Instant) -> (Vec<Moved>, HashMap<AssignmentId, Instant>) {
-        let mut moved = std::mem::take(&mut self.moved);
-        self.watched.retain(|slot, watched| {
-            let seen = watched.look == self.looks;
-            if !seen && watched.again.is_some() {
-                moved.push((*slot, now - watched.since));
+    pub(super) fn finish_round(
+        &mut self,
+        now: Instant,
+    ) -> (Vec<Resolved>, HashMap<AssignmentId, Instant>) {
+        let mut resolved = std::mem::take(&mut self.resolved);
+        self.tracked.retain(|assignment, tracked| {
+            let seen = tracked.last_round == self.round;
+            if !seen && tracked.next_log.is_some() {
+                resolved.push((*assignment, now - tracked.since));
             }
             seen
         });
-        self.looks += 1;
-        (moved, self.watched.iter().map(|(slot, watched)| (*slot, watched.since)).collect())
+        self.round += 1;
+        (
+            resolved,
+            self.tracked.iter().map(|(assignment, tracked)| (*assignment, tracked.since)).collect(),
+        )
     }
 }
 
@@ -112,66 +124,75 @@ impl Stalls {
 mod tests {
     use super::*;
 
-    const SLOT: AssignmentId = AssignmentId(7);
+    const ASSIGNMENT: AssignmentId = AssignmentId(7);
     const MINUTE: Duration = Duration::from_secs(60);
-    const RUNNING: Doing = Doing::Running { troubles: 0 };
+    const RUNNING: Activity = Activity::Running { failures: 0 };
 
     /// Samples a partition once. Returns whether the stall is logged.
-    fn look(stalls: &mut Stalls, offset: i64, doing: Doing, now: Instant) -> (bool, Still) {
-        let still = stalls.see(SLOT, offset, doing, now);
-        let due = stalls.is_due(SLOT, still);
+    fn sample(
+        stalls: &mut Stalls,
+        offset: i64,
+        activity: Activity,
+        now: Instant,
+    ) -> (bool, StallAge) {
+        let age = stalls.observe(ASSIGNMENT, offset, activity, now);
+        let due = stalls.is_due(ASSIGNMENT, age);
         if due {
-            stalls.reported(SLOT, still);
+            stalls.mark_logged(ASSIGNMENT, age);
         }
-        (due, still)
+        (due, age)
     }
 
     #[test]
-    fn stall_is_logged_when_long_enough_and_whenever_it_doubles() {
+    fn stall_is_logged_after_the_limit_and_at_each_doubling() {
         let (mut stalls, start) = (Stalls::new(MINUTE), Instant::now());
-        let mut told = Vec::new();
+        let mut logged = Vec::new();
         for minute in 0..9 {
-            if look(&mut stalls, 5, RUNNING, start + MINUTE * minute).0 {
-                told.push(minute);
+            if sample(&mut stalls, 5, RUNNING, start + MINUTE * minute).0 {
+                logged.push(minute);
             }
-            assert_eq!(stalls.end(start).0, []);
+            assert_eq!(stalls.finish_round(start).0, []);
         }
-        assert_eq!(told, [1, 2, 4, 8]);
+        assert_eq!(logged, [1, 2, 4, 8]);
         let now = start + MINUTE * 9;
-        assert!(!look(&mut stalls, 6, RUNNING, now).0);
-        assert_eq!(stalls.end(now).0, [(SLOT, MINUTE * 9)]);
-        assert_eq!(stalls.end(now), (Vec::new(), HashMap::new()), "the stall was not logged");
+        assert!(!sample(&mut stalls, 6, RUNNING, now).0);
+        assert_eq!(stalls.finish_round(now).0, [(ASSIGNMENT, MINUTE * 9)]);
+        assert_eq!(
+            stalls.finish_round(now),
+            (Vec::new(), HashMap::new()),
+            "the stall was not logged"
+        );
     }
 
     #[test]
-    fn partition_that_moves_is_never_logged() {
+    fn advancing_partition_is_never_logged() {
         let (mut stalls, start) = (Stalls::new(MINUTE), Instant::now());
         for minute in 0..5 {
             let now = start + MINUTE * minute;
-            assert!(!look(&mut stalls, i64::from(minute), RUNNING, now).0);
-            assert_eq!(stalls.end(now).1, HashMap::from([(SLOT, now)]));
+            assert!(!sample(&mut stalls, i64::from(minute), RUNNING, now).0);
+            assert_eq!(stalls.finish_round(now).1, HashMap::from([(ASSIGNMENT, now)]));
         }
-        assert_eq!(stalls.end(start).1, HashMap::new());
-        let (told, still) = look(&mut stalls, 4, RUNNING, start + MINUTE * 9);
-        assert_eq!((told, still.oldest), (false, Duration::ZERO));
+        assert_eq!(stalls.finish_round(start).1, HashMap::new());
+        let (logged, age) = sample(&mut stalls, 4, RUNNING, start + MINUTE * 9);
+        assert_eq!((logged, age.oldest), (false, Duration::ZERO));
     }
 
     #[test]
     fn stall_ends_with_its_last_record() {
         let (mut stalls, start) = (Stalls::new(MINUTE), Instant::now());
         for minute in 0..2 {
-            look(&mut stalls, 5, RUNNING, start + MINUTE * minute);
-            stalls.end(start);
+            sample(&mut stalls, 5, RUNNING, start + MINUTE * minute);
+            stalls.finish_round(start);
         }
-        assert_eq!(stalls.end(start + MINUTE * 3).0, [(SLOT, MINUTE * 3)]);
+        assert_eq!(stalls.finish_round(start + MINUTE * 3).0, [(ASSIGNMENT, MINUTE * 3)]);
     }
 
     #[test]
     fn another_attempt_does_not_move_the_offset() {
         let (mut stalls, start) = (Stalls::new(MINUTE), Instant::now());
-        look(&mut stalls, 5, RUNNING, start);
+        sample(&mut stalls, 5, RUNNING, start);
         let now = start + MINUTE / 2;
-        let (_, still) = look(&mut stalls, 5, Doing::Running { troubles: 1 }, now);
-        assert_eq!(still, Still { oldest: MINUTE / 2, doing: Duration::ZERO });
+        let (_, age) = sample(&mut stalls, 5, Activity::Running { failures: 1 }, now);
+        assert_eq!(age, StallAge { oldest: MINUTE / 2, activity: Duration::ZERO });
     }
 }

@@ -10,7 +10,9 @@ use fastrand::Rng;
 use tokio::time::sleep;
 
 use super::history::History;
-use crate::driver::{Amount, Assignment, AssignmentId, CommitEnd, Event, Received, Source, Usage};
+use crate::driver::{
+    Amount, Assignment, AssignmentId, CommitResult, Event, Received, Source, Usage,
+};
 
 pub(super) const TOPIC: &str = "orders";
 
@@ -26,7 +28,7 @@ pub(super) struct State {
     /// The committed offset of each partition.
     committed: BTreeMap<i32, i64>,
     /// Whether fault injection is over.
-    pub(super) calm: bool,
+    pub(super) faults_stopped: bool,
     keys: usize,
     next: u64,
     member: Member,
@@ -35,17 +37,17 @@ pub(super) struct State {
 /// The only member of the group, as seen by the brokers and by its client library.
 #[derive(Default)]
 struct Member {
-    assigned: BTreeMap<i32, Fetched>,
+    assigned: BTreeMap<i32, FetchedPartition>,
     events: Vec<Event>,
     revoked: Option<(Vec<i32>, bool)>,
     commit: Option<Vec<(Arc<Assignment>, i64)>>,
     waker: Option<Waker>,
     total: Arc<Usage>,
-    left: bool,
+    has_left: bool,
 }
 
 /// A partition that the member fetches from.
-struct Fetched {
+struct FetchedPartition {
     assignment: Arc<Assignment>,
     /// The index of the next record in the log.
     position: usize,
@@ -71,7 +73,7 @@ impl Cluster {
             history,
             logs,
             committed: BTreeMap::new(),
-            calm: false,
+            faults_stopped: false,
             keys,
             next: 0,
             member: Member::default(),
@@ -101,17 +103,17 @@ impl Cluster {
             if state.is_done() {
                 return;
             }
-            state.disturb();
+            state.inject_fault();
         }
     }
 
-    pub(super) fn is_calm(&self) -> bool {
-        self.state().calm
+    pub(super) fn are_faults_stopped(&self) -> bool {
+        self.state().faults_stopped
     }
 
     /// Stops fault injection.
-    pub(super) fn calm(&self) {
-        self.state().calm = true;
+    pub(super) fn stop_faults(&self) {
+        self.state().faults_stopped = true;
     }
 }
 
@@ -123,14 +125,14 @@ impl State {
         })
     }
 
-    fn disturb(&mut self) {
+    fn inject_fault(&mut self) {
         let partition = self.random.i32(0..3);
         let is_assigned = self.member.assigned.contains_key(&partition);
         let choice = self.random.u8(..);
         match choice {
-            _ if self.member.revoked.is_some() || self.member.left => {}
+            _ if self.member.revoked.is_some() || self.member.has_left => {}
             _ if !is_assigned => self.assign(partition),
-            _ if self.calm => {}
+            _ if self.faults_stopped => {}
             0..60 => self.revoke(partition, false),
             60..75 => self.revoke(partition, true),
             75..90 => self.reset(partition),
@@ -146,16 +148,16 @@ impl State {
         let committed = self.committed.get(&partition).copied().unwrap_or_default();
         let position = self.logs[&partition].partition_point(|offset| *offset < committed);
         self.history.assigned(partition);
-        let fetched = Fetched { assignment: assignment.clone(), position, paused: false };
+        let fetched = FetchedPartition { assignment: assignment.clone(), position, paused: false };
         self.member.assigned.insert(partition, fetched);
-        self.event(Event::Assigned(vec![assignment]));
+        self.push_event(Event::Assigned(vec![assignment]));
     }
 
     fn revoke(&mut self, partition: i32, lost: bool) {
         let fetched = self.member.assigned.remove(&partition).expect("the partition is assigned");
         fetched.assignment.revoke();
         self.member.revoked = Some((vec![partition], lost));
-        self.event(Event::Revoked { partitions: vec![fetched.assignment], lost });
+        self.push_event(Event::Revoked { partitions: vec![fetched.assignment], lost });
     }
 
     /// Moves the position backwards, as an operator would.
@@ -169,7 +171,7 @@ impl State {
         }
     }
 
-    fn event(&mut self, event: Event) {
+    fn push_event(&mut self, event: Event) {
         self.member.events.push(event);
         self.wake();
     }
@@ -186,21 +188,21 @@ impl State {
             return;
         };
         let end = match self.random.u8(..) {
-            0..20 if !self.calm => CommitEnd::Failed,
-            20..30 if !self.calm => CommitEnd::Refused,
-            _ => CommitEnd::Acknowledged,
+            0..20 if !self.faults_stopped => CommitResult::Failed,
+            20..30 if !self.faults_stopped => CommitResult::Refused,
+            _ => CommitResult::Acknowledged,
         };
-        if end == CommitEnd::Acknowledged {
+        if end == CommitResult::Acknowledged {
             for (assignment, offset) in offsets {
                 let partition = assignment.partition;
                 let revoked = self.member.revoked.as_ref();
-                let is_ours = self
+                let is_owned = self
                     .member
                     .assigned
                     .get(&partition)
                     .is_some_and(|fetched| fetched.assignment.id == assignment.id)
                     || revoked.is_some_and(|(all, lost)| !lost && all.contains(&partition));
-                if is_ours {
+                if is_owned {
                     assignment.set_committed(offset);
                     let log = self.logs[&partition].clone();
                     self.history.committed(partition, offset, &log);
@@ -208,7 +210,7 @@ impl State {
                 }
             }
         }
-        self.event(Event::Committed(end));
+        self.push_event(Event::Committed(end));
     }
 }
 
@@ -240,7 +242,7 @@ impl Source for SimulatedSource {
                 let amount = Amount::of(&record);
                 fetched.assignment.usage.add(amount);
                 member.total.add(amount);
-                fetched.assignment.extent.read(offset);
+                fetched.assignment.offset_range.record_read(offset);
                 let assignment = fetched.assignment.id;
                 records.push(Received { assignment, record, due: None });
             }
@@ -281,21 +283,21 @@ impl Source for SimulatedSource {
         let mut state = self.0.state();
         let (partitions, lost) = state.member.revoked.take().expect("partitions are revoked");
         for partition in partitions {
-            state.history.given_up(partition, lost);
+            state.history.released(partition, lost);
         }
     }
 
-    fn update_extents(&mut self, _: &[Arc<Assignment>]) {}
+    fn update_end_offsets(&mut self, _: &[Arc<Assignment>]) {}
 
     fn close(&mut self) {
         let mut state = self.0.state();
         let partitions: Vec<i32> = state.member.assigned.keys().copied().collect();
         for partition in partitions {
-            state.history.given_up(partition, false);
+            state.history.released(partition, false);
         }
         state.member.assigned.clear();
-        state.member.left = true;
-        state.event(Event::Closed);
+        state.member.has_left = true;
+        state.push_event(Event::Closed);
     }
 }
 

@@ -6,26 +6,26 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use tokio::time::Instant;
 
 /// The partition and offset of a record of the simulated topic.
-pub(super) type Place = (i32, i64);
+pub(super) type RecordId = (i32, i64);
 
 /// The events of a simulation so far.
 pub(super) struct History {
     hasher: DefaultHasher,
     start: Instant,
     /// Attempts in flight, each with the key of its queue.
-    running: BTreeMap<Place, String>,
+    running: BTreeMap<RecordId, String>,
     /// The offsets delivered to each queue since its partition was assigned, and the index of the
     /// offset that was started last. After a reset an offset occurs again.
     delivered: BTreeMap<(i32, String), (Vec<i64>, usize)>,
     /// The record of each queue that was started last, until the service answers `Ok`.
     unanswered: BTreeMap<(i32, String), i64>,
     /// Processed records.
-    processed: BTreeSet<Place>,
+    processed: BTreeSet<RecordId>,
     /// The partitions that this consumer may process.
     owned: BTreeSet<i32>,
     /// Whether records are processed in order within a partition, not only within a key.
     by_partition: bool,
-    most_in_flight: usize,
+    max_in_flight: usize,
     /// The first guarantee that the start of a handler violated.
     pub(super) violation: Option<String>,
     pub(super) attempts: u64,
@@ -34,7 +34,7 @@ pub(super) struct History {
 }
 
 impl History {
-    pub(super) fn new(by_partition: bool, most_in_flight: usize) -> Self {
+    pub(super) fn new(by_partition: bool, max_in_flight: usize) -> Self {
         Self {
             hasher: DefaultHasher::new(),
             start: Instant::now(),
@@ -44,7 +44,7 @@ impl History {
             processed: BTreeSet::new(),
             owned: BTreeSet::new(),
             by_partition,
-            most_in_flight,
+            max_in_flight,
             violation: None,
             attempts: 0,
             revokes: 0,
@@ -62,14 +62,14 @@ impl History {
         self.processed.len() as u64
     }
 
-    fn happens(&mut self, what: &str, at: impl Hash) {
+    fn log_event(&mut self, what: &str, at: impl Hash) {
         what.hash(&mut self.hasher);
         at.hash(&mut self.hasher);
         self.start.elapsed().hash(&mut self.hasher);
     }
 
     pub(super) fn assigned(&mut self, partition: i32) {
-        self.happens("assigned", partition);
+        self.log_event("assigned", partition);
         self.owned.insert(partition);
         self.delivered.retain(|(of, _), _| *of != partition);
         self.unanswered.retain(|(of, _), _| *of != partition);
@@ -77,12 +77,12 @@ impl History {
 
     /// Notes that the partition's position was moved backwards.
     pub(super) fn reset(&mut self, partition: i32) {
-        self.happens("reset", partition);
+        self.log_event("reset", partition);
         self.resets += 1;
     }
 
     /// Notes that the consumer has fetched a record.
-    pub(super) fn delivered(&mut self, (partition, offset): Place, key: &str) {
+    pub(super) fn delivered(&mut self, (partition, offset): RecordId, key: &str) {
         let queue = (partition, self.queue_of(key));
         self.delivered.entry(queue).or_default().0.push(offset);
     }
@@ -93,8 +93,8 @@ impl History {
 
     /// Notes that the partition now belongs to another consumer. If it was `lost`, this consumer
     /// did not know of the change in advance.
-    pub(super) fn given_up(&mut self, partition: i32, lost: bool) {
-        self.happens("given up", partition);
+    pub(super) fn released(&mut self, partition: i32, lost: bool) {
+        self.log_event("given up", partition);
         self.revokes += 1;
         self.owned.remove(&partition);
         let busy = self.running.keys().find(|(of, _)| *of == partition);
@@ -102,29 +102,33 @@ impl History {
     }
 
     /// Notes the start of a handler, and checks that the handler may start.
-    pub(super) fn starts(&mut self, place: Place, key: &str) {
-        self.happens("starts", place);
+    pub(super) fn handler_started(&mut self, record_id: RecordId, key: &str) {
+        self.log_event("starts", record_id);
         self.attempts += 1;
-        let (partition, offset) = place;
+        let (partition, offset) = record_id;
         self.check(self.owned.contains(&partition), || {
-            format!("{place:?} was started after its partition was revoked")
+            format!("{record_id:?} was started after its partition was revoked")
         });
         let order = self.queue_of(key);
-        let same = |((of, _), queue): &(&Place, &String)| *of == partition && **queue == order;
-        let beside = self.running.iter().find(same).map(|(other, _)| *other);
-        self.check(beside.is_none(), || format!("{place:?} runs concurrently with {beside:?}"));
+        let same = |((of, _), queue): &(&RecordId, &String)| *of == partition && **queue == order;
+        let concurrent = self.running.iter().find(same).map(|(other, _)| *other);
+        self.check(concurrent.is_none(), || {
+            format!("{record_id:?} runs concurrently with {concurrent:?}")
+        });
         let queue = self.delivered.get_mut(&(partition, order.clone()));
         let (delivered, last) = queue.expect("a started record was delivered");
         let next = delivered[*last..].iter().position(|delivered| *delivered == offset);
         let before = delivered[*last];
         *last += next.unwrap_or_default();
-        self.check(next.is_some(), || format!("{place:?} was started after {before}"));
+        self.check(next.is_some(), || format!("{record_id:?} was started after {before}"));
         let unanswered = self.unanswered.insert((partition, order.clone()), offset);
         let in_turn = unanswered.is_none_or(|unanswered| unanswered == offset);
-        self.check(in_turn, || format!("{place:?} was started before {unanswered:?} was answered"));
-        self.running.insert(place, order);
+        self.check(in_turn, || {
+            format!("{record_id:?} was started before {unanswered:?} was answered")
+        });
+        self.running.insert(record_id, order);
         let running = self.running.len();
-        let within = running <= self.most_in_flight;
+        let within = running <= self.max_in_flight;
         self.check(within, || format!("{running} records are in flight"));
     }
 
@@ -137,27 +141,27 @@ impl History {
     }
 
     /// Notes that the service answered `Ok`.
-    pub(super) fn answered(&mut self, (partition, offset): Place) {
+    pub(super) fn answered(&mut self, (partition, offset): RecordId) {
         self.unanswered.retain(|(of, _), unanswered| (*of, *unanswered) != (partition, offset));
     }
 
     /// Notes that a handler has ended or was dropped.
-    pub(super) fn ends(&mut self, place: Place, processed: bool) {
-        self.happens("ends", (place, processed));
-        self.running.remove(&place);
+    pub(super) fn handler_ended(&mut self, record_id: RecordId, processed: bool) {
+        self.log_event("ends", (record_id, processed));
+        self.running.remove(&record_id);
         if processed {
-            self.processed.insert(place);
+            self.processed.insert(record_id);
         }
     }
 
     /// Notes a commit, and checks that all records of `log` below the offset are processed.
     pub(super) fn committed(&mut self, partition: i32, offset: i64, log: &[i64]) {
-        self.happens("committed", (partition, offset));
+        self.log_event("committed", (partition, offset));
         for &below in log.iter().filter(|below| **below < offset) {
-            let place = (partition, below);
+            let record_id = (partition, below);
             assert!(
-                self.processed.contains(&place),
-                "{offset} is committed, but {place:?} is not processed"
+                self.processed.contains(&record_id),
+                "{offset} is committed, but {record_id:?} is not processed"
             );
         }
     }

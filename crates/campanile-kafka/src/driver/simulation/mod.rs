@@ -20,7 +20,7 @@ use self::process::simulate;
 const SEEDS: u64 = 2_000;
 
 /// The number of seeds within which each planted bug must be found.
-const SEEDS_OF_A_BUG: u64 = 1_000;
+const BUG_SEEDS: u64 = 1_000;
 
 /// Returns the number of seeds to run. `CAMPANILE_DRIVER_SEEDS` overrides it for longer runs.
 fn seeds() -> u64 {
@@ -29,7 +29,7 @@ fn seeds() -> u64 {
 }
 
 #[test]
-fn every_seed_keeps_the_promises() {
+fn every_seed_upholds_the_guarantees() {
     let (mut records, mut attempts, mut revokes, mut resets) = (0, 0, 0, 0);
     for seed in 0..seeds() {
         let run = catch_unwind(|| simulate(seed, None));
@@ -60,8 +60,8 @@ fn every_planted_bug_is_found() {
     for bug in Bug::ALL {
         let is_found =
             |seed: &u64| catch_unwind(AssertUnwindSafe(|| simulate(*seed, Some(bug)))).is_err();
-        let found = (0..SEEDS_OF_A_BUG).find(is_found);
+        let found = (0..BUG_SEEDS).find(is_found);
         println!("{bug:?} is found by seed {found:?}");
-        assert!(found.is_some(), "{bug:?} is not found in {SEEDS_OF_A_BUG} seeds");
+        assert!(found.is_some(), "{bug:?} is not found in {BUG_SEEDS} seeds");
     }
 }

@@ -15,25 +15,25 @@ use tokio::time::{Instant, sleep, timeout};
 use tower::{ServiceBuilder, ServiceExt, service_fn};
 
 use super::cluster::Cluster;
-use super::history::{History, Place};
+use super::history::{History, RecordId};
 use super::planted::{Bug, plant};
-use crate::dead_letter::Targets;
+use crate::dead_letter::DeadLetterTargets;
 use crate::driver::{
-    Amount, Driver, RecordSpans, Services, Settings, Shutdown, Switch, Usage, Vitals,
+    Amount, Driver, DriverControl, DriverStatus, RecordSpans, Services, Settings, Shutdown, Usage,
 };
 use crate::flood::FloodGuard;
-use crate::given_up::Fate;
+use crate::given_up::GivenUpAction;
 use crate::order::Order;
 use crate::policies::{Classifiers, Policies};
-use crate::retention::Retentions;
-use crate::retry_topics::Sources;
+use crate::retention::RetentionCheck;
+use crate::retry_topics::SourceTopics;
 use crate::routes::{Router, ServiceRoute};
 
 /// How long faults are injected.
-const FAULTS: Duration = Duration::from_secs(6);
+const FAULT_PERIOD: Duration = Duration::from_secs(6);
 
 /// The time by which all records are processed and committed, for any seed.
-const END: Duration = Duration::from_secs(3600);
+const TIME_LIMIT: Duration = Duration::from_secs(3600);
 
 const MAX_IN_FLIGHT: usize = 4;
 
@@ -56,29 +56,29 @@ async fn run(seed: u64) -> History {
     let epoch = SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000);
     let memory = MemoryStore::with_clock(move || epoch + start.elapsed());
     let store = FaultyStore::new(memory);
-    answer_late(&cluster, &store);
+    delay_answers(&cluster, &store);
     let clock = Clock::from_fn(move || start.elapsed());
-    let chaos = async {
+    let faults = async {
         let mut rebalances = std::pin::pin!(cluster.rebalance());
         let mut outages = std::pin::pin!(outages(&cluster, &store));
-        let mut calm = std::pin::pin!(sleep(FAULTS));
+        let mut fault_period = std::pin::pin!(sleep(FAULT_PERIOD));
         loop {
             tokio::select! {
                 biased;
                 () = &mut rebalances => return,
-                () = &mut calm, if !cluster.is_calm() => cluster.calm(),
+                () = &mut fault_period, if !cluster.are_faults_stopped() => cluster.stop_faults(),
                 never = &mut outages => match never {},
             }
         }
     };
-    let mut chaos = std::pin::pin!(chaos);
-    let ended = timeout(END, async {
+    let mut faults = std::pin::pin!(faults);
+    let ended = timeout(TIME_LIMIT, async {
         loop {
             let (keeper, task) = LockKeeper::unspawned(store.clone(), clock.clone());
             let keeping = tokio::spawn(task);
             let served = serve(&cluster, keeper, by_partition);
             let is_done =
-                matches!(select(std::pin::pin!(served), &mut chaos).await, Either::Right(_));
+                matches!(select(std::pin::pin!(served), &mut faults).await, Either::Right(_));
             keeping.abort();
             if is_done {
                 return;
@@ -98,21 +98,21 @@ async fn outages(cluster: &Cluster, store: &FaultyStore<MemoryStore>) -> Infalli
             (random.u64(200..6_000), random.u64(1..1_500))
         };
         sleep(Duration::from_millis(up)).await;
-        if cluster.state().calm {
+        if cluster.state().faults_stopped {
             return std::future::pending().await;
         }
         store.always(Fault::Refuse);
         sleep(Duration::from_millis(down)).await;
         store.heal();
-        answer_late(cluster, store);
+        delay_answers(cluster, store);
     }
 }
 
 /// Makes the store answer some calls with a delay.
-fn answer_late(cluster: &Cluster, store: &FaultyStore<MemoryStore>) {
+fn delay_answers(cluster: &Cluster, store: &FaultyStore<MemoryStore>) {
     let seed = cluster.state().random.u64(..);
-    let late = |millis| Fault::Slow(Duration::from_millis(millis));
-    store.at_random(seed, [(0.4, late(1)), (0.1, late(30))]);
+    let slow = |millis| Fault::Slow(Duration::from_millis(millis));
+    store.at_random(seed, [(0.4, slow(1)), (0.1, slow(30))]);
 }
 
 /// Serves until a shutdown at a random time.
@@ -124,16 +124,16 @@ async fn serve(cluster: &Cluster, keeper: LockKeeper, by_partition: bool) {
     let service = ServiceBuilder::new().layer(DecodeLayer::raw()).layer(layer).service_fn(
         move |request: Request| {
             let key = request.record().key().map(|key| String::from_utf8_lossy(key).into_owned());
-            handle(handled.clone(), place(request.record()), key.unwrap_or_default())
+            handle(handled.clone(), record_id(request.record()), key.unwrap_or_default())
         },
     );
     let answered = cluster.clone();
     let service = service_fn(move |record: Record| {
-        let (service, cluster, place) = (service.clone(), answered.clone(), place(&record));
-        service.oneshot(record).inspect_ok(move |_| cluster.state().history.answered(place))
+        let (service, cluster, record_id) = (service.clone(), answered.clone(), record_id(&record));
+        service.oneshot(record).inspect_ok(move |_| cluster.state().history.answered(record_id))
     });
-    let switch = Switch::new(Vitals::new(Duration::MAX));
-    let control = switch.control().clone();
+    let driver_control = DriverControl::new(DriverStatus::new(Duration::MAX));
+    let control = driver_control.shared().clone();
     let total: Arc<Usage> = Arc::default();
     let settings = Settings {
         budget: Amount { records: 12, bytes: 1 << 20 },
@@ -149,11 +149,11 @@ async fn serve(cluster: &Cluster, keeper: LockKeeper, by_partition: bool) {
         spans: Arc::new(RecordSpans { group: "g".into(), level: tracing::Level::DEBUG }),
     };
     let source = cluster.join(total.clone());
-    let driver = Driver::new(source, policies(by_partition), services, switch, settings);
+    let driver = Driver::new(source, policies(by_partition), services, driver_control, settings);
     let stop = async {
         let after = cluster.state().random.u64(100..8_000);
         sleep(Duration::from_millis(after)).await;
-        if cluster.state().calm {
+        if cluster.state().faults_stopped {
             return std::future::pending().await;
         }
         control.shutdown(Shutdown::Graceful);
@@ -170,7 +170,7 @@ async fn serve(cluster: &Cluster, keeper: LockKeeper, by_partition: bool) {
     }
 }
 
-fn place(record: &Record) -> Place {
+fn record_id(record: &Record) -> RecordId {
     (record.partition(), record.offset())
 }
 
@@ -178,53 +178,53 @@ fn policies(by_partition: bool) -> Policies {
     let order = if by_partition { Order::by_partition() } else { Order::by_key() };
     Policies {
         order: Arc::new(order),
-        far: 12,
-        commits_start: false,
+        max_ahead: 12,
+        commits_start_offset: false,
         max_in_flight: MAX_IN_FLIGHT,
-        given_up: Fate::Stop,
+        given_up: GivenUpAction::Stop,
         flood_guard: FloodGuard::off(),
-        stall: Duration::from_secs(60),
-        retentions: Retentions::off(),
-        targets: Targets::default(),
-        ladder: None,
-        sources: Sources::new(&[]),
+        stall_warning: Duration::from_secs(60),
+        retention_check: RetentionCheck::disabled(),
+        dead_letter_targets: DeadLetterTargets::default(),
+        retry_publisher: None,
+        source_topics: SourceTopics::new(&[]),
         classifiers: Classifiers(Vec::new()),
     }
 }
 
 /// A handler that takes a random time, and fails or panics at random.
-async fn handle(cluster: Cluster, place: Place, key: String) -> Result<(), BoxError> {
-    let (takes, outcome) = {
+async fn handle(cluster: Cluster, record_id: RecordId, key: String) -> Result<(), BoxError> {
+    let (millis, outcome) = {
         let mut state = cluster.state();
-        state.history.starts(place, &key);
-        let takes = match state.random.u8(..) {
+        state.history.handler_started(record_id, &key);
+        let millis = match state.random.u8(..) {
             0..200 => state.random.u64(0..5),
             200..250 => state.random.u64(0..100),
             _ => state.random.u64(0..1_000),
         };
-        (takes, if state.calm { 255 } else { state.random.u8(..) })
+        (millis, if state.faults_stopped { 255 } else { state.random.u8(..) })
     };
-    let mut ends = Ends { cluster, place, processed: false };
-    sleep(Duration::from_millis(takes)).await;
+    let mut end_guard = EndGuard { cluster, record_id, processed: false };
+    sleep(Duration::from_millis(millis)).await;
     match outcome {
         0..20 => return Err("refused".into()),
         // `resume_unwind` skips the panic hook, which would print a backtrace for each panic.
         20..30 => resume_unwind(Box::new("a panic of this test")),
         _ => {}
     }
-    ends.processed = true;
+    end_guard.processed = true;
     Ok(())
 }
 
 /// Adds the end of a handler to the history on drop, however the handler ends.
-struct Ends {
+struct EndGuard {
     cluster: Cluster,
-    place: Place,
+    record_id: RecordId,
     processed: bool,
 }
 
-impl Drop for Ends {
+impl Drop for EndGuard {
     fn drop(&mut self) {
-        self.cluster.state().history.ends(self.place, self.processed);
+        self.cluster.state().history.handler_ended(self.record_id, self.processed);
     }
 }

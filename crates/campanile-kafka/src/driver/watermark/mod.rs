@@ -14,7 +14,7 @@ pub(crate) struct Delivery(u64);
 
 impl Delivery {
     /// Returns how many deliveries this one comes after `other`, or 0 if it comes before.
-    pub(crate) fn after(self, other: Self) -> u64 {
+    pub(crate) fn distance_from(self, other: Self) -> u64 {
         self.0.saturating_sub(other.0)
     }
 }
@@ -31,7 +31,7 @@ pub(crate) struct Watermark {
     /// The number of the first delivery in `delivered`.
     first: u64,
     last_offset: Option<i64>,
-    mark: Option<i64>,
+    watermark: Option<i64>,
 }
 
 #[derive(Debug)]
@@ -60,8 +60,8 @@ impl Watermark {
             for delivered in again.take_while(|delivered| delivered.offset >= offset) {
                 delivered.state = DeliveryState::Superseded;
             }
-            self.mark = self.mark.filter(|mark| *mark <= offset);
-            self.pass();
+            self.watermark = self.watermark.filter(|watermark| *watermark <= offset);
+            self.advance();
         }
         self.last_offset = Some(offset);
         self.delivered.push_back(Delivered { offset, state: DeliveryState::Unfinished });
@@ -77,7 +77,7 @@ impl Watermark {
 
     /// Returns the offset below which everything is finished.
     pub(crate) fn watermark(&self) -> Option<i64> {
-        self.mark
+        self.watermark
     }
 
     /// Returns the oldest unfinished delivery, or the next delivery if all are finished.
@@ -86,8 +86,8 @@ impl Watermark {
     }
 
     /// Returns how many deliveries this one comes after the oldest unfinished one.
-    pub(crate) fn ahead(&self, delivery: Delivery) -> u64 {
-        delivery.after(self.oldest())
+    pub(crate) fn distance(&self, delivery: Delivery) -> u64 {
+        delivery.distance_from(self.oldest())
     }
 
     /// Finishes a delivery. Returns the watermark if it has moved.
@@ -101,17 +101,17 @@ impl Watermark {
         if is_planted(Bug::WatermarkPassesUnfinished) {
             self.delivered[0].state = DeliveryState::Finished;
         }
-        let before = self.mark;
-        self.pass();
-        self.mark.filter(|_| self.mark != before)
+        let before = self.watermark;
+        self.advance();
+        self.watermark.filter(|_| self.watermark != before)
     }
 
     /// Moves the watermark past finished and superseded deliveries.
-    fn pass(&mut self) {
+    fn advance(&mut self) {
         while let Some(&Delivered { offset, state }) = self.delivered.front() {
             match state {
                 DeliveryState::Unfinished => return,
-                DeliveryState::Finished => self.mark = Some(offset + 1),
+                DeliveryState::Finished => self.watermark = Some(offset + 1),
                 DeliveryState::Superseded => {}
             }
             self.delivered.pop_front();

@@ -59,7 +59,7 @@ impl Model {
 
 proptest! {
     #[test]
-    fn the_mark_is_always_just_beyond_the_contiguous_finished_deliveries(
+    fn watermark_follows_the_contiguous_finished_deliveries(
         start in 0..1000_i64,
         steps in vec(step(), 1..200),
     ) {
@@ -99,16 +99,16 @@ proptest! {
                     prop_assert_eq!(moved, after.filter(|_| after != before));
                 }
             }
-            prop_assert_eq!(watermark.mark, model.expected());
+            prop_assert_eq!(watermark.watermark, model.expected());
             let unfinished = model.known.iter().find(|k| !k.superseded && !k.finished);
-            if let (Some(mark), Some(unfinished)) = (watermark.mark, unfinished) {
-                prop_assert!(mark <= unfinished.offset, "{mark} covers {unfinished:?}");
+            if let (Some(offset), Some(unfinished)) = (watermark.watermark, unfinished) {
+                prop_assert!(offset <= unfinished.offset, "{offset} covers {unfinished:?}");
             }
         }
     }
 
     #[test]
-    fn what_is_finished_twice_counts_once(count in 1..50_usize) {
+    fn delivery_finished_twice_counts_once(count in 1..50_usize) {
         let mut watermark = Watermark::default();
         let deliveries: Vec<_> = (0..count as i64).map(|o| watermark.deliver(o)).collect();
         for (offset, delivery) in deliveries.into_iter().enumerate() {
@@ -120,7 +120,7 @@ proptest! {
 }
 
 #[test]
-fn a_gap_left_by_compaction_or_a_transaction_marker_does_not_stop_the_mark() {
+fn offset_gap_does_not_stop_the_watermark() {
     let mut watermark = Watermark::default();
     let first = watermark.deliver(0);
     let after_the_gap = watermark.deliver(1000);
@@ -129,7 +129,7 @@ fn a_gap_left_by_compaction_or_a_transaction_marker_does_not_stop_the_mark() {
 }
 
 #[test]
-fn after_a_reset_to_before_what_is_unfinished_the_watermark_starts_there() {
+fn reset_before_unfinished_restarts_the_watermark() {
     let mut watermark = Watermark::default();
     let old = watermark.deliver(500);
     let unfinished = watermark.deliver(501);
@@ -140,7 +140,7 @@ fn after_a_reset_to_before_what_is_unfinished_the_watermark_starts_there() {
 }
 
 #[test]
-fn after_a_reset_to_behind_what_is_unfinished_that_still_holds_the_watermark() {
+fn reset_behind_unfinished_keeps_the_watermark_back() {
     let mut watermark = Watermark::default();
     let unfinished = watermark.deliver(5);
     watermark.deliver(6);

@@ -8,11 +8,11 @@
 //! * Whether the consumer is a member of its group, and whether it has left the group.
 //! * The answer to an asynchronous commit. rdkafka starts such a commit without a reply queue, so
 //!   its failure would go unnoticed.
-//! * Messages in batches: [`fetched`].
+//! * Messages in batches: [`fetch_queues`].
 
 #![allow(unsafe_code)]
 
-pub(super) mod fetched;
+pub(super) mod fetch_queues;
 
 use std::ffi::{CStr, CString};
 use std::{ptr, slice};
@@ -56,7 +56,7 @@ pub(super) fn commit<C: ConsumerContext>(
 }
 
 /// Returns the offset after a partition's last record, as of the last fetch. Sends no request.
-pub(super) fn end<C: ConsumerContext>(
+pub(super) fn end_offset<C: ConsumerContext>(
     consumer: &BaseConsumer<C>,
     topic: &str,
     partition: i32,
@@ -78,15 +78,15 @@ pub(super) fn end<C: ConsumerContext>(
 /// generations.
 pub(super) fn is_member<C: ConsumerContext>(consumer: &BaseConsumer<C>) -> bool {
     // SAFETY: the metadata is alive and is only read.
-    of_group(consumer, |metadata| unsafe {
+    check_group_metadata(consumer, |metadata| unsafe {
         rd_kafka_consumer_group_metadata_generation_id(metadata) > 0
     })
 }
 
 /// Returns whether the consumer has a member id. In the classic protocol it has none before it
 /// joins its group and after it has left.
-pub(super) fn has_id<C: ConsumerContext>(consumer: &BaseConsumer<C>) -> bool {
-    of_group(consumer, |metadata| {
+pub(super) fn has_member_id<C: ConsumerContext>(consumer: &BaseConsumer<C>) -> bool {
+    check_group_metadata(consumer, |metadata| {
         // SAFETY: the metadata is alive and is only read.
         let id = unsafe { rd_kafka_consumer_group_metadata_member_id(metadata) };
         // SAFETY: a non-null id ends with NUL and lives as long as the metadata.
@@ -95,7 +95,7 @@ pub(super) fn has_id<C: ConsumerContext>(consumer: &BaseConsumer<C>) -> bool {
 }
 
 /// Applies a predicate to the group's metadata; returns `false` for a consumer without a group.
-fn of_group<C: ConsumerContext>(
+fn check_group_metadata<C: ConsumerContext>(
     consumer: &BaseConsumer<C>,
     is: impl FnOnce(*const rd_kafka_consumer_group_metadata_t) -> bool,
 ) -> bool {
@@ -120,14 +120,14 @@ pub(super) fn headers<'m>(
     message: &'m BorrowedMessage<'_>,
 ) -> impl Iterator<Item = (&'m [u8], Option<&'m [u8]>)> {
     // SAFETY: the message is borrowed for as long as the iterator lives.
-    unsafe { walk_of(message.ptr()) }
+    unsafe { message_headers(message.ptr()) }
 }
 
 /// Returns the headers of a message.
 ///
 /// # Safety
 /// The message must live for `'m`.
-unsafe fn walk_of<'m>(
+unsafe fn message_headers<'m>(
     message: *const rd_kafka_message_s,
 ) -> impl Iterator<Item = (&'m [u8], Option<&'m [u8]>)> {
     let mut headers = ptr::null_mut();
@@ -136,7 +136,7 @@ unsafe fn walk_of<'m>(
     let code = unsafe { rd_kafka_message_headers(message, &mut headers) };
     let found = (code == Code::RD_KAFKA_RESP_ERR_NO_ERROR).then_some(headers.cast_const());
     // SAFETY: if there are headers, they live for `'m`.
-    unsafe { walk(found) }
+    unsafe { iter_headers(found) }
 }
 
 /// Returns the headers of a message that no longer belongs to the consumer.
@@ -149,14 +149,14 @@ pub(super) fn owned_headers(
     // SAFETY: rdkafka's `BorrowedHeaders` has no fields of its own: a reference to it is the
     // pointer to librdkafka's headers. The headers belong to the message, which is borrowed for as
     // long as the iterator lives.
-    unsafe { walk(headers) }
+    unsafe { iter_headers(headers) }
 }
 
 /// Iterates over headers.
 ///
 /// # Safety
 /// The headers must live for `'m`.
-unsafe fn walk<'m>(
+unsafe fn iter_headers<'m>(
     headers: Option<*const rd_kafka_headers_t>,
 ) -> impl Iterator<Item = (&'m [u8], Option<&'m [u8]>)> {
     let (headers, count) = headers.map_or((ptr::null(), 0), |headers| (headers, usize::MAX));

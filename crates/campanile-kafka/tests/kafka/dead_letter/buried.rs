@@ -8,18 +8,20 @@ use campanile_test::Message;
 use campanile_test::faults::{Fault, FaultyStore};
 use rdkafka::Message as _;
 
-use super::{TTL, burying, bytes, crash, header, kafka, letters, once, payloads};
+use super::{
+    TTL, bytes, crash_owners, dead_lettering, header, kafka, letters, payloads, single_attempt,
+};
 use crate::given_up::{FAILS, GOOD};
 use crate::support::{committed, serve, until, until_committed};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_crashed_in_its_last_attempt_is_dead_lettered_and_not_tried_again() {
+async fn crash_in_the_last_attempt_is_dead_lettered() {
     let kafka = kafka(&[FAILS]);
     let config = kafka.consumer_config("g");
     let store = MemoryStore::new();
-    crash(&store, "b", 1).await;
+    crash_owners(&store, "b", 1).await;
     let keeper = LockKeeper::new(store).unwrap();
-    let serving = serve(burying(config.clone()), once(&keeper, TTL));
+    let serving = serve(dead_lettering(config.clone()), single_attempt(&keeper, TTL));
     until_committed(&config, "orders", &[1]).await;
     assert_eq!(serving.stop().await.unwrap().dead_lettered, 1);
     let letters = letters(&config);
@@ -30,15 +32,15 @@ async fn what_crashed_in_its_last_attempt_is_dead_lettered_and_not_tried_again()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn after_a_crash_while_it_was_buried_the_letter_has_no_payload() {
+async fn letter_after_an_interrupted_burial_has_no_payload() {
     for burials in [2, 4] {
         let kafka = kafka(&[FAILS]);
         let config = kafka.consumer_config("g");
         let store = MemoryStore::new();
         // The attempt and all burials but the last one.
-        crash(&store, "b", burials).await;
+        crash_owners(&store, "b", burials).await;
         let keeper = LockKeeper::new(store).unwrap();
-        let serving = serve(burying(config.clone()), once(&keeper, TTL));
+        let serving = serve(dead_lettering(config.clone()), single_attempt(&keeper, TTL));
         until_committed(&config, "orders", &[1]).await;
         assert_eq!(serving.stop().await.unwrap().dead_lettered, 1);
         let letters = letters(&config);
@@ -51,13 +53,13 @@ async fn after_a_crash_while_it_was_buried_the_letter_has_no_payload() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn after_five_burials_nothing_is_published_or_committed_until_the_key_is_reopened() {
+async fn five_interrupted_burials_block_until_the_key_is_reopened() {
     let kafka = kafka(&[GOOD, FAILS, GOOD]);
     let config = kafka.consumer_config("g");
     let store = FaultyStore::new(MemoryStore::new());
-    crash(&store, "b", 5).await;
+    crash_owners(&store, "b", 5).await;
     let keeper = LockKeeper::new(store.clone()).unwrap();
-    let serving = serve(burying(config.clone()), once(&keeper, TTL));
+    let serving = serve(dead_lettering(config.clone()), single_attempt(&keeper, TTL));
     until("the lock is released", || store.count("release") == 1).await;
     let summary = serving.stop().await.unwrap();
     assert_eq!((summary.processed, summary.left), (1, 2));
@@ -72,7 +74,7 @@ async fn after_five_burials_nothing_is_published_or_committed_until_the_key_is_r
     let operation = Operation::Redrive { token, force: true };
     let reopen = Command { key, operation, retention: Retention::default() };
     store.apply(reopen).await.unwrap();
-    let serving = serve(burying(config.clone()), once(&keeper, TTL));
+    let serving = serve(dead_lettering(config.clone()), single_attempt(&keeper, TTL));
     until_committed(&config, "orders", &[3]).await;
     serving.stop().await.unwrap();
     assert_eq!(payloads(&letters(&config)), [Some(FAILS)]);
@@ -80,14 +82,14 @@ async fn after_five_burials_nothing_is_published_or_committed_until_the_key_is_r
 
 /// This also holds for more burials than the counter can represent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn after_five_burials_nothing_is_published_however_often_it_was_tried() {
+async fn more_than_five_burials_publish_nothing() {
     let kafka = kafka(&[FAILS]);
     let config = kafka.consumer_config("g");
     let store = FaultyStore::new(MemoryStore::new());
-    crash(&store, "b", 300).await;
+    crash_owners(&store, "b", 300).await;
     let keeper = LockKeeper::new(store.clone()).unwrap();
     for round in 1..=3 {
-        let serving = serve(burying(config.clone()), once(&keeper, TTL));
+        let serving = serve(dead_lettering(config.clone()), single_attempt(&keeper, TTL));
         until("the lock is released", || store.count("release") == round).await;
         serving.stop().await.unwrap();
     }
@@ -96,20 +98,21 @@ async fn after_five_burials_nothing_is_published_however_often_it_was_tried() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn copies_of_a_letter_that_a_crash_leaves_tell_one_key_and_one_origin_but_two_tokens() {
+async fn letter_copies_share_key_and_origin_but_not_token() {
     let kafka = kafka(&[FAILS]);
     let config = kafka.consumer_config("g");
     let memory = MemoryStore::new();
     let store = FaultyStore::new(memory.clone());
     store.always_of("reject", Fault::Refuse);
     let keeper = LockKeeper::new(store.clone()).unwrap();
-    let crashing = serve(burying(config.clone()), once(&keeper, Duration::from_millis(500)));
+    let crashing =
+        serve(dead_lettering(config.clone()), single_attempt(&keeper, Duration::from_millis(500)));
     until("the letter is published but not recorded", || store.count("reject") >= 1).await;
     // From now on, none of the keeper's commands takes effect in the store.
     store.always(Fault::Refuse);
     crashing.drop().await;
     let keeper = LockKeeper::new(memory).unwrap();
-    let serving = serve(burying(config.clone()), once(&keeper, TTL));
+    let serving = serve(dead_lettering(config.clone()), single_attempt(&keeper, TTL));
     until_committed(&config, "orders", &[1]).await;
     serving.stop().await.unwrap();
     let letters = letters(&config);
@@ -124,16 +127,16 @@ async fn copies_of_a_letter_that_a_crash_leaves_tell_one_key_and_one_origin_but_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_truncated_letter_has_no_record_key_that_is_large_itself() {
+async fn truncated_letter_omits_a_large_record_key() {
     for (length, kept) in [(16 * 1024, true), (16 * 1024 + 1, false)] {
         let kafka = kafka(&[]);
         let message = Message::to("orders").partition(0).key(vec![b'k'; length]).payload(FAILS);
         kafka.producer().produce(message).unwrap();
         let config = kafka.consumer_config("g");
         let store = MemoryStore::new();
-        crash(&store, "b", 2).await;
+        crash_owners(&store, "b", 2).await;
         let keeper = LockKeeper::new(store).unwrap();
-        let serving = serve(burying(config.clone()), once(&keeper, TTL));
+        let serving = serve(dead_lettering(config.clone()), single_attempt(&keeper, TTL));
         until_committed(&config, "orders", &[1]).await;
         serving.stop().await.unwrap();
         let letters = letters(&config);

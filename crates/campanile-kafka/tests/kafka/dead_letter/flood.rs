@@ -12,7 +12,7 @@ use campanile_test::{Message, MockKafka};
 use tokio::sync::Semaphore;
 use tower::{Service, ServiceBuilder, service_fn};
 
-use super::{DEAD, kafka, letters, once, produce, short, unknown};
+use super::{DEAD, kafka, letters, produce, set_unknown, short_timeout, single_attempt};
 use crate::given_up::{FAILS, GOOD};
 use crate::real::logging;
 use crate::support::{
@@ -35,15 +35,15 @@ fn guarded(kafka: &MockKafka, guard: FloodGuard) -> Consumer {
     consumer(kafka.consumer_config("g"), "orders").with_given_up(letters_to)
 }
 
-fn broken(partitions: i32, records: usize) -> (MockKafka, Arc<AtomicBool>) {
+fn broken_handler(partitions: i32, records: usize) -> (MockKafka, Arc<AtomicBool>) {
     let kafka = mock("orders", partitions, records);
     kafka.create_topic(DEAD, 1).unwrap();
     (kafka, Arc::new(AtomicBool::new(true)))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_handler_that_fails_all_records_pauses_the_consumer_until_it_is_told_to_go_on() {
-    let (kafka, broken) = broken(4, 1250);
+async fn broken_handler_pauses_the_consumer_until_resume() {
+    let (kafka, broken) = broken_handler(4, 1250);
     let config = kafka.consumer_config("g");
     let serving = serve(guarded(&kafka, FloodGuard::default()), service(&broken));
     let handle = serving.handle();
@@ -71,8 +71,8 @@ async fn a_handler_that_fails_all_records_pauses_the_consumer_until_it_is_told_t
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn while_it_is_paused_it_stays_in_the_group_and_can_be_stopped() {
-    let (kafka, broken) = broken(1, 10);
+async fn paused_consumer_stays_in_the_group_and_can_stop() {
+    let (kafka, broken) = broken_handler(1, 10);
     let config = kafka.consumer_config("g");
     let serving = serve(guarded(&kafka, FloodGuard::new(2, 10)), service(&broken));
     let handle = serving.handle();
@@ -92,7 +92,7 @@ async fn while_it_is_paused_it_stays_in_the_group_and_can_be_stopped() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_record_that_was_one_too_many_keeps_its_place_and_leaves_no_lock_behind() {
+async fn record_over_the_flood_limit_keeps_its_place_without_lock() {
     let kafka = MockKafka::start(1).unwrap();
     kafka.create_topic("orders", 1).unwrap();
     kafka.create_topic(DEAD, 1).unwrap();
@@ -103,8 +103,10 @@ async fn the_record_that_was_one_too_many_keeps_its_place_and_leaves_no_lock_beh
     let config = kafka.consumer_config("g");
     let store = FaultyStore::new(MemoryStore::new());
     let keeper = LockKeeper::new(store.clone()).unwrap();
-    let serving =
-        serve(guarded(&kafka, FloodGuard::new(2, 10)), once(&keeper, Duration::from_secs(3600)));
+    let serving = serve(
+        guarded(&kafka, FloodGuard::new(2, 10)),
+        single_attempt(&keeper, Duration::from_secs(3600)),
+    );
     let handle = serving.handle();
     within("the consumer pauses", handle.wait_paused()).await.unwrap();
     until("the lock is released", || store.count("release") == 1).await;
@@ -153,10 +155,10 @@ fn attempts(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_record_that_a_flood_holds_is_tried_by_the_mended_handler_in_its_last_attempt() {
+async fn records_held_by_a_flood_are_retried_after_resume() {
     for max_attempts in [1, 2] {
         // All four records are in flight when the first of them exceeds the limit.
-        let (kafka, broken) = broken(4, 1);
+        let (kafka, broken) = broken_handler(4, 1);
         let config = kafka.consumer_config("g");
         let (permits, seen) = (Arc::new(Semaphore::new(0)), Arc::default());
         let store = FaultyStore::new(MemoryStore::new());
@@ -180,8 +182,8 @@ async fn every_record_that_a_flood_holds_is_tried_by_the_mended_handler_in_its_l
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_dies_while_the_consumer_is_paused_by_its_handle_is_held_as_well() {
-    let (kafka, broken) = broken(1, 1);
+async fn record_that_fails_during_a_manual_pause_is_held() {
+    let (kafka, broken) = broken_handler(1, 1);
     let config = kafka.consumer_config("g");
     let (permits, seen) = (Arc::new(Semaphore::new(0)), Arc::default());
     let store = FaultyStore::new(MemoryStore::new());
@@ -202,8 +204,8 @@ async fn what_dies_while_the_consumer_is_paused_by_its_handle_is_held_as_well() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn by_its_handle_a_consumer_pauses_and_goes_on_and_what_is_at_work_ends() {
-    let (kafka, broken) = broken(1, 0);
+async fn handle_pauses_and_resumes_while_in_flight_finishes() {
+    let (kafka, broken) = broken_handler(1, 0);
     broken.store(false, Ordering::SeqCst);
     let config = kafka.consumer_config("g");
     let log = Log::default();
@@ -234,14 +236,14 @@ async fn by_its_handle_a_consumer_pauses_and_goes_on_and_what_is_at_work_ends() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_paused_consumer_gives_its_partitions_away_and_the_other_goes_on() {
-    let (kafka, broken) = broken(2, 10);
+async fn paused_consumer_hands_over_its_partitions() {
+    let (kafka, broken) = broken_handler(2, 10);
     let config = kafka.consumer_config("g");
     let one = serve(guarded(&kafka, FloodGuard::new(0, 1)), service(&broken));
     let handle = one.handle();
     within("the consumer pauses", handle.wait_paused()).await.unwrap();
-    let mended = Arc::new(AtomicBool::new(false));
-    let other = serve(guarded(&kafka, FloodGuard::default()), service(&mended));
+    let fixed = Arc::new(AtomicBool::new(false));
+    let other = serve(guarded(&kafka, FloodGuard::default()), service(&fixed));
     until("the other consumer has processed its partition", || {
         committed(&config, "orders", 2).contains(&Some(10))
     })
@@ -254,27 +256,27 @@ async fn a_paused_consumer_gives_its_partitions_away_and_the_other_goes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_letter_that_cannot_be_published_counts_once_however_often_it_is_tried() {
+async fn retried_letter_counts_once_for_the_flood_guard() {
     let kafka = kafka(&[GOOD]);
     let config = kafka.consumer_config("g");
     let store = FaultyStore::new(MemoryStore::new());
     let keeper = LockKeeper::new(store.clone()).unwrap();
-    let letters_to = short().with_flood_guard(FloodGuard::new(1, 10));
+    let letters_to = short_timeout().with_flood_guard(FloodGuard::new(1, 10));
     let consumer = consumer(config.clone(), "orders").with_given_up(letters_to);
-    let serving = serve(consumer, once(&keeper, Duration::from_secs(30)));
+    let serving = serve(consumer, single_attempt(&keeper, Duration::from_secs(30)));
     let handle = serving.handle();
     until_committed(&config, "orders", &[1]).await;
-    unknown(&kafka, DEAD, true);
+    set_unknown(&kafka, DEAD, true);
     produce(&kafka, &[FAILS]);
     until("three budgets are used up", || store.count("fail") == 3).await;
-    unknown(&kafka, DEAD, false);
+    set_unknown(&kafka, DEAD, false);
     until_committed(&config, "orders", &[2]).await;
     assert_eq!(handle.paused(), None);
     assert_eq!(serving.stop().await.unwrap().dead_lettered, 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_consumer_that_is_paused_before_it_serves_begins_with_nothing_until_it_is_resumed() {
+async fn consumer_paused_before_serving_starts_at_resume() {
     let kafka = mock("orders", 1, 3);
     let config = kafka.consumer_config("g");
     let log = Log::default();

@@ -1,11 +1,11 @@
 //! Records that are given up and published to a dead-letter topic.
 
 mod buried;
-mod counted;
+mod counters;
 mod flood;
-mod let_go;
 mod published;
 mod refused;
+mod released;
 mod unpublished;
 
 use std::time::Duration;
@@ -25,7 +25,7 @@ use rdkafka::{ClientConfig, Message as _, Offset, TopicPartitionList};
 use tower::{Service, ServiceBuilder};
 
 use crate::given_up::Order;
-use crate::support::{BOUND, consumer, within};
+use crate::support::{TIMEOUT, consumer, within};
 
 const DEAD: &str = "orders.dead";
 
@@ -52,16 +52,16 @@ fn produce(kafka: &MockKafka, payloads: &[&str]) {
 }
 
 /// Creates a consumer of `orders` that publishes dead letters, with a timeout of a second each.
-fn burying(config: ClientConfig) -> Consumer {
-    consumer(config, "orders").with_given_up(short())
+fn dead_lettering(config: ClientConfig) -> Consumer {
+    consumer(config, "orders").with_given_up(short_timeout())
 }
 
-fn short() -> DeadLetter {
+fn short_timeout() -> DeadLetter {
     DeadLetter::topic(DEAD).with_timeout(Duration::from_secs(1))
 }
 
 /// Makes every request for this topic fail, or succeed again.
-fn unknown(kafka: &MockKafka, topic: &str, unknown: bool) {
+fn set_unknown(kafka: &MockKafka, topic: &str, unknown: bool) {
     let error = match unknown {
         true => RDKafkaRespErr::RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART,
         false => RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR,
@@ -72,12 +72,12 @@ fn unknown(kafka: &MockKafka, topic: &str, unknown: bool) {
 /// Reads the messages in the only partition of this topic.
 pub(crate) fn letters_in(config: &ClientConfig, topic: &str) -> Vec<OwnedMessage> {
     let consumer: BaseConsumer = config.create().unwrap();
-    let (_, end) = consumer.fetch_watermarks(topic, 0, BOUND).unwrap();
+    let (_, end) = consumer.fetch_watermarks(topic, 0, TIMEOUT).unwrap();
     let mut list = TopicPartitionList::new();
     list.add_partition_offset(topic, 0, Offset::Beginning).unwrap();
     consumer.assign(&list).unwrap();
     let message =
-        |_| consumer.poll(BOUND).expect("a letter within the time limit").unwrap().detach();
+        |_| consumer.poll(TIMEOUT).expect("a letter within the time limit").unwrap().detach();
     (0..end).map(message).collect()
 }
 
@@ -104,7 +104,7 @@ fn payloads(letters: &[OwnedMessage]) -> Vec<Option<&str>> {
 }
 
 /// Simulates processes that acquire a key's lock and die, `times` times.
-async fn crash(store: &impl Store, key: &str, times: usize) {
+async fn crash_owners(store: &impl Store, key: &str, times: usize) {
     let namespace = Namespace::try_from("orders").unwrap();
     let key = StoreKey::new(namespace, IdempotencyKey::new(key.to_owned()).unwrap());
     for owner in 1..=times {
@@ -131,7 +131,7 @@ async fn crash(store: &impl Store, key: &str, times: usize) {
 }
 
 /// A service that allows one attempt per order, under a lock with this time to live.
-fn once(
+fn single_attempt(
     keeper: &LockKeeper,
     ttl: Duration,
 ) -> impl Service<Record, Error = BoxError, Future: Send> + Clone + Send + use<> {

@@ -13,29 +13,29 @@ use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use rdkafka::{ClientConfig, Message as _};
 use tower::{ServiceBuilder, service_fn};
 
-use super::{DEAD, burying, bytes, header, kafka, letters, payloads, produce, unknown};
+use super::{DEAD, bytes, dead_lettering, header, kafka, letters, payloads, produce, set_unknown};
 use crate::given_up::{FAILS, GOOD, LAST, Order, Outcomes, PERMANENT, keeper, service};
 use crate::records::produce_header;
-use crate::support::{BOUND, committed, consumer, serve, until, until_committed};
+use crate::support::{TIMEOUT, committed, consumer, serve, until, until_committed};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_dead_letter_is_published_then_its_key_is_failed_then_its_offset_is_committed() {
+async fn dead_letter_precedes_failed_entry_and_commit() {
     let kafka = kafka(&[GOOD]);
     let config = kafka.consumer_config("g");
     let store = FaultyStore::new(MemoryStore::new());
     let keeper = LockKeeper::new(store.clone()).unwrap();
     let outcomes = Outcomes::default();
-    let serving = serve(burying(config.clone()), service(&keeper, 1, &outcomes));
+    let serving = serve(dead_lettering(config.clone()), service(&keeper, 1, &outcomes));
     until_committed(&config, "orders", &[1]).await;
 
-    unknown(&kafka, DEAD, true);
+    set_unknown(&kafka, DEAD, true);
     store.next_of("reject", Fault::Hang);
     produce(&kafka, &[FAILS, FAILS, LAST]);
     // The attempt is recorded because the letter could not be published.
     until("the lock is released", || store.count("fail") == 1).await;
     assert_eq!(store.count("reject"), 0, "rejected before the letter is published");
 
-    unknown(&kafka, DEAD, false);
+    set_unknown(&kafka, DEAD, false);
     until("the entry is being rejected", || store.count("reject") == 1).await;
     assert_eq!(letters(&config).len(), 1);
     assert_eq!(committed(&config, "orders", 1), [Some(1)], "committed before the key is FAILED");
@@ -46,18 +46,18 @@ async fn a_dead_letter_is_published_then_its_key_is_failed_then_its_offset_is_co
     assert_eq!(letters(&config).len(), 1);
     assert_eq!((summary.received, summary.processed, summary.dead_lettered), (4, 3, 1));
     assert_eq!(store.count("reject"), 1);
-    let told = outcomes.lock().unwrap().clone();
-    assert_eq!(told, [(0, "processed"), (2, "parked"), (3, "processed")]);
+    let outcomes_seen = outcomes.lock().unwrap().clone();
+    assert_eq!(outcomes_seen, [(0, "processed"), (2, "parked"), (3, "processed")]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn records_that_cannot_be_tried_are_dead_lettered_without_a_lock() {
+async fn untriable_records_are_dead_lettered_without_a_lock() {
     let bad = ["no json", r#"{"id":""}"#];
     let kafka = kafka(&[GOOD, bad[0], bad[1], PERMANENT, LAST]);
     let config = kafka.consumer_config("g");
     let store = FaultyStore::new(MemoryStore::new());
     let keeper = LockKeeper::new(store.clone()).unwrap();
-    let serving = serve(burying(config.clone()), service(&keeper, 3, &Outcomes::default()));
+    let serving = serve(dead_lettering(config.clone()), service(&keeper, 3, &Outcomes::default()));
     until_committed(&config, "orders", &[5]).await;
     let summary = serving.stop().await.unwrap();
     assert_eq!((summary.processed, summary.dead_lettered, summary.skipped), (2, 3, 0));
@@ -72,7 +72,7 @@ async fn records_that_cannot_be_tried_are_dead_lettered_without_a_lock() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_same_key_with_another_payload_is_dead_lettered_and_its_entry_stays() {
+async fn same_key_with_other_payload_is_dead_lettered() {
     let kafka = kafka(&[GOOD, r#"{"id":"a","fails":true}"#, GOOD]);
     let config = kafka.consumer_config("g");
     let key = key::field(|o: &Order| &o.id).fingerprint_by(|r: &Request<Order>, hasher| {
@@ -83,7 +83,7 @@ async fn the_same_key_with_another_payload_is_dead_lettered_and_its_entry_stays(
         .layer(DecodeLayer::json())
         .layer(layer)
         .service_fn(async |_: Request<Order>| Ok::<_, BoxError>(()));
-    let serving = serve(burying(config.clone()), service);
+    let serving = serve(dead_lettering(config.clone()), service);
     until_committed(&config, "orders", &[3]).await;
     let summary = serving.stop().await.unwrap();
     assert_eq!((summary.processed, summary.dead_lettered), (2, 1));
@@ -93,7 +93,7 @@ async fn the_same_key_with_another_payload_is_dead_lettered_and_its_entry_stays(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_dead_letter_says_exactly_where_its_record_stands() {
+async fn dead_letter_has_the_exact_position_of_its_record() {
     let kafka = MockKafka::start(1).unwrap();
     kafka.create_topic("orders", 4).unwrap();
     kafka.create_topic(DEAD, 1).unwrap();
@@ -128,7 +128,7 @@ async fn a_dead_letter_says_exactly_where_its_record_stands() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_letter_keeps_what_librdkafka_tells_of_its_record() {
+async fn letter_preserves_key_payload_headers_and_timestamp() {
     let kafka = kafka(&[]);
     let config = kafka.consumer_config("g");
     let producer: BaseProducer =
@@ -150,10 +150,10 @@ async fn a_letter_keeps_what_librdkafka_tells_of_its_record() {
     let headers = OwnedHeaders::new().insert(Header { key: "one\0two", value: Some("3") });
     let record = BaseRecord::<[u8], [u8]>::to("orders").partition(0).headers(headers);
     producer.send(record.timestamp(-1_500)).unwrap();
-    producer.flush(BOUND).unwrap();
+    producer.flush(TIMEOUT).unwrap();
 
     let service = service_fn(async |_: Record| Err::<(), _>(BoxError::from(error::permanent("x"))));
-    let serving = serve(burying(config.clone()), service);
+    let serving = serve(dead_lettering(config.clone()), service);
     until_committed(&config, "orders", &[5]).await;
     assert_eq!(serving.stop().await.unwrap().dead_lettered, 5);
     let letters = letters(&config);
@@ -187,13 +187,14 @@ async fn a_letter_keeps_what_librdkafka_tells_of_its_record() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ten_thousand_headers_come_whole() {
+async fn letter_preserves_ten_thousand_headers() {
     let kafka = kafka(&[]);
     let config = kafka.consumer_config("g");
     let message = Message::to("orders").partition(0).payload("no json");
     let message = (0..10_000_u32).fold(message, |m, n| m.header("n", n.to_be_bytes()));
     kafka.producer().produce(message).unwrap();
-    let serving = serve(burying(config.clone()), service(&keeper(), 1, &Outcomes::default()));
+    let serving =
+        serve(dead_lettering(config.clone()), service(&keeper(), 1, &Outcomes::default()));
     until_committed(&config, "orders", &[1]).await;
     serving.stop().await.unwrap();
     let letters = letters(&config);
@@ -204,7 +205,7 @@ async fn ten_thousand_headers_come_whole() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn dead_letters_of_each_topic_go_where_the_choice_says() {
+async fn dead_letters_go_to_the_topic_chosen_for_their_source() {
     let kafka = kafka(&[PERMANENT]);
     kafka.create_topic("payments", 1).unwrap();
     kafka.create_topic("payments.dead", 1).unwrap();
@@ -224,34 +225,36 @@ async fn dead_letters_of_each_topic_go_where_the_choice_says() {
 
 /// Panics when it is displayed and when it is asked for its source.
 #[derive(Debug)]
-struct Rude;
+struct PanickingError;
 
-impl std::fmt::Display for Rude {
+impl std::fmt::Display for PanickingError {
     fn fmt(&self, _: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         panic!("injected panic")
     }
 }
 
-impl std::error::Error for Rude {
+impl std::error::Error for PanickingError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         panic!("injected panic")
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_error_that_panics_when_it_is_shown_ends_nothing() {
+async fn panicking_error_display_does_not_stop_the_consumer() {
     let kafka = kafka(&["bad", "retry", "good"]);
     let config = kafka.consumer_config("g");
     let retried = std::sync::Arc::new(AtomicBool::new(false));
     let service = service_fn(move |record: Record| {
         let result = match &record.payload().unwrap()[..] {
-            b"bad" => Err(BoxError::from(error::permanent(Rude))),
-            b"retry" if !retried.swap(true, Ordering::SeqCst) => Err(BoxError::from(Rude)),
+            b"bad" => Err(BoxError::from(error::permanent(PanickingError))),
+            b"retry" if !retried.swap(true, Ordering::SeqCst) => {
+                Err(BoxError::from(PanickingError))
+            }
             _ => Ok(()),
         };
         async { result }
     });
-    let serving = serve(burying(config.clone()), service);
+    let serving = serve(dead_lettering(config.clone()), service);
     until_committed(&config, "orders", &[3]).await;
     let summary = serving.stop().await.unwrap();
     assert_eq!((summary.dead_lettered, summary.retried, summary.processed), (1, 1, 2));

@@ -6,7 +6,7 @@ use campanile_core::{BoxError, Record};
 use campanile_kafka::{Consumer, ConsumerError, DeadLetter};
 use tower::service_fn;
 
-use super::{DEAD, kafka, unknown};
+use super::{DEAD, kafka, set_unknown};
 use crate::given_up::GOOD;
 use crate::support::{committed, consumer, serve};
 
@@ -23,7 +23,7 @@ fn text(error: &ConsumerError) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn dead_letters_that_would_come_back_are_refused() {
+async fn dead_letter_topic_that_is_consumed_is_refused() {
     let kafka = kafka(&[GOOD]);
     let config = kafka.consumer_config("g");
     let of = |topics: &[&str], letters_to: DeadLetter| {
@@ -45,9 +45,9 @@ async fn dead_letters_that_would_come_back_are_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_topic_for_dead_letters_that_does_not_exist_is_named_before_anything_is_consumed() {
+async fn missing_dead_letter_topic_is_named_at_startup() {
     let kafka = kafka(&[GOOD]);
-    unknown(&kafka, DEAD, true);
+    set_unknown(&kafka, DEAD, true);
     let config = kafka.consumer_config("g");
     let error = refused(consumer(config.clone(), "orders").with_given_up(DeadLetter::topic(DEAD)));
     let error = error.await;
@@ -58,7 +58,7 @@ async fn a_topic_for_dead_letters_that_does_not_exist_is_named_before_anything_i
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn settings_that_a_publication_does_not_allow_are_refused() {
+async fn contradictory_producer_settings_are_refused() {
     let kafka = kafka(&[GOOD]);
     for (name, value) in [
         ("acks", "1"),
@@ -75,7 +75,7 @@ async fn settings_that_a_publication_does_not_allow_are_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_choice_that_panics_or_gives_no_topic_is_told() {
+async fn panicking_or_invalid_topic_choice_is_reported() {
     let kafka = kafka(&[GOOD]);
     for (letters_to, why) in [
         (DeadLetter::by_topic(|_| panic!("injected panic")), "injected panic"),

@@ -14,13 +14,14 @@ use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 use tower::ServiceBuilder;
 
 use super::{
-    DEAD, TTL, burying, bytes, header, kafka, letters, once, payloads, produce, store, unknown,
+    DEAD, TTL, bytes, dead_lettering, header, kafka, letters, payloads, produce, set_unknown,
+    single_attempt, store,
 };
 use crate::given_up::{FAILS, GOOD, LAST, Outcomes, keeper, service};
 use crate::support::{committed, consumer, serve, until, until_committed};
 
 /// Creates a policy with the default budget, and a counter of the publications begun since startup.
-fn watched(topic: &'static str) -> (DeadLetter, Arc<AtomicUsize>) {
+fn counting_publications(topic: &'static str) -> (DeadLetter, Arc<AtomicUsize>) {
     let begun = Arc::new(AtomicUsize::new(0));
     let count = begun.clone();
     let started = AtomicBool::new(false);
@@ -35,7 +36,7 @@ fn watched(topic: &'static str) -> (DeadLetter, Arc<AtomicUsize>) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_topic_that_cannot_be_reached_holds_the_offset_and_when_it_is_back_all_goes_on() {
+async fn unavailable_dead_letter_topic_holds_the_offset() {
     let kafka = MockKafka::start(1).unwrap();
     kafka.create_topic("orders", 2).unwrap();
     kafka.create_topic(DEAD, 1).unwrap();
@@ -48,9 +49,9 @@ async fn a_topic_that_cannot_be_reached_holds_the_offset_and_when_it_is_back_all
     to(0, GOOD);
     let config = kafka.consumer_config("g");
     let (store, keeper) = store();
-    let serving = serve(burying(config.clone()), service(&keeper, 1, &Outcomes::default()));
+    let serving = serve(dead_lettering(config.clone()), service(&keeper, 1, &Outcomes::default()));
     until("the first record is committed", || committed(&config, "orders", 2)[0] == Some(1)).await;
-    unknown(&kafka, DEAD, true);
+    set_unknown(&kafka, DEAD, true);
     for payload in [FAILS, "no json", LAST] {
         to(0, payload);
     }
@@ -62,7 +63,7 @@ async fn a_topic_that_cannot_be_reached_holds_the_offset_and_when_it_is_back_all
     until_committed(&config, "orders", &[1, 20]).await;
     assert_eq!(store.count("reject"), 0);
 
-    unknown(&kafka, DEAD, false);
+    set_unknown(&kafka, DEAD, false);
     until_committed(&config, "orders", &[4, 20]).await;
     let summary = serving.stop().await.unwrap();
     assert_eq!((summary.processed, summary.dead_lettered), (22, 2));
@@ -70,37 +71,38 @@ async fn a_topic_that_cannot_be_reached_holds_the_offset_and_when_it_is_back_all
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_record_without_a_lock_is_held_as_well() {
+async fn record_without_a_lock_is_held_too() {
     let kafka = kafka(&[GOOD]);
     let config = kafka.consumer_config("g");
-    let serving = serve(burying(config.clone()), service(&keeper(), 1, &Outcomes::default()));
+    let serving =
+        serve(dead_lettering(config.clone()), service(&keeper(), 1, &Outcomes::default()));
     until_committed(&config, "orders", &[1]).await;
-    unknown(&kafka, DEAD, true);
+    set_unknown(&kafka, DEAD, true);
     produce(&kafka, &["no json", LAST]);
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert_eq!(committed(&config, "orders", 1), [Some(1)]);
-    unknown(&kafka, DEAD, false);
+    set_unknown(&kafka, DEAD, false);
     until_committed(&config, "orders", &[3]).await;
     assert_eq!(serving.stop().await.unwrap().dead_lettered, 1);
     assert_eq!(payloads(&letters(&config)), [Some("no json")]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_refused_is_tried_again_within_the_budget() {
+async fn refused_publication_is_retried_within_the_budget() {
     let kafka = kafka(&[FAILS]);
     let config = kafka.consumer_config("g");
     let forbidden = RDKafkaRespErr::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED;
     kafka.cluster().request_errors(RDKafkaApiKey::Produce, &[forbidden; 3]);
     let (store, keeper) = store();
     let consumer = consumer(config.clone(), "orders").with_given_up(DeadLetter::topic(DEAD));
-    let serving = serve(consumer, once(&keeper, TTL));
+    let serving = serve(consumer, single_attempt(&keeper, TTL));
     until_committed(&config, "orders", &[1]).await;
     serving.stop().await.unwrap();
     assert_eq!((letters(&config).len(), store.count("fail"), store.count("acquire")), (1, 0, 1));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_too_large_is_published_without_its_payload_at_once() {
+async fn too_large_letter_is_published_without_payload() {
     for by_the_broker in [false, true] {
         let large = format!(r#"{{"id":"b","fails":true,"note":"{}"}}"#, "x".repeat(10_000));
         let kafka = kafka(&[&large, LAST]);
@@ -114,7 +116,7 @@ async fn what_is_too_large_is_published_without_its_payload_at_once() {
         }
         let (store, keeper) = store();
         let consumer = consumer(config.clone(), "orders").with_given_up(letters_to);
-        let serving = serve(consumer, once(&keeper, TTL));
+        let serving = serve(consumer, single_attempt(&keeper, TTL));
         until_committed(&config, "orders", &[2]).await;
         serving.stop().await.unwrap();
         let letters = letters(&config);
@@ -128,14 +130,14 @@ async fn what_is_too_large_is_published_without_its_payload_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_time_that_the_topic_does_not_take_is_left_out() {
+async fn refused_timestamp_is_omitted() {
     let kafka = kafka(&[FAILS]);
     let config = kafka.consumer_config("g");
     let refused = RDKafkaRespErr::RD_KAFKA_RESP_ERR_INVALID_TIMESTAMP;
     kafka.cluster().request_errors(RDKafkaApiKey::Produce, &[refused]);
     let consumer = consumer(config.clone(), "orders").with_given_up(DeadLetter::topic(DEAD));
     let (store, keeper) = store();
-    let serving = serve(consumer, once(&keeper, TTL));
+    let serving = serve(consumer, single_attempt(&keeper, TTL));
     until_committed(&config, "orders", &[1]).await;
     serving.stop().await.unwrap();
     assert_eq!(payloads(&letters(&config)), [Some(FAILS)]);
@@ -143,18 +145,18 @@ async fn a_time_that_the_topic_does_not_take_is_left_out() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_shutdown_during_a_publication_loses_nothing() {
+async fn shutdown_during_a_publication_loses_nothing() {
     let kafka = kafka(&[GOOD]);
     let config = kafka.consumer_config("g");
     let (store, keeper) = store();
     let outcomes = Outcomes::default();
-    let (letters_to, begun) = watched(DEAD);
-    let patient = consumer(config.clone(), "orders")
+    let (letters_to, begun) = counting_publications(DEAD);
+    let with_short_drain = consumer(config.clone(), "orders")
         .with_given_up(letters_to)
         .with_drain_timeout(Duration::from_millis(50));
-    let serving = serve(patient, service(&keeper, 1, &outcomes));
+    let serving = serve(with_short_drain, service(&keeper, 1, &outcomes));
     until_committed(&config, "orders", &[1]).await;
-    unknown(&kafka, DEAD, true);
+    set_unknown(&kafka, DEAD, true);
     produce(&kafka, &[FAILS, LAST]);
     until("publication of the letter begins", || begun.load(Ordering::SeqCst) == 1).await;
     let summary = serving.stop().await.unwrap();
@@ -163,8 +165,8 @@ async fn a_shutdown_during_a_publication_loses_nothing() {
     assert_eq!((store.count("fail"), store.count("reject")), (1, 0));
     assert_eq!(committed(&config, "orders", 1), [Some(1)]);
 
-    unknown(&kafka, DEAD, false);
-    let serving = serve(burying(config.clone()), service(&keeper, 1, &outcomes));
+    set_unknown(&kafka, DEAD, false);
+    let serving = serve(dead_lettering(config.clone()), service(&keeper, 1, &outcomes));
     until_committed(&config, "orders", &[3]).await;
     assert_eq!(serving.stop().await.unwrap().dead_lettered, 1);
     // A publication that was in flight at the shutdown may have succeeded as well.
@@ -174,7 +176,7 @@ async fn a_shutdown_during_a_publication_loses_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_revoke_during_a_publication_leaves_the_letter_to_the_next_owner() {
+async fn revoke_during_a_publication_hands_the_letter_over() {
     let kafka = kafka(&[GOOD]);
     let mut config = kafka.consumer_config("g");
     // With this strategy, every rebalance revokes the partition.
@@ -183,21 +185,22 @@ async fn a_revoke_during_a_publication_leaves_the_letter_to_the_next_owner() {
     let outcomes = Outcomes::default();
     // Each consumer has its own topic, since startup fails if a topic is unavailable.
     kafka.create_topic("others.dead", 1).unwrap();
-    let patient = |letters_to: DeadLetter| {
+    let with_short_drain = |letters_to: DeadLetter| {
         consumer(config.clone(), "orders")
             .with_given_up(letters_to)
             .with_drain_timeout(Duration::from_millis(50))
     };
-    let (letters_to, begun) = watched(DEAD);
-    let one = serve(patient(letters_to), service(&keeper, 1, &outcomes));
+    let (letters_to, begun) = counting_publications(DEAD);
+    let one = serve(with_short_drain(letters_to), service(&keeper, 1, &outcomes));
     until_committed(&config, "orders", &[1]).await;
-    unknown(&kafka, DEAD, true);
+    set_unknown(&kafka, DEAD, true);
     produce(&kafka, &[FAILS, LAST]);
     until("publication of the letter begins", || begun.load(Ordering::SeqCst) == 1).await;
-    let other = serve(patient(DeadLetter::topic("others.dead")), service(&keeper, 1, &outcomes));
+    let other =
+        serve(with_short_drain(DeadLetter::topic("others.dead")), service(&keeper, 1, &outcomes));
     until("the revoke releases the lock", || store.count("fail") == 1).await;
     assert_eq!(committed(&config, "orders", 1), [Some(1)]);
-    unknown(&kafka, DEAD, false);
+    set_unknown(&kafka, DEAD, false);
     until_committed(&config, "orders", &[3]).await;
     let (one, other) = (one.stop().await.unwrap(), other.stop().await.unwrap());
     assert_eq!(one.dead_lettered + other.dead_lettered, 1);
@@ -211,15 +214,15 @@ async fn a_revoke_during_a_publication_leaves_the_letter_to_the_next_owner() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lock_that_is_lost_during_a_publication_commits_nothing() {
+async fn lock_lost_during_a_publication_commits_nothing() {
     let kafka = kafka(&[GOOD]);
     let config = kafka.consumer_config("g");
     let (store, keeper) = store();
-    let (letters_to, begun) = watched(DEAD);
+    let (letters_to, begun) = counting_publications(DEAD);
     let consumer = consumer(config.clone(), "orders").with_given_up(letters_to);
-    let serving = serve(consumer, once(&keeper, Duration::from_millis(500)));
+    let serving = serve(consumer, single_attempt(&keeper, Duration::from_millis(500)));
     until_committed(&config, "orders", &[1]).await;
-    unknown(&kafka, DEAD, true);
+    set_unknown(&kafka, DEAD, true);
     produce(&kafka, &[FAILS]);
     until("publication of the letter begins", || begun.load(Ordering::SeqCst) == 1).await;
     store.always_of("renew", Fault::Refuse);
@@ -228,7 +231,7 @@ async fn a_lock_that_is_lost_during_a_publication_commits_nothing() {
     assert_eq!(committed(&config, "orders", 1), [Some(1)]);
 
     store.heal();
-    unknown(&kafka, DEAD, false);
+    set_unknown(&kafka, DEAD, false);
     until_committed(&config, "orders", &[2]).await;
     let summary = serving.stop().await.unwrap();
     assert!(summary.waited >= 1, "{summary:?}");
@@ -240,7 +243,7 @@ async fn a_lock_that_is_lost_during_a_publication_commits_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_dies_after_its_lock_was_lost_is_not_published_under_that() {
+async fn failure_after_a_lost_lock_is_not_published_under_it() {
     let kafka = kafka(&[FAILS]);
     let config = kafka.consumer_config("g");
     let (store, keeper) = store();
@@ -263,7 +266,7 @@ async fn what_dies_after_its_lock_was_lost_is_not_published_under_that() {
         },
     );
     store.always_of("renew", Fault::Refuse);
-    let serving = serve(burying(config.clone()), service);
+    let serving = serve(dead_lettering(config.clone()), service);
     until("the attempt has ended", || store.count("acquire") > 1).await;
     store.heal();
     until_committed(&config, "orders", &[1]).await;
@@ -275,7 +278,7 @@ async fn what_dies_after_its_lock_was_lost_is_not_published_under_that() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_too_large_even_without_its_payload_holds_its_offset() {
+async fn letter_too_large_without_payload_holds_its_offset() {
     let kafka = kafka(&[]);
     let config = kafka.consumer_config("g");
     let key = vec![b'k'; 1000];
@@ -284,7 +287,7 @@ async fn what_is_too_large_even_without_its_payload_holds_its_offset() {
     let (store, keeper) = store();
     let letters_to = DeadLetter::topic(DEAD).set("message.max.bytes", "1000");
     let consumer = consumer(config.clone(), "orders").with_given_up(letters_to);
-    let serving = serve(consumer, once(&keeper, TTL));
+    let serving = serve(consumer, single_attempt(&keeper, TTL));
     // The lock of the last attempt, and that of a burial.
     until("the publication fails twice", || store.count("fail") == 2).await;
     let summary = serving.stop().await.unwrap();

@@ -35,7 +35,7 @@ async fn copies(messages: Vec<Message>) -> Vec<(Record, Record)> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_copy_has_key_payload_headers_and_time_of_its_record_and_tells_its_origin() {
+async fn copy_equals_its_record_and_has_its_origin() {
     let to = || Message::to("orders").partition(0);
     let messages = vec![
         to(),
@@ -58,7 +58,7 @@ async fn a_copy_has_key_payload_headers_and_time_of_its_record_and_tells_its_ori
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_origin_is_believed_in_retry_topics_alone() {
+async fn origin_headers_are_trusted_only_in_retry_topics() {
     let forged = Message::to("orders").partition(0).payload("p");
     let forged = forged
         .header("campanile-origin-topic", "bank")
@@ -72,7 +72,7 @@ async fn an_origin_is_believed_in_retry_topics_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_somebody_else_wrote_to_a_retry_topic_is_a_record_of_its_own() {
+async fn foreign_message_in_a_retry_topic_is_an_ordinary_record() {
     let kafka = kafka(&[]);
     let config = kafka.consumer_config("g");
     let stray = Message::to(SOON).partition(0).payload("p").header("campanile-origin-topic", "t");

@@ -14,7 +14,7 @@ use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 use tower::ServiceBuilder;
 
 use super::{LATER, SOON};
-use crate::support::{BOUND, committed, consumer, fill, serve, until};
+use crate::support::{TIMEOUT, committed, consumer, fill, serve, until};
 
 const TOPICS: [&str; 3] = ["orders", SOON, LATER];
 const PARTITIONS: i32 = 2;
@@ -34,14 +34,14 @@ fn is_all_committed(config: &ClientConfig) -> bool {
     TOPICS.into_iter().all(|topic| {
         let committed = committed(config, topic, PARTITIONS);
         (0..PARTITIONS).zip(committed).all(|(partition, committed)| {
-            let (_, end) = asks.fetch_watermarks(topic, partition, BOUND).unwrap();
+            let (_, end) = asks.fetch_watermarks(topic, partition, TIMEOUT).unwrap();
             end == committed.unwrap_or(0)
         })
     })
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_event_succeeds_once_whatever_fails_and_however_often_its_consumer_is_dropped() {
+async fn each_event_succeeds_once_despite_failures_and_drops() {
     let seed = std::env::var("SEED").map_or(7, |seed| seed.parse().unwrap());
     println!("SEED={seed}");
     let kafka = MockKafka::start(1).unwrap();

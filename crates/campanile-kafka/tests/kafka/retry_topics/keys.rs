@@ -12,7 +12,7 @@ use rdkafka::{ClientConfig, Message as _};
 use tower::{Service, ServiceBuilder, service_fn};
 
 use super::{HOUR, LATER, SOON, kafka, retrying};
-use crate::support::{BOUND, committed, consumer, serve, until_committed};
+use crate::support::{TIMEOUT, committed, consumer, serve, until_committed};
 
 /// The calls of the handler: topic, attempt and key.
 type Attempts = Arc<Mutex<Vec<(String, u32, String)>>>;
@@ -59,7 +59,7 @@ fn keeper() -> LockKeeper {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_copy_keeps_its_key_and_its_attempts_also_with_coordinates_as_the_key() {
+async fn copy_keeps_its_coordinates_key_and_attempts() {
     let kafka = kafka(&["0", "3"]);
     let config = kafka.consumer_config("g");
     let (attempts, answers) = (Attempts::default(), Answers::default());
@@ -74,7 +74,7 @@ async fn a_copy_keeps_its_key_and_its_attempts_also_with_coordinates_as_the_key(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn after_a_crash_between_a_copy_and_its_commit_whoever_comes_second_is_a_duplicate() {
+async fn crash_between_copy_and_commit_makes_a_duplicate() {
     let kafka = kafka(&["1"]);
     let keeper = keeper();
     let (attempts, answers) = (Attempts::default(), Answers::default());
@@ -107,13 +107,13 @@ fn only(config: &ClientConfig, topic: &str) -> OwnedMessage {
     let mut list = rdkafka::TopicPartitionList::new();
     list.add_partition_offset(topic, 0, rdkafka::Offset::Beginning).unwrap();
     consumer.assign(&list).unwrap();
-    let (_, end) = consumer.fetch_watermarks(topic, 0, BOUND).unwrap();
+    let (_, end) = consumer.fetch_watermarks(topic, 0, TIMEOUT).unwrap();
     assert_eq!(end, 1);
-    consumer.poll(BOUND).expect("a message within the time limit").unwrap().detach()
+    consumer.poll(TIMEOUT).expect("a message within the time limit").unwrap().detach()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_dies_in_a_retry_topic_is_dead_lettered_by_where_it_stood_first() {
+async fn dead_letter_from_a_retry_topic_has_the_original_position() {
     let kafka = kafka(&["0", "1000"]);
     kafka.create_topic("orders.dead", 1).unwrap();
     let config = kafka.consumer_config("g");
@@ -137,7 +137,7 @@ async fn what_dies_in_a_retry_topic_is_dead_lettered_by_where_it_stood_first() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_choice_of_a_topic_for_dead_letters_is_asked_for_origins_alone() {
+async fn dead_letter_topic_choice_sees_only_original_topics() {
     let kafka = kafka(&["0", "1000"]);
     kafka.create_topic("orders.dead", 1).unwrap();
     let config = kafka.consumer_config("g");

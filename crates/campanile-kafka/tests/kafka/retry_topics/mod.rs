@@ -37,12 +37,12 @@ fn kafka(payloads: &[&str]) -> MockKafka {
     kafka
 }
 
-fn ladder() -> RetryTopics {
+fn retry_topics() -> RetryTopics {
     RetryTopics::new().then(SOON, AFTER).then(LATER, AFTER * 3).with_timeout(Duration::from_secs(1))
 }
 
 fn retrying(config: ClientConfig) -> Consumer {
-    consumer(config, "orders").with_retry_topics(ladder())
+    consumer(config, "orders").with_retry_topics(retry_topics())
 }
 
 /// The calls of a handler and their times.
@@ -66,10 +66,10 @@ impl Calls {
     }
 
     /// Topic and origin's offset of each call.
-    fn told(&self) -> Vec<(String, i64)> {
-        let told =
+    fn topics_and_offsets(&self) -> Vec<(String, i64)> {
+        let topic_and_offset =
             |(record, _): &(Record, Instant)| (record.topic().to_owned(), record.origin().offset);
-        self.all().iter().map(told).collect()
+        self.all().iter().map(topic_and_offset).collect()
     }
 }
 
@@ -91,6 +91,6 @@ fn busy() -> BoxError {
     "gateway is busy".into()
 }
 
-fn told(told: &[(&str, i64)]) -> Vec<(String, i64)> {
-    told.iter().map(|(topic, offset)| ((*topic).to_owned(), *offset)).collect()
+fn expected_calls(expected_calls: &[(&str, i64)]) -> Vec<(String, i64)> {
+    expected_calls.iter().map(|(topic, offset)| ((*topic).to_owned(), *offset)).collect()
 }

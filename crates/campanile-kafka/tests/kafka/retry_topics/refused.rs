@@ -17,7 +17,7 @@ async fn error(consumer: Consumer) -> ConsumerError {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_that_does_not_exist_is_named() {
+async fn missing_retry_topic_is_named() {
     let kafka = kafka(&[]);
     let unknown = RDKafkaRespErr::RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART;
     kafka.cluster().topic_error(LATER, unknown).unwrap();
@@ -26,7 +26,7 @@ async fn one_that_does_not_exist_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_that_has_another_use_as_well_is_refused_and_so_are_none_and_bad_settings() {
+async fn contradictory_retry_topics_are_refused() {
     let kafka = kafka(&[]);
     let config = || kafka.consumer_config("g");
     let second = Duration::from_secs(1);

@@ -14,11 +14,11 @@ use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 use tokio::time::Instant;
 use tower::{ServiceBuilder, service_fn};
 
-use super::{AFTER, Calls, HOUR, LATER, SOON, busy, failing, kafka, retrying, told};
-use crate::support::{BOUND, committed, consumer, serve, until, until_committed};
+use super::{AFTER, Calls, HOUR, LATER, SOON, busy, expected_calls, failing, kafka, retrying};
+use crate::support::{TIMEOUT, committed, consumer, serve, until, until_committed};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn records_behind_one_that_fails_go_on_and_are_committed_while_it_waits() {
+async fn records_behind_a_deferred_one_are_committed() {
     let kafka = kafka(&["0", "1000", "0", "0"]);
     let config = kafka.consumer_config("g");
     let calls = Calls::default();
@@ -26,7 +26,10 @@ async fn records_behind_one_that_fails_go_on_and_are_committed_while_it_waits() 
     let consumer = consumer(config.clone(), "orders").with_retry_topics(topics);
     let serving = serve(consumer, failing(&calls, busy));
     until_committed(&config, "orders", &[4]).await;
-    assert_eq!(calls.told(), told(&[("orders", 0), ("orders", 1), ("orders", 2), ("orders", 3)]));
+    assert_eq!(
+        calls.topics_and_offsets(),
+        expected_calls(&[("orders", 0), ("orders", 1), ("orders", 2), ("orders", 3)])
+    );
     // A shutdown does not wait for the copy.
     let start = Instant::now();
     let summary = serving.stop().await.unwrap();
@@ -36,7 +39,7 @@ async fn records_behind_one_that_fails_go_on_and_are_committed_while_it_waits() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_copy_that_waits_in_a_topic_of_which_nothing_was_committed_survives_a_restart() {
+async fn copy_in_a_topic_without_commits_survives_a_restart() {
     let kafka = kafka(&["1"]);
     let config = kafka.consumer_config("g");
     let calls = Calls::default();
@@ -52,11 +55,11 @@ async fn a_copy_that_waits_in_a_topic_of_which_nothing_was_committed_survives_a_
     let serving = serve(waiting(AFTER), failing(&calls, busy));
     until_committed(&config, SOON, &[1]).await;
     serving.stop().await.unwrap();
-    assert_eq!(calls.told(), told(&[("orders", 0), (SOON, 0)]));
+    assert_eq!(calls.topics_and_offsets(), expected_calls(&[("orders", 0), (SOON, 0)]));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_copy_is_processed_when_its_delay_is_over_and_not_before() {
+async fn copy_is_processed_after_its_delay() {
     let kafka = kafka(&["1", "1", "1"]);
     let config = kafka.consumer_config("g");
     let calls = Calls::default();
@@ -76,7 +79,7 @@ async fn a_copy_is_processed_when_its_delay_is_over_and_not_before() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_clock_that_is_behind_delays_copies_once_and_not_one_after_the_other() {
+async fn slow_clock_delays_all_copies_once() {
     let kafka = kafka(&[]);
     let config = kafka.consumer_config("g");
     // To a clock that is an hour behind, a copy published now is an hour ahead.
@@ -86,7 +89,7 @@ async fn a_clock_that_is_behind_delays_copies_once_and_not_one_after_the_other()
         let copy = BaseRecord::<str, str>::to(SOON).partition(0).payload("0").timestamp(ahead);
         producer.send(copy).map_err(|(error, _)| error).unwrap();
     }
-    producer.flush(BOUND).unwrap();
+    producer.flush(TIMEOUT).unwrap();
     let delay = Duration::from_secs(2);
     let calls = Calls::default();
     let topics = RetryTopics::new().then(SOON, delay);
@@ -101,7 +104,7 @@ async fn a_clock_that_is_behind_delays_copies_once_and_not_one_after_the_other()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_failure_goes_one_topic_further_and_the_last_topic_to_itself() {
+async fn each_failure_advances_one_topic_up_to_the_last() {
     let kafka = kafka(&["4"]);
     let config = kafka.consumer_config("g");
     let calls = Calls::default();
@@ -109,12 +112,12 @@ async fn each_failure_goes_one_topic_further_and_the_last_topic_to_itself() {
     until_committed(&config, LATER, &[3]).await;
     let summary = serving.stop().await.unwrap();
     let each = [("orders", 0), (SOON, 0), (LATER, 0), (LATER, 0), (LATER, 0)];
-    assert_eq!(calls.told(), told(&each));
+    assert_eq!(calls.topics_and_offsets(), expected_calls(&each));
     assert_eq!((summary.received, summary.deferred, summary.processed), (5, 4, 1));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_error_that_tells_when_chooses_a_later_topic_but_none_that_was_passed() {
+async fn retry_after_chooses_a_later_topic_and_never_goes_back() {
     let kafka = kafka(&["2"]);
     let config = kafka.consumer_config("g");
     let calls = Calls::default();
@@ -124,12 +127,15 @@ async fn an_error_that_tells_when_chooses_a_later_topic_but_none_that_was_passed
     let serving = serve(retrying(config.clone()), failing(&calls, error));
     until_committed(&config, LATER, &[2]).await;
     serving.stop().await.unwrap();
-    assert_eq!(calls.told(), told(&[("orders", 0), (LATER, 0), (LATER, 0)]));
+    assert_eq!(
+        calls.topics_and_offsets(),
+        expected_calls(&[("orders", 0), (LATER, 0), (LATER, 0)])
+    );
     assert_eq!(committed(&config, SOON, 1), [None]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn under_the_layer_a_back_off_of_chance_takes_no_copy_back() {
+async fn random_backoff_never_moves_a_copy_back() {
     let kafka = kafka(&["0", "0"]);
     let config = kafka.consumer_config("g");
     // With full jitter, the default, the delay can be any part of the backoff.
@@ -149,14 +155,14 @@ async fn under_the_layer_a_back_off_of_chance_takes_no_copy_back() {
     until_committed(&config, LATER, &[6]).await;
     serving.stop().await.unwrap();
     for offset in 0..2 {
-        let topics = calls.told().into_iter().filter(|(_, of)| *of == offset);
+        let topics = calls.topics_and_offsets().into_iter().filter(|(_, of)| *of == offset);
         let topics: Vec<String> = topics.map(|(topic, _)| topic).collect();
         assert_eq!(topics, ["orders", SOON, LATER, LATER, LATER]);
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_panicked_waits_there_as_well() {
+async fn panicked_record_waits_in_the_retry_topic() {
     let kafka = kafka(&["1", "0"]);
     let config = kafka.consumer_config("g");
     let calls = Calls::default();
@@ -168,7 +174,7 @@ async fn what_panicked_waits_there_as_well() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_says_nothing_about_the_record_makes_no_copy() {
+async fn locked_key_and_store_outage_make_no_copy() {
     let kafka = kafka(&["0"]);
     let config = kafka.consumer_config("g");
     let calls = Arc::new(AtomicUsize::new(0));
@@ -191,7 +197,7 @@ async fn what_says_nothing_about_the_record_makes_no_copy() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_retry_topic_does_not_take_is_tried_again_where_it_stands() {
+async fn copy_refused_by_its_topic_is_retried_in_place() {
     let kafka = kafka(&["2", "0"]);
     let config = kafka.consumer_config("g");
     let calls = Calls::default();
@@ -203,12 +209,12 @@ async fn what_a_retry_topic_does_not_take_is_tried_again_where_it_stands() {
     until_committed(&config, "orders", &[2]).await;
     until_committed(&config, SOON, &[1]).await;
     let summary = serving.stop().await.unwrap();
-    assert_eq!(calls.told()[..2], told(&[("orders", 0), ("orders", 0)]));
+    assert_eq!(calls.topics_and_offsets()[..2], expected_calls(&[("orders", 0), ("orders", 0)]));
     assert_eq!((summary.retried, summary.deferred, summary.processed), (2, 1, 2));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn while_retry_topics_cannot_be_reached_nothing_is_committed_that_has_no_copy() {
+async fn unavailable_retry_topic_commits_nothing_without_a_copy() {
     let kafka = kafka(&["0", "1000", "0"]);
     let config = kafka.consumer_config("g");
     let calls = Calls::default();
@@ -217,7 +223,10 @@ async fn while_retry_topics_cannot_be_reached_nothing_is_committed_that_has_no_c
     let now = || BoxError::from(error::retry_after("busy", Duration::from_millis(1)));
     let serving = serve(retrying(config.clone()), failing(&calls, now));
     until("the record is retried twice in its partition", || calls.len() >= 4).await;
-    assert_eq!(calls.told()[1..4], told(&[("orders", 1), ("orders", 1), ("orders", 1)]));
+    assert_eq!(
+        calls.topics_and_offsets()[1..4],
+        expected_calls(&[("orders", 1), ("orders", 1), ("orders", 1)])
+    );
     assert_eq!(committed(&config, "orders", 1), [Some(1)]);
     kafka.cluster().clear_request_errors(RDKafkaApiKey::Produce);
     until_committed(&config, "orders", &[3]).await;
@@ -226,7 +235,7 @@ async fn while_retry_topics_cannot_be_reached_nothing_is_committed_that_has_no_c
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn copies_that_wait_hold_up_no_others_however_many_they_are() {
+async fn many_waiting_copies_do_not_block_other_records() {
     let kafka = MockKafka::start(1).unwrap();
     kafka.create_topic("orders", 1).unwrap();
     kafka.create_topic(SOON, 4).unwrap();
@@ -254,7 +263,7 @@ async fn copies_that_wait_hold_up_no_others_however_many_they_are() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_fails_while_its_partition_is_drained_makes_no_copy_and_comes_again() {
+async fn failure_during_a_drain_makes_no_copy() {
     let kafka = kafka(&["1"]);
     let config = kafka.consumer_config("g");
     let (calls, go) = (Calls::default(), Arc::new(AtomicBool::new(false)));
@@ -269,7 +278,7 @@ async fn what_fails_while_its_partition_is_drained_makes_no_copy_and_comes_again
     });
     let mut serving = serve(retrying(config.clone()), service.clone());
     until("the handler is called", || calls.len() == 1).await;
-    serving.begin_to_stop().await;
+    serving.begin_shutdown().await;
     go.store(true, Ordering::SeqCst);
     let summary = serving.ended().await.unwrap();
     assert_eq!((summary.received, summary.deferred, summary.left), (1, 0, 1));
@@ -280,7 +289,7 @@ async fn what_fails_while_its_partition_is_drained_makes_no_copy_and_comes_again
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_time_of_a_publication_that_came_to_nothing_is_part_of_the_wait() {
+async fn failed_publication_time_counts_toward_the_wait() {
     let kafka = kafka(&["0"]);
     let config = kafka.consumer_config("g");
     let calls = Calls::default();

@@ -6,9 +6,9 @@ use campanile_idempotency::IdempotencyError;
 
 /// The errors of a record's attempts.
 #[derive(Debug)]
-pub(super) struct Trouble {
+pub(super) struct LastError {
     /// The number of attempts that ended in an error.
-    pub(super) times: u32,
+    pub(super) failures: u32,
     /// The text of the last error.
     pub(super) error: String,
     /// What the next attempt waits for.
@@ -20,10 +20,10 @@ pub(super) fn waits_for(error: &(dyn Error + 'static)) -> &'static str {
     match IdempotencyError::find(error) {
         Some(IdempotencyError::Locked { .. }) => "the lock of its key, held by another owner",
         Some(IdempotencyError::LockLost(_)) => "its next attempt, after its lock was lost",
-        _ => BACKOFF,
+        _ => WAITS_FOR_BACKOFF,
     }
 }
 
-pub(super) const BACKOFF: &str = "the end of its backoff";
-pub(super) const STORE: &str = "the store, which is unavailable";
-pub(super) const LETTER: &str = "the publication of its dead letter";
+pub(super) const WAITS_FOR_BACKOFF: &str = "the end of its backoff";
+pub(super) const WAITS_FOR_STORE: &str = "the store, which is unavailable";
+pub(super) const WAITS_FOR_DEAD_LETTER: &str = "the publication of its dead letter";

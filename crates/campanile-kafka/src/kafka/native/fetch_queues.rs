@@ -25,7 +25,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::KafkaError;
 use rdkafka::message::BorrowedMessage;
 
-use super::walk_of;
+use super::message_headers;
 
 /// The number of queues. With order by partition, at least this many partitions have records to
 /// process at the same time. Each queue costs memory for prefetched messages: at least one batch of
@@ -33,13 +33,13 @@ use super::walk_of;
 pub(in crate::kafka) const QUEUES: usize = 16;
 
 /// The queues. All methods do nothing before [`open`](Self::open) and after [`close`](Self::close).
-pub(in crate::kafka) struct Fetched {
+pub(in crate::kafka) struct FetchQueues {
     queues: [AtomicPtr<rd_kafka_queue_t>; QUEUES],
     /// Woken when a message arrives. Kept until the queues are destroyed.
     waker: Arc<AtomicWaker>,
 }
 
-impl Fetched {
+impl FetchQueues {
     /// Creates the queues, which wake `waker` when a message arrives.
     pub(in crate::kafka) fn new(waker: Arc<AtomicWaker>) -> Self {
         Self { queues: Default::default(), waker }
@@ -60,7 +60,7 @@ impl Fetched {
 
     /// Forwards the messages of this partition to the queue with this index. Must be called before
     /// the partition is assigned, so that no message goes elsewhere.
-    pub(in crate::kafka) fn take_in<C: ConsumerContext>(
+    pub(in crate::kafka) fn forward_partition<C: ConsumerContext>(
         &self,
         consumer: &BaseConsumer<C>,
         topic: &str,
@@ -89,27 +89,27 @@ impl Fetched {
         }
     }
 
-    /// Takes up to `most` messages off the queue with this index. Messages of a partition are in
+    /// Takes up to `limit` messages off the queue with this index. Messages of a partition are in
     /// order.
     pub(in crate::kafka) fn take<'a>(
         &'a self,
         index: usize,
-        batch: &'a mut Batch,
-        most: usize,
-    ) -> Drain<'a> {
+        buffer: &'a mut MessageBuffer,
+        limit: usize,
+    ) -> FetchedMessages<'a> {
         let queue = self.queues[index].load(Ordering::Acquire);
-        batch.messages.resize(most, ptr::null_mut());
-        let count = if queue.is_null() || most == 0 {
+        buffer.messages.resize(limit, ptr::null_mut());
+        let count = if queue.is_null() || limit == 0 {
             0
         } else {
-            // SAFETY: the queue is alive, and the buffer has room for `most` messages. With a
+            // SAFETY: the queue is alive, and the buffer has room for `limit` messages. With a
             // timeout of 0 the call does not wait. The messages are owned by the caller, and
-            // `Drain` destroys them.
-            unsafe { rd_kafka_consume_batch_queue(queue, 0, batch.messages.as_mut_ptr(), most) }
+            // `FetchedMessages` destroys them.
+            unsafe { rd_kafka_consume_batch_queue(queue, 0, buffer.messages.as_mut_ptr(), limit) }
         };
         // The count is negative on an error, which only occurs with a legacy consumer.
-        batch.messages.truncate(usize::try_from(count).unwrap_or(0));
-        Drain { batch, next: 0 }
+        buffer.messages.truncate(usize::try_from(count).unwrap_or(0));
+        FetchedMessages { buffer, next: 0 }
     }
 
     /// Destroys the queues, with the messages that are still in them.
@@ -138,27 +138,27 @@ unsafe extern "C" fn wake(_: *mut rd_kafka_t, waker: *mut c_void) {
 
 /// A reusable buffer for messages.
 #[derive(Default)]
-pub(in crate::kafka) struct Batch {
+pub(in crate::kafka) struct MessageBuffer {
     messages: Vec<*mut rd_kafka_message_s>,
 }
 
 /// Messages that were taken off a queue. Messages that were not read are destroyed on drop.
-pub(in crate::kafka) struct Drain<'a> {
-    batch: &'a mut Batch,
+pub(in crate::kafka) struct FetchedMessages<'a> {
+    buffer: &'a mut MessageBuffer,
     next: usize,
 }
 
-impl Drain<'_> {
+impl FetchedMessages<'_> {
     pub(in crate::kafka) fn len(&self) -> usize {
-        self.batch.messages.len()
+        self.buffer.messages.len()
     }
 
     /// Returns the next message, or the error that stands in its place.
     pub(in crate::kafka) fn next(&mut self) -> Option<Result<Message<'_>, FetchError>> {
-        let &message = self.batch.messages.get(self.next)?;
+        let &message = self.buffer.messages.get(self.next)?;
         self.next += 1;
         // SAFETY: librdkafka has filled the buffer with non-null messages, which live until this
-        // `Drain` is dropped.
+        // `FetchedMessages` is dropped.
         let message = Message(unsafe { NonNull::new_unchecked(message) }, PhantomData);
         Some(match message.get().err {
             Code::RD_KAFKA_RESP_ERR_NO_ERROR => Ok(message),
@@ -174,10 +174,10 @@ impl Drain<'_> {
     }
 }
 
-impl Drop for Drain<'_> {
+impl Drop for FetchedMessages<'_> {
     fn drop(&mut self) {
-        for message in self.batch.messages.drain(..) {
-            // SAFETY: the message is owned by this `Drain`, and is not used any more.
+        for message in self.buffer.messages.drain(..) {
+            // SAFETY: the message is owned by this `FetchedMessages`, and is not used any more.
             unsafe { rd_kafka_message_destroy(message) };
         }
     }
@@ -273,6 +273,6 @@ impl<'a> Message<'a> {
         &self,
     ) -> impl Iterator<Item = (&'a [u8], Option<&'a [u8]>)> + use<'a> {
         // SAFETY: the message lives for `'a`.
-        unsafe { walk_of(self.0.as_ptr()) }
+        unsafe { message_headers(self.0.as_ptr()) }
     }
 }

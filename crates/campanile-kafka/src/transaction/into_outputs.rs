@@ -10,7 +10,7 @@ use super::Outputs;
 
 /// The messages to send for a record. An error means that they cannot be determined; it stops the
 /// consumer.
-pub(crate) type Answered = Result<Vec<Output>, BoxError>;
+pub(crate) type OutputsResult = Result<Vec<Output>, BoxError>;
 
 /// The response of a service that is [served in transactions](crate::Consumer::serve_transactional):
 /// [`Outputs`] or, through the idempotency layer, an [`Outcome`] of them. A service with any other
@@ -42,7 +42,7 @@ impl Outputs {
     /// Checks that these outputs belong to `record`.
     pub(super) fn check(&self, record: &Record) -> Result<(), BoxError> {
         if self.at != *record.coordinates() {
-            return Err(Unsendable::Foreign(self.at.clone()).into());
+            return Err(InvalidOutputs::Foreign(self.at.clone()).into());
         }
         Ok(())
     }
@@ -62,7 +62,7 @@ impl sealed::Sealed for Outcome<Outputs> {
     fn of(self, record: &Record) -> Result<Outputs, BoxError> {
         match self {
             Self::Processed(outputs) if !outputs.kept.load(Ordering::Relaxed) => {
-                Err(Unsendable::NotKept.into())
+                Err(InvalidOutputs::NotStored.into())
             }
             Self::Processed(outputs) | Self::Unguarded(outputs, _) => outputs.of(record),
             // The first run processed this same record. Its offset is not committed, so the outputs
@@ -71,7 +71,7 @@ impl sealed::Sealed for Outcome<Outputs> {
                 Some(outputs) if outputs.at == *record.coordinates() => Ok(outputs),
                 // Another record's outputs are committed with that record's offset.
                 Some(_) => Ok(Outputs::of(record)),
-                None => Err(Unsendable::Unknown.into()),
+                None => Err(InvalidOutputs::Unknown.into()),
             },
             Self::Parked(_) => Ok(Outputs::of(record)),
             other => Err(format!("cannot determine the outputs of {other:?}").into()),
@@ -81,16 +81,16 @@ impl sealed::Sealed for Outcome<Outputs> {
 
 /// The reason why a record's outputs cannot be determined.
 #[derive(Debug)]
-enum Unsendable {
+enum InvalidOutputs {
     /// The handler returned the outputs of the record at these coordinates.
     Foreign(Coordinates),
     /// The idempotency layer has not stored the outputs in the key's entry.
-    NotKept,
+    NotStored,
     /// The duplicate's entry has no readable outputs.
     Unknown,
 }
 
-impl fmt::Display for Unsendable {
+impl fmt::Display for InvalidOutputs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Foreign(at) => write!(
@@ -98,7 +98,7 @@ impl fmt::Display for Unsendable {
                 "the outputs belong to {at}: create them by `Outputs::of` from the record that the \
                  handler was called with"
             ),
-            Self::NotKept => f.write_str(
+            Self::NotStored => f.write_str(
                 "the idempotency layer does not store the outputs, so a crash before they are \
                  committed would lose them: build the layer by `Outputs::kept_by`, with a new \
                  namespace because this key is COMPLETED without its outputs",
@@ -113,10 +113,10 @@ impl fmt::Display for Unsendable {
     }
 }
 
-impl Error for Unsendable {}
+impl Error for InvalidOutputs {}
 
 /// Extracts the messages to send for `record` from its service's response.
-pub(crate) fn outputs_of<T: IntoOutputs>(response: T, record: &Record) -> Answered {
+pub(crate) fn outputs_of<T: IntoOutputs>(response: T, record: &Record) -> OutputsResult {
     Ok(response.of(record)?.messages)
 }
 
@@ -141,35 +141,35 @@ mod tests {
     }
 
     /// The number of messages that are sent for the record at offset 7.
-    fn sent(answer: impl IntoOutputs) -> usize {
-        answer.of(&record(7)).unwrap().messages.len()
+    fn sent(response: impl IntoOutputs) -> usize {
+        response.of(&record(7)).unwrap().messages.len()
     }
 
-    fn refused(answer: impl IntoOutputs) -> String {
-        answer.of(&record(7)).unwrap_err().to_string()
+    fn refused(response: impl IntoOutputs) -> String {
+        response.of(&record(7)).unwrap_err().to_string()
     }
 
     #[test]
-    fn what_the_handler_gives_is_sent_if_it_is_of_the_record_in_hand() {
+    fn outputs_are_sent_only_for_their_own_record() {
         assert_eq!(sent(outputs(7)), 1);
         assert_eq!(sent(Outcome::Unguarded(outputs(7), Unguarded::MissingKey)), 1);
         assert!(refused(outputs(8)).contains("payments/0@8"));
     }
 
     #[test]
-    fn what_the_layer_does_not_keep_stops_the_consumer_at_once_and_not_after_a_crash() {
+    fn outputs_not_stored_by_the_layer_are_an_error() {
         assert!(refused(Outcome::Processed(outputs(7))).contains("Outputs::kept_by"));
     }
 
     #[test]
-    fn a_duplicate_is_sent_where_its_first_run_stood_and_nowhere_else() {
+    fn duplicate_sends_outputs_only_at_the_first_position() {
         assert_eq!(sent(duplicate(Some(outputs(7)))), 1);
         assert_eq!(sent(duplicate(Some(outputs(8)))), 0);
         assert_eq!(sent(Outcome::<Outputs>::Parked(Parked::new(1, None))), 0);
     }
 
     #[test]
-    fn a_duplicate_without_kept_outputs_is_an_error_and_no_loss() {
+    fn duplicate_without_stored_outputs_is_an_error() {
         assert!(refused(duplicate(None)).contains("entry"));
     }
 }

@@ -7,7 +7,7 @@ use crate::driver::Event;
 use crate::error::ConsumerError;
 
 /// Handles an error that librdkafka reports. librdkafka recovers from most errors by itself.
-pub(super) fn failed(
+pub(super) fn handle_error(
     context: &Context,
     error: KafkaError,
     reason: String,
@@ -23,7 +23,7 @@ pub(super) fn failed(
             let what = format!("{reason}; to skip such records, set the group's offset past them");
             events.push(Event::Failed(ConsumerError::kafka(what, Some(error))));
         }
-        KafkaError::MessageConsumption(code) if is_hopeless(*code, started) => {
+        KafkaError::MessageConsumption(code) if is_fatal(*code, started) => {
             events.push(Event::Failed(ConsumerError::kafka(reason, Some(error))));
         }
         _ => tracing::warn!(error = reason, "librdkafka reported an error; continuing"),
@@ -39,7 +39,7 @@ fn is_unreadable(code: Code) -> bool {
 }
 
 /// Returns whether librdkafka would retry forever without success.
-fn is_hopeless(code: Code, started: bool) -> bool {
+fn is_fatal(code: Code, started: bool) -> bool {
     match code {
         // `auto.offset.reset=error`: librdkafka no longer reads the partition.
         Code::AutoOffsetReset => true,

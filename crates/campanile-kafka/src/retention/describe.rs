@@ -14,23 +14,23 @@ use rdkafka::config::{FromClientConfigAndContext, RDKafkaLogLevel};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode as Code};
 use tokio::runtime::Handle;
 
-use super::Topic;
+use super::CheckedTopic;
 
 /// The timeout of the request. The brokers have just delivered a record, so they are reachable.
-const PATIENCE: Duration = Duration::from_secs(10);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The brokers' answer for each topic.
-pub(super) type Answer = KafkaResult<Vec<Result<Config, Code>>>;
+pub(super) type DescribeResult = KafkaResult<Vec<Result<TopicConfig, Code>>>;
 
 /// The settings of a topic.
 #[derive(Debug, Default)]
-pub(super) struct Config {
+pub(super) struct TopicConfig {
     topic: String,
     settings: HashMap<String, String>,
 }
 
-impl Config {
-    pub(super) fn is_of(&self, topic: &str) -> bool {
+impl TopicConfig {
+    pub(super) fn is_for(&self, topic: &str) -> bool {
         self.topic == topic
     }
 
@@ -39,7 +39,7 @@ impl Config {
     }
 }
 
-impl From<ConfigResource> for Config {
+impl From<ConfigResource> for TopicConfig {
     fn from(resource: ConfigResource) -> Self {
         let settings = resource.entries.into_iter();
         let settings = settings.filter_map(|entry| Some((entry.name, entry.value?))).collect();
@@ -55,29 +55,29 @@ impl From<ConfigResource> for Config {
 /// channel.
 pub(super) fn spawn(
     client: ClientConfig,
-    topics: Vec<Topic>,
-    told: SyncSender<Answer>,
+    topics: Vec<CheckedTopic>,
+    sender: SyncSender<DescribeResult>,
 ) -> io::Result<()> {
     let runtime = Handle::current();
-    let ask = move || {
+    let request = move || {
         // The receiver may be gone.
-        let _ = told.send(runtime.block_on(ask(&client, &topics)));
+        let _ = sender.send(runtime.block_on(describe(&client, &topics)));
     };
-    std::thread::Builder::new().name("campanile-topics".into()).spawn(ask).map(drop)
+    std::thread::Builder::new().name("campanile-topics".into()).spawn(request).map(drop)
 }
 
-async fn ask(client: &ClientConfig, topics: &[Topic]) -> Answer {
-    let admin = AdminClient::from_config_and_context(client, Log)?;
+async fn describe(client: &ClientConfig, topics: &[CheckedTopic]) -> DescribeResult {
+    let admin = AdminClient::from_config_and_context(client, LoggingContext)?;
     let topics: Vec<_> = topics.iter().map(|(topic, _)| ResourceSpecifier::Topic(topic)).collect();
-    let options = AdminOptions::new().request_timeout(Some(PATIENCE));
-    let answers = admin.describe_configs(&topics, &options).await?;
-    Ok(answers.into_iter().map(|answer| answer.map(Config::from)).collect())
+    let options = AdminOptions::new().request_timeout(Some(REQUEST_TIMEOUT));
+    let results = admin.describe_configs(&topics, &options).await?;
+    Ok(results.into_iter().map(|result| result.map(TopicConfig::from)).collect())
 }
 
 /// Forwards librdkafka's log.
-struct Log;
+struct LoggingContext;
 
-impl ClientContext for Log {
+impl ClientContext for LoggingContext {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
         crate::log::log(level, facility, message);
     }
@@ -88,7 +88,7 @@ impl ClientContext for Log {
 }
 
 #[cfg(test)]
-impl<'a> FromIterator<(&'a str, &'a str)> for Config {
+impl<'a> FromIterator<(&'a str, &'a str)> for TopicConfig {
     fn from_iter<I: IntoIterator<Item = (&'a str, &'a str)>>(settings: I) -> Self {
         let owned = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
         Self { topic: String::new(), settings: settings.into_iter().map(owned).collect() }

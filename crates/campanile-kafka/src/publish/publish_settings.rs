@@ -5,18 +5,18 @@ use std::time::Duration;
 
 /// librdkafka settings that override the consumer's, and the time limit of one publication.
 #[derive(Clone)]
-pub(crate) struct Terms {
-    pub(super) settings: Vec<(String, String)>,
+pub(crate) struct PublishSettings {
+    pub(super) overrides: Vec<(String, String)>,
     pub(super) budget: Duration,
 }
 
-impl Terms {
+impl PublishSettings {
     pub(crate) fn new(budget: Duration) -> Self {
-        Self { settings: Vec::new(), budget }
+        Self { overrides: Vec::new(), budget }
     }
 
     pub(crate) fn set(&mut self, name: impl Into<String>, value: impl Into<String>) {
-        self.settings.push((name.into(), value.into()));
+        self.overrides.push((name.into(), value.into()));
     }
 
     /// Sets the time limit, which is at least a second so that a broker can respond.
@@ -26,8 +26,8 @@ impl Terms {
 }
 
 /// Omits the settings, because their values may be secrets.
-impl fmt::Debug for Terms {
+impl fmt::Debug for PublishSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Terms").field("timeout", &self.budget).finish_non_exhaustive()
+        f.debug_struct("PublishSettings").field("timeout", &self.budget).finish_non_exhaustive()
     }
 }

@@ -6,25 +6,25 @@ use crate::error::ConsumerError;
 
 /// The reaction to an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Cure {
+pub(super) enum Recovery {
     /// Repeat the call: its result is not known yet.
-    Again,
+    Retry,
     /// Abort the transaction, which cannot be committed, and begin another.
     Abort,
     /// Give up the producer, which can do nothing more.
-    End,
+    Fatal,
 }
 
-impl Cure {
+impl Recovery {
     /// Classifies an error as librdkafka does.
     pub(super) fn of(error: &KafkaError) -> Self {
         match error {
-            KafkaError::Transaction(error) if error.is_fatal() => Self::End,
+            KafkaError::Transaction(error) if error.is_fatal() => Self::Fatal,
             KafkaError::Transaction(error) if error.txn_requires_abort() => Self::Abort,
-            KafkaError::Transaction(error) if error.is_retriable() => Self::Again,
-            KafkaError::Transaction(_) => Self::End,
+            KafkaError::Transaction(error) if error.is_retriable() => Self::Retry,
+            KafkaError::Transaction(_) => Self::Fatal,
             // Some outputs are not acknowledged yet, and the transaction is still open.
-            KafkaError::Flush(Code::OperationTimedOut) => Self::Again,
+            KafkaError::Flush(Code::OperationTimedOut) => Self::Retry,
             _ => Self::Abort,
         }
     }
@@ -33,7 +33,7 @@ impl Cure {
 /// Checks whether a retry would be refused with the same error.
 pub(super) fn is_permanent(error: &KafkaError) -> bool {
     let code = error.rdkafka_error_code();
-    is_shared(error)
+    may_be_batch_error(error)
         || matches!(
             code,
             Some(
@@ -49,7 +49,7 @@ pub(super) fn is_permanent(error: &KafkaError) -> bool {
 
 /// Checks whether another output may be the cause of this error: brokers accept or refuse the messages
 /// that arrive together for a partition as a whole.
-pub(super) fn is_shared(error: &KafkaError) -> bool {
+pub(super) fn may_be_batch_error(error: &KafkaError) -> bool {
     matches!(
         error.rdkafka_error_code(),
         Some(
@@ -71,21 +71,21 @@ fn is_fenced(error: &KafkaError) -> bool {
 
 /// Checks whether the brokers may report this error for a transaction that they have aborted because it
 /// exceeded its timeout.
-pub(super) fn is_outlived(error: &KafkaError) -> bool {
+pub(super) fn may_be_timeout(error: &KafkaError) -> bool {
     let code = error.rdkafka_error_code();
     is_fenced(error)
         || matches!(code, Some(Code::InvalidTransactionalState | Code::InvalidProducerIdMapping))
 }
 
 /// Creates the error for a transaction that lacks a permission.
-pub(super) fn forbidden(error: &KafkaError) -> ConsumerError {
+pub(super) fn permission_error(error: &KafkaError) -> ConsumerError {
     let what = "transaction refused: allow this user to write to the topics of its outputs and to \
                 commit offsets in its group";
     ConsumerError::kafka(what, Some(error.clone()))
 }
 
 /// Creates the error that ends all transactions with this id.
-pub(super) fn end(id: &str, error: KafkaError) -> ConsumerError {
+pub(super) fn fatal_error(id: &str, error: KafkaError) -> ConsumerError {
     let what = match error.rdkafka_error_code() {
         _ if is_fenced(&error) => format!(
             "fenced: another producer has started with `transactional.id` `{id}`; uncommitted records \

@@ -7,7 +7,7 @@ use campanile_kafka::{Consumer, FloodGuard, Paused, RetryTopics};
 use campanile_test::MockKafka;
 use tower::{Service, service_fn};
 
-use super::{DEAD, produce, short};
+use super::{DEAD, produce, short_timeout};
 use crate::support::{consumer, serve, until_committed, within};
 
 const LATER: &str = "orders.later";
@@ -32,13 +32,13 @@ fn service() -> impl Service<Record, Response = (), Error = BoxError, Future: Se
 /// Creates a consumer with a flood guard, and with a retry topic of copies that do not become due.
 fn guarded(kafka: &MockKafka, guard: FloodGuard) -> Consumer {
     consumer(kafka.consumer_config("g"), "orders")
-        .with_given_up(short().with_flood_guard(guard))
+        .with_given_up(short_timeout().with_flood_guard(guard))
         .with_retry_topics(RetryTopics::new().then(LATER, Duration::from_secs(3600)))
         .with_drain_timeout(Duration::from_millis(50))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_skipped_is_finished_for_the_flood_guard() {
+async fn skipped_records_count_as_finished_for_the_flood_guard() {
     let kafka = kafka(&["dies", "skip", "dies", "skip", "dies"]);
     let serving = serve(guarded(&kafka, FloodGuard::new(1, 2)), service());
     until_committed(&kafka.consumer_config("g"), "orders", &[5]).await;
@@ -47,7 +47,7 @@ async fn what_is_skipped_is_finished_for_the_flood_guard() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_to_be_tried_again_is_not_finished_for_the_flood_guard() {
+async fn deferred_records_do_not_count_for_the_flood_guard() {
     let kafka = kafka(&["dies", "later", "later", "dies"]);
     let serving = serve(guarded(&kafka, FloodGuard::new(1, 2)), service());
     let why = within("the consumer pauses", serving.handle().wait_paused()).await.unwrap();
@@ -58,17 +58,17 @@ async fn what_is_to_be_tried_again_is_not_finished_for_the_flood_guard() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_record_that_was_received_is_counted_once() {
+async fn every_received_record_is_counted_once() {
     let kafka = kafka(&["good", "dies", "skip", "later", "good", "hangs"]);
     let serving = serve(guarded(&kafka, FloodGuard::off()), service());
     until_committed(&kafka.consumer_config("g"), "orders", &[5]).await;
     let others = (0..3).map(|_| "good");
     produce(&kafka, &others.collect::<Vec<_>>());
     let summary = serving.stop().await.unwrap();
-    let told = [summary.processed, summary.dead_lettered, summary.skipped, summary.deferred];
-    assert_eq!(told, [2, 1, 1, 1]);
+    let counts = [summary.processed, summary.dead_lettered, summary.skipped, summary.deferred];
+    assert_eq!(counts, [2, 1, 1, 1]);
     assert!(summary.left >= 1 && summary.revoked == 0, "{summary:?}");
-    assert_eq!(summary.received, told.iter().sum::<u64>() + summary.left);
+    assert_eq!(summary.received, counts.iter().sum::<u64>() + summary.left);
     assert_eq!(summary.retried, 1);
     assert_eq!(super::letters_in(&kafka.consumer_config("g"), DEAD).len(), 1);
 }

@@ -4,19 +4,19 @@ use std::sync::Arc;
 
 use super::context::Context;
 use super::message;
-use super::native::fetched::{Message, TopicHandle};
+use super::native::fetch_queues::{Message, TopicHandle};
 use crate::driver::{Amount, Assignment, Received};
 
 /// The records taken in one round.
 #[derive(Default)]
-pub(super) struct Taken {
+pub(super) struct FetchBatch {
     pub(super) records: Vec<Received>,
     pub(super) amount: Amount,
     pub(super) largest: u64,
 }
 
-impl Taken {
-    pub(super) fn take(
+impl FetchBatch {
+    pub(super) fn push(
         &mut self,
         last: &mut Option<LastPartition>,
         context: &Context,
@@ -25,8 +25,8 @@ impl Taken {
         let Some(assignment) = assignment_of(last, context, message) else {
             return;
         };
-        assignment.extent.read(message.offset());
-        let received = message::received(assignment, message);
+        assignment.offset_range.record_read(message.offset());
+        let received = message::to_received(assignment, message);
         let one = Amount::of(&received.record);
         assignment.usage.add(one);
         self.amount += one;

@@ -4,23 +4,26 @@
 use campanile_kafka::{ConsumerError, FloodGuard};
 use campanile_test::{Message, MockKafka};
 
-use super::{DEAD, TTL, burying, kafka, letters, once, payloads, produce, short, store, unknown};
+use super::{
+    DEAD, TTL, dead_lettering, kafka, letters, payloads, produce, set_unknown, short_timeout,
+    single_attempt, store,
+};
 use crate::given_up::{FAILS, GOOD};
 use crate::support::{committed, consumer, serve, until, until_committed, within};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn after_any_number_of_stops_a_topic_that_is_given_then_has_the_whole_letter() {
+async fn stops_before_the_policy_change_keep_the_payload() {
     for stops in [2, 6] {
         let kafka = kafka(&[FAILS, GOOD]);
         let config = kafka.consumer_config("g");
         let (store, keeper) = store();
         for _ in 0..stops {
-            let stopped = serve(consumer(config.clone(), "orders"), once(&keeper, TTL));
+            let stopped = serve(consumer(config.clone(), "orders"), single_attempt(&keeper, TTL));
             let error = stopped.ended().await.unwrap_err();
             assert!(matches!(error, ConsumerError::Stopped { .. }));
         }
         assert_eq!(store.count("fail") + store.count("release"), stops);
-        let serving = serve(burying(config.clone()), once(&keeper, TTL));
+        let serving = serve(dead_lettering(config.clone()), single_attempt(&keeper, TTL));
         until_committed(&config, "orders", &[2]).await;
         serving.stop().await.unwrap();
         assert_eq!(payloads(&letters(&config)), [Some(FAILS)]);
@@ -28,20 +31,20 @@ async fn after_any_number_of_stops_a_topic_that_is_given_then_has_the_whole_lett
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn after_a_topic_was_away_for_long_the_next_process_publishes_the_whole_letter() {
+async fn long_topic_outage_keeps_the_payload() {
     let kafka = kafka(&[GOOD]);
     let config = kafka.consumer_config("g");
     let (store, keeper) = store();
-    let serving = serve(burying(config.clone()), once(&keeper, TTL));
+    let serving = serve(dead_lettering(config.clone()), single_attempt(&keeper, TTL));
     until_committed(&config, "orders", &[1]).await;
-    unknown(&kafka, DEAD, true);
+    set_unknown(&kafka, DEAD, true);
     produce(&kafka, &[FAILS, GOOD]);
     // The budgets of the last attempt and of two burials. As many interrupted burials would cost
     // the payload.
     until("three budgets are used up", || store.count("fail") == 3).await;
     serving.stop().await.unwrap();
-    unknown(&kafka, DEAD, false);
-    let serving = serve(burying(config.clone()), once(&keeper, TTL));
+    set_unknown(&kafka, DEAD, false);
+    let serving = serve(dead_lettering(config.clone()), single_attempt(&keeper, TTL));
     until_committed(&config, "orders", &[3]).await;
     serving.stop().await.unwrap();
     // A publication that was in flight when the topic became unavailable may have succeeded as
@@ -52,25 +55,25 @@ async fn after_a_topic_was_away_for_long_the_next_process_publishes_the_whole_le
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn starts_that_a_flood_pauses_count_for_nothing() {
+async fn burials_paused_by_a_flood_keep_the_payload() {
     let kafka = kafka(&[FAILS, GOOD]);
     let config = kafka.consumer_config("g");
     let (_, keeper) = store();
     for _ in 0..6 {
         let guarded = consumer(config.clone(), "orders")
-            .with_given_up(short().with_flood_guard(FloodGuard::new(0, 10)));
-        let serving = serve(guarded, once(&keeper, TTL));
+            .with_given_up(short_timeout().with_flood_guard(FloodGuard::new(0, 10)));
+        let serving = serve(guarded, single_attempt(&keeper, TTL));
         assert!(within("the consumer pauses", serving.handle().wait_paused()).await.is_some());
         serving.stop().await.unwrap();
     }
-    let serving = serve(burying(config.clone()), once(&keeper, TTL));
+    let serving = serve(dead_lettering(config.clone()), single_attempt(&keeper, TTL));
     until_committed(&config, "orders", &[2]).await;
     serving.stop().await.unwrap();
     assert_eq!(payloads(&letters(&config)), [Some(FAILS)]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_key_in_several_partitions_that_take_turns_at_its_burial_has_one_whole_letter() {
+async fn key_in_several_partitions_has_one_complete_letter() {
     let kafka = MockKafka::start(1).unwrap();
     kafka.create_topic("orders", 3).unwrap();
     kafka.create_topic(DEAD, 1).unwrap();
@@ -81,12 +84,12 @@ async fn a_key_in_several_partitions_that_take_turns_at_its_burial_has_one_whole
     to(0, GOOD);
     let config = kafka.consumer_config("g");
     let (store, keeper) = store();
-    let serving = serve(burying(config.clone()), once(&keeper, TTL));
+    let serving = serve(dead_lettering(config.clone()), single_attempt(&keeper, TTL));
     until("the first record is committed", || committed(&config, "orders", 3)[0] == Some(1)).await;
-    unknown(&kafka, DEAD, true);
+    set_unknown(&kafka, DEAD, true);
     (0..3).for_each(|partition| to(partition, FAILS));
     until("six budgets are used up", || store.count("fail") >= 6).await;
-    unknown(&kafka, DEAD, false);
+    set_unknown(&kafka, DEAD, false);
     until_committed(&config, "orders", &[2, 1, 1]).await;
     let summary = serving.stop().await.unwrap();
     assert_eq!((summary.dead_lettered, summary.processed), (1, 3), "the other records are parked");

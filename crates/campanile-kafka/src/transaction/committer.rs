@@ -9,92 +9,99 @@ use std::time::Duration;
 use campanile_core::Clock;
 use rdkafka::consumer::ConsumerGroupMetadata;
 
-use super::Terms;
-use super::batch::{Batch, Request};
+use super::TransactionSettings;
+use super::batch::{Batch, CommitRequest};
 use super::positions::{Position, Positions};
-use super::worker::{Answer, Worker};
-use crate::backoff::impatient;
-use crate::config::refusal;
+use super::worker::{Worker, WorkerResponse};
+use crate::backoff::server_backoff;
+use crate::config::config_error;
 use crate::driver::Assignment;
 use crate::error::ConsumerError;
 use crate::kafka::{Settings, SourceWaker};
 
 /// Commits batches, one after the other.
-pub(crate) struct Transactor {
-    requests: Sender<Request>,
-    answers: Receiver<Answer>,
+pub(crate) struct Committer {
+    requests: Sender<CommitRequest>,
+    responses: Receiver<WorkerResponse>,
     state: State,
     clock: Clock,
     /// The number of consecutive transactions that were aborted.
     failures: u32,
     positions: Positions,
     /// Set when no caller waits for the threads' answers any more.
-    left: Arc<AtomicBool>,
+    abandoned: Arc<AtomicBool>,
 }
 
 enum State {
     /// No batch is pending.
     Idle,
     /// The worker is committing a batch.
-    Busy,
+    InFlight,
     /// A batch was not committed, and is sent again at this time.
-    Again { batch: Batch, at: Duration },
+    Retry { batch: Batch, at: Duration },
     /// No further transaction is possible.
     Ended,
 }
 
 /// The result of the transaction in flight.
-pub(crate) enum Committed {
+pub(crate) enum TransactionResult {
     /// There is no result yet, or no transaction is in flight.
-    Nothing,
+    Pending,
     /// The transaction is committed.
-    All,
+    Committed,
     /// The transaction was aborted; its batch is kept, and sent again.
     Aborted,
     /// No further transaction is possible. Returned once.
     Ended(ConsumerError),
 }
 
-impl Transactor {
+impl Committer {
     /// Starts the worker, and waits until it has acquired the transactional id. Returns `None` at a
     /// shutdown.
     pub(crate) fn start(
-        terms: &Terms,
-        settings: &Settings,
+        settings: &TransactionSettings,
+        source_settings: &Settings,
         waker: SourceWaker,
     ) -> Result<Option<Self>, ConsumerError> {
-        let producer = terms.producer(false);
-        let producer = producer.map_err(|error| ConsumerError::Config(refusal(error)))?;
-        let (requests, taken) = channel();
-        let (answered, answers) = channel();
-        let left = Arc::new(AtomicBool::new(false));
+        let producer = settings.producer(false);
+        let producer = producer.map_err(|error| ConsumerError::Config(config_error(error)))?;
+        let (requests, request_receiver) = channel();
+        let (response_sender, responses) = channel();
+        let abandoned = Arc::new(AtomicBool::new(false));
         let clock = Clock::boot();
         let start = clock.now();
         let state = State::Idle;
-        let positions = Positions::new(terms.consumer.clone(), left.clone(), waker.clone());
-        let this =
-            Self { requests, answers, state, clock, failures: 0, positions, left: left.clone() };
-        let worker = Worker::new(producer, terms.clone(), left, waker);
+        let positions = Positions::new(settings.consumer.clone(), abandoned.clone(), waker.clone());
+        let this = Self {
+            requests,
+            responses,
+            state,
+            clock,
+            failures: 0,
+            positions,
+            abandoned: abandoned.clone(),
+        };
+        let worker = Worker::new(producer, settings.clone(), abandoned, waker);
         let thread = thread::Builder::new().name("campanile-transactions".into());
         // The thread is never joined: a broker that does not respond must not delay the shutdown.
-        thread.spawn(move || worker.run(taken, answered)).map_err(|error| {
+        thread.spawn(move || worker.run(request_receiver, response_sender)).map_err(|error| {
             ConsumerError::kafka(format!("failed to spawn a thread: {error}"), None)
         })?;
         loop {
-            match this.answers.recv_timeout(Duration::from_millis(20)) {
-                Ok(Answer::Ended(error)) => return Err(error),
+            match this.responses.recv_timeout(Duration::from_millis(20)) {
+                Ok(WorkerResponse::Ended(error)) => return Err(error),
                 Ok(_) => return Ok(Some(this)),
                 Err(RecvTimeoutError::Disconnected) => return Err(panicked()),
-                Err(RecvTimeoutError::Timeout) if settings.control.is_shutting_down() => {
+                Err(RecvTimeoutError::Timeout) if source_settings.control.is_shutting_down() => {
                     return Ok(None);
                 }
                 Err(RecvTimeoutError::Timeout) => {}
             }
-            settings.control.vitals().round();
-            if this.clock.now() - start >= settings.start_timeout {
+            source_settings.control.status().record_poll();
+            if this.clock.now() - start >= source_settings.start_timeout {
                 let what = format!(
                     "timed out waiting for the transaction coordinator after {:?}",
-                    settings.start_timeout
+                    source_settings.start_timeout
                 );
                 return Err(ConsumerError::kafka(what, None));
             }
@@ -115,14 +122,14 @@ impl Transactor {
     }
 
     /// Polls the transaction in flight for its result.
-    pub(crate) fn poll(&mut self) -> Committed {
-        match self.answers.try_recv() {
-            Ok(answer) => self.answered(answer),
-            Err(TryRecvError::Disconnected) if matches!(self.state, State::Busy) => {
+    pub(crate) fn poll(&mut self) -> TransactionResult {
+        match self.responses.try_recv() {
+            Ok(response) => self.on_response(response),
+            Err(TryRecvError::Disconnected) if matches!(self.state, State::InFlight) => {
                 self.state = State::Ended;
-                Committed::Ended(panicked())
+                TransactionResult::Ended(panicked())
             }
-            Err(_) => Committed::Nothing,
+            Err(_) => TransactionResult::Pending,
         }
     }
 
@@ -136,60 +143,60 @@ impl Transactor {
         group: impl FnOnce() -> Option<ConsumerGroupMetadata>,
     ) -> bool {
         let batch = match std::mem::replace(&mut self.state, State::Idle) {
-            State::Idle if Batch::is_due(partitions) => Batch::of(partitions),
-            State::Again { batch, at } if self.clock.now() >= at => batch.ours(),
+            State::Idle if Batch::has_uncommitted(partitions) => Batch::take_from(partitions),
+            State::Retry { batch, at } if self.clock.now() >= at => batch.retain_owned(),
             state => {
-                let busy = matches!(state, State::Busy);
+                let is_in_flight = matches!(state, State::InFlight);
                 self.state = state;
-                return busy;
+                return is_in_flight;
             }
         };
         if batch.is_empty() {
             return false;
         }
         let Some(group) = group() else {
-            self.state = State::Again { batch, at: self.clock.now() };
+            self.state = State::Retry { batch, at: self.clock.now() };
             return false;
         };
-        self.state = State::Busy;
+        self.state = State::InFlight;
         // Fails only if the worker has panicked, which the next poll reports.
-        let _ = self.requests.send(Request { batch, group });
+        let _ = self.requests.send(CommitRequest { batch, group });
         true
     }
 
-    fn answered(&mut self, answer: Answer) -> Committed {
-        match answer {
-            Answer::Ready => Committed::Nothing,
-            Answer::Committed(batch) => {
-                batch.committed();
+    fn on_response(&mut self, response: WorkerResponse) -> TransactionResult {
+        match response {
+            WorkerResponse::Ready => TransactionResult::Pending,
+            WorkerResponse::Committed(batch) => {
+                batch.mark_committed();
                 if std::mem::take(&mut self.failures) > 0 {
                     tracing::info!("transaction committed again after aborts");
                 }
                 self.state = State::Idle;
-                Committed::All
+                TransactionResult::Committed
             }
-            Answer::Aborted(batch, error) => {
+            WorkerResponse::Aborted(batch, error) => {
                 self.failures = self.failures.saturating_add(1);
                 // Rate-limits the event, so that an outage does not fill the log.
                 if self.failures.is_power_of_two() {
                     let times = self.failures;
                     tracing::warn!(error, times, "transaction aborted; retrying");
                 }
-                let at = self.clock.now() + impatient().delay(self.failures);
-                self.state = State::Again { batch, at };
-                Committed::Aborted
+                let at = self.clock.now() + server_backoff().delay(self.failures);
+                self.state = State::Retry { batch, at };
+                TransactionResult::Aborted
             }
-            Answer::Ended(error) => {
+            WorkerResponse::Ended(error) => {
                 self.state = State::Ended;
-                Committed::Ended(error)
+                TransactionResult::Ended(error)
             }
         }
     }
 }
 
-impl Drop for Transactor {
+impl Drop for Committer {
     fn drop(&mut self) {
-        self.left.store(true, Ordering::Release);
+        self.abandoned.store(true, Ordering::Release);
     }
 }
 

@@ -11,40 +11,40 @@ use super::assignment::{Assignment, AssignmentId};
 use crate::status::{PartitionStatus, Stage, Status};
 
 /// The value for no time.
-const NONE: u64 = u64::MAX;
+const NO_TIME: u64 = u64::MAX;
 
 /// The state of the driver, updated where it changes and read by handles.
-pub(crate) struct Vitals {
+pub(crate) struct DriverStatus {
     stage: AtomicU8,
     /// The assigned partitions.
     assignments: Mutex<Vec<Arc<Assignment>>>,
-    origin: Instant,
+    start: Instant,
     /// When the driver was last polled.
-    round: AtomicU64,
+    last_poll: AtomicU64,
     /// When the pending ping was sent to the program's runtime.
-    pinged: AtomicU64,
+    ping_sent: AtomicU64,
     /// Whether the group has made an assignment, even an empty one, that was not lost since.
     assigned: AtomicBool,
     store_down: AtomicBool,
     /// Since when each partition's oldest unfinished record has been the oldest.
     oldest: Mutex<HashMap<AssignmentId, Instant>>,
-    longest_round: Duration,
+    max_poll_interval: Duration,
 }
 
-impl Vitals {
-    /// Creates the state of a driver that is starting. `longest_round` is the maximum time between
+impl DriverStatus {
+    /// Creates the state of a driver that is starting. `max_poll_interval` is the maximum time between
     /// two polls of the driver.
-    pub(crate) fn new(longest_round: Duration) -> Self {
+    pub(crate) fn new(max_poll_interval: Duration) -> Self {
         Self {
             stage: AtomicU8::new(Stage::Starting as u8),
             assignments: Mutex::default(),
-            origin: Instant::now(),
-            round: AtomicU64::new(NONE),
-            pinged: AtomicU64::new(NONE),
+            start: Instant::now(),
+            last_poll: AtomicU64::new(NO_TIME),
+            ping_sent: AtomicU64::new(NO_TIME),
             assigned: AtomicBool::new(false),
             store_down: AtomicBool::new(false),
             oldest: Mutex::default(),
-            longest_round,
+            max_poll_interval,
         }
     }
 
@@ -53,28 +53,28 @@ impl Vitals {
     }
 
     /// Enters a stage, unless a later stage was entered already.
-    pub(crate) fn enter(&self, stage: Stage) {
+    pub(crate) fn enter_stage(&self, stage: Stage) {
         self.stage.fetch_max(stage as u8, Ordering::AcqRel);
     }
 
     /// Notes that the driver is polled.
-    pub(crate) fn round(&self) {
-        self.round.store(self.now(), Ordering::Relaxed);
+    pub(crate) fn record_poll(&self) {
+        self.last_poll.store(self.now(), Ordering::Relaxed);
     }
 
     /// Starts a ping of the program's runtime. Returns `false` if the last ping was not answered
     /// yet.
-    pub(crate) fn ping(&self) -> bool {
-        let free = self.pinged.load(Ordering::Acquire) == NONE;
-        if free {
-            self.pinged.store(self.now(), Ordering::Release);
+    pub(crate) fn start_ping(&self) -> bool {
+        let is_idle = self.ping_sent.load(Ordering::Acquire) == NO_TIME;
+        if is_idle {
+            self.ping_sent.store(self.now(), Ordering::Release);
         }
-        free
+        is_idle
     }
 
     /// Notes that the program's runtime answered the ping.
-    pub(crate) fn pong(&self) {
-        self.pinged.store(NONE, Ordering::Release);
+    pub(crate) fn finish_ping(&self) {
+        self.ping_sent.store(NO_TIME, Ordering::Release);
     }
 
     /// Updates whether the store is unavailable, and since when each partition's oldest unfinished
@@ -85,18 +85,18 @@ impl Vitals {
     }
 
     /// Returns the time since the last poll of the driver, or `None` if it was not polled yet.
-    pub(crate) fn since_round(&self) -> Option<Duration> {
-        self.since(&self.round)
+    pub(crate) fn since_last_poll(&self) -> Option<Duration> {
+        self.since(&self.last_poll)
     }
 
-    pub(crate) fn longest_round(&self) -> Duration {
-        self.longest_round
+    pub(crate) fn max_poll_interval(&self) -> Duration {
+        self.max_poll_interval
     }
 
     /// Returns how long the program's runtime has left a ping unanswered, or `None` if no ping is
     /// pending.
-    pub(crate) fn since_pinged(&self) -> Option<Duration> {
-        self.since(&self.pinged)
+    pub(crate) fn pending_ping_age(&self) -> Option<Duration> {
+        self.since(&self.ping_sent)
     }
 
     pub(crate) fn is_assigned(&self) -> bool {
@@ -123,11 +123,11 @@ impl Vitals {
 
     /// Notes that serving has ended.
     pub(crate) fn end(&self) {
-        self.enter(Stage::Ended);
+        self.enter_stage(Stage::Ended);
         self.assignments().clear();
     }
 
-    pub(crate) fn status(&self) -> Status {
+    pub(crate) fn snapshot(&self) -> Status {
         let oldest = lock(&self.oldest).clone();
         let of = |assignment: &Arc<Assignment>| {
             let mark = assignment.watermark();
@@ -135,7 +135,7 @@ impl Vitals {
                 topic: assignment.topic.clone(),
                 partition: assignment.partition,
                 mark,
-                lag: assignment.extent.lag(mark),
+                lag: assignment.offset_range.lag(mark),
                 held: assignment.usage.total().records,
                 oldest: oldest.get(&assignment.id).map(Instant::elapsed),
             }
@@ -150,14 +150,14 @@ impl Vitals {
         lock(&self.assignments)
     }
 
-    /// Returns the milliseconds since `origin`.
+    /// Returns the milliseconds since `start`.
     fn now(&self) -> u64 {
-        self.origin.elapsed().as_millis() as u64
+        self.start.elapsed().as_millis() as u64
     }
 
     fn since(&self, at: &AtomicU64) -> Option<Duration> {
         let at = at.load(Ordering::Acquire);
-        (at != NONE).then(|| Duration::from_millis(self.now().saturating_sub(at)))
+        (at != NO_TIME).then(|| Duration::from_millis(self.now().saturating_sub(at)))
     }
 }
 

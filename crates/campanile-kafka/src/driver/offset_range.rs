@@ -3,7 +3,7 @@
 use super::offset::AtomicOffset;
 
 /// The range of one assignment. Only the consumer's thread writes it.
-pub(crate) struct Extent {
+pub(crate) struct OffsetRange {
     /// The first offset that was read since the last reset of the position.
     first: AtomicOffset,
     /// The last offset that was read.
@@ -12,13 +12,13 @@ pub(crate) struct Extent {
     end: AtomicOffset,
 }
 
-impl Extent {
+impl OffsetRange {
     pub(crate) fn new() -> Self {
         Self { first: AtomicOffset::none(), last: AtomicOffset::none(), end: AtomicOffset::none() }
     }
 
     /// Takes in the offset of a record that was read.
-    pub(crate) fn read(&self, offset: i64) {
+    pub(crate) fn record_read(&self, offset: i64) {
         // An offset that is read again means that the position was reset.
         if self.last.load().is_none_or(|last| offset <= last) {
             self.first.store(Some(offset));
@@ -47,32 +47,32 @@ mod tests {
 
     #[test]
     fn lag_is_unknown_before_the_first_read() {
-        let extent = Extent::new();
-        assert_eq!(extent.lag(None), None);
-        extent.set_end(100);
-        assert_eq!(extent.lag(None), None, "the start is not known");
-        extent.read(40);
-        assert_eq!((extent.lag(None), extent.lag(Some(41))), (Some(60), Some(59)));
-        extent.read(70);
-        assert_eq!(extent.lag(None), Some(60));
-        assert_eq!(extent.lag(Some(100)), Some(0));
+        let offset_range = OffsetRange::new();
+        assert_eq!(offset_range.lag(None), None);
+        offset_range.set_end(100);
+        assert_eq!(offset_range.lag(None), None, "the start is not known");
+        offset_range.record_read(40);
+        assert_eq!((offset_range.lag(None), offset_range.lag(Some(41))), (Some(60), Some(59)));
+        offset_range.record_read(70);
+        assert_eq!(offset_range.lag(None), Some(60));
+        assert_eq!(offset_range.lag(Some(100)), Some(0));
     }
 
     #[test]
     fn lag_counts_reads_beyond_an_outdated_end() {
-        let extent = Extent::new();
-        extent.read(7);
-        assert_eq!(extent.lag(None), Some(1));
-        extent.set_end(5);
-        assert_eq!((extent.lag(None), extent.lag(Some(8))), (Some(1), Some(0)));
+        let offset_range = OffsetRange::new();
+        offset_range.record_read(7);
+        assert_eq!(offset_range.lag(None), Some(1));
+        offset_range.set_end(5);
+        assert_eq!((offset_range.lag(None), offset_range.lag(Some(8))), (Some(1), Some(0)));
     }
 
     #[test]
     fn lag_after_a_reset_counts_from_the_new_position() {
-        let extent = Extent::new();
-        extent.set_end(100);
-        extent.read(90);
-        extent.read(10);
-        assert_eq!(extent.lag(None), Some(90));
+        let offset_range = OffsetRange::new();
+        offset_range.set_end(100);
+        offset_range.record_read(90);
+        offset_range.record_read(10);
+        assert_eq!(offset_range.lag(None), Some(90));
     }
 }

@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use campanile_core::IdempotencyKey;
 
-use super::cause::Kind;
-use super::{Header, KEPT, Letter, put};
+use super::cause::CauseKind;
+use super::{Header, Letter, MAX_KEPT, put};
 
 pub(super) const CAUSE: &str = "campanile-cause";
 pub(super) const KEY: &str = "campanile-key";
@@ -12,20 +12,20 @@ pub(super) const TOKEN: &str = "campanile-token";
 pub(super) const ATTEMPTS: &str = "campanile-attempts";
 pub(super) const BURIALS: &str = "campanile-burials";
 /// In a truncated letter: the size of the payload in bytes.
-pub(super) const PAYLOAD: &str = "campanile-truncated-payload-bytes";
+pub(super) const TRUNCATED_PAYLOAD: &str = "campanile-truncated-payload-bytes";
 /// In a truncated letter: the number of headers that were left out.
-pub(super) const LEFT_OUT: &str = "campanile-truncated-headers";
+pub(super) const TRUNCATED_HEADERS: &str = "campanile-truncated-headers";
 
 /// Returns whether this is the name of one of these headers.
-pub(super) fn is_one(name: &str) -> bool {
-    [CAUSE, KEY, TOKEN, ATTEMPTS, BURIALS, PAYLOAD, LEFT_OUT].contains(&name)
+pub(super) fn is_header(name: &str) -> bool {
+    [CAUSE, KEY, TOKEN, ATTEMPTS, BURIALS, TRUNCATED_PAYLOAD, TRUNCATED_HEADERS].contains(&name)
 }
 
-pub(super) fn add(letter: &Letter<'_>, left_out: usize, headers: &mut Vec<Header>) {
+pub(super) fn add(letter: &Letter<'_>, omitted: usize, headers: &mut Vec<Header>) {
     let cause = letter.cause;
-    put(headers, CAUSE, word(cause.kind));
+    put(headers, CAUSE, cause_name(cause.kind));
     // A truncated key would identify another event.
-    let fits = |key: &&IdempotencyKey| !letter.truncated || key.as_bytes().len() <= KEPT;
+    let fits = |key: &&IdempotencyKey| !letter.truncated || key.as_bytes().len() <= MAX_KEPT;
     if let Some(key) = cause.key.as_ref().filter(fits) {
         put(headers, KEY, Bytes::copy_from_slice(key.as_bytes()));
     }
@@ -40,19 +40,19 @@ pub(super) fn add(letter: &Letter<'_>, left_out: usize, headers: &mut Vec<Header
     }
     if letter.truncated {
         let bytes = letter.record.payload().map_or(0, Bytes::len);
-        put(headers, PAYLOAD, bytes.to_string());
-        put(headers, LEFT_OUT, left_out.to_string());
+        put(headers, TRUNCATED_PAYLOAD, bytes.to_string());
+        put(headers, TRUNCATED_HEADERS, omitted.to_string());
     }
 }
 
-fn word(kind: Kind) -> &'static str {
+fn cause_name(kind: CauseKind) -> &'static str {
     match kind {
-        Kind::Failed => "failed",
-        Kind::Exhausted => "exhausted",
-        Kind::MissingKey => "missing-key",
-        Kind::InvalidKey => "invalid-key",
-        Kind::Mismatch => "mismatch",
-        Kind::DecodeError => "undecodable",
-        Kind::Error => "error",
+        CauseKind::Failed => "failed",
+        CauseKind::Exhausted => "exhausted",
+        CauseKind::MissingKey => "missing-key",
+        CauseKind::InvalidKey => "invalid-key",
+        CauseKind::Mismatch => "mismatch",
+        CauseKind::DecodeError => "undecodable",
+        CauseKind::Error => "error",
     }
 }
