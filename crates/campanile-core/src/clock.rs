@@ -15,7 +15,7 @@ pub struct Clock(Source);
 #[derive(Clone)]
 enum Source {
     Boot,
-    Own(Arc<dyn Fn() -> Duration + Send + Sync>),
+    Custom(Arc<dyn Fn() -> Duration + Send + Sync>),
 }
 
 impl Clock {
@@ -26,14 +26,14 @@ impl Clock {
 
     /// Creates a clock from a function. The clock must never go backwards.
     pub fn from_fn(now: impl Fn() -> Duration + Send + Sync + 'static) -> Self {
-        Self(Source::Own(Arc::new(now)))
+        Self(Source::Custom(Arc::new(now)))
     }
 
     /// Returns the time since the origin.
     pub fn now(&self) -> Duration {
         match &self.0 {
             Source::Boot => boot_time(),
-            Source::Own(now) => now(),
+            Source::Custom(now) => now(),
         }
     }
 }
@@ -42,7 +42,7 @@ impl fmt::Debug for Clock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.0 {
             Source::Boot => "Clock::boot",
-            Source::Own(_) => "Clock::from_fn",
+            Source::Custom(_) => "Clock::from_fn",
         })
     }
 }
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_machines_clock_goes_on_while_a_thread_sleeps() {
+    fn boot_clock_advances_while_thread_sleeps() {
         let before = Clock::boot().now();
         std::thread::sleep(Duration::from_millis(2));
         assert!(Clock::boot().now() >= before + Duration::from_millis(2));

@@ -33,12 +33,12 @@ pub fn find<'a, E: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<
 pub fn sources<'a>(
     error: &'a (dyn Error + 'static),
 ) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
-    const MOST: usize = 256;
+    const MAX_SOURCES: usize = 256;
     // The caller is often a task that serves many records, and a panic concerns only one of them.
     let source = |error: &'a (dyn Error + 'static)| {
         catch_unwind(AssertUnwindSafe(|| error.source())).unwrap_or(None)
     };
-    std::iter::successors(Some(error), move |&error| source(error)).take(MOST)
+    std::iter::successors(Some(error), move |&error| source(error)).take(MAX_SOURCES)
 }
 
 /// Returns the message of a panic, if the payload is a string.

@@ -5,9 +5,9 @@ use std::task::{Context, Poll, Waker};
 
 /// The wakers of waiting tasks, each in a numbered slot. Slots are reused.
 #[derive(Default)]
-pub(crate) struct Wakers(Mutex<Vec<Place>>);
+pub(crate) struct Wakers(Mutex<Vec<Slot>>);
 
-enum Place {
+enum Slot {
     Free,
     /// Occupied, but its task has been woken.
     Woken,
@@ -16,24 +16,24 @@ enum Place {
 
 impl Wakers {
     /// Stores the waker in its slot. The first call assigns the slot.
-    fn register(&self, slot: &mut Option<usize>, waker: &Waker) {
-        let mut places = self.lock();
-        let index = *slot.get_or_insert_with(|| {
-            places.iter().position(|p| matches!(p, Place::Free)).unwrap_or_else(|| {
-                places.push(Place::Free);
-                places.len() - 1
+    fn register(&self, index: &mut Option<usize>, waker: &Waker) {
+        let mut slots = self.lock();
+        let index = *index.get_or_insert_with(|| {
+            slots.iter().position(|slot| matches!(slot, Slot::Free)).unwrap_or_else(|| {
+                slots.push(Slot::Free);
+                slots.len() - 1
             })
         });
-        match &mut places[index] {
-            Place::Waiting(old) => old.clone_from(waker),
-            place => *place = Place::Waiting(waker.clone()),
+        match &mut slots[index] {
+            Slot::Waiting(old) => old.clone_from(waker),
+            slot => *slot = Slot::Waiting(waker.clone()),
         }
     }
 
-    fn remove(&self, slot: usize) {
-        let place = std::mem::replace(&mut self.lock()[slot], Place::Free);
+    fn remove(&self, index: usize) {
+        let slot = std::mem::replace(&mut self.lock()[index], Slot::Free);
         // Dropping a waker may run arbitrary code, so this happens after the mutex is released.
-        drop(place);
+        drop(slot);
     }
 
     /// Wakes all waiting tasks.
@@ -41,19 +41,19 @@ impl Wakers {
         let woken: Vec<Waker> = self
             .lock()
             .iter_mut()
-            .filter_map(|place| match place {
-                Place::Waiting(_) => match std::mem::replace(place, Place::Woken) {
-                    Place::Waiting(waker) => Some(waker),
-                    Place::Free | Place::Woken => None,
+            .filter_map(|slot| match slot {
+                Slot::Waiting(_) => match std::mem::replace(slot, Slot::Woken) {
+                    Slot::Waiting(waker) => Some(waker),
+                    Slot::Free | Slot::Woken => None,
                 },
-                Place::Free | Place::Woken => None,
+                Slot::Free | Slot::Woken => None,
             })
             .collect();
         // Waking may run arbitrary code, so this happens after the mutex is released.
         woken.into_iter().for_each(Waker::wake);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Place>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<Slot>> {
         // Only a waker's `clone` can panic under the mutex, and that leaves the list intact.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

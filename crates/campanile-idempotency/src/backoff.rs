@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_wait_doubles_up_to_its_maximum() {
+    fn delay_doubles_up_to_maximum() {
         let backoff = Backoff::default();
         for (attempt, ceiling) in [(1, 1), (2, 2), (5, 16), (9, 256), (10, 300), (u32::MAX, 300)] {
             let longest = (0..1000).map(|_| backoff.delay(attempt)).max().unwrap();
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn a_back_off_that_contradicts_is_refused() {
+    fn contradictory_settings_are_rejected() {
         let second = Duration::from_secs(1);
         assert!(Backoff::new(Duration::ZERO, second).is_err());
         assert!(Backoff::new(second * 2, second).is_err());

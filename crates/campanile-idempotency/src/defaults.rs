@@ -33,7 +33,7 @@ impl Classify for Defaults {
                 return Some(Disposition::Skip);
             } else if error.is::<Stop>() {
                 return Some(Disposition::Stop);
-            } else if never_ran(error) {
+            } else if has_no_effect(error) {
                 return Some(Disposition::Release);
             } else if let Some(marker) = error.downcast_ref::<RetryAfter>() {
                 return Some(Disposition::Retry { after: Some(marker.after()) });
@@ -49,7 +49,7 @@ impl Classify for Defaults {
 /// Returns whether the inner service ran without effect, or not at all: tower's load shedding
 /// returns this very error, as do Campanile's own layers. An error of this type in the source chain
 /// of a different error may come from a client inside a handler that did run.
-pub(crate) fn never_ran(error: &(dyn Error + 'static)) -> bool {
+pub(crate) fn has_no_effect(error: &(dyn Error + 'static)) -> bool {
     error.is::<Overloaded>() || error.is::<NotRun>() || error.is::<Undone>()
 }
 
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn the_outermost_marker_counts() {
+    fn outermost_marker_wins() {
         let inner = error::permanent("card expired");
         assert_eq!(classify(&inner), Disposition::DeadLetter);
         let second = Duration::from_secs(1);
@@ -79,21 +79,22 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_decode_is_a_dead_letter_unless_its_decoder_says_otherwise() {
-        let decoded = |refuse: fn() -> BoxError| {
-            let decode = DecodeLayer::with(move |_: &Record| Err::<(), _>(refuse()));
+    fn decode_error_is_dead_letter_unless_marked() {
+        let decoded = |fail: fn() -> BoxError| {
+            let decode = DecodeLayer::with(move |_: &Record| Err::<(), _>(fail()));
             let handler = service_fn(async |_: Request<()>| Ok::<_, BoxError>(()));
             let call = decode.layer(handler).call(Record::builder("t", 0, 0).build());
             classify(&*call.now_or_never().unwrap().unwrap_err())
         };
         assert_eq!(decoded(|| "no JSON".into()), Disposition::DeadLetter);
         assert_eq!(decoded(|| error::skip("not ours").into()), Disposition::Skip);
-        let away = decoded(|| error::retry_after("no registry", Duration::from_secs(1)).into());
-        assert_eq!(away, Disposition::Retry { after: Some(Duration::from_secs(1)) });
+        let unavailable =
+            decoded(|| error::retry_after("no registry", Duration::from_secs(1)).into());
+        assert_eq!(unavailable, Disposition::Retry { after: Some(Duration::from_secs(1)) });
     }
 
     #[test]
-    fn overload_is_released_and_all_else_retried() {
+    fn overload_is_released_and_other_errors_retried() {
         assert_eq!(classify(&Overloaded::new()), Disposition::Release);
         let elapsed = tower::timeout::error::Elapsed::new();
         assert_eq!(classify(&elapsed), Disposition::Retry { after: None });

@@ -67,7 +67,7 @@ impl<C> Guard<C> {
         C: ReplyCodec<T>,
     {
         let job = Job { key: key.into_key(), f, lock: None };
-        let run = Run(PhantomData);
+        let run = JobService(PhantomData);
         IdempotencyService::new(run, self.0.clone()).call(job).await
     }
 }
@@ -120,15 +120,15 @@ impl<F> KeyExtractor<Job<F>> for JobKey {
 }
 
 /// The service that runs the function.
-struct Run<F>(PhantomData<fn(F)>);
+struct JobService<F>(PhantomData<fn(F)>);
 
-impl<F> Clone for Run<F> {
+impl<F> Clone for JobService<F> {
     fn clone(&self) -> Self {
         Self(PhantomData)
     }
 }
 
-impl<F, Fut, T, Err> Service<Job<F>> for Run<F>
+impl<F, Fut, T, Err> Service<Job<F>> for JobService<F>
 where
     F: FnOnce(Option<Lock>) -> Fut,
     Fut: Future<Output = Result<T, Err>>,

@@ -9,7 +9,7 @@ use campanile_core::{Classify, ConfigError, IdempotencyKey, Namespace, Retention
 use tower_layer::Layer;
 
 use crate::backoff::Backoff;
-use crate::keeper::{IntoKeeper, LockKeeper, Terms};
+use crate::keeper::{IntoKeeper, LockKeeper, LockSettings};
 use crate::policy::{OnAbandoned, OnGivenUp, OnLargeReply, OnLocked, OnLost, OnMissingKey};
 use crate::reply::{NoReply, ReplyCipher};
 use crate::service::IdempotencyService;
@@ -47,8 +47,8 @@ use crate::store::StoreError;
 /// # }
 /// ```
 pub struct IdempotencyLayer<E, C = NoReply> {
-    pub(crate) guard: Arc<Policies>,
-    pub(crate) terms: Arc<Terms>,
+    pub(crate) policies: Arc<Policies>,
+    pub(crate) settings: Arc<LockSettings>,
     pub(crate) key: Arc<E>,
     pub(crate) codec: Arc<C>,
 }
@@ -72,9 +72,9 @@ pub(crate) struct Policies {
 }
 
 /// The parts of a layer except its extractor.
-pub(crate) struct Shared<C> {
-    pub(crate) guard: Arc<Policies>,
-    pub(crate) terms: Arc<Terms>,
+pub(crate) struct LayerParts<C> {
+    pub(crate) policies: Arc<Policies>,
+    pub(crate) settings: Arc<LockSettings>,
     pub(crate) codec: Arc<C>,
 }
 
@@ -92,7 +92,7 @@ impl<E> IdempotencyLayer<E> {
         E: Send + Sync + 'static,
     {
         Ok(Self {
-            guard: Arc::new(Policies {
+            policies: Arc::new(Policies {
                 namespace: namespace.try_into().map_err(Into::into)?,
                 keeper: store.into_keeper()?,
                 missing_key: OnMissingKey::default(),
@@ -107,7 +107,7 @@ impl<E> IdempotencyLayer<E> {
                 large_reply: OnLargeReply::default(),
                 cipher: None,
             }),
-            terms: Arc::new(Terms {
+            settings: Arc::new(LockSettings {
                 ttl: Duration::from_secs(30),
                 max_attempts: 8,
                 max_hold: Duration::from_secs(10 * 60),
@@ -123,8 +123,8 @@ impl<E, C> IdempotencyLayer<E, C> {
     /// Keeps replies with this codec, to answer duplicates with them; see [`reply`](crate::reply).
     /// Default: replies are not kept.
     pub fn with_reply<D: Send + Sync + 'static>(self, codec: D) -> IdempotencyLayer<E, D> {
-        let Self { guard, terms, key, codec: _ } = self;
-        IdempotencyLayer { guard, terms, key, codec: Arc::new(codec) }
+        let Self { policies, settings, key, codec: _ } = self;
+        IdempotencyLayer { policies, settings, key, codec: Arc::new(codec) }
     }
 
     /// Sets how long a lock lives without a renewal.
@@ -142,8 +142,8 @@ impl<E, C> IdempotencyLayer<E, C> {
                 "lock TTL must be between {MIN_LOCK_TTL:?} and {MAX_LOCK_TTL:?}, got {ttl:?}"
             )));
         }
-        self.guard.keeper.warn_of_short(ttl);
-        self.terms_mut().ttl = ttl;
+        self.policies.keeper.warn_if_ttl_short(ttl);
+        self.settings_mut().ttl = ttl;
         Ok(self)
     }
 
@@ -155,8 +155,10 @@ impl<E, C> IdempotencyLayer<E, C> {
     /// # Errors
     /// If the retention is below 1 s or above 10 years.
     pub fn with_retention(self, retention: Duration) -> Result<Self, ConfigError> {
-        const LEAST: Duration = Duration::from_secs(1);
-        self.retain("retention", LEAST, retention, |kept| &mut kept.completed)
+        const MIN_RETENTION: Duration = Duration::from_secs(1);
+        self.set_retention("retention", MIN_RETENTION, retention, |retention| {
+            &mut retention.completed
+        })
     }
 
     /// Sets how long an entry with attempts but without an outcome is kept, and thus how long its
@@ -166,8 +168,10 @@ impl<E, C> IdempotencyLayer<E, C> {
     /// If the retention is below 25 h, which is the longest backoff plus the longest lock, or above
     /// 10 years.
     pub fn with_attempt_retention(self, retention: Duration) -> Result<Self, ConfigError> {
-        const LEAST: Duration = MAX_BACKOFF.saturating_add(MAX_LOCK_TTL);
-        self.retain("attempt retention", LEAST, retention, |kept| &mut kept.attempts)
+        const MIN_RETENTION: Duration = MAX_BACKOFF.saturating_add(MAX_LOCK_TTL);
+        self.set_retention("attempt retention", MIN_RETENTION, retention, |retention| {
+            &mut retention.attempts
+        })
     }
 
     /// Sets how long a FAILED entry is kept. After that, a poison record gets all its attempts
@@ -176,8 +180,10 @@ impl<E, C> IdempotencyLayer<E, C> {
     /// # Errors
     /// If the retention is below 1 s or above 10 years.
     pub fn with_failed_retention(self, retention: Duration) -> Result<Self, ConfigError> {
-        const LEAST: Duration = Duration::from_secs(1);
-        self.retain("failed retention", LEAST, retention, |kept| &mut kept.failed)
+        const MIN_RETENTION: Duration = Duration::from_secs(1);
+        self.set_retention("failed retention", MIN_RETENTION, retention, |retention| {
+            &mut retention.failed
+        })
     }
 
     /// Sets the number of attempts per key, including crashed ones. Default: 8, which take at most
@@ -187,7 +193,7 @@ impl<E, C> IdempotencyLayer<E, C> {
     /// If the number is zero or above 65 535.
     pub fn with_max_attempts(mut self, attempts: u32) -> Result<Self, ConfigError> {
         match u16::try_from(attempts) {
-            Ok(attempts) if attempts > 0 => self.terms_mut().max_attempts = attempts,
+            Ok(attempts) if attempts > 0 => self.settings_mut().max_attempts = attempts,
             _ => {
                 return Err(ConfigError::new(format!(
                     "max attempts must be between 1 and {}, got {attempts}",
@@ -204,20 +210,20 @@ impl<E, C> IdempotencyLayer<E, C> {
     /// # Errors
     /// If the time is below 500 ms or above 24 h.
     pub fn with_max_hold(mut self, max_hold: Duration) -> Result<Self, ConfigError> {
-        const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
-        if !(MIN_LOCK_TTL..=LONGEST).contains(&max_hold) {
+        const MAX_HOLD: Duration = Duration::from_secs(24 * 60 * 60);
+        if !(MIN_LOCK_TTL..=MAX_HOLD).contains(&max_hold) {
             return Err(ConfigError::new(format!(
-                "`max_hold` must be between {MIN_LOCK_TTL:?} and {LONGEST:?}, got {max_hold:?}"
+                "`max_hold` must be between {MIN_LOCK_TTL:?} and {MAX_HOLD:?}, got {max_hold:?}"
             )));
         }
-        self.terms_mut().max_hold = max_hold;
+        self.settings_mut().max_hold = max_hold;
         Ok(self)
     }
 
     /// Encrypts the replies that are kept, and decrypts them for duplicates. Default: replies are
     /// kept as the codec encodes them.
     pub fn with_reply_encryption(mut self, cipher: impl ReplyCipher) -> Self {
-        self.guard_mut().cipher = Some(Arc::new(cipher));
+        self.policies_mut().cipher = Some(Arc::new(cipher));
         self
     }
 
@@ -225,50 +231,50 @@ impl<E, C> IdempotencyLayer<E, C> {
     /// [`with_large_reply`](Self::with_large_reply). Default: 4 KiB, because the store keeps each
     /// reply for the whole retention.
     pub fn with_max_reply_bytes(mut self, bytes: usize) -> Self {
-        self.guard_mut().max_reply_bytes = bytes;
+        self.policies_mut().max_reply_bytes = bytes;
         self
     }
 
     /// Sets the policy for larger replies. Default: the entry is completed without the reply.
     pub fn with_large_reply(mut self, policy: OnLargeReply) -> Self {
-        self.guard_mut().large_reply = policy;
+        self.policies_mut().large_reply = policy;
         self
     }
 
     /// Sets the backoff after a failed attempt. Default: 1 s, doubling to 5 min, with full jitter.
     pub fn with_backoff(mut self, backoff: Backoff) -> Self {
-        self.guard_mut().backoff = backoff;
+        self.policies_mut().backoff = backoff;
         self
     }
 
     /// Sets the policy for requests without a key. Default: they are rejected.
     pub fn with_missing_key(mut self, policy: OnMissingKey) -> Self {
-        self.guard_mut().missing_key = policy;
+        self.policies_mut().missing_key = policy;
         self
     }
 
     /// Sets the policy for keys that another owner holds. Default: an error.
     pub fn with_locked(mut self, policy: OnLocked) -> Self {
-        self.guard_mut().locked = policy;
+        self.policies_mut().locked = policy;
         self
     }
 
     /// Sets the policy for locks that are lost while the inner service is running. Default: cancel.
     pub fn with_lost(mut self, policy: OnLost) -> Self {
-        self.guard_mut().lost = policy;
+        self.policies_mut().lost = policy;
         self
     }
 
     /// Sets the policy for response futures that are dropped while the inner service is running.
     /// Default: a failed attempt.
     pub fn with_abandoned(mut self, policy: OnAbandoned) -> Self {
-        self.guard_mut().abandoned = policy;
+        self.policies_mut().abandoned = policy;
         self
     }
 
     /// Sets the policy for keys that get no further attempt. Default: the error contains the lock.
     pub fn with_given_up(mut self, policy: OnGivenUp) -> Self {
-        self.guard_mut().given_up = policy;
+        self.policies_mut().given_up = policy;
         self
     }
 
@@ -285,51 +291,55 @@ impl<E, C> IdempotencyLayer<E, C> {
         mut self,
         when: impl Fn(&IdempotencyKey, &StoreError) -> bool + Send + Sync + 'static,
     ) -> Self {
-        self.guard_mut().fail_open = Some(Arc::new(when));
+        self.policies_mut().fail_open = Some(Arc::new(when));
         self
     }
 
     /// Adds a classifier for errors of the inner service. It takes precedence over classifiers
     /// added earlier and over [`Defaults`](crate::Defaults).
     pub fn with_classifier(mut self, classifier: impl Classify) -> Self {
-        self.guard_mut().classifiers.insert(0, Arc::new(classifier));
+        self.policies_mut().classifiers.insert(0, Arc::new(classifier));
         self
     }
 
     /// Replaces the extractor.
     #[doc(hidden)]
     pub fn with_key<F>(self, key: F) -> IdempotencyLayer<F, C> {
-        let Self { guard, terms, key: _, codec } = self;
-        IdempotencyLayer { guard, terms, key: Arc::new(key), codec }
+        let Self { policies, settings, key: _, codec } = self;
+        IdempotencyLayer { policies, settings, key: Arc::new(key), codec }
     }
 
     /// Returns the parts of the layer that a response future needs.
-    pub(crate) fn shared(&self) -> Shared<C> {
-        Shared { guard: self.guard.clone(), terms: self.terms.clone(), codec: self.codec.clone() }
+    pub(crate) fn parts(&self) -> LayerParts<C> {
+        LayerParts {
+            policies: self.policies.clone(),
+            settings: self.settings.clone(),
+            codec: self.codec.clone(),
+        }
     }
 
-    fn guard_mut(&mut self) -> &mut Policies {
-        Arc::make_mut(&mut self.guard)
+    fn policies_mut(&mut self) -> &mut Policies {
+        Arc::make_mut(&mut self.policies)
     }
 
-    fn terms_mut(&mut self) -> &mut Terms {
-        Arc::make_mut(&mut self.terms)
+    fn settings_mut(&mut self) -> &mut LockSettings {
+        Arc::make_mut(&mut self.settings)
     }
 
-    fn retain(
+    fn set_retention(
         mut self,
-        what: &str,
-        least: Duration,
+        name: &str,
+        min: Duration,
         retention: Duration,
         field: fn(&mut Retention) -> &mut Duration,
     ) -> Result<Self, ConfigError> {
-        const MOST: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
-        if !(least..=MOST).contains(&retention) {
+        const MAX_RETENTION: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
+        if !(min..=MAX_RETENTION).contains(&retention) {
             return Err(ConfigError::new(format!(
-                "{what} must be between {least:?} and 10 years, got {retention:?}"
+                "{name} must be between {min:?} and 10 years, got {retention:?}"
             )));
         }
-        *field(&mut self.terms_mut().retention) = retention;
+        *field(&mut self.settings_mut().retention) = retention;
         Ok(self)
     }
 }
@@ -345,8 +355,8 @@ impl<S, E, C> Layer<S> for IdempotencyLayer<E, C> {
 impl<E, C> Clone for IdempotencyLayer<E, C> {
     fn clone(&self) -> Self {
         Self {
-            guard: self.guard.clone(),
-            terms: self.terms.clone(),
+            policies: self.policies.clone(),
+            settings: self.settings.clone(),
             key: self.key.clone(),
             codec: self.codec.clone(),
         }
@@ -356,8 +366,8 @@ impl<E, C> Clone for IdempotencyLayer<E, C> {
 impl<E, C> fmt::Debug for IdempotencyLayer<E, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("IdempotencyLayer")
-            .field("namespace", &self.guard.namespace)
-            .field("terms", &self.terms)
+            .field("namespace", &self.policies.namespace)
+            .field("settings", &self.settings)
             .finish_non_exhaustive()
     }
 }

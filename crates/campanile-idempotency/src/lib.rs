@@ -45,7 +45,6 @@
 
 mod backoff;
 mod batch;
-mod beside;
 mod defaults;
 mod error;
 mod future;
@@ -57,6 +56,7 @@ pub mod policy;
 pub mod reply;
 mod service;
 pub mod store;
+mod transactional;
 mod wait_for_lock;
 
 pub use self::backoff::Backoff;

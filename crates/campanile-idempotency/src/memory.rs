@@ -17,23 +17,23 @@ use crate::store::{Store, StoreError};
 /// It runs [`step`] under a mutex and thus follows the protocol exactly. Clones share the entries.
 /// All entries are lost with the process.
 #[derive(Clone)]
-pub struct MemoryStore(Arc<Shared>);
+pub struct MemoryStore(Arc<Inner>);
 
-struct Shared {
+struct Inner {
     clock: Box<dyn Fn() -> SystemTime + Send + Sync>,
     entries: Mutex<Entries>,
 }
 
 #[derive(Default)]
 struct Entries {
-    by_key: HashMap<StoreKey, Kept>,
+    by_key: HashMap<StoreKey, StoredEntry>,
     /// The number of entries at which expired ones are removed.
-    sweep_at: usize,
+    cleanup_at: usize,
 }
 
-struct Kept {
+struct StoredEntry {
     entry: Entry,
-    until: SystemTime,
+    expires_at: SystemTime,
 }
 
 impl MemoryStore {
@@ -48,13 +48,17 @@ impl MemoryStore {
 
     /// Creates an empty store that uses this clock, for tests with paused time.
     pub fn with_clock(clock: impl Fn() -> SystemTime + Send + Sync + 'static) -> Self {
-        Self(Arc::new(Shared { clock: Box::new(clock), entries: Mutex::default() }))
+        Self(Arc::new(Inner { clock: Box::new(clock), entries: Mutex::default() }))
     }
 
     /// Returns the current entry of a key.
     pub fn entry(&self, key: &StoreKey) -> Option<Entry> {
         let now = (self.0.clock)();
-        self.lock().by_key.get(key).filter(|kept| now < kept.until).map(|kept| kept.entry.clone())
+        self.lock()
+            .by_key
+            .get(key)
+            .filter(|stored| now < stored.expires_at)
+            .map(|stored| stored.entry.clone())
     }
 
     fn lock(&self) -> MutexGuard<'_, Entries> {
@@ -92,50 +96,50 @@ impl Store for MemoryStore {
 impl Entries {
     fn apply(&mut self, command: Command, now: SystemTime) -> Answer {
         let Command { key, operation, retention } = command;
-        let place = self.by_key.entry(key);
-        let before = match &place {
-            Occupied(place) => Some(place.get()).filter(|kept| now < kept.until),
+        let slot = self.by_key.entry(key);
+        let before = match &slot {
+            Occupied(slot) => Some(slot.get()).filter(|stored| now < stored.expires_at),
             Vacant(_) => None,
         };
-        let until = before.map(|kept| kept.until);
-        let before = before.map(|kept| kept.entry.clone());
+        let expires_at = before.map(|stored| stored.expires_at);
+        let before = before.map(|stored| stored.entry.clone());
         let (after, reply) = step(before.clone(), &operation, now);
-        match (after, place) {
+        match (after, slot) {
             // Only a write extends the retention of the entry.
-            (Some(entry), Occupied(mut place)) => {
-                let until = until.filter(|_| before.as_ref() == Some(&entry));
-                let until = until.unwrap_or_else(|| end(&entry, retention, now));
-                place.insert(Kept { entry, until });
+            (Some(entry), Occupied(mut slot)) => {
+                let expires_at = expires_at.filter(|_| before.as_ref() == Some(&entry));
+                let expires_at = expires_at.unwrap_or_else(|| expiration(&entry, retention, now));
+                slot.insert(StoredEntry { entry, expires_at });
             }
-            (Some(entry), Vacant(place)) => {
-                let until = end(&entry, retention, now);
-                place.insert(Kept { entry, until });
-                self.sweep(now);
+            (Some(entry), Vacant(slot)) => {
+                let expires_at = expiration(&entry, retention, now);
+                slot.insert(StoredEntry { entry, expires_at });
+                self.remove_expired(now);
             }
-            (None, Occupied(place)) => drop(place.remove()),
+            (None, Occupied(slot)) => drop(slot.remove()),
             (None, Vacant(_)) => {}
         }
         Answer::new(now, reply)
     }
 
-    /// Removes expired entries. The cost is amortized over the inserts since the last sweep.
-    fn sweep(&mut self, now: SystemTime) {
-        const LEAST: usize = 1024;
-        if self.by_key.len() >= self.sweep_at.max(LEAST) {
-            self.by_key.retain(|_, kept| now < kept.until);
-            self.sweep_at = self.by_key.len() * 2;
+    /// Removes expired entries. The cost is amortized over the inserts since the last cleanup.
+    fn remove_expired(&mut self, now: SystemTime) {
+        const MIN_CLEANUP_LEN: usize = 1024;
+        if self.by_key.len() >= self.cleanup_at.max(MIN_CLEANUP_LEN) {
+            self.by_key.retain(|_, stored| now < stored.expires_at);
+            self.cleanup_at = self.by_key.len() * 2;
         }
     }
 }
 
 /// Returns when an entry that is written now expires.
-fn end(entry: &Entry, retention: Retention, now: SystemTime) -> SystemTime {
-    now + retention.of(entry.state()).min(MAX_RETENTION)
+fn expiration(entry: &Entry, retention: Retention, now: SystemTime) -> SystemTime {
+    now + retention.of(entry.state()).min(RETENTION_CAP)
 }
 
 /// A century: longer than any useful retention, and small enough to be added to a time without
 /// overflow.
-const MAX_RETENTION: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
+const RETENTION_CAP: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
 impl fmt::Debug for MemoryStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

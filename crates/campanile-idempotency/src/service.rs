@@ -62,29 +62,27 @@ where
         // for the next call.
         let not_ready = self.inner.clone();
         let ready = std::mem::replace(&mut self.inner, not_ready);
-        let shared = self.layer.shared();
-        match self.key(&request) {
+        let layer = self.layer.parts();
+        match self.extract_key(&request) {
             Ok(Some((key, fingerprint))) => {
                 let pending = Pending { service: ready, request, key, fingerprint, _waited: None };
-                ResponseFuture::acquire(shared, pending)
+                ResponseFuture::acquire(layer, pending)
             }
-            Ok(None) => match shared.guard.missing_key {
-                OnMissingKey::Reject => {
-                    ResponseFuture::refuse(shared, IdempotencyError::MissingKey)
-                }
+            Ok(None) => match layer.policies.missing_key {
+                OnMissingKey::Reject => ResponseFuture::refuse(layer, IdempotencyError::MissingKey),
                 OnMissingKey::PassThrough => {
-                    ResponseFuture::unguarded(shared, ready, request, Unguarded::MissingKey)
+                    ResponseFuture::unguarded(layer, ready, request, Unguarded::MissingKey)
                 }
             },
-            Err(error) => ResponseFuture::refuse(shared, IdempotencyError::InvalidKey(error)),
+            Err(error) => ResponseFuture::refuse(layer, IdempotencyError::InvalidKey(error)),
         }
     }
 }
 
-type Found = (StoreKey, Option<Fingerprint>);
+type KeyAndFingerprint = (StoreKey, Option<Fingerprint>);
 
 impl<S, E, C> IdempotencyService<S, E, C> {
-    fn key<R>(&self, request: &R) -> Result<Option<Found>, BoxError>
+    fn extract_key<R>(&self, request: &R) -> Result<Option<KeyAndFingerprint>, BoxError>
     where
         E: KeyExtractor<R>,
     {
@@ -96,7 +94,7 @@ impl<S, E, C> IdempotencyService<S, E, C> {
             let Some(key) = extractor.extract(request)? else {
                 return Ok(None);
             };
-            let key = StoreKey::new(self.layer.guard.namespace.clone(), key);
+            let key = StoreKey::new(self.layer.policies.namespace.clone(), key);
             Ok(Some((key, extractor.fingerprint(request))))
         }))
         .unwrap_or_else(|_| Err("the key extractor panicked".into()))

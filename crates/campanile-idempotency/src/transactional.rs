@@ -5,7 +5,7 @@
 
 use campanile_core::{BoxError, Command, Lock, LockControl, Operation, Record, StoreKey};
 
-use crate::future::encode;
+use crate::future::encode_reply;
 use crate::keeper::LockKeeper;
 use crate::layer::IdempotencyLayer;
 use crate::reply::ReplyCodec;
@@ -14,7 +14,7 @@ impl<E, C> IdempotencyLayer<E, C> {
     /// Returns whether the layer's locks belong to this keeper.
     #[doc(hidden)]
     pub fn is_kept_by(&self, keeper: &LockKeeper) -> bool {
-        self.guard.keeper.is(keeper)
+        self.policies.keeper.is_same(keeper)
     }
 
     /// Returns the command that completes the entry of this lock, with this reply to this record.
@@ -31,7 +31,7 @@ impl<E, C> IdempotencyLayer<E, C> {
     where
         C: ReplyCodec<T>,
     {
-        let reply = encode(&self.shared(), lock.key(), record, reply)?;
+        let reply = encode_reply(&self.parts(), lock.key(), record, reply)?;
         let attempt = u16::try_from(lock.attempt()).unwrap_or(u16::MAX);
         let operation =
             Operation::Complete { grant: lock.grant(), attempt, fingerprint: None, reply };
@@ -41,23 +41,23 @@ impl<E, C> IdempotencyLayer<E, C> {
     /// Returns a renewal of this lock. The reply to it shows the state of the entry.
     #[doc(hidden)]
     pub fn renewal(&self, lock: &Lock) -> Command {
-        self.command(lock, Operation::Renew { grant: lock.grant(), ttl: self.terms.ttl })
+        self.command(lock, Operation::Renew { grant: lock.grant(), ttl: self.settings.ttl })
     }
 
     fn command(&self, lock: &Lock, operation: Operation) -> Command {
-        Command { key: self.store_key(lock), operation, retention: self.terms.retention }
+        Command { key: self.store_key(lock), operation, retention: self.settings.retention }
     }
 
     /// Returns the control of this lock while the layer holds it. For stores that have completed
     /// the entry together with the handler's effect, or found that it belongs to another grant.
     #[doc(hidden)]
     pub fn control(&self, lock: &Lock) -> Option<LockControl> {
-        self.guard.keeper.control(&self.store_key(lock), lock)
+        self.policies.keeper.control(&self.store_key(lock), lock)
     }
 
     /// Returns the key under which the store keeps the entry of this lock.
     #[doc(hidden)]
     pub fn store_key(&self, lock: &Lock) -> StoreKey {
-        StoreKey::new(self.guard.namespace.clone(), lock.key().clone())
+        StoreKey::new(self.policies.namespace.clone(), lock.key().clone())
     }
 }

@@ -36,9 +36,9 @@ use crate::{IdempotencyError, Settled};
 #[derive(Clone, Debug)]
 pub struct WaitForLock {
     at_most: Duration,
-    failures: bool,
+    retries_failures: bool,
     /// The beginning of the first wait.
-    since: Option<Instant>,
+    started_at: Option<Instant>,
     /// The signal of the last wait. Kept for the next try, which may be answered from it.
     waited: Option<Settled>,
 }
@@ -46,21 +46,21 @@ pub struct WaitForLock {
 impl WaitForLock {
     /// Waits for at most this time in total, then returns the last error.
     pub fn new(at_most: Duration) -> Self {
-        Self { at_most, failures: false, since: None, waited: None }
+        Self { at_most, retries_failures: false, started_at: None, waited: None }
     }
 
     /// Also waits for the backoff after a failed attempt, while attempts are left.
     pub fn and_failures(self) -> Self {
-        Self { failures: true, ..self }
+        Self { retries_failures: true, ..self }
     }
 
     fn wait(&mut self, error: &BoxError) -> Option<Pin<Box<dyn Future<Output = ()> + Send>>> {
         let error = IdempotencyError::find(&**error)?;
-        let waits = match error {
-            IdempotencyError::Failed(_) => self.failures,
+        let should_wait = match error {
+            IdempotencyError::Failed(_) => self.retries_failures,
             error => error.is_contention(),
         };
-        let after = error.retry_after().filter(|_| waits)?;
+        let after = error.retry_after().filter(|_| should_wait)?;
         let settled = match error {
             IdempotencyError::Locked { settled, .. } => settled.clone(),
             _ => None,
@@ -75,12 +75,12 @@ impl<R: Clone, T> Policy<R, T, BoxError> for WaitForLock {
 
     fn retry(&mut self, _: &mut R, result: &mut Result<T, BoxError>) -> Option<Self::Future> {
         let wait = self.wait(result.as_ref().err()?)?;
-        let waited = self.since.get_or_insert_with(Instant::now).elapsed();
-        let left = self.at_most.saturating_sub(waited);
-        if left.is_zero() {
+        let waited = self.started_at.get_or_insert_with(Instant::now).elapsed();
+        let remaining = self.at_most.saturating_sub(waited);
+        if remaining.is_zero() {
             return None;
         }
-        Some(Box::pin(async move { drop(timeout(left, wait).await) }))
+        Some(Box::pin(async move { drop(timeout(remaining, wait).await) }))
     }
 
     fn clone_request(&mut self, request: &R) -> Option<R> {

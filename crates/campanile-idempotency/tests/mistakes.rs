@@ -4,6 +4,6 @@
 //! them anew with `TRYBUILD=overwrite cargo test -p campanile-idempotency --test mistakes`.
 
 #[test]
-fn every_mistake_is_told_in_the_words_of_the_user() {
+fn compile_errors_match_expected_messages() {
     trybuild::TestCases::new().compile_fail("tests/mistakes/*.rs");
 }

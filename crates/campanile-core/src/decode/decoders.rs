@@ -53,7 +53,7 @@ impl<T> fmt::Debug for Json<T> {
 /// not used. The only exception is the name of a missing field, which comes from the body's type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotJson {
-    what: String,
+    kind: String,
     line: usize,
     column: usize,
 }
@@ -66,14 +66,14 @@ impl NotJson {
             .strip_prefix("missing field `")
             .and_then(|rest| rest.split_once('`'))
             .map(|(field, _)| format!("missing field `{field}`"));
-        let what = match error.classify() {
+        let kind = match error.classify() {
             Category::Syntax => "syntax error".to_owned(),
             Category::Eof => "unexpected end of input".to_owned(),
             Category::Data | Category::Io => {
                 missing.unwrap_or_else(|| "value of the wrong type or shape".to_owned())
             }
         };
-        Self { what, line: error.line(), column: error.column() }
+        Self { kind, line: error.line(), column: error.column() }
     }
 
     /// Returns the line of the error, starting at 1.
@@ -92,7 +92,7 @@ impl fmt::Display for NotJson {
         write!(
             f,
             "failed to deserialize JSON: {} at line {} column {}",
-            self.what, self.line, self.column
+            self.kind, self.line, self.column
         )
     }
 }

@@ -15,7 +15,7 @@ pub struct DecodeError {
 }
 
 impl DecodeError {
-    pub(super) fn of(record: &Record, source: BoxError) -> Self {
+    pub(super) fn new(record: &Record, source: BoxError) -> Self {
         let (coordinates, is_null) = (record.coordinates().clone(), record.payload().is_none());
         Self { coordinates, is_null, source }
     }

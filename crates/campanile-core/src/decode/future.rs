@@ -14,14 +14,14 @@ pin_project! {
     #[derive(Debug)]
     pub struct ResponseFuture<F> {
         #[pin]
-        state: State<F>,
+        state: ResponseState<F>,
     }
 }
 
 pin_project! {
-    #[project = StateProj]
+    #[project = ResponseStateProj]
     #[derive(Debug)]
-    enum State<F> {
+    enum ResponseState<F> {
         // The body was decoded; the inner service is running.
         Inner { #[pin] future: F },
         // Decoding failed; contains the error until it is returned.
@@ -31,11 +31,11 @@ pin_project! {
 
 impl<F> ResponseFuture<F> {
     pub(super) fn inner(future: F) -> Self {
-        Self { state: State::Inner { future } }
+        Self { state: ResponseState::Inner { future } }
     }
 
     pub(super) fn refused(error: DecodeError) -> Self {
-        Self { state: State::Refused { error: Some(error) } }
+        Self { state: ResponseState::Refused { error: Some(error) } }
     }
 }
 
@@ -48,8 +48,10 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match self.project().state.project() {
-            StateProj::Inner { future } => Poll::Ready(ready!(future.poll(cx)).map_err(Into::into)),
-            StateProj::Refused { error } => {
+            ResponseStateProj::Inner { future } => {
+                Poll::Ready(ready!(future.poll(cx)).map_err(Into::into))
+            }
+            ResponseStateProj::Refused { error } => {
                 Poll::Ready(Err(error.take().expect("polled after completion").into()))
             }
         }

@@ -50,7 +50,7 @@ where
         let decoded = catch_unwind(AssertUnwindSafe(|| self.decoder.decode(&parts.record)));
         match decoded.unwrap_or_else(|_| Err(PANICKED.into())) {
             Ok(body) => ResponseFuture::inner(self.inner.call(Request::from_parts(parts, body))),
-            Err(source) => ResponseFuture::refused(DecodeError::of(&parts.record, source)),
+            Err(source) => ResponseFuture::refused(DecodeError::new(&parts.record, source)),
         }
     }
 }

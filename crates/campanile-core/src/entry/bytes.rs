@@ -18,7 +18,7 @@ use ::bytes::{Buf, BufMut, Bytes, BytesMut};
 use super::{Entry, Micros, State, Tail};
 use crate::{FencingToken, Fingerprint, Owner};
 
-const HEADER: usize = 44;
+const HEADER_LEN: usize = 44;
 const VERSION: u8 = 0xC1;
 
 const STATE_MASK: u8 = 7;
@@ -31,7 +31,7 @@ impl Entry {
     /// Encodes the entry as stores keep it.
     pub fn to_bytes(&self) -> Bytes {
         let flag = |is_set, bit| if is_set { bit } else { 0 };
-        let mut bytes = BytesMut::with_capacity(HEADER + self.tail.bytes.len());
+        let mut bytes = BytesMut::with_capacity(HEADER_LEN + self.tail.bytes.len());
         bytes.put_u8(VERSION);
         bytes.put_u8(
             self.state.to_bits()
@@ -61,7 +61,7 @@ impl Entry {
     /// replies [`Corrupt`](crate::Reply::Corrupt) and leaves the value unchanged; it never treats
     /// the entry as absent.
     pub fn from_bytes(mut bytes: &[u8]) -> Result<Self, Unreadable> {
-        if bytes.len() < HEADER {
+        if bytes.len() < HEADER_LEN {
             return Err(Unreadable::Short { length: bytes.len() });
         }
         let version = bytes.get_u8();
@@ -141,7 +141,10 @@ impl fmt::Display for Unreadable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Short { length } => {
-                write!(f, "unreadable entry: {length} bytes, shorter than the header of {HEADER}")
+                write!(
+                    f,
+                    "unreadable entry: {length} bytes, shorter than the header of {HEADER_LEN}"
+                )
             }
             Self::Version(byte) => {
                 write!(f, "unreadable entry: first byte is {byte:#04x}, expected {VERSION:#04x}")

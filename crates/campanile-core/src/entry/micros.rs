@@ -14,7 +14,7 @@ impl Micros {
 
     /// About the year 20 238. The clock of every platform can represent it; some cannot represent
     /// all of `u64`.
-    const LATEST_SHOWN: u64 = 1 << 59;
+    const MAX_SYSTEM_TIME_MICROS: u64 = 1 << 59;
 
     pub(crate) const fn from_seconds(seconds: u32) -> Self {
         Self(seconds as u64 * Self::PER_SECOND)
@@ -26,8 +26,8 @@ impl Micros {
         if seconds > u32::MAX as u64 { u32::MAX } else { seconds as u32 }
     }
 
-    pub(crate) fn plus(self, duration: Duration) -> Self {
-        Self(self.0.saturating_add(whole(duration)))
+    pub(crate) fn saturating_add(self, duration: Duration) -> Self {
+        Self(self.0.saturating_add(whole_micros(duration)))
     }
 
     /// Returns the time until `later`, or zero if it has passed.
@@ -36,17 +36,17 @@ impl Micros {
     }
 
     pub(crate) fn to_system_time(self) -> SystemTime {
-        SystemTime::UNIX_EPOCH + Duration::from_micros(self.0.min(Self::LATEST_SHOWN))
+        SystemTime::UNIX_EPOCH + Duration::from_micros(self.0.min(Self::MAX_SYSTEM_TIME_MICROS))
     }
 }
 
 impl From<SystemTime> for Micros {
     /// Truncates to whole microseconds.
     fn from(time: SystemTime) -> Self {
-        Self(time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, whole))
+        Self(time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, whole_micros))
     }
 }
 
-fn whole(duration: Duration) -> u64 {
+fn whole_micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }

@@ -153,18 +153,18 @@ impl Entry {
     /// [`step`](crate::step()) truncates with this function. A store that does not run `step` calls
     /// it before it sends the text.
     pub fn kept_error(text: &str) -> &str {
-        tail::kept_error(text)
+        tail::truncate_error(text)
     }
 
     /// Returns whether this grant is the last one of the entry. An expired lock that no other owner
     /// has taken still belongs to its grant.
-    pub(crate) fn is_of(&self, grant: Grant) -> bool {
+    pub(crate) fn belongs_to(&self, grant: Grant) -> bool {
         self.token == grant.token && self.owner == Some(grant.owner)
     }
 
     /// Enters a state with this `at`. Clears the burial and release flags, which belong to the
     /// previous state, and keeps `doomed`.
-    pub(crate) fn enter(&mut self, state: State, at: Micros) {
+    pub(crate) fn enter_state(&mut self, state: State, at: Micros) {
         self.state = state;
         self.at = at;
         self.burial = false;

@@ -24,7 +24,7 @@ impl Tail {
     pub(crate) const NONE: Self = Self { kind: 0, bytes: Bytes::new() };
 
     /// Creates the tail for a reply. An empty reply is a reply; `None` is no tail.
-    pub(crate) fn of_reply(reply: Option<&Bytes>) -> Self {
+    pub(crate) fn from_reply(reply: Option<&Bytes>) -> Self {
         match reply {
             Some(reply) => Self { kind: Self::REPLY, bytes: reply.clone() },
             None => Self::NONE,
@@ -32,11 +32,11 @@ impl Tail {
     }
 
     /// Stores an error text. An empty text keeps the previous error.
-    pub(crate) fn note_error(&mut self, text: &str) {
+    pub(crate) fn set_error(&mut self, text: &str) {
         if !text.is_empty() {
             *self = Self {
                 kind: Self::ERROR,
-                bytes: Bytes::copy_from_slice(kept_error(text).as_bytes()),
+                bytes: Bytes::copy_from_slice(truncate_error(text).as_bytes()),
             };
         }
     }
@@ -70,7 +70,7 @@ impl fmt::Debug for Tail {
     }
 }
 
-pub(crate) fn kept_error(text: &str) -> &str {
+pub(crate) fn truncate_error(text: &str) -> &str {
     let mut end = text.len().min(MAX_ERROR_BYTES);
     while !text.is_char_boundary(end) {
         end -= 1;

@@ -17,7 +17,7 @@ pub fn header(name: impl Into<Box<str>>) -> Key<Header> {
 pub struct Header(Box<str>);
 
 impl Header {
-    fn of(&self, record: &Record) -> Option<IdempotencyKey> {
+    fn find_key(&self, record: &Record) -> Option<IdempotencyKey> {
         record.headers().last(&self.0).flatten().cloned().and_then(IdempotencyKey::new)
     }
 }
@@ -122,31 +122,31 @@ pub fn record_key_only_first_record_counts() -> Key<RecordKey> {
 pub struct RecordKey(());
 
 impl RecordKey {
-    fn of(record: &Record) -> Option<IdempotencyKey> {
+    fn find_key(record: &Record) -> Option<IdempotencyKey> {
         record.key().cloned().and_then(IdempotencyKey::new)
     }
 }
 
-macro_rules! of_record {
-    ($($extractor:ty: $of:expr;)*) => {$(
+macro_rules! record_extractors {
+    ($($extractor:ty: $find:expr;)*) => {$(
         impl<B> KeyExtractor<Request<B>> for $extractor {
             fn extract(&self, request: &Request<B>) -> Result<Option<IdempotencyKey>, BoxError> {
-                let of: fn(&Self, &Record) -> Option<IdempotencyKey> = $of;
-                Ok(of(self, request.record()))
+                let find: fn(&Self, &Record) -> Option<IdempotencyKey> = $find;
+                Ok(find(self, request.record()))
             }
         }
 
         impl KeyExtractor<Record> for $extractor {
             fn extract(&self, record: &Record) -> Result<Option<IdempotencyKey>, BoxError> {
-                let of: fn(&Self, &Record) -> Option<IdempotencyKey> = $of;
-                Ok(of(self, record))
+                let find: fn(&Self, &Record) -> Option<IdempotencyKey> = $find;
+                Ok(find(self, record))
             }
         }
     )*};
 }
 
-of_record! {
-    Header: Header::of;
+record_extractors! {
+    Header: Header::find_key;
     AtCoordinates: |_, record| IdempotencyKey::new(record.origin().to_string());
-    RecordKey: |_, record| RecordKey::of(record);
+    RecordKey: |_, record| RecordKey::find_key(record);
 }

@@ -54,10 +54,10 @@ impl IdempotencyKey {
 
 impl fmt::Display for IdempotencyKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const SHOWN: usize = 128;
-        let shown = &self.0[..self.0.len().min(SHOWN)];
+        const MAX_SHOWN_BYTES: usize = 128;
+        let shown = &self.0[..self.0.len().min(MAX_SHOWN_BYTES)];
         write!(f, "{}", shown.escape_ascii())?;
-        if self.0.len() > SHOWN {
+        if self.0.len() > MAX_SHOWN_BYTES {
             write!(f, "… ({} bytes)", self.0.len())?;
         }
         Ok(())

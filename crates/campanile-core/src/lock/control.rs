@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use super::{Completion, HELD, Inner, Lock, decode, nanos};
+use super::{Completion, HELD, Inner, Lock, decode_cause, nanos};
 use crate::clock::Clock;
 use crate::wakers::Wakers;
 use crate::{Grant, IdempotencyKey, LockLost, LostCause};
@@ -68,7 +68,7 @@ impl LockControl {
             let now = self.inner().clock.now();
             (now >= self.deadline()).then_some(LostCause::Expired)
         };
-        decode(self.inner().loss.load(Ordering::Acquire)).or_else(expired)
+        decode_cause(self.inner().loss.load(Ordering::Acquire)).or_else(expired)
     }
 
     /// Returns when the lock is lost without a further renewal, by the keeper's clock.

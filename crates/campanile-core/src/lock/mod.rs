@@ -106,7 +106,7 @@ impl Lock {
         if self.0.loss.load(Ordering::Acquire) == HELD && self.0.clock.now() >= self.deadline() {
             self.lose(LostCause::Expired);
         }
-        decode(self.0.loss.load(Ordering::Acquire)).map(|cause| LockLost {
+        decode_cause(self.0.loss.load(Ordering::Acquire)).map(|cause| LockLost {
             key: self.0.key.clone(),
             token: self.0.grant.token,
             cause,
@@ -114,7 +114,7 @@ impl Lock {
     }
 
     fn lose(&self, cause: LostCause) {
-        let code = encode(cause);
+        let code = encode_cause(cause);
         if self.0.loss.compare_exchange(HELD, code, Ordering::AcqRel, Ordering::Acquire).is_ok() {
             self.0.wakers.wake_all();
         }
@@ -141,7 +141,7 @@ fn nanos(time: Duration) -> u64 {
 
 const HELD: u8 = 0;
 
-const fn encode(cause: LostCause) -> u8 {
+const fn encode_cause(cause: LostCause) -> u8 {
     match cause {
         LostCause::Superseded => 1,
         LostCause::Expired => 2,
@@ -150,7 +150,7 @@ const fn encode(cause: LostCause) -> u8 {
     }
 }
 
-const fn decode(code: u8) -> Option<LostCause> {
+const fn decode_cause(code: u8) -> Option<LostCause> {
     match code {
         1 => Some(LostCause::Superseded),
         2 => Some(LostCause::Expired),
@@ -167,7 +167,7 @@ mod tests {
     use super::*;
     use crate::Owner;
 
-    fn granted(clock: &Arc<AtomicU64>) -> LockControl {
+    fn new_control(clock: &Arc<AtomicU64>) -> LockControl {
         let key = IdempotencyKey::new("k").unwrap();
         let seconds = clock.clone();
         let clock = Clock::from_fn(move || Duration::from_secs(seconds.load(Ordering::Relaxed)));
@@ -176,9 +176,9 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_is_lost_at_its_deadline_although_nobody_says_so() {
+    fn lock_is_lost_at_deadline_without_notice() {
         let clock = Arc::new(AtomicU64::new(0));
-        let control = granted(&clock);
+        let control = new_control(&clock);
         let lock = control.lock();
         assert_eq!(lock.remaining(), Duration::from_secs(10));
         clock.store(10, Ordering::Relaxed);
@@ -190,9 +190,9 @@ mod tests {
     }
 
     #[test]
-    fn a_renewal_moves_the_deadline_only_forward() {
+    fn renewal_never_moves_deadline_back() {
         let clock = Arc::new(AtomicU64::new(0));
-        let control = granted(&clock);
+        let control = new_control(&clock);
         let lock = control.lock();
         control.renewed(Duration::from_secs(20));
         control.renewed(Duration::from_secs(15));
@@ -200,15 +200,15 @@ mod tests {
     }
 
     #[test]
-    fn everyone_who_waits_for_the_loss_is_woken_and_the_first_cause_counts() {
-        let control = granted(&Arc::new(AtomicU64::new(0)));
+    fn loss_wakes_all_waiters_with_first_cause() {
+        let control = new_control(&Arc::new(AtomicU64::new(0)));
         let lock = control.lock();
         let mut one = task::spawn(lock.lost());
         let mut other = task::spawn(lock.lost());
-        let gone = task::spawn(lock.lost());
+        let dropped = task::spawn(lock.lost());
         assert_pending!(one.poll());
         assert_pending!(other.poll());
-        drop(gone);
+        drop(dropped);
         control.lose(LostCause::Superseded);
         control.lose(LostCause::MaxHold);
         assert!(one.is_woken() && other.is_woken());

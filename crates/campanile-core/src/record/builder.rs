@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use crate::wakers::Wakers;
 
-use super::turn::Progress;
+use super::turn::AttemptProgress;
 use super::{Coordinates, Headers, Inner, Record, Timestamp};
 
 /// Builds a [`Record`]. Without a payload, the record is a tombstone.
@@ -80,7 +80,7 @@ impl RecordBuilder {
             payload,
             headers,
             interrupted: AtomicBool::new(false),
-            progress: Progress::default(),
+            progress: AttemptProgress::default(),
             entry_kept: AtomicU32::new(0),
             interrupts: AtomicUsize::new(0),
             wakers: Wakers::default(),

@@ -45,12 +45,12 @@ impl Headers {
     }
 
     pub(super) fn size(&self) -> usize {
-        let one = |(name, value): &(Box<str>, Option<Bytes>)| {
+        let header_size = |(name, value): &(Box<str>, Option<Bytes>)| {
             size_of::<(Box<str>, Option<Bytes>)>()
                 + name.len()
                 + value.as_ref().map_or(0, Bytes::len)
         };
-        self.0.iter().map(one).sum()
+        self.0.iter().map(header_size).sum()
     }
 }
 

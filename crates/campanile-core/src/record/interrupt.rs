@@ -118,7 +118,7 @@ mod tests {
     use crate::Record;
 
     #[test]
-    fn the_driver_learns_for_how_long_an_entry_is_kept() {
+    fn entry_kept_returns_time_set_by_layer() {
         let record = Record::builder("t", 0, 0).build();
         assert_eq!(record.entry_kept(), None);
         let day = Duration::from_secs(86_400);
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_let_go_when_the_last_who_had_to_tell_the_store_has_done_so() {
+    fn let_go_resolves_when_last_interrupt_is_dropped() {
         let record = Record::builder("t", 0, 0).build();
         assert_ready!(task::spawn(record.let_go()).poll());
         let one = record.interrupt();

@@ -17,7 +17,7 @@ pub use self::builder::RecordBuilder;
 pub use self::coordinates::Coordinates;
 pub use self::headers::Headers;
 pub use self::interrupt::{Interrupt, LetGo};
-use self::turn::Progress;
+use self::turn::AttemptProgress;
 pub use self::turn::Turn;
 
 use crate::wakers::Wakers;
@@ -52,7 +52,7 @@ struct Inner {
     payload: Option<Bytes>,
     headers: Headers,
     interrupted: AtomicBool,
-    progress: Progress,
+    progress: AttemptProgress,
     /// How long the entry is kept, in seconds; 0 if no layer has set it.
     entry_kept: AtomicU32,
     /// The number of [`Interrupt`]s.
@@ -224,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_is_its_own_origin_unless_it_is_a_copy() {
+    fn origin_differs_from_coordinates_only_for_copy() {
         let record = Record::builder("payments", 3, 42).build();
         assert_eq!(record.origin(), record.coordinates());
         let copy = Record::builder("payments.retry", 0, 7).origin(record.coordinates().clone());

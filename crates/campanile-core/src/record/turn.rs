@@ -15,17 +15,17 @@ use crate::wakers::Watcher;
 
 /// The progress of an attempt at a record.
 #[derive(Default)]
-pub(super) struct Progress(AtomicU8);
+pub(super) struct AttemptProgress(AtomicU8);
 
-const IN_TURN: u8 = 0;
+const RUNNING: u8 = 0;
 const AHEAD: u8 = 1;
 const RECORDING: u8 = 2;
 const DUPLICATE: u8 = 3;
 const FAILED: u8 = 4;
 
-impl Progress {
+impl AttemptProgress {
     pub(super) fn start(&self, ahead: bool) {
-        self.0.store(if ahead { AHEAD } else { IN_TURN }, Ordering::Release);
+        self.0.store(if ahead { AHEAD } else { RUNNING }, Ordering::Release);
     }
 
     pub(super) fn set_recording(&self) {
@@ -77,8 +77,8 @@ impl Future for Turn {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let is_over = |record: &Record| !record.is_ahead() || record.is_interrupted();
-        self.get_mut().0.poll(cx, |record| is_over(record).then_some(()))
+        let is_ready = |record: &Record| !record.is_ahead() || record.is_interrupted();
+        self.get_mut().0.poll(cx, |record| is_ready(record).then_some(()))
     }
 }
 
@@ -95,7 +95,7 @@ mod tests {
     use crate::Record;
 
     #[test]
-    fn record_that_is_ahead_waits_for_its_turn() {
+    fn record_started_ahead_waits_for_its_turn() {
         let record = Record::builder("t", 0, 0).build();
         assert!(record.interrupt().turn().is_none());
         record.start(true);
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn record_that_is_dropped_ahead_of_its_turn_waits_no_longer() {
+    fn interrupt_ends_wait_for_turn() {
         let record = Record::builder("t", 0, 0).build();
         record.start(true);
         let turn = record.interrupt().turn().expect("the record is ahead");
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn record_that_is_started_again_is_neither_recording_nor_interrupted() {
+    fn restart_clears_recording_and_interrupted() {
         let record = Record::builder("t", 0, 0).build();
         record.set_interrupted();
         record.interrupt().set_recording();

@@ -24,22 +24,22 @@ impl Acquire {
             }
             return;
         };
-        if self.mismatches(entry) {
+        if self.is_mismatch(entry) {
             return;
         }
-        let longest = match entry.state {
+        let max_wait = match entry.state {
             State::Processing => MAX_LOCK_TTL,
             State::Retrying => MAX_BACKOFF,
             State::Completed | State::Failed => return,
         };
         if entry.owner == Some(self.owner) {
             if entry.state == State::Processing {
-                entry.at = entry.at.max(self.end(now));
+                entry.at = entry.at.max(self.expires_at(now));
             }
             return;
         }
         // Only after a clock went backwards can `at` be further away than any command allows.
-        entry.at = entry.at.min(now.plus(longest));
+        entry.at = entry.at.min(now.saturating_add(max_wait));
         if entry.at <= now {
             self.grant(entry, now);
         }
@@ -51,18 +51,21 @@ impl Acquire {
         let Some(entry) = after else {
             return Reply::Corrupt; // the grant failed: no token is left
         };
-        if self.mismatches(entry) {
+        if self.is_mismatch(entry) {
             return Reply::Mismatch;
         }
         let (token, attempt) = (entry.token, entry.attempt);
-        let mine = entry.owner == Some(self.owner);
+        let is_mine = entry.owner == Some(self.owner);
         match entry.state {
-            State::Processing if mine && entry.burial => {
-                Reply::Exhausted { token, attempt, burials: entry.burials, last_error: text(entry) }
-            }
-            State::Processing if mine => Reply::Acquired { token, attempt },
+            State::Processing if is_mine && entry.burial => Reply::Exhausted {
+                token,
+                attempt,
+                burials: entry.burials,
+                last_error: error_text(entry),
+            },
+            State::Processing if is_mine => Reply::Acquired { token, attempt },
             State::Processing if now < entry.at => Reply::Locked { remaining: now.until(entry.at) },
-            State::Retrying if mine => Reply::Settled(State::Retrying),
+            State::Retrying if is_mine => Reply::Settled(State::Retrying),
             State::Retrying if now < entry.at => {
                 Reply::BackingOff { remaining: now.until(entry.at), attempt }
             }
@@ -73,13 +76,13 @@ impl Acquire {
                 attempt,
                 completed_at: entry.at(),
             },
-            State::Failed => Reply::Parked { attempt, reason: text(entry) },
+            State::Failed => Reply::Parked { attempt, reason: error_text(entry) },
         }
     }
 
     /// Returns whether the key was tried with a different payload. A key that was never tried may
     /// change its payload.
-    fn mismatches(&self, entry: &Entry) -> bool {
+    fn is_mismatch(&self, entry: &Entry) -> bool {
         let never_tried =
             entry.state == State::Retrying && entry.attempt == 0 && entry.interrupts == 0;
         let differ = matches!((self.fingerprint, entry.fingerprint), (Some(a), Some(b)) if a != b);
@@ -102,7 +105,7 @@ impl Acquire {
         } else if entry.attempt < MAX_ATTEMPTS {
             entry.attempt += 1;
         }
-        entry.enter(State::Processing, self.end(now));
+        entry.enter_state(State::Processing, self.expires_at(now));
         entry.burial = burial;
         entry.token = token;
         entry.owner = Some(self.owner);
@@ -116,11 +119,11 @@ impl Acquire {
         FencingToken::new((previous.get() + 1).max(now.0).max(self.floor.get() + 1))
     }
 
-    fn end(&self, now: Micros) -> Micros {
-        now.plus(self.ttl.min(MAX_LOCK_TTL))
+    fn expires_at(&self, now: Micros) -> Micros {
+        now.saturating_add(self.ttl.min(MAX_LOCK_TTL))
     }
 }
 
-fn text(entry: &Entry) -> Option<Box<str>> {
+fn error_text(entry: &Entry) -> Option<Box<str>> {
     entry.error().map(Into::into)
 }

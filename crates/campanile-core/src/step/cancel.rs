@@ -1,6 +1,6 @@
 //! cancel: undo an acquire with an unknown result.
 
-use super::release::let_go;
+use super::release::release_entry;
 use crate::entry::{Entry, Micros, State};
 use crate::{Owner, Reply};
 
@@ -9,7 +9,7 @@ pub(super) fn apply(entry: &mut Option<Entry>, owner: Owner, now: Micros) {
     if let Some(entry) = entry.as_mut().filter(|entry| entry.owner == Some(owner))
         && entry.state == State::Processing
     {
-        let_go(entry, false, now);
+        release_entry(entry, false, now);
     }
 }
 

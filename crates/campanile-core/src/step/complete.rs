@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::{held, seen_by};
+use super::{held_by, owned_by};
 use crate::entry::{Entry, Micros, State, Tail};
 use crate::{Fingerprint, Grant, Reply};
 
@@ -16,17 +16,17 @@ pub(super) struct Complete<'a> {
 
 impl Complete<'_> {
     pub(super) fn apply(&self, entry: &mut Option<Entry>, now: Micros) {
-        if let Some(entry) = held(entry, self.grant) {
-            entry.enter(State::Completed, now);
+        if let Some(entry) = held_by(entry, self.grant) {
+            entry.enter_state(State::Completed, now);
             entry.doomed = false;
-            entry.tail = Tail::of_reply(self.reply);
+            entry.tail = Tail::from_reply(self.reply);
         } else if entry.is_none() {
-            *entry = Some(self.adopted(now));
+            *entry = Some(self.recreate_entry(now));
         }
     }
 
     pub(super) fn reply(&self, after: Option<&Entry>) -> Reply {
-        match seen_by(after, self.grant) {
+        match owned_by(after, self.grant) {
             None => Reply::Lost,
             Some(entry) if entry.state == State::Completed => Reply::Completed,
             Some(entry) => Reply::Settled(entry.state),
@@ -36,13 +36,13 @@ impl Complete<'_> {
     /// Creates the entry again after it was lost, to a failover or to its retention, while the
     /// handler ran. As far as the store knows, no other owner was granted the key since, so the
     /// result is kept.
-    fn adopted(&self, now: Micros) -> Entry {
+    fn recreate_entry(&self, now: Micros) -> Entry {
         Entry {
             attempt: self.attempt,
             token: self.grant.token,
             owner: Some(self.grant.owner),
             fingerprint: self.fingerprint,
-            tail: Tail::of_reply(self.reply),
+            tail: Tail::from_reply(self.reply),
             ..Entry::new(State::Completed, now)
         }
     }

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::release::hand_burial_back;
-use super::{held, seen_by};
+use super::release::uncount_burial;
+use super::{held_by, owned_by};
 use crate::entry::{Entry, Micros, State};
 use crate::limits::MAX_BACKOFF;
 use crate::{Grant, Reply};
@@ -16,18 +16,18 @@ pub(super) fn apply(
     error: &str,
     now: Micros,
 ) {
-    if let Some(entry) = held(entry, grant) {
-        hand_burial_back(entry);
-        entry.enter(State::Retrying, now.plus(delay.min(MAX_BACKOFF)));
+    if let Some(entry) = held_by(entry, grant) {
+        uncount_burial(entry);
+        entry.enter_state(State::Retrying, now.saturating_add(delay.min(MAX_BACKOFF)));
         entry.doomed |= last;
-        entry.tail.note_error(error);
+        entry.tail.set_error(error);
     }
 }
 
 /// If the entry is RETRYING because of a release, this grant's `fail` was not applied; the reply is
 /// then Settled.
 pub(super) fn reply(after: Option<&Entry>, grant: Grant) -> Reply {
-    match seen_by(after, grant) {
+    match owned_by(after, grant) {
         None => Reply::Lost,
         Some(entry) if entry.state == State::Retrying && !entry.released => Reply::Retrying,
         Some(entry) => Reply::Settled(entry.state),

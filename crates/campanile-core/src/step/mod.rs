@@ -113,11 +113,11 @@ fn apply(entry: &mut Option<Entry>, operation: &Operation, now: Micros) {
 }
 
 /// Returns the entry if this grant is its last one. Every other grant is lost.
-fn seen_by(entry: Option<&Entry>, grant: Grant) -> Option<&Entry> {
-    entry.filter(|entry| entry.is_of(grant))
+fn owned_by(entry: Option<&Entry>, grant: Grant) -> Option<&Entry> {
+    entry.filter(|entry| entry.belongs_to(grant))
 }
 
 /// Returns the entry for modification if this grant is its last one and has not ended.
-fn held(entry: &mut Option<Entry>, grant: Grant) -> Option<&mut Entry> {
-    entry.as_mut().filter(|entry| entry.is_of(grant) && entry.state == State::Processing)
+fn held_by(entry: &mut Option<Entry>, grant: Grant) -> Option<&mut Entry> {
+    entry.as_mut().filter(|entry| entry.belongs_to(grant) && entry.state == State::Processing)
 }

@@ -32,7 +32,7 @@ pub(super) fn reply(after: Option<&Entry>, token: FencingToken) -> Reply {
 
 /// Keeps the token, because the token of the next grant must exceed it.
 fn reopen(entry: &mut Entry, now: Micros) {
-    entry.enter(State::Retrying, now);
+    entry.enter_state(State::Retrying, now);
     entry.doomed = false;
     entry.attempt = 0;
     entry.interrupts = 0;

@@ -1,20 +1,20 @@
 //! release: free the lock and decrement the attempt counter.
 
-use super::{held, seen_by};
+use super::{held_by, owned_by};
 use crate::entry::{Entry, Micros, State};
 use crate::limits::MAX_INTERRUPTS;
 use crate::{Grant, Reply};
 
 pub(super) fn apply(entry: &mut Option<Entry>, grant: Grant, ran: bool, now: Micros) {
-    if let Some(entry) = held(entry, grant) {
-        let_go(entry, ran, now);
+    if let Some(entry) = held_by(entry, grant) {
+        release_entry(entry, ran, now);
     }
 }
 
 /// If the entry is RETRYING because of a failure, this grant's `release` was not applied; the reply
 /// is then Settled.
 pub(super) fn reply(after: Option<&Entry>, grant: Grant) -> Reply {
-    match seen_by(after, grant) {
+    match owned_by(after, grant) {
         None => Reply::Lost,
         Some(entry) if entry.state == State::Retrying && entry.released => Reply::Released,
         Some(entry) => Reply::Settled(entry.state),
@@ -27,8 +27,8 @@ pub(super) fn reply(after: Option<&Entry>, grant: Grant) -> Reply {
 /// If the handler had started, the attempt counter is decremented only a limited number of times: a
 /// record that crashes the process on every run must run out of attempts. A burial lock counted no
 /// attempt.
-pub(super) fn let_go(entry: &mut Entry, ran: bool, now: Micros) {
-    hand_burial_back(entry);
+pub(super) fn release_entry(entry: &mut Entry, ran: bool, now: Micros) {
+    uncount_burial(entry);
     let interrupted = ran && entry.interrupts < MAX_INTERRUPTS;
     if !entry.burial {
         if interrupted {
@@ -38,13 +38,13 @@ pub(super) fn let_go(entry: &mut Entry, ran: bool, now: Micros) {
             entry.attempt = entry.attempt.saturating_sub(1);
         }
     }
-    entry.enter(State::Retrying, now);
+    entry.enter_state(State::Retrying, now);
     entry.released = true;
 }
 
 /// Decrements the burial counter. `burials` counts only burial locks that were never settled,
 /// because their process crashed.
-pub(super) fn hand_burial_back(entry: &mut Entry) {
+pub(super) fn uncount_burial(entry: &mut Entry) {
     if entry.burial {
         entry.burials = entry.burials.saturating_sub(1);
     }

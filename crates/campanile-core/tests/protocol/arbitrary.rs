@@ -1,5 +1,5 @@
-//! Entries and operations from nowhere: every readable entry may meet every operation, whether or
-//! not a client would ever send it.
+//! Arbitrary entries and operations: every readable entry may meet every operation, whether or not a
+//! client would ever send it.
 //!
 //! Values come from small pools around the ends of things, so that they meet each other often.
 
@@ -13,20 +13,20 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use crate::draft::{DAY, Draft, HOUR, ME, NOW, OTHER, SECOND, TOKEN, owner, token};
-use crate::rules::Step;
+use crate::step_properties::Step;
 
 const LIMIT: u64 = 1 << 53;
 
 /// One operation on one entry at some time.
 pub(crate) fn steps() -> impl Strategy<Value = Step> {
     (option::weighted(0.9, drafts()), ends(), operations(), any::<bool>(), clocks()).prop_map(
-        |(draft, end, operation, aims, now)| {
+        |(draft, end, operation, is_targeted, now)| {
             let draft = draft.map(|draft| Draft { at: now.saturating_add_signed(end), ..draft });
             let operation = match &draft {
-                Some(draft) if aims => aimed(operation, draft),
+                Some(draft) if is_targeted => targeted(operation, draft),
                 _ => operation,
             };
-            Step::take(draft.map(|draft| draft.entry()), operation, now)
+            Step::apply(draft.map(|draft| draft.entry()), operation, now)
         },
     )
 }
@@ -152,15 +152,17 @@ fn texts() -> impl Strategy<Value = Box<str>> {
 }
 
 /// The same operation, by whoever the entry belongs to.
-fn aimed(operation: Operation, draft: &Draft) -> Operation {
+fn targeted(operation: Operation, draft: &Draft) -> Operation {
     let token = FencingToken::new(draft.token).expect("a draft's token is one");
     let Some(owner) = Owner::new(draft.owner) else {
         return operation;
     };
     let mut operation = operation;
     match &mut operation {
-        Operation::Acquire { owner: its, .. } | Operation::Cancel { owner: its } => *its = owner,
-        Operation::Redrive { token: its, .. } => *its = token,
+        Operation::Acquire { owner: target, .. } | Operation::Cancel { owner: target } => {
+            *target = owner
+        }
+        Operation::Redrive { token: target, .. } => *target = token,
         Operation::Renew { grant, .. }
         | Operation::Complete { grant, .. }
         | Operation::Fail { grant, .. }

@@ -28,15 +28,15 @@ fn full() -> Draft {
     }
 }
 
-const FULL: &[u8] = b"\xC1\x32\x01\x02\x03\x04\x01\x05\
+const FULL_BYTES: &[u8] = b"\xC1\x32\x01\x02\x03\x04\x01\x05\
     \x00\x06\x07\x08\x09\x0A\x0B\x0C\x11\x12\x13\x14\x15\x16\x17\x18\
     \x21\x22\x23\x24\x25\x26\x27\x28\x31\x32\x33\x34\x41\x42\x43\x44\x45\x46\x47\x48oh";
 
 #[test]
-fn every_field_has_its_place() {
-    assert_eq!(full().bytes(), FULL);
-    let entry = Entry::from_bytes(FULL).expect("readable");
-    assert_eq!(entry.to_bytes(), FULL);
+fn every_field_has_a_fixed_offset() {
+    assert_eq!(full().bytes(), FULL_BYTES);
+    let entry = Entry::from_bytes(FULL_BYTES).expect("readable");
+    assert_eq!(entry.to_bytes(), FULL_BYTES);
     assert_eq!(entry.state(), State::Retrying);
     assert!(!entry.is_burial() && entry.is_doomed() && entry.is_released());
     assert_eq!(entry.attempt(), 0x0102);
@@ -50,7 +50,7 @@ fn every_field_has_its_place() {
 }
 
 #[test]
-fn every_state_and_flag_has_its_bits() {
+fn states_and_flags_have_fixed_bits() {
     let plain = Draft::new(State::Processing, NOW);
     let drafts = [
         (plain.clone(), 0b0000_0001),
@@ -73,7 +73,7 @@ fn every_state_and_flag_has_its_bits() {
 }
 
 #[test]
-fn an_entry_without_a_tail_has_44_bytes() {
+fn entry_without_tail_has_44_bytes() {
     let draft = Draft { owner: 0, ..Draft::new(State::Completed, NOW) };
     let entry = draft.entry();
     assert_eq!(entry.to_bytes().len(), 44);
@@ -82,14 +82,14 @@ fn an_entry_without_a_tail_has_44_bytes() {
 }
 
 #[test]
-fn what_is_unreadable_says_why() {
+fn unreadable_bytes_report_the_reason() {
     let with = |index: usize, byte: u8| {
         let mut bytes = full().bytes();
         bytes[index] = byte;
         Entry::from_bytes(&bytes)
     };
     assert_eq!(Entry::from_bytes(b""), Err(Unreadable::Short { length: 0 }));
-    assert_eq!(Entry::from_bytes(&FULL[..43]), Err(Unreadable::Short { length: 43 }));
+    assert_eq!(Entry::from_bytes(&FULL_BYTES[..43]), Err(Unreadable::Short { length: 43 }));
     assert_eq!(with(0, 0xC2), Err(Unreadable::Version(0xC2)));
     for state in [0, 5, 6, 7] {
         assert_eq!(with(1, 8 + state), Err(Unreadable::State(state)));
@@ -103,7 +103,7 @@ fn what_is_unreadable_says_why() {
 }
 
 #[test]
-fn an_unreadable_value_is_never_shown() {
+fn stored_contents_are_never_displayed() {
     let secret = b"secret: 4111 1111 1111 1111 and so on, and so on, and on";
     let unreadable = Entry::from_bytes(secret).expect_err("another version");
     assert_eq!(unreadable.to_string(), "unreadable entry: first byte is 0x73, expected 0xc1");
@@ -113,7 +113,7 @@ fn an_unreadable_value_is_never_shown() {
 }
 
 #[test]
-fn a_kind_of_tail_from_elsewhere_is_carried_and_reads_as_neither() {
+fn unknown_tail_kind_is_kept_and_reads_as_none() {
     let entry = Draft { kind: 3, ..full() }.entry();
     assert_eq!((entry.reply(), entry.error()), (None, None));
     assert_eq!(entry.to_bytes()[6], 3);
@@ -121,7 +121,7 @@ fn a_kind_of_tail_from_elsewhere_is_carried_and_reads_as_neither() {
 }
 
 #[test]
-fn an_error_that_is_not_utf_8_is_shown_with_what_is() {
+fn invalid_utf8_in_error_is_replaced() {
     let entry = Draft { tail: b"no \xFF funds".to_vec(), ..full() }.entry();
     assert_eq!(entry.error().as_deref(), Some("no \u{FFFD} funds"));
 }
@@ -137,7 +137,7 @@ fn is_readable(bytes: &[u8]) -> bool {
 }
 
 /// Bytes of which about half are readable.
-fn values() -> impl Strategy<Value = Vec<u8>> {
+fn arbitrary_bytes() -> impl Strategy<Value = Vec<u8>> {
     let head = (
         prop_oneof![9 => Just(0xC1), 1 => any::<u8>()],
         prop_oneof![9 => (1..=4_u8, 0..8_u8).prop_map(|(s, f)| s + 8 * f), 1 => any::<u8>()],
@@ -152,8 +152,8 @@ fn values() -> impl Strategy<Value = Vec<u8>> {
 }
 
 #[test]
-fn whatever_is_readable_comes_back_as_it_was_and_nothing_else_is_read() {
-    check(2000, &values(), |bytes| {
+fn readable_bytes_round_trip_and_others_are_rejected() {
+    check(2000, &arbitrary_bytes(), |bytes| {
         match Entry::from_bytes(&bytes) {
             Ok(entry) => {
                 prop_assert!(is_readable(&bytes));

@@ -16,18 +16,18 @@ pub(crate) fn check<S: Strategy>(
     strategy: &S,
     property: impl Fn(S::Value) -> TestCaseResult,
 ) {
-    let asked = Config::default(); // has read the environment
-    let seed = match asked.rng_seed {
+    let default_config = Config::default(); // has read the environment
+    let seed = match default_config.rng_seed {
         RngSeed::Fixed(seed) => seed,
         RngSeed::Random => RandomState::new().build_hasher().finish(),
     };
-    let cases = if env::var_os("PROPTEST_CASES").is_some() { asked.cases } else { cases };
-    let again = format!("PROPTEST_CASES={cases} PROPTEST_RNG_SEED={seed}");
-    println!("{again}");
+    let cases = if env::var_os("PROPTEST_CASES").is_some() { default_config.cases } else { cases };
+    let rerun = format!("PROPTEST_CASES={cases} PROPTEST_RNG_SEED={seed}");
+    println!("{rerun}");
 
     let rng_seed = RngSeed::Fixed(seed);
-    let config = Config { cases, rng_seed, failure_persistence: None, ..asked };
+    let config = Config { cases, rng_seed, failure_persistence: None, ..default_config };
     if let Err(failure) = TestRunner::new(config).run(strategy, property) {
-        panic!("{failure}\nto run it again: {again}");
+        panic!("{failure}\nto run it again: {rerun}");
     }
 }

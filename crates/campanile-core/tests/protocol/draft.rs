@@ -123,6 +123,6 @@ pub(crate) fn grant(token: u64, owner: u64) -> Grant {
 }
 
 /// The grant that a new draft holds.
-pub(crate) fn mine() -> Grant {
+pub(crate) fn my_grant() -> Grant {
     grant(TOKEN, ME)
 }

@@ -2,16 +2,16 @@
 //!
 //! * `table`: every operation in every situation, row by row; `notes`: what stands under the table.
 //! * `bytes`: the stored form.
-//! * `rules`: what must hold of any single step, tried on entries and operations from nowhere
-//!   (`wild`) and on those of a world of clients (`world`).
-//! * `promises`: what must hold of a whole history of such a world.
+//! * `step_properties`: what must hold of any single step, tried on arbitrary entries and operations
+//!   (`arbitrary`) and on those of simulated clients (`simulation`).
+//! * `history_properties`: what must hold of a whole history of such a simulation.
 
+mod arbitrary;
 mod bytes;
 mod check;
 mod draft;
+mod history_properties;
 mod notes;
-mod promises;
-mod rules;
+mod simulation;
+mod step_properties;
 mod table;
-mod wild;
-mod world;

@@ -12,18 +12,18 @@ use tokio_test::{assert_pending, assert_ready, assert_ready_err, assert_ready_ok
 use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 use tower_test::mock;
 
-type Inner = mock::Mock<Request<u32>, &'static str>;
-type Stage = mock::Handle<Request<u32>, &'static str>;
+type MockService = mock::Mock<Request<u32>, &'static str>;
+type MockHandle = mock::Handle<Request<u32>, &'static str>;
 
 /// The layer around an inner service that the test plays, and that takes one request.
-fn staged<D: AsyncDecode<Body = u32> + Clone>(
+fn mock_service<D: AsyncDecode<Body = u32> + Clone>(
     layer: AsyncDecodeLayer<D>,
-) -> (impl Service<Record, Response = &'static str, Error = BoxError>, Stage) {
-    let (inner, mut stage): (Inner, Stage) = mock::pair();
-    stage.allow(1);
+) -> (impl Service<Record, Response = &'static str, Error = BoxError>, MockHandle) {
+    let (inner, mut handle): (MockService, MockHandle) = mock::pair();
+    handle.allow(1);
     let mut service = layer.layer(inner);
     assert_ready_ok!(task::spawn(service.ready()).poll());
-    (service, stage)
+    (service, handle)
 }
 
 fn record() -> Record {
@@ -36,24 +36,24 @@ fn text(error: &BoxError) -> String {
 }
 
 #[test]
-fn the_inner_service_is_called_when_the_body_is_there_and_not_before() {
-    let (schema, fetched) = oneshot::channel::<u32>();
-    let fetched = Arc::new(std::sync::Mutex::new(Some(fetched)));
+fn inner_service_is_called_only_after_decoding() {
+    let (sender, receiver) = oneshot::channel::<u32>();
+    let receiver = Arc::new(std::sync::Mutex::new(Some(receiver)));
     let layer = DecodeLayer::with_async(move |record: Record| {
-        let fetched = fetched.lock().unwrap().take().unwrap();
+        let receiver = receiver.lock().unwrap().take().unwrap();
         async move {
             let digits = std::str::from_utf8(record.payload().unwrap())?.parse::<u32>()?;
-            Ok::<_, BoxError>(digits * fetched.await?)
+            Ok::<_, BoxError>(digits * receiver.await?)
         }
     });
-    let (mut service, mut stage) = staged(layer);
+    let (mut service, mut handle) = mock_service(layer);
     let mut call = task::spawn(service.call(record()));
     assert_pending!(call.poll());
-    assert_pending!(stage.poll_request());
-    schema.send(6).unwrap();
+    assert_pending!(handle.poll_request());
+    sender.send(6).unwrap();
     assert!(call.is_woken());
     assert_pending!(call.poll());
-    let request = assert_ready!(stage.poll_request());
+    let request = assert_ready!(handle.poll_request());
     let (request, answer) = request.unwrap();
     assert_eq!((*request.body(), request.record().offset()), (42, 42));
     answer.send_response("done");
@@ -61,18 +61,18 @@ fn the_inner_service_is_called_when_the_body_is_there_and_not_before() {
 }
 
 #[test]
-fn what_does_not_decode_is_the_same_error_as_of_a_decoder_that_does_not_wait() {
+fn async_decode_error_equals_sync_decode_error() {
     let refuse = |record: &Record| match record.payload() {
         Some(_) => Err::<u32, _>("no schema"),
         None => Err("nothing"),
     };
-    let waits = DecodeLayer::with_async(move |record: Record| async move { refuse(&record) });
-    let does_not = DecodeLayer::with(refuse);
+    let async_layer = DecodeLayer::with_async(move |record: Record| async move { refuse(&record) });
+    let sync_layer = DecodeLayer::with(refuse);
     for record in [record(), Record::builder("payments", 3, 43).build()] {
-        let (mut service, _stage) = staged(waits.clone());
+        let (mut service, _handle) = mock_service(async_layer.clone());
         let failed = assert_ready_err!(task::spawn(service.call(record.clone())).poll());
         let inner = tower::service_fn(async |_: Request<u32>| Ok::<_, BoxError>("done"));
-        let mut service = does_not.layer(inner);
+        let mut service = sync_layer.layer(inner);
         let expected = assert_ready_err!(task::spawn(service.call(record.clone())).poll());
         assert_eq!(text(&failed), text(&expected));
         let failed = error::find::<DecodeError>(&*failed).unwrap();
@@ -83,25 +83,25 @@ fn what_does_not_decode_is_the_same_error_as_of_a_decoder_that_does_not_wait() {
 
 /// A decoder of a type of its own.
 #[derive(Clone)]
-struct Never(Arc<()>);
+struct PendingDecoder(Arc<()>);
 
-impl AsyncDecode for Never {
+impl AsyncDecode for PendingDecoder {
     type Body = u32;
     type Error = BoxError;
-    type Future = Holding;
+    type Future = PendingDecode;
 
     fn decode(&self, _: Record) -> Self::Future {
-        Holding { _held: self.0.clone(), never: pending() }
+        PendingDecode { _held: self.0.clone(), never: pending() }
     }
 }
 
 /// Never ends, and shows whether it is there.
-struct Holding {
+struct PendingDecode {
     _held: Arc<()>,
     never: Pending<Result<u32, BoxError>>,
 }
 
-impl Future for Holding {
+impl Future for PendingDecode {
     type Output = Result<u32, BoxError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -110,12 +110,12 @@ impl Future for Holding {
 }
 
 #[test]
-fn a_request_that_is_dropped_drops_its_decoding_and_gives_readiness_back() {
+fn dropped_request_drops_decoder_and_releases_permit() {
     let held = Arc::new(());
-    let (inner, mut stage): (Inner, Stage) = mock::pair();
-    stage.allow(u64::MAX);
+    let (inner, mut handle): (MockService, MockHandle) = mock::pair();
+    handle.allow(u64::MAX);
     let limited = ServiceBuilder::new().concurrency_limit(1).service(inner);
-    let mut service = AsyncDecodeLayer::new(Never(held.clone())).layer(limited);
+    let mut service = AsyncDecodeLayer::new(PendingDecoder(held.clone())).layer(limited);
     for _ in 0..3 {
         assert_ready_ok!(task::spawn(service.ready()).poll());
         let mut call = task::spawn(service.call(record()));
@@ -125,14 +125,14 @@ fn a_request_that_is_dropped_drops_its_decoding_and_gives_readiness_back() {
         drop(call);
         assert_eq!(Arc::strong_count(&held), 2);
     }
-    assert_pending!(stage.poll_request());
+    assert_pending!(handle.poll_request());
 }
 
 #[test]
-fn a_decoder_that_panics_at_once_or_later_is_an_error_of_its_record() {
-    let at_once =
+fn panic_in_call_or_poll_is_error_of_its_record() {
+    let in_call =
         DecodeLayer::with_async(|_: Record| -> Ready<Result<u32, BoxError>> { panic!("at once") });
-    let later = DecodeLayer::with_async(|_: Record| async {
+    let in_poll = DecodeLayer::with_async(|_: Record| async {
         ready(()).await;
         if true {
             panic!("later");
@@ -142,14 +142,14 @@ fn a_decoder_that_panics_at_once_or_later_is_an_error_of_its_record() {
     let panicked = |error: BoxError| {
         assert_eq!(text(&error), "cannot decode payments/3@42: the decoder panicked");
     };
-    let (mut service, _stage) = staged(at_once);
+    let (mut service, _handle) = mock_service(in_call);
     panicked(assert_ready_err!(task::spawn(service.call(record())).poll()));
-    let (mut service, _stage) = staged(later);
+    let (mut service, _handle) = mock_service(in_poll);
     panicked(assert_ready_err!(task::spawn(service.call(record())).poll()));
 }
 
 #[tokio::test]
-async fn a_request_keeps_its_extensions_while_its_body_is_decoded() {
+async fn async_decoding_keeps_request_extensions() {
     let mut request = Request::from(record());
     request.extensions_mut().insert(7_u8);
     let service = ServiceBuilder::new()

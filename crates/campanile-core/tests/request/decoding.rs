@@ -61,7 +61,7 @@ async fn json_is_decoded() {
 }
 
 #[tokio::test]
-async fn what_does_not_decode_names_record_and_place_and_never_shows_the_payload() {
+async fn decode_error_names_record_and_position_without_payload() {
     let cases: [(&[u8], &str); 6] = [
         (b"secret", "syntax error at line 1 column 1"),
         (b"{\"secret", "unexpected end of input"),
@@ -82,7 +82,7 @@ async fn what_does_not_decode_names_record_and_place_and_never_shows_the_payload
 }
 
 #[tokio::test]
-async fn a_null_payload_is_an_error_that_says_what_would_do_or_none_by_choice() {
+async fn null_payload_is_error_unless_tombstones_are_allowed() {
     for failed in [
         decode::<_, Payment>(DecodeLayer::json(), tombstone()).await.unwrap_err(),
         decode::<_, Bytes>(DecodeLayer::bytes(), tombstone()).await.unwrap_err(),
@@ -98,7 +98,7 @@ async fn a_null_payload_is_an_error_that_says_what_would_do_or_none_by_choice() 
 }
 
 #[tokio::test]
-async fn bytes_are_handed_on_as_they_are() {
+async fn bytes_are_passed_unchanged() {
     let body: Bytes = decode(DecodeLayer::bytes(), record("")).await.unwrap();
     assert_eq!(body, Bytes::new());
     let body: Option<Bytes> = decode(DecodeLayer::raw(), tombstone()).await.unwrap();
@@ -108,18 +108,18 @@ async fn bytes_are_handed_on_as_they_are() {
 }
 
 #[tokio::test]
-async fn a_decoder_of_ones_own_sees_the_whole_record() {
-    let own = DecodeLayer::with(|record: &Record| {
+async fn custom_decoder_sees_whole_record() {
+    let layer = DecodeLayer::with(|record: &Record| {
         std::str::from_utf8(record.payload().map_or(&[], |payload| payload)).map(str::len)
     });
-    assert_eq!(decode::<_, usize>(own, record("four")).await.unwrap(), 4);
-    let own = DecodeLayer::with(|_: &Record| Err::<(), _>("no schema"));
-    let failed = decode::<_, ()>(own, record("x")).await.unwrap_err();
+    assert_eq!(decode::<_, usize>(layer, record("four")).await.unwrap(), 4);
+    let layer = DecodeLayer::with(|_: &Record| Err::<(), _>("no schema"));
+    let failed = decode::<_, ()>(layer, record("x")).await.unwrap_err();
     assert_eq!(text(&*failed), "cannot decode payments/3@42: no schema");
 }
 
 #[tokio::test]
-async fn a_request_keeps_its_extensions_when_its_body_is_decoded() {
+async fn decoding_keeps_request_extensions() {
     let mut request = Request::from(record(r#"{"cents":100}"#));
     request.extensions_mut().insert(7_u8);
     let service =
@@ -131,10 +131,10 @@ async fn a_request_keeps_its_extensions_when_its_body_is_decoded() {
 }
 
 #[tokio::test]
-async fn a_decoder_that_panics_is_an_error_of_its_record() {
-    let own = DecodeLayer::with(|record: &Record| -> Result<(), BoxError> {
+async fn decoder_panic_is_error_of_its_record() {
+    let layer = DecodeLayer::with(|record: &Record| -> Result<(), BoxError> {
         panic!("on {}", record.coordinates())
     });
-    let failed = decode::<_, ()>(own, record("x")).await.unwrap_err();
+    let failed = decode::<_, ()>(layer, record("x")).await.unwrap_err();
     assert_eq!(text(&*failed), "cannot decode payments/3@42: the decoder panicked");
 }

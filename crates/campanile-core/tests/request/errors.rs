@@ -22,7 +22,7 @@ impl Error for Endless {
 }
 
 #[test]
-fn looking_into_an_error_that_never_ends_does_end() {
+fn source_search_ends_for_cyclic_error() {
     assert!(error::find::<Permanent>(&Endless).is_none());
     let wrapped = error::permanent(Endless);
     assert!(error::find::<Endless>(&wrapped).is_some());
@@ -30,7 +30,7 @@ fn looking_into_an_error_that_never_ends_does_end() {
 }
 
 #[test]
-fn sources_come_outermost_first() {
+fn sources_are_outermost_first() {
     let wrapped = error::stop(error::skip("no"));
     let texts: Vec<_> = error::sources(&wrapped).map(ToString::to_string).collect();
     assert_eq!(texts.len(), 3);

@@ -16,64 +16,67 @@ fn request<B>(body: B) -> Request<B> {
     Request::new(record, body)
 }
 
-fn found<R>(extractor: &impl KeyExtractor<R>, request: &R) -> Option<Vec<u8>> {
+fn extract_key<R>(extractor: &impl KeyExtractor<R>, request: &R) -> Option<Vec<u8>> {
     extractor.extract(request).unwrap().map(|key| key.as_bytes().to_vec())
 }
 
 #[test]
-fn a_headers_key_is_the_last_of_its_name() {
-    assert_eq!(found(&key::header("id"), &request(())), Some(b"last".to_vec()));
+fn header_key_is_last_value_of_that_name() {
+    assert_eq!(extract_key(&key::header("id"), &request(())), Some(b"last".to_vec()));
 }
 
 #[test]
-fn a_header_that_is_absent_null_or_empty_is_no_key() {
+fn absent_null_or_empty_header_is_no_key() {
     for name in ["absent", "null", "empty"] {
-        assert_eq!(found(&key::header(name), &request(())), None, "{name}");
+        assert_eq!(extract_key(&key::header(name), &request(())), None, "{name}");
     }
 }
 
 #[test]
-fn binary_bytes_are_a_key() {
-    assert_eq!(found(&key::header("binary"), &request(())), Some(b"\xff\x00\n{}".to_vec()));
+fn binary_header_is_a_key() {
+    assert_eq!(extract_key(&key::header("binary"), &request(())), Some(b"\xff\x00\n{}".to_vec()));
 }
 
 #[test]
-fn a_field_of_the_body_is_borrowed_and_a_body_can_be_made_into_a_key() {
+fn field_borrows_from_body_and_body_computes_key() {
     struct Payment {
         id: String,
         number: u64,
     }
     let request = request(Payment { id: "p-1".into(), number: 7 });
-    assert_eq!(found(&key::field(|p: &Payment| &p.id), &request), Some(b"p-1".to_vec()));
-    assert_eq!(found(&key::field(|p: &Payment| p.id.as_str()), &request), Some(b"p-1".to_vec()));
-    assert_eq!(found(&key::body(|p: &Payment| p.number), &request), Some(b"7".to_vec()));
+    assert_eq!(extract_key(&key::field(|p: &Payment| &p.id), &request), Some(b"p-1".to_vec()));
+    assert_eq!(
+        extract_key(&key::field(|p: &Payment| p.id.as_str()), &request),
+        Some(b"p-1".to_vec())
+    );
+    assert_eq!(extract_key(&key::body(|p: &Payment| p.number), &request), Some(b"7".to_vec()));
 }
 
 #[test]
-fn coordinates_and_the_record_key_are_keys_by_explicit_choice() {
-    assert_eq!(found(&key::coordinates(), &request(())), Some(b"payments/3@42".to_vec()));
+fn coordinates_and_record_key_are_keys_if_chosen() {
+    assert_eq!(extract_key(&key::coordinates(), &request(())), Some(b"payments/3@42".to_vec()));
     let record_key = key::record_key_only_first_record_counts();
-    assert_eq!(found(&record_key, &request(())), Some(b"account".to_vec()));
+    assert_eq!(extract_key(&record_key, &request(())), Some(b"account".to_vec()));
 }
 
 #[test]
-fn a_copy_has_the_coordinates_of_its_origin_as_its_key() {
+fn copy_uses_coordinates_of_its_origin_as_key() {
     let origin = request(()).record().coordinates().clone();
     let copy = Record::builder("payments.retry", 0, 7).origin(origin).build();
-    let found = found(&key::coordinates(), &Request::new(copy, ()));
+    let found = extract_key(&key::coordinates(), &Request::new(copy, ()));
     assert_eq!(found, Some(b"payments/3@42".to_vec()));
 }
 
 #[test]
-fn or_takes_the_first_that_finds_one_and_and_needs_both() {
+fn or_uses_first_key_found_and_and_requires_both() {
     let or = key::header("absent").or(key::header("empty")).or(key::header("id"));
-    assert_eq!(found(&or, &request(())), Some(b"last".to_vec()));
+    assert_eq!(extract_key(&or, &request(())), Some(b"last".to_vec()));
     let and = key::header("id").and(key::header("absent"));
-    assert_eq!(found(&and, &request(())), None);
+    assert_eq!(extract_key(&and, &request(())), None);
 }
 
 #[test]
-fn or_compares_the_payload_of_the_one_whose_key_it_is() {
+fn or_uses_fingerprint_of_extractor_that_found_key() {
     let by = |name: &'static str| {
         key::header(name).fingerprint_by(move |_: &Request<()>, parts| parts.update(name))
     };
@@ -84,20 +87,20 @@ fn or_compares_the_payload_of_the_one_whose_key_it_is() {
 }
 
 #[test]
-fn and_compares_the_payloads_of_both() {
+fn and_combines_both_fingerprints() {
     let by = |part: &'static str| {
         key::header("id").fingerprint_by(move |_: &Request<()>, parts| parts.update(part))
     };
-    let of = |one, other| by(one).and(by(other)).fingerprint(&request(())).unwrap();
-    assert_eq!(of("a", "b"), of("a", "b"));
-    assert_ne!(of("a", "b"), of("a", "c"));
-    assert_ne!(of("a", "b"), of("c", "b"));
+    let fingerprint_of = |one, other| by(one).and(by(other)).fingerprint(&request(())).unwrap();
+    assert_eq!(fingerprint_of("a", "b"), fingerprint_of("a", "b"));
+    assert_ne!(fingerprint_of("a", "b"), fingerprint_of("a", "c"));
+    assert_ne!(fingerprint_of("a", "b"), fingerprint_of("c", "b"));
     let one = by("a").and(key::header("id")).fingerprint(&request(()));
     assert_eq!(one, by("a").fingerprint(&request(())));
 }
 
 #[test]
-fn an_extractors_error_is_told_and_not_taken_for_a_missing_key() {
+fn extractor_error_is_not_a_missing_key() {
     let broken = key::from_fn(|_: &Request<()>| Err::<String, _>(BoxError::from("no key")));
     assert_eq!(broken.extract(&request(())).unwrap_err().to_string(), "no key");
     let or = broken.or(key::header("id"));
@@ -105,19 +108,19 @@ fn an_extractors_error_is_told_and_not_taken_for_a_missing_key() {
 }
 
 #[test]
-fn a_fingerprint_is_taken_of_the_chosen_parts_and_tells_them_apart() {
+fn fingerprint_distinguishes_part_boundaries() {
     let by = key::header("id").fingerprint_by(|r: &Request<(&str, &str)>, hasher| {
         hasher.update(r.body().0);
         hasher.update(r.body().1);
     });
-    let of = |one, other| by.fingerprint(&request((one, other))).unwrap();
-    assert_eq!(of("ab", "c"), of("ab", "c"));
-    assert_ne!(of("ab", "c"), of("a", "bc"));
+    let fingerprint_of = |one, other| by.fingerprint(&request((one, other))).unwrap();
+    assert_eq!(fingerprint_of("ab", "c"), fingerprint_of("ab", "c"));
+    assert_ne!(fingerprint_of("ab", "c"), fingerprint_of("a", "bc"));
     assert_eq!(key::header("id").fingerprint(&request(())), None);
 }
 
 #[test]
-fn integers_are_keys_in_decimal_and_nothing_is_none() {
+fn integers_are_decimal_keys_and_empty_values_are_none() {
     assert_eq!((&"p-1".to_owned()).into_key().unwrap().unwrap().as_bytes(), b"p-1");
     assert_eq!((-7_i64).into_key().unwrap().unwrap().as_bytes(), b"-7");
     assert_eq!(u128::MAX.into_key().unwrap().unwrap().as_bytes(), u128::MAX.to_string().as_bytes());
@@ -127,7 +130,7 @@ fn integers_are_keys_in_decimal_and_nothing_is_none() {
 }
 
 #[test]
-fn a_key_is_shown_escaped_and_cut_and_by_debug_not_at_all() {
+fn key_display_is_escaped_and_truncated_and_debug_hides_it() {
     let key = IdempotencyKey::new(&b"line\nbreak"[..]).unwrap();
     assert_eq!(key.to_string(), "line\\nbreak");
     assert_eq!(format!("{key:?}"), "IdempotencyKey(10 bytes)");
@@ -138,7 +141,7 @@ fn a_key_is_shown_escaped_and_cut_and_by_debug_not_at_all() {
 }
 
 #[test]
-fn a_namespace_is_short_and_plain() {
+fn namespace_allows_only_short_plain_names() {
     for good in ["a", "payments-2.eu_west", &"x".repeat(64)] {
         assert_eq!(Namespace::try_from(good).unwrap().as_str(), good);
     }
@@ -151,7 +154,7 @@ fn a_namespace_is_short_and_plain() {
 proptest! {
     /// The same bytes, split at two places, are two pairs.
     #[test]
-    fn no_two_pairs_make_one_key(
+    fn and_of_different_pairs_is_never_the_same_key(
         (bytes, one, other) in proptest::collection::vec(0..4_u8, 3..12)
             .prop_flat_map(|bytes| (1..bytes.len(), 1..bytes.len(), Just(bytes)))
             .prop_map(|(one, other, bytes)| (bytes, one, other)),

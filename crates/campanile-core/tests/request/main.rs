@@ -2,8 +2,8 @@
 //! own typed end.
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
+mod async_decoding;
 mod decoding;
-mod decoding_waits;
 mod errors;
 mod keys;
 mod records;

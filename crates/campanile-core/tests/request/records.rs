@@ -4,7 +4,7 @@ use bytes::Bytes;
 use campanile_core::{Record, Request};
 
 #[test]
-fn headers_keep_their_order_their_repeats_and_their_nulls() {
+fn headers_keep_order_repeats_and_nulls() {
     let record =
         Record::builder("t", 0, 0).header("a", "1").null_header("b").header("a", "").build();
     let headers: Vec<_> = record.headers().iter().collect();
@@ -17,14 +17,14 @@ fn headers_keep_their_order_their_repeats_and_their_nulls() {
 }
 
 #[test]
-fn a_null_payload_is_not_an_empty_one() {
+fn null_payload_differs_from_empty_payload() {
     assert_eq!(Record::builder("t", 0, 0).build().payload(), None);
     let empty = Record::builder("t", 0, 0).payload("").build();
     assert_eq!(empty.payload(), Some(&Bytes::new()));
 }
 
 #[test]
-fn debug_shows_neither_key_nor_payload_nor_header() {
+fn debug_hides_key_payload_and_headers() {
     let record = Record::builder("payments", 3, 42)
         .key("secret")
         .payload("secret")
@@ -36,7 +36,7 @@ fn debug_shows_neither_key_nor_payload_nor_header() {
 }
 
 #[test]
-fn a_request_is_taken_apart_and_put_together_without_loss() {
+fn request_parts_round_trip() {
     let mut request = Request::new(Record::builder("t", 0, 7).build(), 1_u8);
     request.extensions_mut().insert("handed on");
     *request.body_mut() += 1;
@@ -47,7 +47,7 @@ fn a_request_is_taken_apart_and_put_together_without_loss() {
 }
 
 #[test]
-fn the_size_of_a_record_counts_all_that_it_holds() {
+fn record_size_counts_all_parts() {
     let empty = Record::builder("t", 0, 0).build().size();
     let full = Record::builder("t", 0, 0)
         .key(vec![0; 100])

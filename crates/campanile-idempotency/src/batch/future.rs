@@ -9,7 +9,7 @@ use std::task::{Context, Poll, ready};
 use campanile_core::BoxError;
 use tokio::sync::oneshot;
 
-use super::Places;
+use super::Permits;
 
 /// The response future of [`BatchService`](super::BatchService), for one request of a batch.
 ///
@@ -19,12 +19,15 @@ use super::Places;
 /// all futures of a batch are dropped, so is the service's future.
 pub struct BatchFuture<T> {
     reply: oneshot::Receiver<Result<T, BoxError>>,
-    places: Arc<Places>,
+    permits: Arc<Permits>,
 }
 
 impl<T> BatchFuture<T> {
-    pub(super) fn new(reply: oneshot::Receiver<Result<T, BoxError>>, places: Arc<Places>) -> Self {
-        Self { reply, places }
+    pub(super) fn new(
+        reply: oneshot::Receiver<Result<T, BoxError>>,
+        permits: Arc<Permits>,
+    ) -> Self {
+        Self { reply, permits }
     }
 }
 
@@ -33,7 +36,7 @@ impl<T> Future for BatchFuture<T> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let reply = ready!(Pin::new(&mut self.reply).poll(cx));
-        Poll::Ready(reply.unwrap_or_else(|_| Err(self.places.why().into())))
+        Poll::Ready(reply.unwrap_or_else(|_| Err(self.permits.close_error().into())))
     }
 }
 

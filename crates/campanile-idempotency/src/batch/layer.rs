@@ -8,7 +8,7 @@ use campanile_core::{BoxableError, ConfigError};
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::{BatchService, Terms};
+use super::{BatchLimits, BatchService};
 
 /// Turns a service that processes many requests at a time into a service for single requests. The
 /// inner service is a `Service<Vec<R>>` that returns a `Vec` with one result per request, in the
@@ -84,12 +84,12 @@ use super::{BatchService, Terms};
 /// The records of a batch come from different partitions, or have different keys: the driver starts
 /// a record only after the previous one has finished.
 pub struct BatchLayer<R> {
-    terms: Terms,
+    limits: BatchLimits,
     request: PhantomData<fn(R)>,
 }
 
 /// The maximum batch size.
-const MOST: usize = 65_536;
+const MAX_BATCH_SIZE: usize = 65_536;
 
 impl<R> BatchLayer<R> {
     /// Creates a layer for batches of at most `max` requests. No request waits longer than `linger`
@@ -98,11 +98,11 @@ impl<R> BatchLayer<R> {
     /// # Errors
     /// If `max` is zero or above 65 536.
     pub fn new(max: usize, linger: Duration) -> Result<Self, ConfigError> {
-        if !(1..=MOST).contains(&max) {
-            let text = format!("batch size must be between 1 and {MOST}, got {max}");
+        if !(1..=MAX_BATCH_SIZE).contains(&max) {
+            let text = format!("batch size must be between 1 and {MAX_BATCH_SIZE}, got {max}");
             return Err(ConfigError::new(text));
         }
-        Ok(Self { terms: Terms { max, linger }, request: PhantomData })
+        Ok(Self { limits: BatchLimits { max, linger }, request: PhantomData })
     }
 }
 
@@ -118,21 +118,21 @@ where
     type Service = BatchService<R, T>;
 
     fn layer(&self, inner: S) -> BatchService<R, T> {
-        BatchService::new(inner, self.terms)
+        BatchService::new(inner, self.limits)
     }
 }
 
 impl<R> Clone for BatchLayer<R> {
     fn clone(&self) -> Self {
-        Self { terms: self.terms, request: PhantomData }
+        Self { limits: self.limits, request: PhantomData }
     }
 }
 
 impl<R> fmt::Debug for BatchLayer<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("BatchLayer")
-            .field("max", &self.terms.max)
-            .field("linger", &self.terms.linger)
+            .field("max", &self.limits.max)
+            .field("linger", &self.limits.linger)
             .finish()
     }
 }

@@ -23,7 +23,7 @@ pub use self::service::BatchService;
 
 /// When a batch starts.
 #[derive(Clone, Copy, Debug)]
-struct Terms {
+struct BatchLimits {
     max: usize,
     linger: Duration,
 }
@@ -31,32 +31,32 @@ struct Terms {
 /// A request that waits for its batch.
 struct Item<R, T> {
     request: R,
-    reply: Reply<T>,
+    reply: ReplySender<T>,
     /// Released when the batch starts.
-    place: OwnedSemaphorePermit,
-    since: Instant,
+    permit: OwnedSemaphorePermit,
+    queued_at: Instant,
     span: Span,
 }
 
 /// Closed when the caller has dropped the response future.
-type Reply<T> = oneshot::Sender<Result<T, BoxError>>;
+type ReplySender<T> = oneshot::Sender<Result<T, BoxError>>;
 
 /// The state shared by the worker and its callers.
-struct Places {
+struct Permits {
     /// The capacity for waiting requests. Closed when the service will not be ready again.
-    free: Arc<Semaphore>,
+    semaphore: Arc<Semaphore>,
     /// The reason for the closure.
     closed: OnceLock<BatchError>,
 }
 
-impl Places {
-    fn close(&self, why: BatchError) {
-        self.closed.get_or_init(|| why);
-        self.free.close();
+impl Permits {
+    fn close(&self, error: BatchError) {
+        self.closed.get_or_init(|| error);
+        self.semaphore.close();
     }
 
     /// Returns the reason why a request got no result.
-    fn why(&self) -> BatchError {
+    fn close_error(&self) -> BatchError {
         self.closed.get().cloned().unwrap_or(BatchError::Interrupted)
     }
 }

@@ -7,22 +7,22 @@ use campanile_core::BoxableError;
 use futures_util::FutureExt;
 use tokio::select;
 
-use super::{BatchError, Reply};
+use super::{BatchError, ReplySender};
 
 /// The reply channels of a batch, in its order.
-pub(super) struct Replies<T>(pub(super) Vec<Reply<T>>);
+pub(super) struct Replies<T>(pub(super) Vec<ReplySender<T>>);
 
 impl<T> Replies<T> {
     /// Fails every request of the batch.
-    pub(super) fn fail(self, why: &BatchError) {
+    pub(super) fn fail(self, error: &BatchError) {
         for reply in self.0 {
             // The receiver may have been dropped.
-            let _ = reply.send(Err(why.clone().into()));
+            let _ = reply.send(Err(error.clone().into()));
         }
     }
 
     /// Resolves when all callers of the batch have dropped their futures.
-    async fn all_left(&mut self) {
+    async fn all_closed(&mut self) {
         for reply in &mut self.0 {
             reply.closed().await;
         }
@@ -30,7 +30,7 @@ impl<T> Replies<T> {
 }
 
 /// Runs a batch until it ends or until all of its callers are gone.
-pub(super) async fn run<F, T, E, Err>(future: F, mut replies: Replies<T>)
+pub(super) async fn run_batch<F, T, E, Err>(future: F, mut replies: Replies<T>)
 where
     F: Future<Output = Result<Vec<Result<T, E>>, Err>>,
     E: BoxableError,
@@ -38,13 +38,13 @@ where
 {
     // The future is dropped at the end of the `select!`, before any result is delivered: its
     // resources are free when the locks are released.
-    let ended = select! {
+    let output = select! {
         biased;
-        ended = AssertUnwindSafe(future).catch_unwind() => ended,
-        () = replies.all_left() => return,
+        output = AssertUnwindSafe(future).catch_unwind() => output,
+        () = replies.all_closed() => return,
     };
     let requests = replies.0.len();
-    match ended {
+    match output {
         Ok(Ok(results)) if results.len() == requests => {
             for (reply, result) in replies.0.into_iter().zip(results) {
                 let _ = reply.send(result.map_err(Into::into));

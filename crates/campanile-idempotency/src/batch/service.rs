@@ -14,7 +14,7 @@ use tower_service::Service;
 use tracing::Span;
 
 use super::worker::Worker;
-use super::{BatchFuture, Item, Places, Terms};
+use super::{BatchFuture, BatchLimits, Item, Permits};
 
 /// Collects requests into batches. Created by [`BatchLayer`](super::BatchLayer). Clones share the
 /// batches and the capacity for waiting requests.
@@ -25,31 +25,31 @@ use super::{BatchFuture, Item, Places, Terms};
 pub struct BatchService<R, T> {
     /// Bounded by the permits: every sender holds one.
     items: UnboundedSender<Item<R, T>>,
-    places: Arc<Places>,
-    worker: Arc<NotStarted>,
-    place: Option<OwnedSemaphorePermit>,
-    waits: Option<Pin<Box<WaitForPlace>>>,
+    permits: Arc<Permits>,
+    worker: Arc<UnstartedWorker>,
+    permit: Option<OwnedSemaphorePermit>,
+    acquiring: Option<Pin<Box<AcquirePermit>>>,
 }
 
-type NotStarted = Mutex<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>;
+type UnstartedWorker = Mutex<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>;
 
-type WaitForPlace = dyn Future<Output = Result<OwnedSemaphorePermit, AcquireError>> + Send + Sync;
+type AcquirePermit = dyn Future<Output = Result<OwnedSemaphorePermit, AcquireError>> + Send + Sync;
 
 impl<R: Send + 'static, T: Send + 'static> BatchService<R, T> {
-    pub(super) fn new<S, E>(service: S, terms: Terms) -> Self
+    pub(super) fn new<S, E>(service: S, limits: BatchLimits) -> Self
     where
         S: Service<Vec<R>, Response = Vec<Result<T, E>>> + Send + 'static,
         S::Error: BoxableError,
         S::Future: Send + 'static,
         E: BoxableError + 'static,
     {
-        let (items, received) = mpsc::unbounded_channel();
+        let (items, receiver) = mpsc::unbounded_channel();
         // One batch can be collected while the locks of the next one are being acquired.
-        let free = Arc::new(Semaphore::new(terms.max * 2));
-        let places = Arc::new(Places { free, closed: OnceLock::new() });
-        let worker = Worker::new(service, received, terms, places.clone()).run();
-        let worker = Arc::new(NotStarted::new(Some(Box::pin(worker))));
-        Self { items, places, worker, place: None, waits: None }
+        let semaphore = Arc::new(Semaphore::new(limits.max * 2));
+        let permits = Arc::new(Permits { semaphore, closed: OnceLock::new() });
+        let worker = Worker::new(service, receiver, limits, permits.clone()).run();
+        let worker = Arc::new(UnstartedWorker::new(Some(Box::pin(worker))));
+        Self { items, permits, worker, permit: None, acquiring: None }
     }
 }
 
@@ -59,41 +59,42 @@ impl<R, T> Service<R> for BatchService<R, T> {
     type Future = BatchFuture<T>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        if self.place.is_some() {
+        if self.permit.is_some() {
             return Poll::Ready(Ok(()));
         }
-        let free = &self.places.free;
-        let place = match &mut self.waits {
-            Some(waits) => ready!(waits.as_mut().poll(cx)).ok(),
-            None => match free.clone().try_acquire_owned() {
-                Ok(place) => Some(place),
+        let semaphore = &self.permits.semaphore;
+        let permit = match &mut self.acquiring {
+            Some(acquiring) => ready!(acquiring.as_mut().poll(cx)).ok(),
+            None => match semaphore.clone().try_acquire_owned() {
+                Ok(permit) => Some(permit),
                 Err(TryAcquireError::NoPermits) => {
-                    let waits = self.waits.insert(Box::pin(free.clone().acquire_owned()));
-                    ready!(waits.as_mut().poll(cx)).ok()
+                    let acquiring =
+                        self.acquiring.insert(Box::pin(semaphore.clone().acquire_owned()));
+                    ready!(acquiring.as_mut().poll(cx)).ok()
                 }
                 Err(TryAcquireError::Closed) => None,
             },
         };
-        self.waits = None;
-        self.place = place;
-        Poll::Ready(match self.place {
+        self.acquiring = None;
+        self.permit = permit;
+        Poll::Ready(match self.permit {
             Some(_) => Ok(()),
-            None => Err(self.places.why().into()),
+            None => Err(self.permits.close_error().into()),
         })
     }
 
     fn call(&mut self, request: R) -> BatchFuture<T> {
-        let place = self.place.take().expect("`poll_ready` must be called first");
+        let permit = self.permit.take().expect("`poll_ready` must be called first");
         let worker = self.worker.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(worker) = worker {
             drop(tokio::spawn(worker));
         }
-        let (reply, replied) = oneshot::channel();
-        let (since, span) = (Instant::now(), Span::current());
+        let (reply, receiver) = oneshot::channel();
+        let (queued_at, span) = (Instant::now(), Span::current());
         // If the worker is gone, it has recorded the reason, which the future returns because its
         // sender is dropped here.
-        let _ = self.items.send(Item { request, reply, place, since, span });
-        BatchFuture::new(replied, self.places.clone())
+        let _ = self.items.send(Item { request, reply, permit, queued_at, span });
+        BatchFuture::new(receiver, self.permits.clone())
     }
 }
 
@@ -101,18 +102,18 @@ impl<R, T> Clone for BatchService<R, T> {
     fn clone(&self) -> Self {
         Self {
             items: self.items.clone(),
-            places: self.places.clone(),
+            permits: self.permits.clone(),
             worker: self.worker.clone(),
             // A permit is for one request.
-            place: None,
-            waits: None,
+            permit: None,
+            acquiring: None,
         }
     }
 }
 
 impl<R, T> fmt::Debug for BatchService<R, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let free = self.places.free.available_permits();
+        let free = self.permits.semaphore.available_permits();
         f.debug_struct("BatchService").field("free", &free).finish_non_exhaustive()
     }
 }

@@ -13,19 +13,19 @@ use tokio::time::sleep_until;
 use tower_service::Service;
 use tracing::Instrument;
 
-use super::run::{Replies, run};
-use super::{BatchError, Item, Places, Terms};
+use super::run::{Replies, run_batch};
+use super::{BatchError, BatchLimits, Item, Permits};
 
 pub(super) struct Worker<S, R, T> {
     service: S,
     items: UnboundedReceiver<Item<R, T>>,
     /// Whether more requests can arrive: a handle to the service exists.
-    open: bool,
-    terms: Terms,
-    places: Arc<Places>,
+    is_open: bool,
+    limits: BatchLimits,
+    permits: Arc<Permits>,
     /// The next batch, never larger than the maximum.
     waiting: Vec<Item<R, T>>,
-    at_work: JoinSet<()>,
+    running: JoinSet<()>,
 }
 
 impl<S, R, T, E> Worker<S, R, T>
@@ -40,66 +40,66 @@ where
     pub(super) fn new(
         service: S,
         items: UnboundedReceiver<Item<R, T>>,
-        terms: Terms,
-        places: Arc<Places>,
+        limits: BatchLimits,
+        permits: Arc<Permits>,
     ) -> Self {
-        let (waiting, at_work) = (Vec::new(), JoinSet::new());
-        Self { service, items, open: true, terms, places, waiting, at_work }
+        let (waiting, running) = (Vec::new(), JoinSet::new());
+        Self { service, items, is_open: true, limits, permits, waiting, running }
     }
 
     /// Runs until all handles to the service are dropped, or until the service will not be ready
     /// again. Running batches continue.
     pub(super) async fn run(mut self) {
-        while self.open || !self.waiting.is_empty() {
+        while self.is_open || !self.waiting.is_empty() {
             self.collect().await;
             if self.waiting.is_empty() {
                 continue;
             }
-            match self.ready().await {
-                Ok(()) => self.begin(),
-                Err(why) => {
-                    self.close(why).await;
+            match self.wait_until_ready().await {
+                Ok(()) => self.start_batch(),
+                Err(error) => {
+                    self.close(error).await;
                     break;
                 }
             }
         }
-        self.at_work.detach_all();
+        self.running.detach_all();
     }
 
     /// Collects requests until the next batch should start.
     async fn collect(&mut self) {
         loop {
-            while self.room()
+            while self.has_room()
                 && let Ok(item) = self.items.try_recv()
             {
                 self.waiting.push(item);
             }
-            self.forget_who_left();
-            while self.at_work.try_join_next().is_some() {}
+            self.remove_cancelled();
+            while self.running.try_join_next().is_some() {}
             let Some(oldest) = self.waiting.first() else {
                 match self.items.recv().await {
                     Some(item) => self.waiting.push(item),
-                    None => return self.open = false,
+                    None => return self.is_open = false,
                 }
                 continue;
             };
-            if !self.room() || self.at_work.is_empty() || !self.open {
+            if !self.has_room() || self.running.is_empty() || !self.is_open {
                 return;
             }
-            let lingered = sleep_until(oldest.since + self.terms.linger);
+            let linger_elapsed = sleep_until(oldest.queued_at + self.limits.linger);
             select! {
-                item = self.items.recv() => self.take(item),
-                _ = self.at_work.join_next() => {}
-                () = lingered => return,
+                item = self.items.recv() => self.receive(item),
+                _ = self.running.join_next() => {}
+                () = linger_elapsed => return,
             }
         }
     }
 
     /// Waits until the service is ready. Requests that arrive in the meantime join the batch if
     /// there is room.
-    async fn ready(&mut self) -> Result<(), BatchError> {
+    async fn wait_until_ready(&mut self) -> Result<(), BatchError> {
         loop {
-            let more = self.open && self.room();
+            let can_receive = self.is_open && self.has_room();
             let Self { service, items, .. } = &mut *self;
             let ready = poll_fn(|cx| {
                 let poll = catch_unwind(AssertUnwindSafe(|| service.poll_ready(cx)));
@@ -111,14 +111,14 @@ where
             select! {
                 biased;
                 ready = ready => return ready.map_err(BatchError::Closed),
-                item = items.recv(), if more => self.take(item),
+                item = items.recv(), if can_receive => self.receive(item),
             }
         }
     }
 
     /// Passes the batch to the service.
-    fn begin(&mut self) {
-        self.forget_who_left();
+    fn start_batch(&mut self) {
+        self.remove_cancelled();
         let batch = std::mem::take(&mut self.waiting);
         if batch.is_empty() {
             return;
@@ -126,42 +126,42 @@ where
         let span = tracing::debug_span!("batch", requests = batch.len());
         let mut requests = Vec::with_capacity(batch.len());
         let mut replies = Vec::with_capacity(batch.len());
-        for Item { request, reply, place, span: of, .. } in batch {
-            span.follows_from(of);
+        for Item { request, reply, permit, span: request_span, .. } in batch {
+            span.follows_from(request_span);
             requests.push(request);
             replies.push(reply);
-            drop(place);
+            drop(permit);
         }
         let replies = Replies(replies);
         let call = AssertUnwindSafe(|| self.service.call(requests));
         match span.in_scope(|| catch_unwind(call)) {
-            Ok(future) => drop(self.at_work.spawn(run(future, replies).instrument(span))),
+            Ok(future) => drop(self.running.spawn(run_batch(future, replies).instrument(span))),
             Err(_) => replies.fail(&BatchError::Panicked),
         }
     }
 
     /// Fails all waiting requests and rejects new ones, because the service will not be ready
     /// again.
-    async fn close(&mut self, why: BatchError) {
-        self.places.close(why.clone());
+    async fn close(&mut self, error: BatchError) {
+        self.permits.close(error.clone());
         self.items.close();
-        let fail = |item: Item<R, T>| drop(item.reply.send(Err(BoxError::from(why.clone()))));
+        let fail = |item: Item<R, T>| drop(item.reply.send(Err(BoxError::from(error.clone()))));
         self.waiting.drain(..).for_each(fail);
         while let Some(item) = self.items.recv().await {
             fail(item);
         }
     }
 
-    fn take(&mut self, item: Option<Item<R, T>>) {
-        self.open = item.is_some();
+    fn receive(&mut self, item: Option<Item<R, T>>) {
+        self.is_open = item.is_some();
         self.waiting.extend(item);
     }
 
-    fn room(&self) -> bool {
-        self.waiting.len() < self.terms.max
+    fn has_room(&self) -> bool {
+        self.waiting.len() < self.limits.max
     }
 
-    fn forget_who_left(&mut self) {
+    fn remove_cancelled(&mut self) {
         self.waiting.retain(|item| !item.reply.is_closed());
     }
 }

@@ -7,13 +7,13 @@ use tokio::time::Instant;
 use tower_service::Service;
 
 use super::Pending;
-use super::failure::failed;
-use super::replies::decode;
+use super::failure::handle_failure;
+use super::replies::decode_reply;
 use super::running::Running;
-use super::state::{State, Then, Wait};
+use super::state::{AfterSettle, ResponseState, Wait};
 use crate::error::{Exhausted, Handover, IdempotencyError};
 use crate::keeper::{Acquisition, HeldLock, Settled, Settlement, wait_at_most};
-use crate::layer::Shared;
+use crate::layer::LayerParts;
 use crate::policy::OnGivenUp;
 use crate::reply::ReplyCodec;
 use crate::service::CloneableService;
@@ -21,12 +21,12 @@ use crate::store::StoreErrorKind;
 
 /// Returns the state that follows the answer to an acquire. If the inner service does not run, the
 /// ready service is dropped, which returns its permit.
-pub(super) fn acquired<S, R, C>(
-    shared: &Shared<C>,
+pub(super) fn handle_acquisition<S, R, C>(
+    layer: &LayerParts<C>,
     answer: Acquisition,
     pending: Pending<S, R>,
-    patience: Option<Duration>,
-) -> State<S, R>
+    wait_budget: Option<Duration>,
+) -> ResponseState<S, R>
 where
     R: CarryLock,
     S: Service<R> + CloneableService,
@@ -35,16 +35,16 @@ where
 {
     let key = pending.key.key().clone();
     let error = match answer {
-        Acquisition::Held(lock) => return process(shared, lock, pending),
+        Acquisition::Held(lock) => return process(layer, lock, pending),
         Acquisition::Exhausted { lock, attempts, burials, last_error } => {
-            return exhausted(shared, lock, attempts, burials, last_error);
+            return handle_exhausted(layer, lock, attempts, burials, last_error);
         }
         Acquisition::Duplicate { reply, attempts, completed_at } => {
             if let Some(interrupt) = pending.request.interrupt() {
                 interrupt.set_duplicate();
             }
-            let reply = reply.and_then(|bytes| decode(shared, &key, bytes));
-            return State::answer(Outcome::Duplicate(Duplicate::new(
+            let reply = reply.and_then(|bytes| decode_reply(layer, &key, bytes));
+            return ResponseState::answer(Outcome::Duplicate(Duplicate::new(
                 reply,
                 attempts,
                 completed_at,
@@ -52,12 +52,14 @@ where
         }
         Acquisition::Parked { attempts, reason } => {
             tracing::warn!(attempts, "request not processed: its key is FAILED");
-            return State::answer(Outcome::Parked(Parked::new(attempts, reason)));
+            return ResponseState::answer(Outcome::Parked(Parked::new(attempts, reason)));
         }
         Acquisition::Locked { retry_after, settled } => {
-            return match patience.filter(|left| !left.is_zero()) {
-                Some(left) => wait(pending, retry_after.min(left), settled),
-                None => State::refused(IdempotencyError::Locked { key, retry_after, settled }),
+            return match wait_budget.filter(|remaining| !remaining.is_zero()) {
+                Some(remaining) => wait_for_lock(pending, retry_after.min(remaining), settled),
+                None => {
+                    ResponseState::refused(IdempotencyError::Locked { key, retry_after, settled })
+                }
             };
         }
         Acquisition::BackingOff { retry_after, attempts } => {
@@ -66,21 +68,25 @@ where
         Acquisition::Mismatch => IdempotencyError::Mismatch { key },
         Acquisition::Unavailable(error) => {
             // An entry that cannot be read may belong to a completed key.
-            let is_away = error.kind() != StoreErrorKind::Unreadable;
-            let fail_open = shared.guard.fail_open.as_ref().filter(|_| is_away);
-            if fail_open.is_some_and(|when| when(&key, &error)) {
+            let is_unavailable = error.kind() != StoreErrorKind::Unreadable;
+            let fail_open = layer.policies.fail_open.as_ref().filter(|_| is_unavailable);
+            if fail_open.is_some_and(|predicate| predicate(&key, &error)) {
                 tracing::warn!(%error, "store unavailable; processing without a lock");
                 let Pending { service, request, .. } = pending;
-                return State::unguarded(service, request, Unguarded::StoreDown);
+                return ResponseState::unguarded(service, request, Unguarded::StoreDown);
             }
             IdempotencyError::Store(error)
         }
         Acquisition::ShuttingDown => IdempotencyError::ShuttingDown,
     };
-    State::refused(error)
+    ResponseState::refused(error)
 }
 
-fn process<S, R, C>(shared: &Shared<C>, held: HeldLock, pending: Pending<S, R>) -> State<S, R>
+fn process<S, R, C>(
+    layer: &LayerParts<C>,
+    held: HeldLock,
+    pending: Pending<S, R>,
+) -> ResponseState<S, R>
 where
     R: CarryLock,
     S: Service<R>,
@@ -89,7 +95,7 @@ where
     let lock = held.lock().clone();
     // Created before the rest of `pending` is destructured, and thus dropped after it: if the inner
     // service panics, user code is dropped before its lock is released.
-    let mut running = Running::new(held, pending.request.interrupt(), shared.guard.clone());
+    let mut running = Running::new(held, pending.request.interrupt(), layer.policies.clone());
     let Pending { mut service, mut request, .. } = pending;
     let span = tracing::debug_span!(
         "process",
@@ -97,45 +103,49 @@ where
         campanile.attempt = lock.attempt()
     );
     let lost = lock.lost();
-    let called = span.in_scope(|| {
-        running.handle(|| {
+    let result = span.in_scope(|| {
+        running.run_handler(|| {
             request.set_lock(lock);
             service.call(request)
         })
     });
-    match called {
-        Ok(future) => State::Processing { future, running: Some(running), lost, span },
+    match result {
+        Ok(future) => ResponseState::Processing { future, running: Some(running), lost, span },
         Err(panicked) => {
-            running.call(|| drop(service));
-            failed(shared, running, panicked)
+            running.run_user_code(|| drop(service));
+            handle_failure(layer, running, panicked)
         }
     }
 }
 
-fn exhausted<S: Service<R>, R, C>(
-    shared: &Shared<C>,
+fn handle_exhausted<S: Service<R>, R, C>(
+    layer: &LayerParts<C>,
     mut lock: HeldLock,
     attempts: u32,
     burials: u32,
     last_error: Option<Box<str>>,
-) -> State<S, R> {
-    match shared.guard.given_up {
+) -> ResponseState<S, R> {
+    match layer.policies.given_up {
         OnGivenUp::Reject => {
             let parked = Outcome::Parked(Parked::new(attempts, last_error));
             let settlement = Settlement::Reject { reason: "".into() };
-            State::settle(lock, settlement, Then::Answer(parked))
+            ResponseState::settle(lock, settlement, AfterSettle::Answer(parked))
         }
         OnGivenUp::HandOver => {
-            lock.drop_fails(shared.guard.backoff.delay(burials), false, "".into());
+            lock.set_drop_failure(layer.policies.backoff.delay(burials), false, "".into());
             let key = lock.lock().key().clone();
             let lock = Handover::new(Some(lock));
             let exhausted = Exhausted { key, attempts, burials, last_error, lock };
-            State::refused(IdempotencyError::Exhausted(exhausted))
+            ResponseState::refused(IdempotencyError::Exhausted(exhausted))
         }
     }
 }
 
-fn wait<S, R>(pending: Pending<S, R>, at_most: Duration, settled: Option<Settled>) -> State<S, R>
+fn wait_for_lock<S, R>(
+    pending: Pending<S, R>,
+    at_most: Duration,
+    settled: Option<Settled>,
+) -> ResponseState<S, R>
 where
     S: Service<R> + CloneableService,
 {
@@ -150,5 +160,5 @@ where
         wait_at_most(settled, at_most).await;
         start.elapsed()
     });
-    State::Waiting { wait, pending }
+    ResponseState::WaitingForLock { wait, pending }
 }

@@ -1,6 +1,6 @@
 //! The response future, which takes one request from its acquire to the last answer of the store.
 
-mod acquired;
+mod acquisition;
 mod failure;
 mod replies;
 mod running;
@@ -18,14 +18,14 @@ use campanile_core::{
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
-use self::acquired::acquired;
-use self::failure::failed;
-pub(crate) use self::replies::encode;
+use self::acquisition::handle_acquisition;
+use self::failure::handle_failure;
+pub(crate) use self::replies::encode_reply;
 use self::running::Running;
-use self::state::{Early, State, StateProj, Then};
+use self::state::{AfterSettle, AheadOfTurn, ResponseState, ResponseStateProj};
 use crate::error::{IdempotencyError, Panicked};
-use crate::keeper::{Acquisition, Settled, Settlement, stopped};
-use crate::layer::Shared;
+use crate::keeper::{Acquisition, Settled, Settlement, stopped_error};
+use crate::layer::LayerParts;
 use crate::policy::{OnLocked, OnLost};
 use crate::reply::ReplyCodec;
 use crate::service::CloneableService;
@@ -44,13 +44,13 @@ pin_project! {
     where
         S: Service<R>,
     {
-        shared: Shared<C>,
+        layer: LayerParts<C>,
         // How much longer `OnLocked::Wait` may wait.
-        patience: Option<Duration>,
+        wait_budget: Option<Duration>,
         // For reporting a failure to the driver.
         record: Option<Record>,
         #[pin]
-        state: State<S, R>,
+        state: ResponseState<S, R>,
     }
 }
 
@@ -66,11 +66,16 @@ pub(crate) struct Pending<S, R> {
 }
 
 impl<S: Service<R>, R, C> ResponseFuture<S, R, C> {
-    pub(crate) fn refuse(shared: Shared<C>, error: IdempotencyError) -> Self {
-        Self { shared, patience: None, record: None, state: State::Refused { error: Some(error) } }
+    pub(crate) fn refuse(layer: LayerParts<C>, error: IdempotencyError) -> Self {
+        Self {
+            layer,
+            wait_budget: None,
+            record: None,
+            state: ResponseState::Refused { error: Some(error) },
+        }
     }
 
-    pub(crate) fn unguarded(shared: Shared<C>, service: S, request: R, why: Unguarded) -> Self
+    pub(crate) fn unguarded(layer: LayerParts<C>, service: S, request: R, reason: Unguarded) -> Self
     where
         R: CarryLock,
         S: Clone,
@@ -81,25 +86,25 @@ impl<S: Service<R>, R, C> ResponseFuture<S, R, C> {
         let state = match turn {
             Some(turn) => {
                 // The clone drops the permit that a ready service may hold.
-                let then = Early::Unguarded(service.clone(), request, why);
-                State::Early { turn, then: Some(then) }
+                let ahead = AheadOfTurn::Unguarded(service.clone(), request, reason);
+                ResponseState::WaitingForTurn { turn, ahead: Some(ahead) }
             }
-            None => State::unguarded(service, request, why),
+            None => ResponseState::unguarded(service, request, reason),
         };
-        Self { shared, patience: None, record, state }
+        Self { layer, wait_budget: None, record, state }
     }
 
-    pub(crate) fn acquire(shared: Shared<C>, pending: Pending<S, R>) -> Self
+    pub(crate) fn acquire(layer: LayerParts<C>, pending: Pending<S, R>) -> Self
     where
         R: CarryLock,
     {
-        let patience = match shared.guard.locked {
+        let wait_budget = match layer.policies.locked {
             OnLocked::Error => None,
             OnLocked::Wait { at_most } => Some(at_most),
         };
         let record = pending.request.interrupt().map(|interrupt| interrupt.record().clone());
-        let state = acquiring(&shared, pending);
-        Self { shared, patience, record, state }
+        let state = start_acquire(&layer, pending);
+        Self { layer, wait_budget, record, state }
     }
 }
 
@@ -133,67 +138,67 @@ where
         cx: &mut Context<'_>,
     ) -> Poll<Result<Outcome<S::Response>, BoxError>> {
         let mut this = self.project();
-        let shared = &*this.shared;
+        let layer = &*this.layer;
         loop {
             let next = match this.state.as_mut().project() {
-                StateProj::Refused { error } => {
+                ResponseStateProj::Refused { error } => {
                     let error = error.take().expect("polled after completion");
                     return Poll::Ready(Err(error.into()));
                 }
-                StateProj::Acquiring { acquiring, pending, span } => {
+                ResponseStateProj::Acquiring { acquiring, pending, span } => {
                     let answer = ready!(span.in_scope(|| Pin::new(acquiring).poll(cx)));
                     let pending = pending.take().expect("taken only once, with the answer");
-                    let answer = answer.unwrap_or_else(|_| gone());
+                    let answer = answer.unwrap_or_else(|_| keeper_stopped());
                     let interrupt = pending.request.interrupt();
                     match interrupt.and_then(|interrupt| interrupt.turn()) {
-                        Some(turn) => State::early(turn, answer, pending),
-                        None => acquired(shared, answer, pending, *this.patience),
+                        Some(turn) => ResponseState::wait_for_turn(turn, answer, pending),
+                        None => handle_acquisition(layer, answer, pending, *this.wait_budget),
                     }
                 }
-                StateProj::Early { turn, then } => {
+                ResponseStateProj::WaitingForTurn { turn, ahead } => {
                     ready!(Pin::new(&mut *turn).poll(cx));
                     if turn.is_cancelled() {
                         return Poll::Ready(Err(IdempotencyError::ShuttingDown.into()));
                     }
-                    let early = then.as_mut().expect("taken only once, when its turn has come");
-                    if let Err(error) = ready!(early.service().poll_ready(cx)) {
+                    let request = ahead.as_mut().expect("taken only once, when its turn has come");
+                    if let Err(error) = ready!(request.service().poll_ready(cx)) {
                         return Poll::Ready(Err(error.into()));
                     }
-                    match then.take().expect("checked above") {
-                        Early::Acquired(answer, pending) if is_stale(&answer) => {
-                            acquiring(shared, pending)
+                    match ahead.take().expect("checked above") {
+                        AheadOfTurn::Acquired(answer, pending) if is_stale(&answer) => {
+                            start_acquire(layer, pending)
                         }
-                        Early::Acquired(answer, pending) => {
-                            acquired(shared, answer, pending, *this.patience)
+                        AheadOfTurn::Acquired(answer, pending) => {
+                            handle_acquisition(layer, answer, pending, *this.wait_budget)
                         }
-                        Early::Unguarded(service, request, why) => {
-                            State::unguarded(service, request, why)
+                        AheadOfTurn::Unguarded(service, request, reason) => {
+                            ResponseState::unguarded(service, request, reason)
                         }
                     }
                 }
-                StateProj::Waiting { wait, pending } => {
+                ResponseStateProj::WaitingForLock { wait, pending } => {
                     let waited = ready!(wait.as_mut().poll(cx));
-                    if let Some(left) = this.patience {
-                        *left = left.saturating_sub(waited);
+                    if let Some(budget) = this.wait_budget {
+                        *budget = budget.saturating_sub(waited);
                     }
-                    State::Readying { pending: pending.take() }
+                    ResponseState::Readying { pending: pending.take() }
                 }
-                StateProj::Readying { pending } => {
+                ResponseStateProj::Readying { pending } => {
                     let waiting = pending.as_mut().expect("taken only once, when it is ready");
                     if let Err(error) = ready!(waiting.service.poll_ready(cx)) {
                         return Poll::Ready(Err(error.into()));
                     }
-                    acquiring(shared, pending.take().expect("checked above"))
+                    start_acquire(layer, pending.take().expect("checked above"))
                 }
-                StateProj::Processing { future, running, lost, span } => {
+                ResponseStateProj::Processing { future, running, lost, span } => {
                     let inner = running.as_mut().expect("taken only once, when it ends");
-                    let cancel = shared.guard.lost == OnLost::Cancel;
+                    let cancel = layer.policies.lost == OnLost::Cancel;
                     // Check the deadline first: a handler that was suspended with its process until
                     // after the deadline must not be polled again.
                     if let Some(lost) = inner.loss().filter(|_| cancel) {
-                        State::refused(IdempotencyError::LockLost(lost))
+                        ResponseState::refused(IdempotencyError::LockLost(lost))
                     } else {
-                        let polled = span.in_scope(|| inner.handle(|| future.poll(cx)));
+                        let polled = span.in_scope(|| inner.run_handler(|| future.poll(cx)));
                         let polled = polled.map_or_else(
                             |panicked| Poll::Ready(Err(Failure::Panicked(panicked))),
                             |polled| polled.map_err(Failure::Error),
@@ -202,31 +207,35 @@ where
                             // Only a pending handler needs to be woken by the loss.
                             Poll::Pending if cancel => {
                                 let lost = ready!(Pin::new(lost).poll(cx));
-                                State::refused(IdempotencyError::LockLost(lost))
+                                ResponseState::refused(IdempotencyError::LockLost(lost))
                             }
                             Poll::Pending => return Poll::Pending,
                             Poll::Ready(result) => {
                                 let mut running = running.take().expect("checked above");
                                 // Drop user code before its lock is released.
-                                running.call(|| this.state.set(State::Answered { outcome: None }));
-                                ended(shared, running, result)
+                                running.run_user_code(|| {
+                                    this.state.set(ResponseState::Answered { outcome: None })
+                                });
+                                handle_result(layer, running, result)
                             }
                         }
                     }
                 }
-                StateProj::Answered { outcome } => {
+                ResponseStateProj::Answered { outcome } => {
                     return Poll::Ready(Ok(outcome.take().expect("polled after completion")));
                 }
-                StateProj::Unguarded { future, why } => {
+                ResponseStateProj::Unguarded { future, reason } => {
                     let reply = ready!(future.poll(cx)).map_err(Into::into)?;
-                    return Poll::Ready(Ok(Outcome::Unguarded(reply, *why)));
+                    return Poll::Ready(Ok(Outcome::Unguarded(reply, *reason)));
                 }
-                StateProj::Settling { settling, then, span } => {
+                ResponseStateProj::Settling { settling, after, span } => {
                     let answer = ready!(span.in_scope(|| Pin::new(settling).poll(cx)));
-                    return Poll::Ready(match then.take().expect("polled after completion") {
-                        Then::Answer(outcome) => answer.map(|()| outcome).map_err(Into::into),
+                    return Poll::Ready(match after.take().expect("polled after completion") {
+                        AfterSettle::Answer(outcome) => {
+                            answer.map(|()| outcome).map_err(Into::into)
+                        }
                         // The handler's failure is more important than a failure to record it.
-                        Then::Error(error) => Err(error.into()),
+                        AfterSettle::Error(error) => Err(error.into()),
                     });
                 }
             };
@@ -253,58 +262,66 @@ enum Failure<E> {
     Panicked(Panicked),
 }
 
-fn ended<S, R, C>(
-    shared: &Shared<C>,
+fn handle_result<S, R, C>(
+    layer: &LayerParts<C>,
     running: Running,
     result: Result<S::Response, Failure<S::Error>>,
-) -> State<S, R>
+) -> ResponseState<S, R>
 where
     S: Service<R>,
     S::Error: BoxableError,
     C: ReplyCodec<S::Response>,
 {
     match result {
-        Ok(reply) => completed(shared, running, reply),
-        Err(Failure::Error(error)) => failed(shared, running, error),
-        Err(Failure::Panicked(panicked)) => failed(shared, running, panicked),
+        Ok(reply) => handle_success(layer, running, reply),
+        Err(Failure::Error(error)) => handle_failure(layer, running, error),
+        Err(Failure::Panicked(panicked)) => handle_failure(layer, running, panicked),
     }
 }
 
-fn acquiring<S: Service<R>, R: CarryLock, C>(
-    shared: &Shared<C>,
+fn start_acquire<S: Service<R>, R: CarryLock, C>(
+    layer: &LayerParts<C>,
     pending: Pending<S, R>,
-) -> State<S, R> {
+) -> ResponseState<S, R> {
     let interrupt = pending.request.interrupt();
     if let Some(interrupt) = &interrupt {
-        interrupt.set_entry_kept(shared.terms.retention.completed);
+        interrupt.set_entry_kept(layer.settings.retention.completed);
     }
     let (key, fingerprint) = (pending.key.clone(), pending.fingerprint);
-    let acquiring = shared.guard.keeper.acquire(key, &shared.terms, fingerprint, interrupt);
+    let acquiring = layer.policies.keeper.acquire(key, &layer.settings, fingerprint, interrupt);
     let span = tracing::debug_span!("acquire");
-    State::Acquiring { acquiring, pending: Some(pending), span }
+    ResponseState::Acquiring { acquiring, pending: Some(pending), span }
 }
 
-fn completed<S, R, C>(shared: &Shared<C>, running: Running, reply: S::Response) -> State<S, R>
+fn handle_success<S, R, C>(
+    layer: &LayerParts<C>,
+    running: Running,
+    reply: S::Response,
+) -> ResponseState<S, R>
 where
     S: Service<R>,
     C: ReplyCodec<S::Response>,
 {
     if let Some(completion) = running.completion() {
         let mut held = running.finish();
-        held.drop_means(Settlement::Completed(completion));
-        return State::answer(Outcome::Processed(reply));
+        held.set_drop_settlement(Settlement::Completed(completion));
+        return ResponseState::answer(Outcome::Processed(reply));
     }
-    let kept = match encode(shared, running.key(), running.record(), &reply) {
-        Ok(kept) => kept,
-        Err(error) => return failed(shared, running, error),
+    let encoded = match encode_reply(layer, running.key(), running.record(), &reply) {
+        Ok(encoded) => encoded,
+        Err(error) => return handle_failure(layer, running, error),
     };
     let outcome = Outcome::Processed(reply);
     running.set_recording();
-    State::settle(running.finish(), Settlement::Complete { reply: kept }, Then::Answer(outcome))
+    ResponseState::settle(
+        running.finish(),
+        Settlement::Complete { reply: encoded },
+        AfterSettle::Answer(outcome),
+    )
 }
 
-fn gone() -> Acquisition {
-    Acquisition::Unavailable(stopped())
+fn keeper_stopped() -> Acquisition {
+    Acquisition::Unavailable(stopped_error())
 }
 
 impl<S: Service<R>, R, C> fmt::Debug for ResponseFuture<S, R, C> {

@@ -6,29 +6,29 @@ use bytes::Bytes;
 use campanile_core::{BoxError, IdempotencyKey, Record};
 
 use crate::error::ReplyTooLarge;
-use crate::layer::Shared;
+use crate::layer::LayerParts;
 use crate::policy::OnLargeReply;
 use crate::reply::ReplyCodec;
 
 /// Returns the bytes to keep. The effect has happened, so a reply that cannot be kept is an error
 /// only if the policy for large replies says so. It is also an error if the codec rejects the
 /// reply.
-pub(crate) fn encode<T, C: ReplyCodec<T>>(
-    shared: &Shared<C>,
+pub(crate) fn encode_reply<T, C: ReplyCodec<T>>(
+    layer: &LayerParts<C>,
     key: &IdempotencyKey,
     record: Option<&Record>,
     reply: &T,
 ) -> Result<Option<Bytes>, BoxError> {
-    let guard = &shared.guard;
-    user_code(|| shared.codec.check(reply, record))?;
-    let encoded = user_code(|| match (shared.codec.encode(reply)?, &guard.cipher) {
-        (Some(bytes), Some(cipher)) => cipher.seal(&guard.namespace, key, bytes).map(Some),
+    let policies = &layer.policies;
+    catch_panic(|| layer.codec.check(reply, record))?;
+    let encoded = catch_panic(|| match (layer.codec.encode(reply)?, &policies.cipher) {
+        (Some(bytes), Some(cipher)) => cipher.seal(&policies.namespace, key, bytes).map(Some),
         (bytes, _) => Ok(bytes),
     });
     match encoded {
-        Ok(Some(bytes)) if bytes.len() > guard.max_reply_bytes => {
-            let error = ReplyTooLarge { size: bytes.len(), most: guard.max_reply_bytes };
-            match guard.large_reply {
+        Ok(Some(bytes)) if bytes.len() > policies.max_reply_bytes => {
+            let error = ReplyTooLarge { size: bytes.len(), most: policies.max_reply_bytes };
+            match policies.large_reply {
                 OnLargeReply::Fail => Err(error.into()),
                 OnLargeReply::KeepNone => {
                     tracing::info!(%error, "reply too large; completing without it");
@@ -44,18 +44,18 @@ pub(crate) fn encode<T, C: ReplyCodec<T>>(
     }
 }
 
-pub(super) fn decode<T, C: ReplyCodec<T>>(
-    shared: &Shared<C>,
+pub(super) fn decode_reply<T, C: ReplyCodec<T>>(
+    layer: &LayerParts<C>,
     key: &IdempotencyKey,
     bytes: Bytes,
 ) -> Option<T> {
-    let guard = &shared.guard;
-    let decoded = user_code(|| {
-        let bytes = match &guard.cipher {
-            Some(cipher) => cipher.open(&guard.namespace, key, bytes)?,
+    let policies = &layer.policies;
+    let decoded = catch_panic(|| {
+        let bytes = match &policies.cipher {
+            Some(cipher) => cipher.open(&policies.namespace, key, bytes)?,
             None => bytes,
         };
-        shared.codec.decode(bytes)
+        layer.codec.decode(bytes)
     });
     decoded.unwrap_or_else(|error| {
         tracing::warn!(
@@ -66,7 +66,7 @@ pub(super) fn decode<T, C: ReplyCodec<T>>(
     })
 }
 
-fn user_code<T>(call: impl FnOnce() -> Result<T, BoxError>) -> Result<T, BoxError> {
+fn catch_panic<T>(call: impl FnOnce() -> Result<T, BoxError>) -> Result<T, BoxError> {
     catch_unwind(AssertUnwindSafe(call))
         .unwrap_or_else(|_| Err("the codec or cipher panicked".into()))
 }

@@ -18,15 +18,19 @@ pub(super) struct Running {
     /// `None` once the attempt has ended.
     held: Option<HeldLock>,
     interrupt: Option<Interrupt>,
-    guard: Arc<Policies>,
+    policies: Arc<Policies>,
     /// Whether user code is on the stack. If it is set on drop, user code has panicked. In contrast
     /// to `thread::panicking`, this also detects panics that a caller catches.
-    inside: bool,
+    in_user_code: bool,
 }
 
 impl Running {
-    pub(super) fn new(held: HeldLock, interrupt: Option<Interrupt>, guard: Arc<Policies>) -> Self {
-        Self { held: Some(held), interrupt, guard, inside: false }
+    pub(super) fn new(
+        held: HeldLock,
+        interrupt: Option<Interrupt>,
+        policies: Arc<Policies>,
+    ) -> Self {
+        Self { held: Some(held), interrupt, policies, in_user_code: false }
     }
 
     /// Returns the locked key.
@@ -53,7 +57,7 @@ impl Running {
 
     /// Returns whether the lock was lost as `lost` reports, and for a cause that says nothing about
     /// the record: the store was not reachable, or it granted the key to another owner.
-    pub(super) fn ended_by(&self, lost: &LockLost) -> bool {
+    pub(super) fn is_lost_as(&self, lost: &LockLost) -> bool {
         self.loss().is_some_and(|loss| loss.token == lost.token && loss.cause != LostCause::MaxHold)
     }
 
@@ -63,16 +67,16 @@ impl Running {
     }
 
     /// Runs user code.
-    pub(super) fn call<T>(&mut self, call: impl FnOnce() -> T) -> T {
-        self.inside = true;
+    pub(super) fn run_user_code<T>(&mut self, call: impl FnOnce() -> T) -> T {
+        self.in_user_code = true;
         let result = call();
-        self.inside = false;
+        self.in_user_code = false;
         result
     }
 
     /// Runs the handler and catches its panics.
-    pub(super) fn handle<T>(&mut self, call: impl FnOnce() -> T) -> Result<T, Panicked> {
-        self.call(|| catch_unwind(AssertUnwindSafe(call)).map_err(Panicked::new))
+    pub(super) fn run_handler<T>(&mut self, call: impl FnOnce() -> T) -> Result<T, Panicked> {
+        self.run_user_code(|| catch_unwind(AssertUnwindSafe(call)).map_err(Panicked::new))
     }
 
     /// Returns the lock for settlement, after all user code has run.
@@ -80,16 +84,16 @@ impl Running {
         self.held.take().expect("taken only by `finish` and by drop")
     }
 
-    fn abandoned(&self, held: &HeldLock) -> Settlement {
+    fn drop_settlement(&self, held: &HeldLock) -> Settlement {
         let fail = |error: &str| {
             let attempt = held.lock().attempt();
-            let delay = self.guard.backoff.delay(attempt);
+            let delay = self.policies.backoff.delay(attempt);
             Settlement::Fail { delay, last: false, error: error.into() }
         };
         match held.control().loss().map(|lost| lost.cause) {
             Some(LostCause::Superseded) => return Settlement::Expire,
             Some(LostCause::MaxHold) => return fail("held longer than `max_hold`"),
-            _ if self.inside => return fail("the handler panicked"),
+            _ if self.in_user_code => return fail("the handler panicked"),
             // The store was not reachable, which says nothing about the record. If no other owner
             // has taken the lock, release it there so that it does not have to expire.
             Some(_) => return Settlement::Release { ran: true },
@@ -98,7 +102,7 @@ impl Running {
         if self.interrupt.as_ref().is_some_and(Interrupt::is_set) {
             return Settlement::Release { ran: true };
         }
-        match self.guard.abandoned {
+        match self.policies.abandoned {
             OnAbandoned::Fail => fail("dropped before it completed, for example by a timeout"),
             OnAbandoned::Release => Settlement::Release { ran: true },
             OnAbandoned::Expire => Settlement::Expire,
@@ -109,7 +113,7 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         if let Some(mut held) = self.held.take() {
-            held.drop_means(self.abandoned(&held));
+            held.set_drop_settlement(self.drop_settlement(&held));
         }
     }
 }

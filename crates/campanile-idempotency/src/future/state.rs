@@ -19,8 +19,8 @@ use crate::keeper::{Acquisition, HeldLock, Settlement, Settling};
 pub(super) type Wait = Pin<Box<dyn Future<Output = Duration> + Send>>;
 
 pin_project! {
-    #[project = StateProj]
-    pub(super) enum State<S, R>
+    #[project = ResponseStateProj]
+    pub(super) enum ResponseState<S, R>
     where
         S: Service<R>,
     {
@@ -33,10 +33,10 @@ pin_project! {
             span: Span,
         },
         // The record was started ahead of its turn and waits for it.
-        Early { turn: Turn, then: Option<Early<S, R>> },
+        WaitingForTurn { turn: Turn, ahead: Option<AheadOfTurn<S, R>> },
         // Another owner holds the lock. The inner service is not kept ready. Boxed, so that
         // requests that never wait do not pay for it.
-        Waiting { wait: Wait, pending: Option<Pending<S, R>> },
+        WaitingForLock { wait: Wait, pending: Option<Pending<S, R>> },
         // The wait is over; the inner service becomes ready again.
         Readying { pending: Option<Pending<S, R>> },
         // The inner service runs under the lock. Fields are dropped in declaration order, so user
@@ -52,12 +52,12 @@ pin_project! {
         Unguarded {
             #[pin]
             future: S::Future,
-            why: Unguarded,
+            reason: Unguarded,
         },
         // The keeper settles the lock.
         Settling {
             settling: Settling,
-            then: Option<Then<S::Response>>,
+            after: Option<AfterSettle<S::Response>>,
             span: Span,
         },
         // The outcome is known and needs no command.
@@ -65,15 +65,15 @@ pin_project! {
     }
 }
 
-/// What happens when the record's turn has come.
-pub(super) enum Early<S, R> {
+/// A request whose record was started ahead of its turn.
+pub(super) enum AheadOfTurn<S, R> {
     /// The keeper's answer is handled.
     Acquired(Acquisition, Pending<S, R>),
     /// The inner service is called without a lock.
     Unguarded(S, R, Unguarded),
 }
 
-impl<S, R> Early<S, R> {
+impl<S, R> AheadOfTurn<S, R> {
     pub(super) fn service(&mut self) -> &mut S {
         match self {
             Self::Acquired(_, pending) => &mut pending.service,
@@ -82,40 +82,44 @@ impl<S, R> Early<S, R> {
     }
 }
 
-/// The response once the store has answered.
-pub(super) enum Then<T> {
+/// The response after the store has answered the settlement.
+pub(super) enum AfterSettle<T> {
     /// This outcome, if the store confirms it.
     Answer(Outcome<T>),
     /// This error, whatever the store answers.
     Error(IdempotencyError),
 }
 
-impl<S: Service<R>, R> State<S, R> {
+impl<S: Service<R>, R> ResponseState<S, R> {
     pub(super) fn refused(error: IdempotencyError) -> Self {
         Self::Refused { error: Some(error) }
     }
 
     /// Waits for the turn without the permit that a ready service may hold, because the previous
     /// record may need the permit.
-    pub(super) fn early(turn: Turn, answer: Acquisition, pending: Pending<S, R>) -> Self
+    pub(super) fn wait_for_turn(turn: Turn, answer: Acquisition, pending: Pending<S, R>) -> Self
     where
         S: Clone,
     {
         let Pending { service, request, key, fingerprint, _waited } = pending;
         let pending = Pending { service: service.clone(), request, key, fingerprint, _waited };
         drop(service);
-        Self::Early { turn, then: Some(Early::Acquired(answer, pending)) }
+        Self::WaitingForTurn { turn, ahead: Some(AheadOfTurn::Acquired(answer, pending)) }
     }
 
-    pub(super) fn unguarded(mut service: S, request: R, why: Unguarded) -> Self {
-        Self::Unguarded { future: service.call(request), why }
+    pub(super) fn unguarded(mut service: S, request: R, reason: Unguarded) -> Self {
+        Self::Unguarded { future: service.call(request), reason }
     }
 
     pub(super) fn answer(outcome: Outcome<S::Response>) -> Self {
         Self::Answered { outcome: Some(outcome) }
     }
 
-    pub(super) fn settle(held: HeldLock, settlement: Settlement, then: Then<S::Response>) -> Self {
+    pub(super) fn settle(
+        held: HeldLock,
+        settlement: Settlement,
+        after: AfterSettle<S::Response>,
+    ) -> Self {
         let span = match settlement {
             Settlement::Complete { .. } => tracing::debug_span!("complete"),
             Settlement::Fail { .. } => tracing::debug_span!("fail"),
@@ -123,15 +127,15 @@ impl<S: Service<R>, R> State<S, R> {
             Settlement::Reject { .. } => tracing::debug_span!("reject"),
             Settlement::Completed(_) | Settlement::Expire => Span::none(),
         };
-        Self::Settling { settling: held.settle(settlement), then: Some(then), span }
+        Self::Settling { settling: held.settle(settlement), after: Some(after), span }
     }
 
     pub(super) fn name(&self) -> &'static str {
         match self {
             Self::Refused { .. } => "Refused",
             Self::Acquiring { .. } => "Acquiring",
-            Self::Early { .. } => "Early",
-            Self::Waiting { .. } => "Waiting",
+            Self::WaitingForTurn { .. } => "WaitingForTurn",
+            Self::WaitingForLock { .. } => "WaitingForLock",
             Self::Readying { .. } => "Readying",
             Self::Processing { .. } => "Processing",
             Self::Unguarded { .. } => "Unguarded",

@@ -11,42 +11,43 @@ use tokio::task::yield_now;
 use tokio::time::sleep;
 
 use super::calls::Callable;
-use super::shared::Shared;
-use super::state::{Due, State};
+use super::shared::KeeperShared;
+use super::state::{BackgroundWork, KeeperState};
 
 /// How long the background tries to settle the remaining locks after all handles are dropped.
-const CLOSING: Duration = Duration::from_secs(30);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Renews locks, detects lost ones, aborts calls that take too long, and sends commands that no
 /// caller's runtime sends. Dropping it loses all locks.
 pub(super) struct Background {
-    shared: Arc<Shared>,
+    shared: Arc<KeeperShared>,
     /// A separate handle: none of its connections depends on the application's runtime.
     store: Arc<dyn Callable>,
     clock: Clock,
 }
 
 impl Background {
-    pub(super) fn new(shared: Arc<Shared>, store: Arc<dyn Callable>, clock: Clock) -> Self {
+    pub(super) fn new(shared: Arc<KeeperShared>, store: Arc<dyn Callable>, clock: Clock) -> Self {
         Self { shared, store, clock }
     }
 
     pub(super) async fn run(self) {
         let Self { shared, store, clock } = &self;
         let mut calls = FuturesUnordered::new();
-        let mut closing = None;
+        let mut close_deadline = None;
         loop {
             // Process answers that have already arrived, so that they are not discarded if this
             // task is late.
             while let Some(Some((id, answers))) = calls.next().now_or_never() {
-                self.update(|state| state.answered(id, answers));
+                self.update(|state| state.handle_answers(id, answers));
             }
-            let (Due { batches, alarm, is_idle }, start) = shared.change(|state| state.due());
+            let (BackgroundWork { batches, wake_at, is_idle }, start) =
+                shared.change(|state| state.take_background_work());
             // Let aborted calls end before another command for their keys is sent.
             while let Some(Some((id, answers))) = calls.next().now_or_never() {
-                self.update(|state| state.answered(id, answers));
+                self.update(|state| state.handle_answers(id, answers));
             }
-            start.into_iter().for_each(|start| shared.leave_to_background(start));
+            start.into_iter().for_each(|start| shared.hand_to_background(start));
             for (batch, abort) in batches {
                 let id = batch.id;
                 let call = Abortable::new(store.clone().call(batch), abort);
@@ -55,7 +56,7 @@ impl Background {
                 );
             }
             let now = clock.now();
-            if alarm <= now {
+            if wake_at <= now {
                 yield_now().await;
                 continue;
             }
@@ -63,21 +64,21 @@ impl Background {
                 if is_idle {
                     return;
                 }
-                if now >= *closing.get_or_insert(now + CLOSING) {
+                if now >= *close_deadline.get_or_insert(now + CLOSE_TIMEOUT) {
                     tracing::warn!("lock keeper stopped with unsettled locks");
                     return;
                 }
             }
-            let alarm = closing.map_or(alarm, |closing| closing.min(alarm));
+            let wake_at = close_deadline.map_or(wake_at, |deadline| deadline.min(wake_at));
             // Each iteration starts with the answers that have arrived, so `biased` starves no
             // branch.
             tokio::select! {
                 biased;
                 () = shared.woken() => {}
                 Some((id, answers)) = calls.next() => {
-                    self.update(|state| state.answered(id, answers));
+                    self.update(|state| state.handle_answers(id, answers));
                 }
-                () = sleep(alarm.saturating_sub(now)) => {}
+                () = sleep(wake_at.saturating_sub(now)) => {}
             }
         }
     }
@@ -85,9 +86,9 @@ impl Background {
 
 impl Background {
     /// Changes the state. Resulting calls on the application's store handle do not start here.
-    fn update(&self, change: impl FnOnce(&mut State)) {
+    fn update(&self, change: impl FnOnce(&mut KeeperState)) {
         let ((), start) = self.shared.change(change);
-        start.into_iter().for_each(|start| self.shared.leave_to_background(start));
+        start.into_iter().for_each(|start| self.shared.hand_to_background(start));
     }
 }
 

@@ -10,24 +10,24 @@ use futures_util::future::{AbortHandle, BoxFuture};
 use smallvec::{SmallVec, smallvec};
 use tracing::{Instrument, Span};
 
-use super::slot::What;
+use super::slot::CommandKind;
 use crate::store::{Store, StoreError};
 
 /// The maximum duration of a call, whatever the store promises: otherwise a few calls that hang
 /// would block all others.
-pub(super) const CALL_LIMIT: Duration = Duration::from_secs(5);
+pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Returns the maximum duration of a call about a lock with this TTL.
 ///
 /// After a lost call, there must be time for the next one before the lock expires. This applies to
 /// all commands and not only to renewals: if a completion hung until then, the handler would run
 /// again elsewhere.
-pub(super) fn call_limit(ttl: Duration) -> Duration {
-    CALL_LIMIT.min(ttl / 6)
+pub(super) fn call_timeout(ttl: Duration) -> Duration {
+    CALL_TIMEOUT.min(ttl / 6)
 }
 
 /// Logs a warning if the store's calls may take longer than the keeper waits for them.
-pub(super) fn warn_of_longer(longest: Option<Duration>, limit: Duration) {
+pub(super) fn warn_if_calls_long(longest: Option<Duration>, limit: Duration) {
     if let Some(longest) = longest.filter(|longest| *longest > limit) {
         tracing::warn!(
             ?longest,
@@ -50,13 +50,13 @@ pub(super) struct Call {
     pub(super) queue: QueueName,
     pub(super) stage: Stage,
     /// When the call is aborted, by the keeper's clock.
-    pub(super) limit: Duration,
+    pub(super) deadline: Duration,
 }
 
 #[derive(Debug)]
 pub(super) enum Stage {
     /// The task of the call will take commands when it is polled next.
-    Gathering { since: Duration },
+    Gathering { started_at: Duration },
     /// The call has taken its commands.
     InFlight { sent: SmallVec<[Sent; 1]>, abort: Option<AbortHandle> },
 }
@@ -78,7 +78,7 @@ pub(super) enum QueueName {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sent {
     pub(super) slot: usize,
-    pub(super) what: What,
+    pub(super) kind: CommandKind,
     /// The time before the command was sent, by the keeper's clock.
     pub(super) at: Duration,
 }

@@ -6,10 +6,10 @@ use campanile_core::{Interrupt, LockControl, LostCause, StoreKey};
 use futures_util::future::AbortHandle;
 use tokio::sync::oneshot;
 
-use super::ends::Found;
 use super::held::HeldLock;
-use super::request::{Acquire, Acquisition, SettleResult, Settlement};
-use super::shared::{Handle, Shared};
+use super::request::{AcquireRequest, Acquisition, SettleResult, Settlement};
+use super::results::ResultRef;
+use super::shared::{KeeperHandle, KeeperShared};
 use super::slot::Slot;
 use crate::store::StoreError;
 
@@ -17,30 +17,30 @@ use crate::store::StoreError;
 /// subscriber), which may call the keeper again. They therefore run after its mutex is released.
 #[derive(Debug)]
 pub(super) enum Deferred {
-    Answer(oneshot::Sender<Acquisition>, Acquisition),
+    SendAcquisition(oneshot::Sender<Acquisition>, Acquisition),
     /// An answer that contains the lock of this slot.
-    Grant {
+    SendGrant {
         reply: oneshot::Sender<Acquisition>,
         control: LockControl,
         slot: usize,
         burial: Option<Burial>,
     },
-    Settled(oneshot::Sender<SettleResult>, SettleResult),
+    SendSettleResult(oneshot::Sender<SettleResult>, SettleResult),
     /// Marks the lock as lost, unless it already is.
-    Lose(LockControl, LostCause),
+    LoseLock(LockControl, LostCause),
     /// The slot is free. Dropping it notifies the requests that wait for its key, and the driver.
-    Ended(Box<Slot>),
+    DropSlot(Box<Slot>),
     /// A request that gets no answer.
-    Abandoned(Acquire),
+    DropAcquire(AcquireRequest),
     /// The rest of a request that was answered.
-    Request(StoreKey, Option<Interrupt>),
-    End(Found),
+    DropRequest(StoreKey, Option<Interrupt>),
+    DropResult(ResultRef),
     /// The keeper has stopped.
-    Unsettled(Settlement, Option<oneshot::Sender<SettleResult>>),
-    RenewalFailed(StoreError),
+    DropSettlement(Settlement, Option<oneshot::Sender<SettleResult>>),
+    LogRenewalFailure(StoreError),
     /// A call that took too long.
     Abort(AbortHandle),
-    ShutDown(oneshot::Sender<()>),
+    NotifyShutdown(oneshot::Sender<()>),
 }
 
 /// The details of a burial lock, under which the handler does not run.
@@ -52,12 +52,12 @@ pub(super) struct Burial {
 }
 
 impl Deferred {
-    pub(super) fn run(self, shared: &Arc<Shared>) {
+    pub(super) fn run(self, shared: &Arc<KeeperShared>) {
         // If the receiver was dropped, the value is dropped here, which releases a lock.
         match self {
-            Self::Answer(reply, answer) => drop(reply.send(answer)),
-            Self::Grant { reply, control, slot, burial } => {
-                let lock = HeldLock::new(control, slot, Handle::new(shared.clone()));
+            Self::SendAcquisition(reply, answer) => drop(reply.send(answer)),
+            Self::SendGrant { reply, control, slot, burial } => {
+                let lock = HeldLock::new(control, slot, KeeperHandle::new(shared.clone()));
                 drop(reply.send(match burial {
                     None => Acquisition::Held(lock),
                     Some(Burial { attempts, burials, last_error }) => {
@@ -65,8 +65,8 @@ impl Deferred {
                     }
                 }));
             }
-            Self::Settled(reply, result) => drop(reply.send(result)),
-            Self::Lose(control, cause) => {
+            Self::SendSettleResult(reply, result) => drop(reply.send(result)),
+            Self::LoseLock(control, cause) => {
                 // If the attempt has ended, the lock is about to be settled.
                 if control.cause() != Some(LostCause::Ended) {
                     let token = control.lock().token().get();
@@ -74,14 +74,16 @@ impl Deferred {
                 }
                 control.lose(cause);
             }
-            Self::Ended(slot) => drop(slot),
-            Self::Abandoned(acquire) => drop(acquire),
-            Self::Request(key, interrupt) => drop((key, interrupt)),
-            Self::End(end) => drop(end),
-            Self::Unsettled(settlement, reply) => drop((settlement, reply)),
-            Self::RenewalFailed(error) => tracing::debug!(%error, "failed to renew lock; retrying"),
+            Self::DropSlot(slot) => drop(slot),
+            Self::DropAcquire(acquire) => drop(acquire),
+            Self::DropRequest(key, interrupt) => drop((key, interrupt)),
+            Self::DropResult(result) => drop(result),
+            Self::DropSettlement(settlement, reply) => drop((settlement, reply)),
+            Self::LogRenewalFailure(error) => {
+                tracing::debug!(%error, "failed to renew lock; retrying")
+            }
             Self::Abort(call) => call.abort(),
-            Self::ShutDown(done) => drop(done.send(())),
+            Self::NotifyShutdown(done) => drop(done.send(())),
         }
     }
 }

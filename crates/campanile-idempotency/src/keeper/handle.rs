@@ -10,10 +10,10 @@ use campanile_core::{Clock, ConfigError, Fingerprint, Interrupt, Lock, LockContr
 use tokio::sync::oneshot;
 
 use super::background::Background;
-use super::calls::{self, CALL_LIMIT, call_limit};
-use super::request::{Acquire, Acquisition, Terms};
-use super::shared::{Handle, Shared};
-use super::slot::draw_owner;
+use super::calls::{self, CALL_TIMEOUT, call_timeout};
+use super::request::{AcquireRequest, Acquisition, LockSettings};
+use super::shared::{KeeperHandle, KeeperShared};
+use super::slot::new_nonce;
 use crate::store::Store;
 
 /// A handle to the keeper of all locks that its layers hold. Cheap to clone. The layers of a
@@ -32,7 +32,7 @@ use crate::store::Store;
 /// ```
 #[derive(Clone)]
 pub struct LockKeeper {
-    handle: Handle,
+    handle: KeeperHandle,
     /// The longest call of the store, if known.
     longest_call: Option<Duration>,
 }
@@ -71,11 +71,11 @@ impl LockKeeper {
     /// locks are lost and every request fails because the store is unavailable.
     pub fn unspawned(store: impl Store, clock: Clock) -> (Self, impl Future<Output = ()> + Send) {
         let longest_call = store.longest_call();
-        calls::warn_of_longer(longest_call, CALL_LIMIT);
+        calls::warn_if_calls_long(longest_call, CALL_TIMEOUT);
         let (max_batch, separate) = (store.max_batch().get(), Arc::new(store.separate()));
-        let shared = Shared::new(Arc::new(store), clock.clone(), max_batch);
+        let shared = KeeperShared::new(Arc::new(store), clock.clone(), max_batch);
         let background = Background::new(shared.clone(), separate, clock);
-        (Self { handle: Handle::new(shared), longest_call }, background.run())
+        (Self { handle: KeeperHandle::new(shared), longest_call }, background.run())
     }
 
     /// Stops granting locks, and waits at most this long until all held locks are settled.
@@ -88,13 +88,13 @@ impl LockKeeper {
     }
 
     /// Returns whether both are handles to the same keeper.
-    pub(crate) fn is(&self, other: &Self) -> bool {
-        self.handle.is(&other.handle)
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        self.handle.is_same(&other.handle)
     }
 
     /// Logs a warning if the store may take longer for a call than locks with this TTL allow.
-    pub(crate) fn warn_of_short(&self, ttl: Duration) {
-        calls::warn_of_longer(self.longest_call, call_limit(ttl));
+    pub(crate) fn warn_if_ttl_short(&self, ttl: Duration) {
+        calls::warn_if_calls_long(self.longest_call, call_timeout(ttl));
     }
 
     /// Starts an acquisition. If the receiver is dropped, a granted lock is released. If the keeper
@@ -102,13 +102,13 @@ impl LockKeeper {
     pub(crate) fn acquire(
         &self,
         key: StoreKey,
-        terms: &Arc<Terms>,
+        settings: &Arc<LockSettings>,
         fingerprint: Option<Fingerprint>,
         interrupt: Option<Interrupt>,
     ) -> oneshot::Receiver<Acquisition> {
         let (reply, acquiring) = oneshot::channel();
-        let (owner, terms) = (draw_owner(), terms.clone());
-        let acquire = Acquire { key, owner, terms, fingerprint, interrupt, reply };
+        let (owner, settings) = (new_nonce(), settings.clone());
+        let acquire = AcquireRequest { key, owner, settings, fingerprint, interrupt, reply };
         self.handle.update(|state| state.acquire(acquire));
         acquiring
     }

@@ -8,8 +8,8 @@ use std::time::Duration;
 use campanile_core::{Lock, LockControl, LostCause};
 use tokio::sync::oneshot;
 
-use super::request::{NotSettled, SettleResult, Settlement};
-use super::shared::Handle;
+use super::request::{SettleError, SettleResult, Settlement};
+use super::shared::KeeperHandle;
 use crate::error::IdempotencyError;
 use crate::store::StoreError;
 
@@ -26,16 +26,16 @@ use crate::store::StoreError;
 pub struct HeldLock {
     control: LockControl,
     slot: usize,
-    keeper: Handle,
+    keeper: KeeperHandle,
     /// The settlement on drop; `None` once the lock is settled.
-    abandoned: Option<Settlement>,
+    on_drop: Option<Settlement>,
 }
 
 impl HeldLock {
-    pub(super) fn new(control: LockControl, slot: usize, keeper: Handle) -> Self {
+    pub(super) fn new(control: LockControl, slot: usize, keeper: KeeperHandle) -> Self {
         // Until the handler starts, the attempt does not count.
-        let abandoned = Some(Settlement::Release { ran: false });
-        Self { control, slot, keeper, abandoned }
+        let on_drop = Some(Settlement::Release { ran: false });
+        Self { control, slot, keeper, on_drop }
     }
 
     /// Returns the lock, with its token, its attempt, and whether it is still held.
@@ -68,7 +68,7 @@ impl HeldLock {
     /// # Errors
     /// As for [`reject`](Self::reject).
     pub fn release(self) -> Settling {
-        let ran = matches!(self.abandoned, Some(Settlement::Fail { .. }));
+        let ran = matches!(self.on_drop, Some(Settlement::Fail { .. }));
         self.settle(Settlement::Release { ran })
     }
 
@@ -80,7 +80,7 @@ impl HeldLock {
     /// # Errors
     /// As for [`reject`](Self::reject).
     pub fn fail(mut self) -> impl Future<Output = Result<(), IdempotencyError>> + Send + use<> {
-        let settlement = match self.abandoned.take().expect("present until settled or dropped") {
+        let settlement = match self.on_drop.take().expect("present until settled or dropped") {
             Settlement::Fail { delay, error, .. } => Settlement::Fail { delay, last: false, error },
             other => other,
         };
@@ -88,16 +88,16 @@ impl HeldLock {
     }
 
     /// Makes a later drop record a failed attempt, with this delay before the next one.
-    pub(crate) fn drop_fails(&mut self, delay: Duration, last: bool, error: Box<str>) {
-        self.drop_means(Settlement::Fail { delay, last, error });
+    pub(crate) fn set_drop_failure(&mut self, delay: Duration, last: bool, error: Box<str>) {
+        self.set_drop_settlement(Settlement::Fail { delay, last, error });
     }
 
-    pub(crate) fn drop_means(&mut self, settlement: Settlement) {
-        self.abandoned = Some(settlement);
+    pub(crate) fn set_drop_settlement(&mut self, settlement: Settlement) {
+        self.on_drop = Some(settlement);
     }
 
     pub(crate) fn settle(mut self, settlement: Settlement) -> Settling {
-        self.abandoned = None;
+        self.on_drop = None;
         let (reply, settling) = oneshot::channel();
         self.send(settlement, Some(reply));
         Settling(settling)
@@ -112,7 +112,7 @@ impl HeldLock {
 
 impl Drop for HeldLock {
     fn drop(&mut self) {
-        if let Some(settlement) = self.abandoned.take() {
+        if let Some(settlement) = self.on_drop.take() {
             self.send(settlement, None);
         }
     }
@@ -133,14 +133,14 @@ impl Future for Settling {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         Poll::Ready(match ready!(Pin::new(&mut self.0).poll(cx)) {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(NotSettled::Lost(lost))) => Err(IdempotencyError::LockLost(lost)),
-            Ok(Err(NotSettled::Unreadable(error))) => Err(IdempotencyError::Store(error)),
-            Err(_) => Err(IdempotencyError::Store(stopped())),
+            Ok(Err(SettleError::Lost(lost))) => Err(IdempotencyError::LockLost(lost)),
+            Ok(Err(SettleError::Unreadable(error))) => Err(IdempotencyError::Store(error)),
+            Err(_) => Err(IdempotencyError::Store(stopped_error())),
         })
     }
 }
 
 /// Returns the error for a request to a keeper that has stopped.
-pub(crate) fn stopped() -> StoreError {
+pub(crate) fn stopped_error() -> StoreError {
     StoreError::unavailable("the lock keeper has stopped")
 }

@@ -27,10 +27,10 @@
 mod background;
 mod calls;
 mod deferred;
-mod ends;
 mod handle;
 mod held;
 mod request;
+mod results;
 mod settled;
 mod shared;
 mod slot;
@@ -38,8 +38,8 @@ mod state;
 mod timers;
 
 pub use self::handle::{IntoKeeper, LockKeeper, Report};
-pub(crate) use self::held::stopped;
+pub(crate) use self::held::stopped_error;
 pub use self::held::{HeldLock, Settling};
-pub(crate) use self::request::{Acquisition, Settlement, Terms};
+pub(crate) use self::request::{Acquisition, LockSettings, Settlement};
 pub use self::settled::Settled;
 pub(crate) use self::settled::wait_at_most;

@@ -12,7 +12,7 @@ use crate::store::StoreError;
 
 /// The settings of a layer that the keeper needs.
 #[derive(Clone, Debug)]
-pub(crate) struct Terms {
+pub(crate) struct LockSettings {
     pub(crate) ttl: Duration,
     pub(crate) max_attempts: u16,
     pub(crate) max_hold: Duration,
@@ -21,11 +21,11 @@ pub(crate) struct Terms {
 
 /// A request for a lock.
 #[derive(Debug)]
-pub(super) struct Acquire {
+pub(super) struct AcquireRequest {
     pub(super) key: StoreKey,
     /// Drawn for this acquisition only; a repeated command reuses it.
     pub(super) owner: Owner,
-    pub(super) terms: Arc<Terms>,
+    pub(super) settings: Arc<LockSettings>,
     pub(super) fingerprint: Option<Fingerprint>,
     /// Kept until nothing is left to send to the store for the request.
     pub(super) interrupt: Option<Interrupt>,
@@ -70,11 +70,11 @@ pub(crate) enum Settlement {
 }
 
 /// Whether the grant ended as requested.
-pub(crate) type SettleResult = Result<(), NotSettled>;
+pub(crate) type SettleResult = Result<(), SettleError>;
 
 /// The reason why a grant did not end as requested.
 #[derive(Debug)]
-pub(crate) enum NotSettled {
+pub(crate) enum SettleError {
     /// The entry belongs to another grant, or this grant had already ended differently.
     Lost(LockLost),
     /// The entry cannot be read, and therefore cannot be written.

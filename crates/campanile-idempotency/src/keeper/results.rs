@@ -11,13 +11,13 @@ use super::request::Acquisition;
 
 /// How long a result answers requests. Waiting requests arrive immediately; later, an operator may
 /// have reopened the entry.
-const BELIEVED: Duration = Duration::from_secs(1);
+const RESULT_TTL: Duration = Duration::from_secs(1);
 
 /// The result of an acquisition, from which requests that waited for it are answered without a
 /// command.
 #[derive(Debug)]
-pub(super) struct End {
-    known: Known,
+pub(super) struct CachedResult {
+    answer: CachedAnswer,
     /// The fingerprint with which the key was acquired.
     fingerprint: Option<Fingerprint>,
     /// When the acquisition ended, by the keeper's clock.
@@ -26,7 +26,7 @@ pub(super) struct End {
 
 /// What the store would answer to an acquire.
 #[derive(Clone, Debug)]
-pub(super) enum Known {
+pub(super) enum CachedAnswer {
     Completed {
         reply: Option<Bytes>,
         attempts: u32,
@@ -46,9 +46,9 @@ pub(super) enum Known {
     },
 }
 
-impl Known {
+impl CachedAnswer {
     /// Returns the part of an acquire's answer that holds for other requests as well.
-    pub(super) fn of(answer: &Acquisition) -> Option<Self> {
+    pub(super) fn from_acquisition(answer: &Acquisition) -> Option<Self> {
         Some(match *answer {
             Acquisition::Duplicate { ref reply, attempts, completed_at } => {
                 Self::Completed { reply: reply.clone(), attempts, completed_at }
@@ -65,30 +65,35 @@ impl Known {
     }
 }
 
-impl End {
-    pub(super) fn new(known: Known, fingerprint: Option<Fingerprint>, at: Duration) -> Self {
-        Self { known, fingerprint, at }
+impl CachedResult {
+    pub(super) fn new(
+        answer: CachedAnswer,
+        fingerprint: Option<Fingerprint>,
+        at: Duration,
+    ) -> Self {
+        Self { answer, fingerprint, at }
     }
 
     fn answer(&self, fingerprint: Option<Fingerprint>, now: Duration) -> Option<Acquisition> {
         // Only the store knows whether a different payload is a mismatch.
-        let same_payload = fingerprint.is_none() || fingerprint == self.fingerprint;
+        let is_same_payload = fingerprint.is_none() || fingerprint == self.fingerprint;
         let age = now.saturating_sub(self.at);
-        if !same_payload || age >= BELIEVED {
+        if !is_same_payload || age >= RESULT_TTL {
             return None;
         }
         // Subtract the age from a remaining time. If nothing is left, ask the store.
-        let left = |time: Duration| time.checked_sub(age).filter(|left| !left.is_zero());
-        Some(match self.known.clone() {
-            Known::Completed { reply, attempts, completed_at } => {
+        let remaining =
+            |time: Duration| time.checked_sub(age).filter(|remaining| !remaining.is_zero());
+        Some(match self.answer.clone() {
+            CachedAnswer::Completed { reply, attempts, completed_at } => {
                 Acquisition::Duplicate { reply, attempts, completed_at }
             }
-            Known::Failed { attempts, reason } => Acquisition::Parked { attempts, reason },
-            Known::BackingOff { retry_after, attempts } => {
-                Acquisition::BackingOff { retry_after: left(retry_after)?, attempts }
+            CachedAnswer::Failed { attempts, reason } => Acquisition::Parked { attempts, reason },
+            CachedAnswer::BackingOff { retry_after, attempts } => {
+                Acquisition::BackingOff { retry_after: remaining(retry_after)?, attempts }
             }
-            Known::Locked { retry_after } => {
-                Acquisition::Locked { retry_after: left(retry_after)?, settled: None }
+            CachedAnswer::Locked { retry_after } => {
+                Acquisition::Locked { retry_after: remaining(retry_after)?, settled: None }
             }
         })
     }
@@ -96,55 +101,55 @@ impl End {
 
 /// The results for which a signal exists.
 #[derive(Debug, Default)]
-pub(super) struct Ends {
-    by_key: HashMap<Id, Weak<OnceLock<End>>>,
+pub(super) struct RecentResults {
+    by_key: HashMap<KeyId, Weak<OnceLock<CachedResult>>>,
     /// The size at which results without a signal are removed.
-    sweep_at: usize,
+    cleanup_at: usize,
 }
 
 /// A key as stores distinguish keys. The key itself may own memory of the application, which must
 /// not be freed while the keeper's state is locked.
-type Id = (Namespace, [u8; 16]);
+type KeyId = (Namespace, [u8; 16]);
 
 /// A result that was looked up. Drop it after the keeper's state is unlocked, because it may be the
 /// last reference.
-pub(super) type Found = Arc<OnceLock<End>>;
+pub(super) type ResultRef = Arc<OnceLock<CachedResult>>;
 
-impl Ends {
-    pub(super) fn insert(&mut self, key: &StoreKey, end: Weak<OnceLock<End>>) {
-        const LEAST: usize = 64;
-        if self.by_key.len() >= self.sweep_at {
-            self.by_key.retain(|_, end| end.strong_count() > 0);
-            self.sweep_at = (self.by_key.len() * 2).max(LEAST);
+impl RecentResults {
+    pub(super) fn insert(&mut self, key: &StoreKey, result: Weak<OnceLock<CachedResult>>) {
+        const MIN_CLEANUP_LEN: usize = 64;
+        if self.by_key.len() >= self.cleanup_at {
+            self.by_key.retain(|_, result| result.strong_count() > 0);
+            self.cleanup_at = (self.by_key.len() * 2).max(MIN_CLEANUP_LEN);
         }
-        self.by_key.insert(id(key), end);
+        self.by_key.insert(key_id(key), result);
     }
 
     /// Returns the result of the key's last acquisition, if a signal of it exists.
-    pub(super) fn find(&mut self, key: &StoreKey) -> Option<Found> {
+    pub(super) fn find(&mut self, key: &StoreKey) -> Option<ResultRef> {
         // Usually the map is empty, and no key has to be hashed.
         if self.by_key.is_empty() {
             return None;
         }
-        let id = id(key);
-        let end = self.by_key.get(&id)?.upgrade();
-        if end.is_none() {
+        let id = key_id(key);
+        let result = self.by_key.get(&id)?.upgrade();
+        if result.is_none() {
             self.by_key.remove(&id);
         }
-        end
+        result
     }
 }
 
 /// Returns the answer to an acquire that follows from a result, if there is one.
 pub(super) fn answer(
-    end: &Found,
+    result: &ResultRef,
     fingerprint: Option<Fingerprint>,
     clock: &Clock,
 ) -> Option<Acquisition> {
-    end.get()?.answer(fingerprint, clock.now())
+    result.get()?.answer(fingerprint, clock.now())
 }
 
-fn id(key: &StoreKey) -> Id {
+fn key_id(key: &StoreKey) -> KeyId {
     (key.namespace().clone(), *key.digest())
 }
 
@@ -159,23 +164,23 @@ mod tests {
         StoreKey::new("payments".try_into().expect("a namespace"), key)
     }
 
-    fn signal() -> Arc<OnceLock<End>> {
-        let known = Known::Failed { attempts: 1, reason: None };
-        Arc::new(OnceLock::from(End::new(known, None, Duration::ZERO)))
+    fn new_result() -> Arc<OnceLock<CachedResult>> {
+        let answer = CachedAnswer::Failed { attempts: 1, reason: None };
+        Arc::new(OnceLock::from(CachedResult::new(answer, None, Duration::ZERO)))
     }
 
     #[test]
-    fn what_nobody_has_a_signal_of_takes_no_room() {
-        let mut ends = Ends::default();
-        let kept = signal();
-        ends.insert(&key(0), Arc::downgrade(&kept));
+    fn results_without_signal_are_removed() {
+        let mut results = RecentResults::default();
+        let kept = new_result();
+        results.insert(&key(0), Arc::downgrade(&kept));
         for number in 1..10_000 {
-            ends.insert(&key(number), Arc::downgrade(&signal()));
+            results.insert(&key(number), Arc::downgrade(&new_result()));
         }
-        assert!(ends.by_key.len() <= 128, "{}", ends.by_key.len());
+        assert!(results.by_key.len() <= 128, "{}", results.by_key.len());
         let clock = Clock::from_fn(|| Duration::ZERO);
-        let found = ends.find(&key(0)).expect("its signal is kept");
+        let found = results.find(&key(0)).expect("its signal is kept");
         assert!(answer(&found, None, &clock).is_some());
-        assert!(ends.find(&key(9_999)).is_none());
+        assert!(results.find(&key(9_999)).is_none());
     }
 }

@@ -12,7 +12,7 @@ use futures_util::future::Shared;
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
-use super::ends::End;
+use super::results::CachedResult;
 
 /// Resolves when the holder of a key has ended, whatever the result. Retry the request then.
 ///
@@ -25,24 +25,24 @@ use super::ends::End;
 #[derive(Clone)]
 pub struct Settled {
     signal: Shared<oneshot::Receiver<()>>,
-    end: Arc<OnceLock<End>>,
+    result: Arc<OnceLock<CachedResult>>,
 }
 
 impl Settled {
     /// Creates a signal, and the sender that triggers it when dropped.
     pub(super) fn pair() -> (oneshot::Sender<()>, Self) {
         let (sender, receiver) = oneshot::channel();
-        (sender, Self { signal: receiver.shared(), end: Arc::default() })
+        (sender, Self { signal: receiver.shared(), result: Arc::default() })
     }
 
     /// Sets how the holder has ended. Returns `None` if there is no other clone of the signal.
-    pub(super) fn set_end(&self, end: End) -> Option<Weak<OnceLock<End>>> {
-        if Arc::strong_count(&self.end) == 1 {
+    pub(super) fn set_result(&self, result: CachedResult) -> Option<Weak<OnceLock<CachedResult>>> {
+        if Arc::strong_count(&self.result) == 1 {
             return None;
         }
         // Each acquisition has its own signal, which is set once.
-        let _ = self.end.set(end);
-        Some(Arc::downgrade(&self.end))
+        let _ = self.result.set(result);
+        Some(Arc::downgrade(&self.result))
     }
 
     /// Waits until the holder has ended, for at most this time.

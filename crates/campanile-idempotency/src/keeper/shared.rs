@@ -15,29 +15,29 @@ use tokio::sync::Notify;
 
 use super::calls::{Answers, Batch, CallId, Callable};
 use super::deferred::Deferred;
-use super::state::State;
+use super::state::KeeperState;
 
 /// The state shared by all handles to a keeper.
-pub(super) struct Shared {
+pub(super) struct KeeperShared {
     store: Arc<dyn Callable>,
-    state: Mutex<State>,
+    state: Mutex<KeeperState>,
     /// Wakes the background before its next timer.
     wake: Notify,
-    /// The number of [`Handle`]s.
+    /// The number of [`KeeperHandle`]s.
     handles: AtomicUsize,
 }
 
 /// The work that remains after a change of the state, to be done without the mutex.
-pub(super) struct After {
+pub(super) struct Effects {
     pub(super) deferred: SmallVec<[Deferred; 2]>,
-    pub(super) start: Option<Start>,
+    pub(super) start: Option<StartCall>,
     /// Whether the background has to run before its next timer.
     pub(super) wake: bool,
 }
 
 /// A call to start on the runtime of the thread that changed the state.
 #[derive(Debug)]
-pub(super) enum Start {
+pub(super) enum StartCall {
     /// Starts after other ready tasks have run, so that their commands are sent together.
     Gather(CallId),
     /// Starts immediately, because the batch is full.
@@ -45,21 +45,21 @@ pub(super) enum Start {
 }
 
 /// A call on a caller's runtime.
-enum Work {
-    Gather(Begun),
-    Call(Begun, Abortable<BoxFuture<'static, Answers>>),
+enum CallTask {
+    Gather(CallGuard),
+    Call(CallGuard, Abortable<BoxFuture<'static, Answers>>),
 }
 
-impl Shared {
+impl KeeperShared {
     pub(super) fn new(store: Arc<dyn Callable>, clock: Clock, max_batch: usize) -> Arc<Self> {
-        let state = Mutex::new(State::new(clock, max_batch));
+        let state = Mutex::new(KeeperState::new(clock, max_batch));
         Arc::new(Self { store, state, wake: Notify::new(), handles: AtomicUsize::new(0) })
     }
 
     /// Changes the state, then runs the resulting work and calls.
-    pub(super) fn update<T>(self: &Arc<Self>, change: impl FnOnce(&mut State) -> T) -> T {
+    pub(super) fn update<T>(self: &Arc<Self>, change: impl FnOnce(&mut KeeperState) -> T) -> T {
         let (value, start) = self.change(change);
-        self.begin(start);
+        self.start_calls(start);
         value
     }
 
@@ -80,12 +80,12 @@ impl Shared {
     /// Changes the state, and returns the call to start.
     pub(super) fn change<T>(
         self: &Arc<Self>,
-        change: impl FnOnce(&mut State) -> T,
-    ) -> (T, Option<Start>) {
-        let (value, After { deferred, start, wake }) = {
+        change: impl FnOnce(&mut KeeperState) -> T,
+    ) -> (T, Option<StartCall>) {
+        let (value, Effects { deferred, start, wake }) = {
             let mut state = self.lock();
             let value = change(&mut state);
-            (value, state.after())
+            (value, state.take_effects())
         };
         if wake {
             self.wake.notify_one();
@@ -94,33 +94,33 @@ impl Shared {
         (value, start)
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, KeeperState> {
         // Only the keeper's own code runs under the mutex.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Starts a call. If it is answered immediately, also starts the next one.
-    fn begin(self: &Arc<Self>, mut start: Option<Start>) {
-        while let Some(begins) = start.take() {
+    fn start_calls(self: &Arc<Self>, mut start: Option<StartCall>) {
+        while let Some(call) = start.take() {
             let Ok(runtime) = runtime::Handle::try_current() else {
-                self.leave_to_background(begins);
+                self.hand_to_background(call);
                 continue;
             };
-            match begins {
-                Start::Gather(id) => {
-                    let work = Work::Gather(Begun::new(self, id));
-                    runtime.spawn(self.clone().work(work));
+            match call {
+                StartCall::Gather(id) => {
+                    let task = CallTask::Gather(CallGuard::new(self, id));
+                    runtime.spawn(self.clone().run_calls(task));
                 }
-                Start::Call(batch) => {
-                    let begun = Begun::new(self, batch.id);
+                StartCall::Call(batch) => {
+                    let guard = CallGuard::new(self, batch.id);
                     let mut call = self.store.clone().call(batch);
                     // An in-memory store answers immediately, which needs no task.
                     match call.poll_unpin(&mut Context::from_waker(Waker::noop())) {
-                        Poll::Ready(answers) => start = self.answered(begun, answers),
+                        Poll::Ready(answers) => start = self.finish_call(guard, answers),
                         Poll::Pending => {
                             let (call, abort) = abortable(call);
-                            start = self.change(|state| state.call_pending(begun.id, abort)).1;
-                            runtime.spawn(self.clone().work(Work::Call(begun, call)));
+                            start = self.change(|state| state.set_call_pending(guard.id, abort)).1;
+                            runtime.spawn(self.clone().run_calls(CallTask::Call(guard, call)));
                         }
                     }
                 }
@@ -129,42 +129,43 @@ impl Shared {
     }
 
     /// Leaves a call, and those that would follow it, to the background, which has a runtime.
-    pub(super) fn leave_to_background(self: &Arc<Self>, start: Start) {
+    pub(super) fn hand_to_background(self: &Arc<Self>, start: StartCall) {
         let mut next = Some(start);
         while let Some(start) = next {
             let id = match &start {
-                Start::Gather(id) => *id,
-                Start::Call(batch) => batch.id,
+                StartCall::Gather(id) => *id,
+                StartCall::Call(batch) => batch.id,
             };
-            next = self.change(|state| state.call_dropped(id)).1;
+            next = self.change(|state| state.requeue_dropped_call(id)).1;
         }
     }
 
     /// Makes calls one after another, while enough commands are queued to justify one.
-    async fn work(self: Arc<Self>, mut work: Work) {
+    async fn run_calls(self: Arc<Self>, mut task: CallTask) {
         loop {
-            let (begun, call) = match work {
-                Work::Gather(begun) => {
-                    let_ready_tasks_run().await;
+            let (guard, call) = match task {
+                CallTask::Gather(guard) => {
+                    yield_to_ready_tasks().await;
                     let (abort, registration) = AbortHandle::new_pair();
-                    let (batch, start) = self.change(|state| state.gathered(begun.id, abort));
-                    self.begin(start);
+                    let (batch, start) =
+                        self.change(|state| state.take_gathered_batch(guard.id, abort));
+                    self.start_calls(start);
                     let Some(batch) = batch else {
-                        return begun.end();
+                        return guard.finish();
                     };
-                    (begun, self.call(batch, registration))
+                    (guard, self.call(batch, registration))
                 }
-                Work::Call(begun, call) => (begun, call),
+                CallTask::Call(guard, call) => (guard, call),
             };
             let answers = call.await.unwrap_or(Err("the call was aborted"));
-            work = match self.answered(begun, answers) {
-                Some(Start::Gather(id)) => Work::Gather(Begun::new(&self, id)),
-                Some(Start::Call(batch)) => {
+            task = match self.finish_call(guard, answers) {
+                Some(StartCall::Gather(id)) => CallTask::Gather(CallGuard::new(&self, id)),
+                Some(StartCall::Call(batch)) => {
                     let (abort, registration) = AbortHandle::new_pair();
-                    let begun = Begun::new(&self, batch.id);
-                    let start = self.change(|state| state.call_pending(batch.id, abort)).1;
-                    self.begin(start);
-                    Work::Call(begun, self.call(batch, registration))
+                    let guard = CallGuard::new(&self, batch.id);
+                    let start = self.change(|state| state.set_call_pending(batch.id, abort)).1;
+                    self.start_calls(start);
+                    CallTask::Call(guard, self.call(batch, registration))
                 }
                 None => return,
             };
@@ -179,17 +180,17 @@ impl Shared {
         Abortable::new(self.store.clone().call(batch), abort)
     }
 
-    fn answered(self: &Arc<Self>, begun: Begun, answers: Answers) -> Option<Start> {
-        let id = begun.id;
-        begun.end();
-        self.change(|state| state.answered(id, answers)).1
+    fn finish_call(self: &Arc<Self>, guard: CallGuard, answers: Answers) -> Option<StartCall> {
+        let id = guard.id;
+        guard.finish();
+        self.change(|state| state.handle_answers(id, answers)).1
     }
 }
 
 /// Lets other ready tasks run. After tokio's `yield_now`, a task waits until its worker parks. This
 /// function puts the task where other workers can take it, because the next handler may block this
 /// one.
-async fn let_ready_tasks_run() {
+async fn yield_to_ready_tasks() {
     let mut yielded = false;
     poll_fn(|cx| {
         if std::mem::replace(&mut yielded, true) {
@@ -203,59 +204,59 @@ async fn let_ready_tasks_run() {
 
 /// A call that runs on a caller's runtime. If the runtime is shut down, its tasks are dropped, and
 /// the background makes the call instead.
-struct Begun {
-    shared: Arc<Shared>,
+struct CallGuard {
+    shared: Arc<KeeperShared>,
     id: CallId,
-    has_ended: bool,
+    is_finished: bool,
 }
 
-impl Begun {
-    fn new(shared: &Arc<Shared>, id: CallId) -> Self {
-        Self { shared: shared.clone(), id, has_ended: false }
+impl CallGuard {
+    fn new(shared: &Arc<KeeperShared>, id: CallId) -> Self {
+        Self { shared: shared.clone(), id, is_finished: false }
     }
 
-    fn end(mut self) {
-        self.has_ended = true;
+    fn finish(mut self) {
+        self.is_finished = true;
     }
 }
 
-impl Drop for Begun {
+impl Drop for CallGuard {
     fn drop(&mut self) {
-        if !self.has_ended {
-            self.shared.update(|state| state.call_dropped(self.id));
+        if !self.is_finished {
+            self.shared.update(|state| state.requeue_dropped_call(self.id));
         }
     }
 }
 
 /// Keeps the background running; it ends when all handles are dropped.
-pub(super) struct Handle(Arc<Shared>);
+pub(super) struct KeeperHandle(Arc<KeeperShared>);
 
-impl Handle {
-    pub(super) fn new(shared: Arc<Shared>) -> Self {
+impl KeeperHandle {
+    pub(super) fn new(shared: Arc<KeeperShared>) -> Self {
         shared.handles.fetch_add(1, Ordering::Relaxed);
         Self(shared)
     }
 
-    pub(super) fn is(&self, other: &Self) -> bool {
+    pub(super) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 }
 
-impl Clone for Handle {
+impl Clone for KeeperHandle {
     fn clone(&self) -> Self {
         Self::new(self.0.clone())
     }
 }
 
-impl Deref for Handle {
-    type Target = Arc<Shared>;
+impl Deref for KeeperHandle {
+    type Target = Arc<KeeperShared>;
 
-    fn deref(&self) -> &Arc<Shared> {
+    fn deref(&self) -> &Arc<KeeperShared> {
         &self.0
     }
 }
 
-impl Drop for Handle {
+impl Drop for KeeperHandle {
     fn drop(&mut self) {
         if self.0.handles.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.0.wake.notify_one();
@@ -263,8 +264,8 @@ impl Drop for Handle {
     }
 }
 
-impl std::fmt::Debug for Handle {
+impl std::fmt::Debug for KeeperHandle {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Handle")
+        f.write_str("KeeperHandle")
     }
 }

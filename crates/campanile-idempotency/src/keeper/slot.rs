@@ -9,8 +9,8 @@ use campanile_core::{
 };
 use tokio::sync::oneshot;
 
-use super::ends::{End, Ends, Known};
-use super::request::{Acquire, Acquisition, SettleResult, Settlement, Terms};
+use super::request::{AcquireRequest, Acquisition, LockSettings, SettleResult, Settlement};
+use super::results::{CachedAnswer, CachedResult, RecentResults};
 use super::settled::Settled;
 
 /// One acquisition of a key. While the slot exists, this keeper does not acquire the key again, and
@@ -18,7 +18,7 @@ use super::settled::Settled;
 #[derive(Debug)]
 pub(super) struct Slot {
     pub(super) key: StoreKey,
-    pub(super) terms: Arc<Terms>,
+    pub(super) settings: Arc<LockSettings>,
     pub(super) fingerprint: Option<Fingerprint>,
     pub(super) owner: Owner,
     pub(super) phase: Phase,
@@ -28,7 +28,7 @@ pub(super) struct Slot {
     /// Dropped with the slot, which wakes the waiters for the key.
     settled: Option<(oneshot::Sender<()>, Settled)>,
     /// How the acquisition has ended, if known.
-    end: Option<End>,
+    result: Option<CachedResult>,
     /// Dropped with the slot, which wakes the driver.
     _interrupt: Option<Interrupt>,
 }
@@ -54,23 +54,23 @@ pub(super) enum Phase {
         was_sent: bool,
     },
     /// A [`HeldLock`](super::HeldLock) exists.
-    Held(Held),
+    Held(HeldGrant),
     /// The last command of the grant is not answered yet.
-    Settling(Settling),
+    Settling(SettlingGrant),
     /// The acquire was not answered, and may have been granted. From now on, the nonce is used only
     /// for the cancel: a late copy of the cancel would release a lock granted to the same nonce.
     Cancelling {
         tries: u32,
         until: Duration,
         /// A later request for the key, which acquires it once the cancel is answered.
-        next: Option<Acquire>,
+        next: Option<AcquireRequest>,
     },
     /// Ended, except for the answer to a command in flight.
     Ended,
 }
 
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct HeldGrant {
     pub(super) control: LockControl,
     pub(super) grant: Grant,
     pub(super) attempt: u16,
@@ -83,7 +83,7 @@ pub(super) struct Held {
 }
 
 #[derive(Debug)]
-pub(super) struct Settling {
+pub(super) struct SettlingGrant {
     pub(super) grant: Grant,
     pub(super) attempt: u16,
     pub(super) settlement: Settlement,
@@ -94,7 +94,7 @@ pub(super) struct Settling {
 
 /// The kind of a command, so that its answer is understood even if the phase has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum What {
+pub(super) enum CommandKind {
     Acquire,
     Renew,
     Settle,
@@ -102,18 +102,18 @@ pub(super) enum What {
 }
 
 impl Slot {
-    pub(super) fn new(acquire: Acquire) -> Self {
-        let Acquire { key, owner, terms, fingerprint, interrupt, reply } = acquire;
+    pub(super) fn new(acquire: AcquireRequest) -> Self {
+        let AcquireRequest { key, owner, settings, fingerprint, interrupt, reply } = acquire;
         Self {
             key,
-            terms,
+            settings,
             fingerprint,
             owner,
             phase: Phase::Acquiring { reply, was_sent: false },
             command: CommandState::Idle,
             timer: None,
             settled: None,
-            end: None,
+            result: None,
             _interrupt: interrupt,
         }
     }
@@ -124,19 +124,19 @@ impl Slot {
     }
 
     /// Records how the acquisition has ended.
-    pub(super) fn ended(&mut self, known: Known, clock: &Clock) {
+    pub(super) fn set_result(&mut self, answer: CachedAnswer, clock: &Clock) {
         // Usually there are no waiters.
         if self.settled.is_some() {
-            self.end = Some(End::new(known, self.fingerprint, clock.now()));
+            self.result = Some(CachedResult::new(answer, self.fingerprint, clock.now()));
         }
     }
 
     /// Publishes how the acquisition has ended, before the slot is dropped.
-    pub(super) fn publish_end(&mut self, ends: &mut Ends) {
-        if let (Some((_, settled)), Some(end)) = (&self.settled, self.end.take())
-            && let Some(end) = settled.set_end(end)
+    pub(super) fn publish_result(&mut self, results: &mut RecentResults) {
+        if let (Some((_, settled)), Some(result)) = (&self.settled, self.result.take())
+            && let Some(result) = settled.set_result(result)
         {
-            ends.insert(&self.key, end);
+            results.insert(&self.key, result);
         }
     }
 
@@ -146,33 +146,37 @@ impl Slot {
     }
 
     /// Returns the command required by the phase.
-    pub(super) fn next_command(&self, floor: FencingToken) -> Option<(What, Command)> {
-        let (what, operation) = match &self.phase {
+    pub(super) fn next_command(&self, floor: FencingToken) -> Option<(CommandKind, Command)> {
+        let (kind, operation) = match &self.phase {
             Phase::Acquiring { .. } if self.is_abandoned() => return None,
             Phase::Acquiring { .. } => (
-                What::Acquire,
+                CommandKind::Acquire,
                 Operation::Acquire {
                     owner: self.owner,
-                    ttl: self.terms.ttl,
-                    max_attempts: self.terms.max_attempts,
+                    ttl: self.settings.ttl,
+                    max_attempts: self.settings.max_attempts,
                     fingerprint: self.fingerprint,
                     floor,
                 },
             ),
             Phase::Held(held) if held.control.cause().is_some() => return None,
             Phase::Held(held) => {
-                (What::Renew, Operation::Renew { grant: held.grant, ttl: self.terms.ttl })
+                (CommandKind::Renew, Operation::Renew { grant: held.grant, ttl: self.settings.ttl })
             }
-            Phase::Settling(settling) => (What::Settle, settling.operation(self.fingerprint)?),
-            Phase::Cancelling { .. } => (What::Cancel, Operation::Cancel { owner: self.owner }),
+            Phase::Settling(settling) => {
+                (CommandKind::Settle, settling.operation(self.fingerprint)?)
+            }
+            Phase::Cancelling { .. } => {
+                (CommandKind::Cancel, Operation::Cancel { owner: self.owner })
+            }
             Phase::Ended => return None,
         };
-        let retention = self.terms.retention;
-        Some((what, Command { key: self.key.clone(), operation, retention }))
+        let retention = self.settings.retention;
+        Some((kind, Command { key: self.key.clone(), operation, retention }))
     }
 }
 
-impl Held {
+impl HeldGrant {
     pub(super) fn new(
         slot: &Slot,
         token: FencingToken,
@@ -180,7 +184,7 @@ impl Held {
         sent: Duration,
         clock: &Clock,
     ) -> Self {
-        let Terms { ttl, max_hold, .. } = *slot.terms;
+        let LockSettings { ttl, max_hold, .. } = *slot.settings;
         let deadline = deadline(sent, ttl);
         let key = slot.key.key().clone();
         let grant = Grant { token, owner: slot.owner };
@@ -194,22 +198,22 @@ impl Held {
         }
     }
 
-    pub(super) fn renewed(&mut self, sent: Duration, ttl: Duration) {
+    pub(super) fn extend(&mut self, sent: Duration, ttl: Duration) {
         self.control.renewed(deadline(sent, ttl));
         self.renew_at = renew_at(sent, ttl);
     }
 
     /// Returns when to check the lock next, or `None` once it is lost.
-    pub(super) fn next_check(&self, renewing: bool) -> Option<Duration> {
+    pub(super) fn next_check(&self, is_renewing: bool) -> Option<Duration> {
         if self.is_lost || self.control.cause().is_some() {
             return None;
         }
-        let end = self.control.deadline().min(self.hold_until);
-        Some(if renewing { end } else { end.min(self.renew_at) })
+        let result = self.control.deadline().min(self.hold_until);
+        Some(if is_renewing { result } else { result.min(self.renew_at) })
     }
 }
 
-impl Settling {
+impl SettlingGrant {
     fn operation(&self, fingerprint: Option<Fingerprint>) -> Option<Operation> {
         let grant = self.grant;
         Some(match self.settlement.clone() {
@@ -226,7 +230,7 @@ impl Settling {
     }
 
     /// Returns the error for a grant that had already ended differently.
-    pub(super) fn lost(&self, key: &StoreKey) -> LockLost {
+    pub(super) fn lost_error(&self, key: &StoreKey) -> LockLost {
         let cause = LostCause::Superseded;
         LockLost { key: key.key().clone(), token: self.grant.token, cause }
     }
@@ -238,7 +242,7 @@ impl Settling {
 /// share a nonce. A generator in this process is not sufficient: machines that boot together may
 /// share its seed, and all copies of a virtual machine's snapshot share its state. For the same
 /// reason, no nonce is drawn in advance.
-pub(super) fn draw_owner() -> Owner {
+pub(super) fn new_nonce() -> Owner {
     loop {
         let nonce = getrandom::u64().expect("the operating system provides random numbers");
         if let Some(owner) = Owner::new(nonce) {
@@ -260,6 +264,6 @@ pub(super) fn deadline(sent: Duration, ttl: Duration) -> Duration {
 /// renewed in batches.
 fn renew_at(sent: Duration, ttl: Duration) -> Duration {
     let due = sent + (ttl / 3).mul_f64(1.0 - 0.1 * fastrand::f64());
-    let beyond = due.as_nanos() % (ttl / 24).as_nanos();
-    due - Duration::from_nanos(beyond as u64)
+    let remainder = due.as_nanos() % (ttl / 24).as_nanos();
+    due - Duration::from_nanos(remainder as u64)
 }

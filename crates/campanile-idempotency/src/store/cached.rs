@@ -17,7 +17,7 @@ use super::{Store, StoreError};
 
 /// How long a key is cached. After an operator reopens a COMPLETED entry, the record must not be
 /// produced again before this time has passed, because other processes are not notified.
-const REMEMBERED: Duration = Duration::from_secs(60);
+const CACHE_TTL: Duration = Duration::from_secs(60);
 
 /// A store that caches which keys are COMPLETED, so that a later duplicate in this process needs no
 /// round trip to the underlying store.
@@ -52,24 +52,24 @@ pub struct Cached<S> {
 
 struct Inner {
     clock: Clock,
-    known: Mutex<Cache<Id, Known, Weight>>,
+    entries: Mutex<Cache<KeyId, CacheEntry, Weight>>,
     hits: AtomicU64,
     misses: AtomicU64,
 }
 
 /// A key as stores distinguish keys. The bytes of the key itself would keep a whole record in
 /// memory.
-type Id = (Namespace, [u8; 16]);
+type KeyId = (Namespace, [u8; 16]);
 
-enum Known {
+enum CacheEntry {
     /// Granted through this store. Its first completion determines the entry.
     Granted(Granted),
     Completed {
-        what: Completed,
-        /// When this was learned: the store's clock, and the local clock.
-        learnt: (SystemTime, Duration),
+        entry: CompletedEntry,
+        /// When this was observed: the store's clock, and the local clock.
+        observed_at: (SystemTime, Duration),
         /// When the cached entry expires, by the local clock.
-        until: Duration,
+        expires_at: Duration,
     },
 }
 
@@ -82,7 +82,7 @@ struct Granted {
 }
 
 /// The contents of a COMPLETED entry.
-struct Completed {
+struct CompletedEntry {
     fingerprint: Option<Fingerprint>,
     attempt: u16,
     completed_at: SystemTime,
@@ -91,15 +91,17 @@ struct Completed {
 
 struct Weight;
 
-impl Weighter<Id, Known> for Weight {
-    fn weight(&self, _: &Id, known: &Known) -> u64 {
+impl Weighter<KeyId, CacheEntry> for Weight {
+    fn weight(&self, _: &KeyId, entry: &CacheEntry) -> u64 {
         /// The cache's own overhead per entry.
         const OVERHEAD: usize = 64;
-        let reply = match known {
-            Known::Completed { what: Completed { reply: Some(reply), .. }, .. } => reply.len(),
+        let reply = match entry {
+            CacheEntry::Completed { entry: CompletedEntry { reply: Some(reply), .. }, .. } => {
+                reply.len()
+            }
             _ => 0,
         };
-        (OVERHEAD + size_of::<Id>() + size_of::<Known>() + reply) as u64
+        (OVERHEAD + size_of::<KeyId>() + size_of::<CacheEntry>() + reply) as u64
     }
 }
 
@@ -112,10 +114,11 @@ impl<S> Cached<S> {
 
     /// Adds a cache with a custom clock, for tests with paused time.
     pub fn with_clock(store: S, max_bytes: usize, clock: Clock) -> Self {
-        const USUAL: usize = 256;
-        let known = Cache::with_weighter(max_bytes / USUAL, max_bytes as u64, Weight);
-        let (known, hits, misses) = (Mutex::new(known), AtomicU64::new(0), AtomicU64::new(0));
-        Self { store, cache: Arc::new(Inner { clock, known, hits, misses }) }
+        const AVERAGE_ENTRY_BYTES: usize = 256;
+        let entries =
+            Cache::with_weighter(max_bytes / AVERAGE_ENTRY_BYTES, max_bytes as u64, Weight);
+        let (entries, hits, misses) = (Mutex::new(entries), AtomicU64::new(0), AtomicU64::new(0));
+        Self { store, cache: Arc::new(Inner { clock, entries, hits, misses }) }
     }
 
     /// Returns the number of acquires answered from the cache, each of which saved a command.
@@ -128,124 +131,140 @@ impl<S> Cached<S> {
         self.cache.misses.load(Ordering::Relaxed)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Cache<Id, Known, Weight>> {
+    fn lock(&self) -> MutexGuard<'_, Cache<KeyId, CacheEntry, Weight>> {
         // No code under the mutex can panic half-way.
-        self.cache.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.cache.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the answer to a command, if it is cached.
-    fn known(&self, command: &Command) -> Option<Answer> {
+    fn cached_answer(&self, command: &Command) -> Option<Answer> {
         let Operation::Acquire { fingerprint, .. } = command.operation else {
             return None;
         };
-        let answer = self.remembered(&command.key, fingerprint);
+        let answer = self.lookup(&command.key, fingerprint);
         let count = if answer.is_some() { &self.cache.hits } else { &self.cache.misses };
         count.fetch_add(1, Ordering::Relaxed);
         answer
     }
 
-    fn remembered(&self, key: &StoreKey, fingerprint: Option<Fingerprint>) -> Option<Answer> {
+    fn lookup(&self, key: &StoreKey, fingerprint: Option<Fingerprint>) -> Option<Answer> {
         let now = self.cache.clock.now();
-        let mut known = self.lock();
-        let id = id(key);
-        let Known::Completed { what, learnt: (stores, ours), until } = known.get(&id)? else {
+        let mut entries = self.lock();
+        let key_id = key_id(key);
+        let CacheEntry::Completed { entry, observed_at: (store_time, local_time), expires_at } =
+            entries.get(&key_id)?
+        else {
             return None;
         };
-        if now >= *until {
-            known.remove(&id);
+        if now >= *expires_at {
+            entries.remove(&key_id);
             return None;
         }
         // Only the store knows whether a different payload is a mismatch.
-        if fingerprint.is_some() && fingerprint != what.fingerprint {
+        if fingerprint.is_some() && fingerprint != entry.fingerprint {
             return None;
         }
         let reply = Reply::Duplicate {
-            reply: what.reply.clone(),
-            attempt: what.attempt,
-            completed_at: what.completed_at,
+            reply: entry.reply.clone(),
+            attempt: entry.attempt,
+            completed_at: entry.completed_at,
         };
-        Some(Answer::new(*stores + now.saturating_sub(*ours), reply))
+        Some(Answer::new(*store_time + now.saturating_sub(*local_time), reply))
     }
 
-    /// Returns what the answer to a command will allow the cache to learn. Called before the
-    /// command is sent.
-    fn lesson(&self, command: &Command) -> Lesson {
-        let id = id(&command.key);
-        let kept = command.retention.completed;
+    /// Returns the update that the answer to a command will allow. Called before the command is
+    /// sent.
+    fn prepare_update(&self, command: &Command) -> PendingUpdate {
+        let key_id = key_id(&command.key);
+        let retention = command.retention.completed;
         let sent = self.cache.clock.now();
         match &command.operation {
-            Operation::Acquire { owner, fingerprint, .. } => {
-                Lesson::Acquire { id, owner: *owner, fingerprint: *fingerprint, kept, sent }
-            }
+            Operation::Acquire { owner, fingerprint, .. } => PendingUpdate::Acquire {
+                key_id,
+                owner: *owner,
+                fingerprint: *fingerprint,
+                retention,
+                sent,
+            },
             Operation::Complete { grant, attempt, fingerprint, reply } => {
                 let granted =
                     Granted { grant: *grant, attempt: *attempt, fingerprint: *fingerprint };
                 // Remove the grant in any case: a repeated completion does not show when the first
                 // one happened, and must not be mistaken for the first.
-                let is_its =
-                    |known: &Known| matches!(known, Known::Granted(it) if it.grant == *grant);
-                match self.lock().remove_if(&id, is_its) {
-                    Some((_, Known::Granted(it))) if it == granted => {
-                        Lesson::Complete { id, granted, reply: reply.clone(), kept, sent }
+                let is_same_grant = |entry: &CacheEntry| matches!(entry, CacheEntry::Granted(it) if it.grant == *grant);
+                match self.lock().remove_if(&key_id, is_same_grant) {
+                    Some((_, CacheEntry::Granted(it))) if it == granted => {
+                        PendingUpdate::Complete {
+                            key_id,
+                            granted,
+                            reply: reply.clone(),
+                            retention,
+                            sent,
+                        }
                     }
-                    _ => Lesson::None,
+                    _ => PendingUpdate::None,
                 }
             }
             Operation::Redrive { .. } => {
-                self.lock().remove(&id);
-                Lesson::Redrive { id }
+                self.lock().remove(&key_id);
+                PendingUpdate::Redrive { key_id }
             }
-            _ => Lesson::None,
+            _ => PendingUpdate::None,
         }
     }
 
-    fn learn(&self, lesson: Lesson, answer: &Result<Answer, StoreError>) {
+    fn apply_update(&self, update: PendingUpdate, answer: &Result<Answer, StoreError>) {
         let Ok(Answer { now, reply: answer }) = answer else {
             return;
         };
-        match (lesson, answer) {
+        match (update, answer) {
             (
-                Lesson::Acquire { id, owner, fingerprint, .. },
+                PendingUpdate::Acquire { key_id, owner, fingerprint, .. },
                 &Reply::Acquired { token, attempt },
             ) => {
                 let grant = Grant { token, owner };
-                self.lock().insert(id, Known::Granted(Granted { grant, attempt, fingerprint }));
+                self.lock()
+                    .insert(key_id, CacheEntry::Granted(Granted { grant, attempt, fingerprint }));
             }
             (
-                Lesson::Acquire { id, fingerprint, kept, sent, .. },
+                PendingUpdate::Acquire { key_id, fingerprint, retention, sent, .. },
                 Reply::Duplicate { reply, attempt, completed_at },
             ) => {
                 let (attempt, completed_at, reply) = (*attempt, *completed_at, reply.clone());
-                let completed = Completed { fingerprint, attempt, completed_at, reply };
-                self.remember(id, completed, (*now, sent), kept);
+                let completed = CompletedEntry { fingerprint, attempt, completed_at, reply };
+                self.insert_completed(key_id, completed, (*now, sent), retention);
             }
-            (Lesson::Complete { id, granted, reply, kept, sent }, Reply::Completed) => {
+            (
+                PendingUpdate::Complete { key_id, granted, reply, retention, sent },
+                Reply::Completed,
+            ) => {
                 let Granted { attempt, fingerprint, .. } = granted;
-                let completed = Completed { fingerprint, attempt, completed_at: *now, reply };
-                self.remember(id, completed, (*now, sent), kept);
+                let completed = CompletedEntry { fingerprint, attempt, completed_at: *now, reply };
+                self.insert_completed(key_id, completed, (*now, sent), retention);
             }
             // Another task may have cached the previous state in the meantime.
-            (Lesson::Redrive { id }, _) => drop(self.lock().remove(&id)),
+            (PendingUpdate::Redrive { key_id }, _) => drop(self.lock().remove(&key_id)),
             _ => {}
         }
     }
 
-    /// Caches a COMPLETED entry. `learnt` is the store's clock, and the local clock before the
+    /// Caches a COMPLETED entry. `observed_at` is the store's clock, and the local clock before the
     /// command was sent, so that the cached entry expires before the store's entry does.
-    fn remember(
+    fn insert_completed(
         &self,
-        id: Id,
-        mut what: Completed,
-        learnt: (SystemTime, Duration),
-        kept: Duration,
+        key_id: KeyId,
+        mut completed: CompletedEntry,
+        observed_at: (SystemTime, Duration),
+        retention: Duration,
     ) {
-        let (stores, ours) = learnt;
-        let age = stores.duration_since(what.completed_at).unwrap_or_default();
-        let left = kept.saturating_sub(age).min(REMEMBERED);
+        let (store_time, local_time) = observed_at;
+        let age = store_time.duration_since(completed.completed_at).unwrap_or_default();
+        let ttl = retention.saturating_sub(age).min(CACHE_TTL);
         // Copy the reply, because the bytes may be part of a larger allocation.
-        what.reply = what.reply.map(|reply| Bytes::copy_from_slice(&reply));
-        let known = Known::Completed { what, learnt, until: ours + left };
-        self.lock().insert(id, known);
+        completed.reply = completed.reply.map(|reply| Bytes::copy_from_slice(&reply));
+        let entry =
+            CacheEntry::Completed { entry: completed, observed_at, expires_at: local_time + ttl };
+        self.lock().insert(key_id, entry);
     }
 }
 
@@ -258,8 +277,8 @@ impl<S: Clone> Clone for Cached<S> {
 impl<S: fmt::Debug> fmt::Debug for Cached<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (keys, bytes) = {
-            let known = self.lock();
-            (known.len(), known.weight())
+            let entries = self.lock();
+            (entries.len(), entries.weight())
         };
         f.debug_struct("Cached")
             .field("store", &self.store)
@@ -271,67 +290,68 @@ impl<S: fmt::Debug> fmt::Debug for Cached<S> {
     }
 }
 
-fn id(key: &StoreKey) -> Id {
+fn key_id(key: &StoreKey) -> KeyId {
     (key.namespace().clone(), *key.digest())
 }
 
-/// What the cache can learn from an answer. `kept` is the store's retention of COMPLETED entries,
-/// `sent` the local clock before the command was sent.
-enum Lesson {
+/// An update of the cache that depends on the answer to a command. `retention` is the store's
+/// retention of COMPLETED entries, `sent` the local clock before the command was sent.
+enum PendingUpdate {
     Acquire {
-        id: Id,
+        key_id: KeyId,
         owner: Owner,
         fingerprint: Option<Fingerprint>,
-        kept: Duration,
+        retention: Duration,
         sent: Duration,
     },
     Complete {
-        id: Id,
+        key_id: KeyId,
         granted: Granted,
         reply: Option<Bytes>,
-        kept: Duration,
+        retention: Duration,
         sent: Duration,
     },
     Redrive {
-        id: Id,
+        key_id: KeyId,
     },
     None,
 }
 
 impl<S: Store> Store for Cached<S> {
     async fn apply(&self, command: Command) -> Result<Answer, StoreError> {
-        if let Some(answer) = self.known(&command) {
+        if let Some(answer) = self.cached_answer(&command) {
             return Ok(answer);
         }
-        let lesson = self.lesson(&command);
+        let update = self.prepare_update(&command);
         let answer = self.store.apply(command).await;
-        self.learn(lesson, &answer);
+        self.apply_update(update, &answer);
         answer
     }
 
     async fn apply_batch(&self, batch: Vec<Command>) -> Vec<Result<Answer, StoreError>> {
-        let known: Vec<Option<Answer>> = batch.iter().map(|c| self.known(c)).collect();
-        let asked: Vec<Command> =
-            batch.into_iter().zip(&known).filter(|(_, k)| k.is_none()).map(|(c, _)| c).collect();
-        let lessons: Vec<Lesson> = asked.iter().map(|command| self.lesson(command)).collect();
-        let answers = match asked.is_empty() {
+        let cached: Vec<Option<Answer>> = batch.iter().map(|c| self.cached_answer(c)).collect();
+        let forwarded: Vec<Command> =
+            batch.into_iter().zip(&cached).filter(|(_, k)| k.is_none()).map(|(c, _)| c).collect();
+        let updates: Vec<PendingUpdate> =
+            forwarded.iter().map(|command| self.prepare_update(command)).collect();
+        let answers = match forwarded.is_empty() {
             true => Vec::new(),
-            false => self.store.apply_batch(asked).await,
+            false => self.store.apply_batch(forwarded).await,
         };
-        if answers.len() != lessons.len() {
+        if answers.len() != updates.len() {
             // It is unknown which answer belongs to which command. The caller detects the wrong
             // number.
             return Vec::new();
         }
-        let mut answers = answers.into_iter().zip(lessons).map(|(answer, lesson)| {
-            self.learn(lesson, &answer);
+        let mut answers = answers.into_iter().zip(updates).map(|(answer, update)| {
+            self.apply_update(update, &answer);
             answer
         });
-        let next = |known: Option<Answer>| match known {
+        let next = |cached: Option<Answer>| match cached {
             Some(answer) => Ok(answer),
             None => answers.next().expect("the number of answers was checked"),
         };
-        known.into_iter().map(next).collect()
+        cached.into_iter().map(next).collect()
     }
 
     fn max_batch(&self) -> NonZeroUsize {

@@ -60,8 +60,8 @@ impl<S: EntryStore> Store for Stepped<S> {
     async fn apply(&self, command: Command) -> Result<Answer, StoreError> {
         // Each lost round means that another command succeeded, so the system as a whole makes
         // progress. The limit guards against a `swap` that never succeeds.
-        const ROUNDS: usize = 1000;
-        for _ in 0..ROUNDS {
+        const MAX_ROUNDS: usize = 1000;
+        for _ in 0..MAX_ROUNDS {
             let (before, version, now) = self.0.load(&command.key).await?;
             let (after, reply) = step(before.clone(), &command.operation, now);
             let answer = Answer::new(now, reply);
@@ -73,7 +73,7 @@ impl<S: EntryStore> Store for Stepped<S> {
                 return Ok(answer);
             }
         }
-        Err(StoreError::unavailable(format!("the entry was not swapped in {ROUNDS} rounds")))
+        Err(StoreError::unavailable(format!("the entry was not swapped in {MAX_ROUNDS} rounds")))
     }
 
     fn separate(&self) -> Self {

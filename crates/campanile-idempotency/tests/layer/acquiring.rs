@@ -17,14 +17,14 @@ use campanile_test::faults::{Fault, FaultyStore};
 use tokio::time::sleep;
 use tower::{Layer, service_fn};
 
-use crate::world::{
-    Guarding, HOUR, TTL, World, fingerprinting, is_pending, lock, paying, refusal, request,
-    settle_down, store_key,
+use crate::harness::{
+    HOUR, Harness, TTL, TestService, fingerprint_layer, is_pending, layer_error, lock, request,
+    request_with_payload, run_until_idle, store_key,
 };
 
 /// The nonces of all acquires so far.
-fn owners(world: &World) -> Vec<Owner> {
-    let commands = world.store.commands();
+fn owners(harness: &Harness) -> Vec<Owner> {
+    let commands = harness.store.commands();
     let owner = |command: &Command| match command.operation {
         Operation::Acquire { owner, .. } => Some(owner),
         _ => None,
@@ -33,33 +33,33 @@ fn owners(world: &World) -> Vec<Owner> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_many_deliveries_here_one_acquires() {
-    let world = World::new();
-    let (service, mut stage) = world.staged(world.layer());
+async fn concurrent_deliveries_acquire_once() {
+    let harness = Harness::new();
+    let (service, mut handle) = harness.mock_service(harness.layer());
     let calls: Vec<_> = (0..20).map(|_| service.start(request("p-1"))).collect();
-    let (_, respond) = stage.next_request().await.unwrap();
-    settle_down().await;
-    assert_eq!(world.store.count("acquire"), 1);
+    let (_, respond) = handle.next_request().await.unwrap();
+    run_until_idle().await;
+    assert_eq!(harness.store.count("acquire"), 1);
     respond.send_response("done");
     let mut processed = 0;
     for call in calls {
         match call.await.unwrap() {
             Ok(outcome) => processed += usize::from(outcome == Outcome::Processed("done")),
-            called => assert!(refusal(&called).is_contention()),
+            result => assert!(layer_error(&result).is_contention()),
         }
     }
     assert_eq!(processed, 1);
-    world.assert_quiet().await;
+    harness.assert_settled().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_two_processes_at_the_same_moment_one_runs() {
-    let world = World::new();
-    let elsewhere = world.neighbour();
+async fn concurrent_processes_run_handler_once() {
+    let harness = Harness::new();
+    let other_process = harness.other_process();
     let runs = Arc::new(AtomicUsize::new(0));
-    let service = |world: &World| {
+    let service = |harness: &Harness| {
         let runs = runs.clone();
-        world.layer().layer(service_fn(move |_: Request<()>| {
+        harness.layer().layer(service_fn(move |_: Request<()>| {
             runs.fetch_add(1, Ordering::Relaxed);
             async {
                 sleep(TTL * 3).await;
@@ -69,89 +69,89 @@ async fn of_two_processes_at_the_same_moment_one_runs() {
     };
     for number in 0..50 {
         let id = format!("p-{number}");
-        let (here, there) = (service(&world), service(&elsewhere));
+        let (here, there) = (service(&harness), service(&other_process));
         let (here, there) = (here.start(request(&id)), there.start(request(&id)));
         let (here, there) = (here.await.unwrap(), there.await.unwrap());
         assert!(here.is_ok() != there.is_ok());
         let loser = if here.is_ok() { there } else { here };
-        assert!(refusal(&loser).is_contention());
+        assert!(layer_error(&loser).is_contention());
     }
     assert_eq!(runs.load(Ordering::Relaxed), 50);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_arrives_while_a_call_is_in_flight_travels_together() {
-    let world = World::new();
-    let (service, mut stage) = world.staged(world.layer());
+async fn requests_during_calls_in_flight_share_one_batch() {
+    let harness = Harness::new();
+    let (service, mut handle) = harness.mock_service(harness.layer());
     for id in ["first", "second"] {
-        world.store.next(Fault::HangReply);
+        harness.store.next(Fault::HangReply);
         drop(service.start(request(id)));
-        settle_down().await;
+        run_until_idle().await;
     }
     for number in 0..7 {
         drop(service.start(request(&format!("p-{number}"))));
-        settle_down().await;
+        run_until_idle().await;
     }
-    assert_eq!(world.store.calls().len(), 2, "too few to be worth another call");
-    world.store.release();
+    assert_eq!(harness.store.calls().len(), 2, "too few to be worth another call");
+    harness.store.release();
     for _ in 0..9 {
-        stage.next_request().await.unwrap();
+        handle.next_request().await.unwrap();
     }
-    let calls: Vec<_> = world.store.calls().iter().map(|call| call.commands.len()).collect();
+    let calls: Vec<_> = harness.store.calls().iter().map(|call| call.commands.len()).collect();
     assert_eq!(calls, [1, 1, 7]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn requests_that_are_runnable_together_travel_together() {
-    let world = World::new();
-    let service = world.layer().layer(service_fn(async |_: Request<()>| Ok::<_, BoxError>(())));
+async fn runnable_requests_share_one_batch() {
+    let harness = Harness::new();
+    let service = harness.layer().layer(service_fn(async |_: Request<()>| Ok::<_, BoxError>(())));
     let calls: Vec<_> =
         (0..7).map(|number| service.start(request(&format!("p-{number}")))).collect();
     for call in calls {
         call.await.unwrap().unwrap();
     }
-    let calls: Vec<_> = world.store.calls().iter().map(|call| call.commands.len()).collect();
+    let calls: Vec<_> = harness.store.calls().iter().map(|call| call.commands.len()).collect();
     assert_eq!(calls, [7, 7], "the acquires, and the completions");
 }
 
 /// One that takes more at once splits them among more servers.
 #[tokio::test(start_paused = true)]
-async fn the_more_a_store_takes_at_once_the_more_must_wait_to_be_worth_another_call() {
-    for (most, worth) in [(1, [1, 1, 1]), (64, [1, 8, 16]), (1024, [16, 128, 256])] {
+async fn extra_call_needs_more_commands_for_larger_batches() {
+    for (max_batch, threshold) in [(1, [1, 1, 1]), (64, [1, 8, 16]), (1024, [16, 128, 256])] {
         let clock = TestClock::new();
         let memory = MemoryStore::with_clock(clock.store_clock());
-        let store = Taking { most, store: FaultyStore::new(memory) };
+        let store = BatchStore { max_batch, store: FaultyStore::new(memory) };
         let (keeper, task) = LockKeeper::unspawned(store.clone(), clock.clock());
         tokio::spawn(task);
         store.store.always(Fault::Hang);
         let guard = Guard::new(&keeper, "payments").unwrap();
         let mut numbers = 0_u32..;
-        let mut come = async |count: usize| {
+        let mut start_requests = async |count: usize| {
             for number in numbers.by_ref().take(count) {
                 let guard = guard.clone();
                 let run = async move { guard.run(number, async |_| Ok::<_, BoxError>(())).await };
                 drop(tokio::spawn(run));
             }
-            settle_down().await;
+            run_until_idle().await;
             store.store.calls().len()
         };
-        assert_eq!(come(1).await, 1, "{most}");
-        for (calls, worth) in (2..).zip(worth) {
-            assert_eq!(come(worth - 1).await, calls - 1, "{most}");
-            assert_eq!(come(1).await, calls, "{most}");
+        assert_eq!(start_requests(1).await, 1, "{max_batch}");
+        for (calls, threshold) in (2..).zip(threshold) {
+            assert_eq!(start_requests(threshold - 1).await, calls - 1, "{max_batch}");
+            assert_eq!(start_requests(1).await, calls, "{max_batch}");
         }
-        assert_eq!(come(2 * most).await, 4, "{most}: no more than four");
+        assert_eq!(start_requests(2 * max_batch).await, 4, "{max_batch}: no more than four");
     }
 }
 
 /// A store that takes so many at once.
 #[derive(Clone)]
-struct Taking {
-    most: usize,
+struct BatchStore {
+    max_batch: usize,
     store: FaultyStore<MemoryStore>,
 }
 
-impl Store for Taking {
+impl Store for BatchStore {
     async fn apply(&self, command: Command) -> Result<Answer, StoreError> {
         self.store.apply(command).await
     }
@@ -161,20 +161,20 @@ impl Store for Taking {
     }
 
     fn max_batch(&self) -> NonZeroUsize {
-        NonZeroUsize::new(self.most).unwrap()
+        NonZeroUsize::new(self.max_batch).unwrap()
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_batch_is_larger_than_the_store_likes_nor_has_a_key_twice() {
-    let world = World::new();
-    let (service, _stage) = world.staged(world.layer());
-    world.store.always(Fault::Slow(Duration::from_millis(5)));
+async fn batch_respects_max_size_and_has_distinct_keys() {
+    let harness = Harness::new();
+    let (service, _handle) = harness.mock_service(harness.layer());
+    harness.store.always(Fault::Slow(Duration::from_millis(5)));
     for number in 0..1000 {
         drop(service.start(request(&format!("p-{number}"))));
     }
     sleep(HOUR).await;
-    for call in world.store.calls() {
+    for call in harness.store.calls() {
         let keys: HashSet<_> = call.commands.iter().map(|command| &command.key).collect();
         assert!(call.commands.len() <= 64);
         assert_eq!(keys.len(), call.commands.len());
@@ -182,194 +182,197 @@ async fn no_batch_is_larger_than_the_store_likes_nor_has_a_key_twice() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_acquire_whose_reply_is_lost_is_cancelled_and_no_attempt_is_counted() {
+async fn acquire_with_lost_reply_is_cancelled_and_not_counted() {
     for fault in [Fault::LoseReply, Fault::HangReply] {
-        let world = World::new();
-        let (service, mut stage) = world.staged(world.layer());
-        world.store.next_of("acquire", fault);
-        world.store.next_of("cancel", Fault::LoseReply);
-        let called = service.run("p-1").await;
-        assert!(matches!(refusal(&called), IdempotencyError::Store(_)));
+        let harness = Harness::new();
+        let (service, mut handle) = harness.mock_service(harness.layer());
+        harness.store.next_of("acquire", fault);
+        harness.store.next_of("cancel", Fault::LoseReply);
+        let result = service.run("p-1").await;
+        assert!(matches!(layer_error(&result), IdempotencyError::Store(_)));
         sleep(Duration::from_secs(1)).await;
-        let entry = world.entry("p-1").unwrap();
+        let entry = harness.entry("p-1").unwrap();
         assert_eq!((entry.state(), entry.attempt()), (State::Retrying, 0));
-        assert_eq!(world.store.count("cancel"), 2, "repeated until it is answered");
+        assert_eq!(harness.store.count("cancel"), 2, "repeated until it is answered");
 
         let call = service.start(request("p-1"));
-        let (request, respond) = stage.next_request().await.unwrap();
+        let (request, respond) = handle.next_request().await.unwrap();
         assert_eq!(lock(&request).attempt(), 1);
         respond.send_response("done");
         call.await.unwrap().unwrap();
-        world.assert_quiet().await;
+        harness.assert_settled().await;
     }
 }
 
 /// A late copy of the cancel would free a lock that was granted to its nonce.
 #[tokio::test(start_paused = true)]
-async fn a_nonce_that_is_cancelled_is_never_acquired_with_again() {
-    let world = World::new();
-    let (service, mut stage) = world.staged(world.layer());
-    world.store.next_of("acquire", Fault::LoseReply);
-    world.store.next_of("cancel", Fault::Refuse);
-    world.store.next_of("cancel", Fault::Refuse);
+async fn cancelled_nonce_is_never_reused() {
+    let harness = Harness::new();
+    let (service, mut handle) = harness.mock_service(harness.layer());
+    harness.store.next_of("acquire", Fault::LoseReply);
+    harness.store.next_of("cancel", Fault::Refuse);
+    harness.store.next_of("cancel", Fault::Refuse);
     service.run("p-1").await.unwrap_err();
-    let granted = world.entry("p-1").unwrap();
+    let granted = harness.entry("p-1").unwrap();
     assert_eq!((granted.state(), granted.attempt()), (State::Processing, 1));
 
     // As long as the cancel is not answered, the store is as good as down for this key.
-    let called = service.run("p-1").await;
-    assert!(matches!(refusal(&called), IdempotencyError::Store(_)), "{called:?}");
+    let result = service.run("p-1").await;
+    assert!(matches!(layer_error(&result), IdempotencyError::Store(_)), "{result:?}");
 
     let call = service.start(request("p-1"));
-    let (request, respond) = stage.next_request().await.unwrap();
+    let (request, respond) = handle.next_request().await.unwrap();
     assert_eq!(lock(&request).attempt(), 1, "the first attempt was handed back");
-    let owners = owners(&world);
+    let owners = owners(&harness);
     assert_eq!(owners.len(), 2);
     assert_ne!(owners[0], owners[1]);
     respond.send_response("done");
     call.await.unwrap().unwrap();
-    world.assert_quiet().await;
+    harness.assert_settled().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_delivery_that_comes_while_its_key_is_cancelled_acquires_anew_when_that_is_answered() {
-    let world = World::new();
-    let (service, mut stage) = world.staged(world.layer());
-    world.store.next_of("acquire", Fault::LoseReply);
-    world.store.next_of("cancel", Fault::HangReply);
+async fn delivery_during_cancel_acquires_after_its_answer() {
+    let harness = Harness::new();
+    let (service, mut handle) = harness.mock_service(harness.layer());
+    harness.store.next_of("acquire", Fault::LoseReply);
+    harness.store.next_of("cancel", Fault::HangReply);
     service.run("p-1").await.unwrap_err();
     let call = service.start(request("p-1"));
     assert!(is_pending(&call).await);
-    world.store.release();
-    let (request, respond) = stage.next_request().await.unwrap();
+    harness.store.release();
+    let (request, respond) = handle.next_request().await.unwrap();
     assert_eq!(lock(&request).attempt(), 1);
-    let owners = owners(&world);
+    let owners = owners(&harness);
     assert_ne!(owners[0], owners[1]);
     respond.send_response("done");
     call.await.unwrap().unwrap();
-    world.assert_quiet().await;
+    harness.assert_settled().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_delivery_that_comes_while_its_key_is_cancelled_does_not_wait_longer_than_for_one_call() {
-    let world = World::new();
-    let (service, _stage) = world.staged(world.layer());
-    world.store.next_of("acquire", Fault::LoseReply);
-    world.store.next_of("cancel", Fault::HangReply);
+async fn delivery_during_cancel_waits_for_at_most_one_call() {
+    let harness = Harness::new();
+    let (service, _handle) = harness.mock_service(harness.layer());
+    harness.store.next_of("acquire", Fault::LoseReply);
+    harness.store.next_of("cancel", Fault::HangReply);
     service.run("p-1").await.unwrap_err();
-    let called = service.run("p-1").await;
-    assert!(matches!(refusal(&called), IdempotencyError::Store(_)), "{called:?}");
+    let result = service.run("p-1").await;
+    assert!(matches!(layer_error(&result), IdempotencyError::Store(_)), "{result:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_payload_after_an_acquire_in_doubt_is_no_mismatch_for_nobody_has_tried_it() {
-    let world = World::new();
-    let service = fingerprinting(&world);
+async fn other_payload_after_acquire_in_doubt_is_no_mismatch() {
+    let harness = Harness::new();
+    let service = fingerprint_layer(&harness);
     let service = service.layer(service_fn(async |_: Request<()>| Ok::<_, BoxError>(())));
-    world.store.next_of("acquire", Fault::LoseReply);
-    world.store.next_of("cancel", Fault::Refuse);
-    service.start(paying("p-1", "100")).await.unwrap().unwrap_err();
-    assert_eq!(service.start(paying("p-1", "120")).await.unwrap().unwrap(), Outcome::Processed(()));
+    harness.store.next_of("acquire", Fault::LoseReply);
+    harness.store.next_of("cancel", Fault::Refuse);
+    service.start(request_with_payload("p-1", "100")).await.unwrap().unwrap_err();
+    assert_eq!(
+        service.start(request_with_payload("p-1", "120")).await.unwrap().unwrap(),
+        Outcome::Processed(())
+    );
 }
 
 /// Also when nobody asks for the key again.
 #[tokio::test(start_paused = true)]
-async fn an_acquire_in_doubt_is_cancelled_after_an_outage_that_was_longer_than_its_lock() {
-    let world = World::new();
-    let (service, _stage) = world.staged(world.layer());
-    world.store.next_of("acquire", Fault::LoseReply);
-    world.store.always_of("cancel", Fault::Refuse);
+async fn acquire_in_doubt_is_cancelled_after_outage_longer_than_ttl() {
+    let harness = Harness::new();
+    let (service, _handle) = harness.mock_service(harness.layer());
+    harness.store.next_of("acquire", Fault::LoseReply);
+    harness.store.always_of("cancel", Fault::Refuse);
     service.run("p-1").await.unwrap_err();
     sleep(TTL * 3 / 2).await;
-    world.store.heal();
-    world.assert_quiet().await;
-    let entry = world.entry("p-1").unwrap();
+    harness.store.heal();
+    harness.assert_settled().await;
+    let entry = harness.entry("p-1").unwrap();
     assert_eq!((entry.state(), entry.attempt()), (State::Retrying, 0));
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_an_outage_everything_goes_on_and_nothing_was_counted() {
-    let world = World::new();
-    let (service, mut stage) = world.staged(world.layer());
+async fn processing_resumes_after_outage_and_nothing_is_counted() {
+    let harness = Harness::new();
+    let (service, mut handle) = harness.mock_service(harness.layer());
     for fault in [Fault::Refuse, Fault::Hang, Fault::LoseReply, Fault::HangReply, Fault::Panic] {
         let id = format!("{fault:?}");
-        world.store.always(fault);
+        harness.store.always(fault);
         for _ in 0..10 {
-            let called = service.run(&id).await;
+            let result = service.run(&id).await;
             assert!(matches!(
-                refusal(&called),
+                layer_error(&result),
                 IdempotencyError::Store(_) | IdempotencyError::Locked { .. }
             ));
             sleep(TTL / 3).await;
         }
-        world.store.heal();
+        harness.store.heal();
         let call = service.start(request(&id));
-        let (request, respond) = stage.next_request().await.unwrap();
+        let (request, respond) = handle.next_request().await.unwrap();
         assert_eq!(lock(&request).attempt(), 1, "{fault:?}");
         respond.send_response("done");
         call.await.unwrap().unwrap();
     }
-    world.assert_quiet().await;
+    harness.assert_settled().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_grant_that_is_heard_of_after_its_end_is_handed_back() {
-    let world = World::new();
-    let layer = world.layer().with_lock_ttl(Duration::from_millis(500)).unwrap();
-    let (service, _stage) = world.staged(layer);
-    world.store.next_of("acquire", Fault::Slow(Duration::from_millis(40)));
+async fn grant_received_after_its_expiration_is_released() {
+    let harness = Harness::new();
+    let layer = harness.layer().with_lock_ttl(Duration::from_millis(500)).unwrap();
+    let (service, _handle) = harness.mock_service(layer);
+    harness.store.next_of("acquire", Fault::Slow(Duration::from_millis(40)));
     // The process was stopped between the command and its answer.
     let call = service.start(request("p-1"));
     tokio::task::yield_now().await;
     tokio::task::yield_now().await;
-    assert_eq!(world.store.count("acquire"), 1);
-    world.clock.put_forward(Duration::from_secs(1));
-    let called = call.await.unwrap();
-    let IdempotencyError::Store(error) = refusal(&called) else {
+    assert_eq!(harness.store.count("acquire"), 1);
+    harness.clock.put_forward(Duration::from_secs(1));
+    let result = call.await.unwrap();
+    let IdempotencyError::Store(error) = layer_error(&result) else {
         panic!("the store's error");
     };
     assert_eq!(error.kind(), StoreErrorKind::Timeout);
-    world.assert_quiet().await;
-    let entry = world.entry("p-1").unwrap();
+    harness.assert_settled().await;
+    let entry = harness.entry("p-1").unwrap();
     assert_eq!((entry.state(), entry.attempt()), (State::Retrying, 0));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wrong_number_of_answers_answers_nobody() {
+async fn wrong_number_of_answers_fails_all_requests() {
     for fault in [Fault::FewerAnswers, Fault::MoreAnswers] {
-        let world = World::new();
-        let service = world.layer().layer(service_fn(async |request: Request<()>| {
+        let harness = Harness::new();
+        let service = harness.layer().layer(service_fn(async |request: Request<()>| {
             let lock = request.lock().unwrap();
             Ok::<_, BoxError>((lock.key().clone(), lock.token()))
         }));
-        world.store.next(Fault::HangReply);
+        harness.store.next(Fault::HangReply);
         let first = service.start(request("first"));
-        settle_down().await;
-        world.store.next_of("acquire", fault);
+        run_until_idle().await;
+        harness.store.next_of("acquire", fault);
         let calls: Vec<_> =
             (0..5).map(|number| service.start(request(&format!("p-{number}")))).collect();
-        settle_down().await;
-        world.store.release();
+        run_until_idle().await;
+        harness.store.release();
         first.await.unwrap().unwrap();
         for call in calls {
-            assert!(matches!(refusal(&call.await.unwrap()), IdempotencyError::Store(_)));
+            assert!(matches!(layer_error(&call.await.unwrap()), IdempotencyError::Store(_)));
         }
         sleep(TTL).await;
         for number in 0..5 {
             let id = format!("p-{number}");
             let (key, token) = service.run(&id).await.unwrap().into_reply().unwrap();
             assert_eq!(key.as_bytes(), id.as_bytes());
-            let entry = world.entry(&id).unwrap();
+            let entry = harness.entry(&id).unwrap();
             assert_eq!((entry.token(), entry.attempt()), (token, 1));
         }
-        world.assert_quiet().await;
+        harness.assert_settled().await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_is_granted_a_token_below_one_that_was_seen_here() {
-    let world = World::new();
-    let service = world.layer().layer(service_fn(async |request: Request<()>| {
+async fn granted_token_exceeds_all_tokens_seen_before() {
+    let harness = Harness::new();
+    let service = harness.layer().layer(service_fn(async |request: Request<()>| {
         Ok::<_, BoxError>(request.lock().unwrap().token())
     }));
     let mut largest = FencingToken::ZERO;
@@ -379,27 +382,27 @@ async fn nobody_is_granted_a_token_below_one_that_was_seen_here() {
             assert!(token > largest);
             largest = token;
         }
-        let commands = world.store.commands();
+        let commands = harness.store.commands();
         for command in &commands {
             if let Operation::Acquire { floor, .. } = command.operation {
                 assert!(floor <= largest);
             }
         }
-        world.store.forget_calls();
+        harness.store.forget_calls();
         service.run(&format!("next-{number}")).await.unwrap();
-        let commands = world.store.commands();
+        let commands = harness.store.commands();
         let Operation::Acquire { floor, .. } = commands[0].operation else {
             panic!("an acquire");
         };
         assert_eq!(floor, largest);
-        largest = world.entry(&format!("next-{number}")).unwrap().token();
+        largest = harness.entry(&format!("next-{number}")).unwrap().token();
     }
 }
 
 /// It would spread to every key, and none would have a token left some day.
 #[tokio::test(start_paused = true)]
-async fn an_absurd_token_of_one_key_does_not_spread_to_others() {
-    let world = World::new();
+async fn absurd_token_does_not_raise_tokens_of_other_keys() {
+    let harness = Harness::new();
     let absurd = FencingToken::new(1 << 52).unwrap();
     let (owner, ttl) = (Owner::new(7).unwrap(), TTL);
     let acquire =
@@ -408,9 +411,9 @@ async fn an_absurd_token_of_one_key_does_not_spread_to_others() {
         let key = store_key("absurd");
         let retention = Retention::default();
         let command = Command { key, operation, retention };
-        world.memory.apply(command).await.unwrap();
+        harness.memory.apply(command).await.unwrap();
     }
-    let service = world.layer().layer(service_fn(async |request: Request<()>| {
+    let service = harness.layer().layer(service_fn(async |request: Request<()>| {
         Ok::<_, BoxError>(request.lock().unwrap().token())
     }));
     let token = |outcome: Outcome<FencingToken>| outcome.into_reply().unwrap();
@@ -419,20 +422,20 @@ async fn an_absurd_token_of_one_key_does_not_spread_to_others() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_acquire_that_was_dropped_before_it_was_sent_is_not_sent() {
-    let world = World::new();
-    let (service, _stage) = world.staged(world.layer());
+async fn acquire_dropped_before_sending_is_not_sent() {
+    let harness = Harness::new();
+    let (service, _handle) = harness.mock_service(harness.layer());
     for id in ["first", "second"] {
-        world.store.next(Fault::HangReply);
+        harness.store.next(Fault::HangReply);
         drop(service.start(request(id)));
-        settle_down().await;
+        run_until_idle().await;
     }
     let call = service.start(request("p-1"));
-    settle_down().await;
+    run_until_idle().await;
     call.abort();
-    settle_down().await;
-    world.store.heal();
-    settle_down().await;
-    assert_eq!(world.store.count("acquire"), 2);
-    assert_eq!(world.entry("p-1"), None);
+    run_until_idle().await;
+    harness.store.heal();
+    run_until_idle().await;
+    assert_eq!(harness.store.count("acquire"), 2);
+    assert_eq!(harness.entry("p-1"), None);
 }

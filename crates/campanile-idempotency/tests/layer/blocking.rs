@@ -15,7 +15,7 @@ use campanile_test::faults::{Fault, FaultyStore};
 use futures_util::FutureExt;
 use tower::{Layer, Service, ServiceExt, service_fn};
 
-use crate::world::{Guarding, TestLayer, failed, refusal, request, store_key};
+use crate::harness::{TestLayer, TestService, failed, layer_error, request, store_key};
 
 /// The shortest there is.
 const TTL: Duration = Duration::from_millis(500);
@@ -27,7 +27,7 @@ fn layer(keeper: &LockKeeper) -> TestLayer {
 
 /// The runtime has this one thread, and the handler blocks it for twice the time of its lock.
 #[tokio::test]
-async fn a_handler_that_blocks_its_runtime_keeps_its_lock() {
+async fn handler_blocking_its_runtime_keeps_its_lock() {
     let memory = MemoryStore::new();
     let keeper = LockKeeper::new(memory.clone()).unwrap();
     let seen = memory.clone();
@@ -37,7 +37,7 @@ async fn a_handler_that_blocks_its_runtime_keeps_its_lock() {
             thread::sleep(TTL / 2);
             assert!(lock.check().is_ok());
         }
-        assert!(refusal(&elsewhere(seen.clone())).is_contention());
+        assert!(layer_error(&run_in_other_process(seen.clone())).is_contention());
         async move { Ok::<_, BoxError>(lock.attempt()) }
     }));
     assert_eq!(service.run("p-1").await.unwrap(), Outcome::Processed(1));
@@ -45,7 +45,7 @@ async fn a_handler_that_blocks_its_runtime_keeps_its_lock() {
 }
 
 /// The same request in another process.
-fn elsewhere(memory: MemoryStore) -> Result<Outcome<()>, BoxError> {
+fn run_in_other_process(memory: MemoryStore) -> Result<Outcome<()>, BoxError> {
     let other = thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let keeper = LockKeeper::new(memory).unwrap();
@@ -57,45 +57,45 @@ fn elsewhere(memory: MemoryStore) -> Result<Outcome<()>, BoxError> {
 }
 
 /// Looks, while it is dropped, whether the lock has been let go meanwhile.
-struct Slow {
+struct SlowDrop {
     memory: MemoryStore,
     /// It had.
-    early: Arc<AtomicBool>,
+    released_early: Arc<AtomicBool>,
 }
 
-impl Slow {
+impl SlowDrop {
     fn new(memory: &MemoryStore) -> (Self, Arc<AtomicBool>) {
-        let early = Arc::new(AtomicBool::new(false));
-        let slow = Self { memory: memory.clone(), early: early.clone() };
-        (slow, early)
+        let released_early = Arc::new(AtomicBool::new(false));
+        let slow_drop = Self { memory: memory.clone(), released_early: released_early.clone() };
+        (slow_drop, released_early)
     }
 }
 
-impl Drop for Slow {
+impl Drop for SlowDrop {
     fn drop(&mut self) {
-        let early = is_let_go(&self.memory, Duration::from_millis(100));
-        self.early.store(early, Ordering::Relaxed);
+        let released_early = is_released(&self.memory, Duration::from_millis(100));
+        self.released_early.store(released_early, Ordering::Relaxed);
     }
 }
 
-fn is_let_go(memory: &MemoryStore, within: Duration) -> bool {
+fn is_released(memory: &MemoryStore, within: Duration) -> bool {
     let state = || memory.entry(&store_key("p-1")).unwrap().state();
-    let let_go = || (state() != State::Processing).then_some(());
-    eventually(within, let_go).is_some()
+    let released = || (state() != State::Processing).then_some(());
+    eventually(within, released).is_some()
 }
 
-const SOON: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 #[tokio::test]
-async fn a_handler_that_is_dropped_dies_before_its_lock_is_let_go() {
+async fn dropped_handler_is_freed_before_its_lock_is_released() {
     let memory = MemoryStore::new();
     let keeper = LockKeeper::new(memory.clone()).unwrap();
-    let (slow, early) = Slow::new(&memory);
-    let slow = Arc::new(slow);
+    let (slow_drop, released_early) = SlowDrop::new(&memory);
+    let slow_drop = Arc::new(slow_drop);
     let mut service = layer(&keeper).layer(service_fn(move |_: Request<()>| {
-        let slow = slow.clone();
+        let slow_drop = slow_drop.clone();
         async move {
-            let _slow = slow;
+            let _slow_drop = slow_drop;
             pending::<Result<(), BoxError>>().await
         }
     }));
@@ -103,35 +103,38 @@ async fn a_handler_that_is_dropped_dies_before_its_lock_is_let_go() {
     drop(service); // what the service has is now in the call alone
     {
         let mut call = pin!(call);
-        let brief = Duration::from_millis(100);
-        tokio::time::timeout(brief, call.as_mut()).await.unwrap_err();
+        let short_timeout = Duration::from_millis(100);
+        tokio::time::timeout(short_timeout, call.as_mut()).await.unwrap_err();
     }
-    assert!(is_let_go(&memory, SOON));
-    assert!(!early.load(Ordering::Relaxed));
+    assert!(is_released(&memory, TIMEOUT));
+    assert!(!released_early.load(Ordering::Relaxed));
 }
 
 #[tokio::test]
-async fn a_handler_that_has_ended_dies_before_its_lock_is_let_go() {
+async fn finished_handler_is_freed_before_its_lock_is_released() {
     for answer in [Ok(()), Err("declined")] {
         let memory = MemoryStore::new();
         let keeper = LockKeeper::new(memory.clone()).unwrap();
-        let (slow, early) = Slow::new(&memory);
-        let slow = Arc::new(slow);
+        let (slow_drop, released_early) = SlowDrop::new(&memory);
+        let slow_drop = Arc::new(slow_drop);
         let mut service = layer(&keeper).layer(service_fn(move |_: Request<()>| {
-            Ended(slow.clone(), ready(answer.map_err(BoxError::from)))
+            ReadyFuture(slow_drop.clone(), ready(answer.map_err(BoxError::from)))
         }));
         let call = service.ready().await.unwrap().call(request("p-1"));
         drop(service);
         assert_eq!(call.await.is_ok(), answer.is_ok());
-        assert!(is_let_go(&memory, SOON));
-        assert!(!early.load(Ordering::Relaxed));
+        assert!(is_released(&memory, TIMEOUT));
+        assert!(!released_early.load(Ordering::Relaxed));
     }
 }
 
 /// What it holds lives until it is dropped, not only until it is ready.
-struct Ended(#[expect(dead_code, reason = "for its drop")] Arc<Slow>, Ready<Result<(), BoxError>>);
+struct ReadyFuture(
+    #[expect(dead_code, reason = "for its drop")] Arc<SlowDrop>,
+    Ready<Result<(), BoxError>>,
+);
 
-impl Future for Ended {
+impl Future for ReadyFuture {
     type Output = Result<(), BoxError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -141,7 +144,7 @@ impl Future for Ended {
 
 /// A service that panics when it is called, and takes its time to die.
 #[derive(Clone)]
-struct Panicking(#[expect(dead_code, reason = "for its drop")] Arc<Slow>);
+struct Panicking(#[expect(dead_code, reason = "for its drop")] Arc<SlowDrop>);
 
 impl Service<Request<()>> for Panicking {
     type Response = ();
@@ -158,20 +161,20 @@ impl Service<Request<()>> for Panicking {
 }
 
 #[tokio::test]
-async fn a_service_that_panics_dies_before_its_lock_is_let_go() {
+async fn panicked_service_is_freed_before_its_lock_is_released() {
     let memory = MemoryStore::new();
     let keeper = LockKeeper::new(memory.clone()).unwrap();
-    let (slow, early) = Slow::new(&memory);
-    let mut service = layer(&keeper).layer(Panicking(Arc::new(slow)));
+    let (slow_drop, released_early) = SlowDrop::new(&memory);
+    let mut service = layer(&keeper).layer(Panicking(Arc::new(slow_drop)));
     let call = service.ready().await.unwrap().call(request("p-1"));
     drop(service);
     assert!(call.await.unwrap_err().to_string().contains("failed"));
-    assert!(is_let_go(&memory, SOON));
-    assert!(!early.load(Ordering::Relaxed));
+    assert!(is_released(&memory, TIMEOUT));
+    assert!(!released_early.load(Ordering::Relaxed));
 }
 
 #[tokio::test]
-async fn the_keepers_thread_ends_with_its_last_handle() {
+async fn keeper_thread_ends_with_its_last_handle() {
     #[derive(Clone)]
     struct Counted(MemoryStore, #[expect(dead_code, reason = "it is counted")] Arc<()>);
     impl Store for Counted {
@@ -188,8 +191,8 @@ async fn the_keepers_thread_ends_with_its_last_handle() {
     service.run("p-2").await.unwrap();
     assert_eq!(Arc::strong_count(&alive), 3, "the keeper's two handles of the store are there");
     drop(service);
-    let gone = || (Arc::strong_count(&alive) == 1).then_some(());
-    assert!(eventually(SOON, gone).is_some());
+    let is_dropped = || (Arc::strong_count(&alive) == 1).then_some(());
+    assert!(eventually(TIMEOUT, is_dropped).is_some());
 }
 
 fn state(memory: &MemoryStore) -> Option<State> {
@@ -198,7 +201,7 @@ fn state(memory: &MemoryStore) -> Option<State> {
 
 /// The runtime has this one thread.
 #[tokio::test]
-async fn settlement_of_a_blocked_runtime_is_completed_by_the_background() {
+async fn background_completes_settlement_of_blocked_runtime() {
     let memory = MemoryStore::new();
     let store = FaultyStore::new(memory.clone());
     let keeper = LockKeeper::new(store.clone()).unwrap();
@@ -210,13 +213,13 @@ async fn settlement_of_a_blocked_runtime_is_completed_by_the_background() {
         tokio::task::yield_now().await;
     }
     let repeated = || (store.count("complete") > 1).then_some(());
-    assert!(eventually(SOON, repeated).is_some(), "the thread was blocked until then");
+    assert!(eventually(TIMEOUT, repeated).is_some(), "the thread was blocked until then");
     assert_eq!(state(&memory), Some(State::Completed));
     assert_eq!(call.await.unwrap().unwrap(), Outcome::Processed(()));
 }
 
 #[tokio::test]
-async fn commands_that_a_blocked_runtime_has_not_sent_are_sent_by_the_background() {
+async fn background_sends_unsent_commands_of_blocked_runtime() {
     let memory = MemoryStore::new();
     let keeper = LockKeeper::new(FaultyStore::new(memory.clone())).unwrap();
     let service = layer(&keeper)
@@ -225,11 +228,11 @@ async fn commands_that_a_blocked_runtime_has_not_sent_are_sent_by_the_background
     tokio::time::timeout(TTL / 5, call.as_mut()).await.unwrap_err();
     assert_eq!(state(&memory), Some(State::Processing));
     drop(call);
-    assert!(is_let_go(&memory, SOON), "although this thread is blocked");
+    assert!(is_released(&memory, TIMEOUT), "although this thread is blocked");
 }
 
 #[tokio::test]
-async fn lock_dropped_outside_of_a_runtime_is_settled() {
+async fn lock_dropped_outside_of_runtime_is_settled() {
     for batches in [false, true] {
         let memory = MemoryStore::new();
         let keeper = match batches {
@@ -239,16 +242,16 @@ async fn lock_dropped_outside_of_a_runtime_is_settled() {
         let layer = layer(&keeper).with_max_attempts(1).unwrap();
         let service =
             layer.layer(service_fn(async |_: Request<()>| Err::<(), BoxError>("declined".into())));
-        let called = service.run("p-1").await;
-        let lock = failed(&called).take_lock().unwrap();
+        let result = service.run("p-1").await;
+        let lock = failed(&result).take_lock().unwrap();
         assert_eq!(state(&memory), Some(State::Processing));
         thread::spawn(move || drop(lock)).join().unwrap();
-        assert!(is_let_go(&memory, SOON));
+        assert!(is_released(&memory, TIMEOUT));
     }
 }
 
 #[test]
-fn call_whose_runtime_is_shut_down_is_made_by_the_background() {
+fn background_makes_call_of_runtime_that_was_shut_down() {
     for operation in ["acquire", "complete"] {
         let memory = MemoryStore::new();
         let store = FaultyStore::new(memory.clone());
@@ -270,8 +273,11 @@ fn call_whose_runtime_is_shut_down_is_made_by_the_background() {
             _ => State::Completed,
         };
         let settled = || (state(&memory) == Some(expected)).then_some(());
-        assert!(eventually(SOON, settled).is_some(), "{operation}");
+        assert!(eventually(TIMEOUT, settled).is_some(), "{operation}");
         let repeated = || (store.count(operation) == 2).then_some(());
-        assert!(eventually(SOON, repeated).is_some(), "{operation}, long before its call's limit");
+        assert!(
+            eventually(TIMEOUT, repeated).is_some(),
+            "{operation}, long before its call's limit"
+        );
     }
 }

@@ -9,29 +9,29 @@ use campanile_idempotency::IdempotencyError;
 use tokio::time::sleep;
 use tower::load_shed::error::Overloaded;
 
-use crate::world::{Guarding, HOUR, World, exhausted, failed, failing, refusal};
+use crate::harness::{HOUR, Harness, TestService, exhausted, failed, failing_service, layer_error};
 
 #[tokio::test(start_paused = true)]
-async fn a_handler_can_skip_its_record() {
-    let world = World::new();
-    let service = failing(&world.layer(), || error::skip("a test order").into());
+async fn skip_error_parks_record() {
+    let harness = Harness::new();
+    let service = failing_service(&harness.layer(), || error::skip("a test order").into());
     let Outcome::Parked(parked) = service.run("p-1").await.unwrap() else {
         panic!("parked");
     };
     let text = "skipped by the handler: a test order";
     assert_eq!((parked.attempts, parked.error.as_deref()), (1, Some(text)));
-    assert_eq!(world.state("p-1"), Some(State::Failed));
+    assert_eq!(harness.state("p-1"), Some(State::Failed));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_handler_can_stop_the_consumer_and_its_attempt_is_handed_back_eight_times() {
-    let world = World::new();
-    let service = failing(&world.layer(), || error::stop("no database").into());
-    let called = service.run("p-1").await;
-    let failure = failed(&called);
+async fn stop_error_stops_consumer_and_is_uncounted_eight_times() {
+    let harness = Harness::new();
+    let service = failing_service(&harness.layer(), || error::stop("no database").into());
+    let result = service.run("p-1").await;
+    let failure = failed(&result);
     assert_eq!((failure.disposition, failure.retry_after), (Disposition::Stop, None));
     for starts in 1..=10 {
-        let entry = world.entry("p-1").unwrap();
+        let entry = harness.entry("p-1").unwrap();
         let counted = starts - starts.min(8);
         assert_eq!((entry.state(), entry.attempt()), (State::Retrying, counted), "{starts} starts");
         service.run("p-1").await.unwrap_err();
@@ -39,46 +39,48 @@ async fn a_handler_can_stop_the_consumer_and_its_attempt_is_handed_back_eight_ti
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_handler_can_say_when_to_try_again() {
-    let world = World::new();
+async fn retry_after_error_sets_time_of_next_attempt() {
+    let harness = Harness::new();
     let later = Duration::from_secs(77);
-    let service = failing(&world.layer(), move || error::retry_after("rate limit", later).into());
-    let called = service.run("p-1").await;
-    let failure = failed(&called);
+    let service =
+        failing_service(&harness.layer(), move || error::retry_after("rate limit", later).into());
+    let result = service.run("p-1").await;
+    let failure = failed(&result);
     assert_eq!(failure.disposition, Disposition::Retry { after: Some(later) });
     assert_eq!(failure.retry_after, Some(later));
     sleep(later - Duration::from_secs(1)).await;
-    assert!(refusal(&service.run("p-1").await).is_contention());
+    assert!(layer_error(&service.run("p-1").await).is_contention());
     sleep(Duration::from_secs(1)).await;
     assert_eq!(failed(&service.run("p-1").await).attempt, 2);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_told_about_the_next_attempt_is_what_the_store_has() {
-    let world = World::new();
-    let service = failing(&world.layer(), || error::retry_after("next year", Duration::MAX).into());
-    let called = service.run("p-1").await;
-    assert_eq!(failed(&called).retry_after, Some(MAX_BACKOFF));
-    let due = world.entry("p-1").unwrap().at().duration_since(world.clock.now());
+async fn reported_retry_time_matches_store() {
+    let harness = Harness::new();
+    let service =
+        failing_service(&harness.layer(), || error::retry_after("next year", Duration::MAX).into());
+    let result = service.run("p-1").await;
+    assert_eq!(failed(&result).retry_after, Some(MAX_BACKOFF));
+    let due = harness.entry("p-1").unwrap().at().duration_since(harness.clock.now());
     assert_eq!(due.unwrap(), MAX_BACKOFF);
 }
 
 #[tokio::test(start_paused = true)]
-async fn overload_is_not_the_records_fault_and_counts_no_attempt() {
-    let world = World::new();
-    let service = failing(&world.layer(), || Overloaded::new().into());
+async fn overload_counts_no_attempt() {
+    let harness = Harness::new();
+    let service = failing_service(&harness.layer(), || Overloaded::new().into());
     for _ in 0..20 {
-        let called = service.run("p-1").await;
-        let failure = failed(&called);
+        let result = service.run("p-1").await;
+        let failure = failed(&result);
         assert_eq!((failure.disposition, failure.attempt), (Disposition::Release, 1));
         assert!(failure.retry_after.is_some());
-        let entry = world.entry("p-1").unwrap();
+        let entry = harness.entry("p-1").unwrap();
         assert_eq!((entry.attempt(), entry.interrupts()), (0, 0));
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_release_by_the_users_word_is_granted_eight_times() {
+async fn classified_release_is_uncounted_eight_times() {
     #[derive(Debug)]
     struct Maintenance;
     impl fmt::Display for Maintenance {
@@ -88,37 +90,37 @@ async fn a_release_by_the_users_word_is_granted_eight_times() {
     }
     impl std::error::Error for Maintenance {}
 
-    let world = World::new();
+    let harness = Harness::new();
     let release = classify::on(|_: &Maintenance| Disposition::Release);
-    let layer = world.layer().with_classifier(release).with_max_attempts(2).unwrap();
-    let service = failing(&layer, || Maintenance.into());
+    let layer = harness.layer().with_classifier(release).with_max_attempts(2).unwrap();
+    let service = failing_service(&layer, || Maintenance.into());
     let mut runs = 0;
-    let called = loop {
-        let called = service.run("p-1").await;
-        match refusal(&called) {
+    let result = loop {
+        let result = service.run("p-1").await;
+        match layer_error(&result) {
             IdempotencyError::Failed(_) => runs += 1,
-            _ => break called,
+            _ => break result,
         }
     };
     assert_eq!(runs, 8 + 2);
-    exhausted(&called);
+    exhausted(&result);
 }
 
 #[tokio::test(start_paused = true)]
-async fn later_classifiers_are_asked_first_and_the_defaults_last() {
-    let world = World::new();
+async fn later_classifiers_take_precedence_and_defaults_come_last() {
+    let harness = Harness::new();
     let by_text = |text: &'static str, disposition| {
         move |error: &(dyn std::error::Error + 'static)| {
             error.to_string().contains(text).then_some(disposition)
         }
     };
-    let layer = world
+    let layer = harness
         .layer()
         .with_classifier(by_text("account", Disposition::Skip))
         .with_classifier(by_text("no such", Disposition::Stop));
     let disposition = async |id: &str, text: &'static str| {
-        let called = failing(&layer, move || text.into()).run(id).await;
-        called.map_err(|error| match IdempotencyError::find(&*error) {
+        let result = failing_service(&layer, move || text.into()).run(id).await;
+        result.map_err(|error| match IdempotencyError::find(&*error) {
             Some(IdempotencyError::Failed(failed)) => failed.disposition,
             other => panic!("{other:?}"),
         })
@@ -130,13 +132,13 @@ async fn later_classifiers_are_asked_first_and_the_defaults_last() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_error_is_kept_with_its_sources_and_cut_where_a_character_ends() {
-    let world = World::new();
-    let service = failing(&world.layer(), || {
+async fn error_is_stored_with_sources_and_truncated_at_character() {
+    let harness = Harness::new();
+    let service = failing_service(&harness.layer(), || {
         error::retry_after(error::permanent("鐘".repeat(1000)), HOUR).into()
     });
     service.run("p-1").await.unwrap_err();
-    let entry = world.entry("p-1").unwrap();
+    let entry = harness.entry("p-1").unwrap();
     let kept = entry.error().unwrap();
     assert!(kept.starts_with("retry after 3600s: permanent error: 鐘鐘"), "{kept}");
     assert!((510..=512).contains(&kept.len()), "{}", kept.len());
@@ -145,7 +147,7 @@ async fn an_error_is_kept_with_its_sources_and_cut_where_a_character_ends() {
 
 /// That handler did run: only the very error of a layer that refused says that it did not.
 #[tokio::test(start_paused = true)]
-async fn overload_of_a_client_inside_the_handler_comes_to_an_end() {
+async fn overload_of_client_in_handler_runs_out_of_attempts() {
     #[derive(Debug)]
     struct ClientFailed(Overloaded);
     impl fmt::Display for ClientFailed {
@@ -158,11 +160,11 @@ async fn overload_of_a_client_inside_the_handler_comes_to_an_end() {
             Some(&self.0)
         }
     }
-    let world = World::new();
-    let layer = world.layer().with_max_attempts(3).unwrap();
-    let service = failing(&layer, || ClientFailed(Overloaded::new()).into());
+    let harness = Harness::new();
+    let layer = harness.layer().with_max_attempts(3).unwrap();
+    let service = failing_service(&layer, || ClientFailed(Overloaded::new()).into());
     let mut runs = 0;
-    while !matches!(refusal(&service.run("p-1").await), IdempotencyError::Exhausted(_)) {
+    while !matches!(layer_error(&service.run("p-1").await), IdempotencyError::Exhausted(_)) {
         runs += 1;
         assert!(runs <= 3 + 8, "three attempts, eight handed back");
         sleep(HOUR).await;

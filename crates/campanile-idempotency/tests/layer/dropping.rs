@@ -18,7 +18,7 @@ use tokio::time::{sleep, timeout};
 use tower::load_shed::error::Overloaded;
 use tower::{Layer, ServiceExt, service_fn};
 
-use crate::world::{Guarding, HOUR, TestLayer, World, lock, request};
+use crate::harness::{HOUR, Harness, TestLayer, TestService, lock, request};
 
 /// The layer's default.
 const MAX_HOLD: Duration = Duration::from_secs(10 * 60);
@@ -27,7 +27,7 @@ const MAX_HOLD: Duration = Duration::from_secs(10 * 60);
 enum Case {
     Succeeds,
     Fails,
-    FailsForGood,
+    FailsPermanently,
     Panics,
     Hangs,
     /// The key is COMPLETED.
@@ -39,14 +39,14 @@ enum Case {
 }
 
 use Case::{
-    Fails, FailsForGood, Hangs, IsDuplicate, Panics, Succeeds, WaitsAndIsDuplicate,
+    Fails, FailsPermanently, Hangs, IsDuplicate, Panics, Succeeds, WaitsAndIsDuplicate,
     WaitsAndSucceeds,
 };
 
 const CASES: [Case; 8] = [
     Succeeds,
     Fails,
-    FailsForGood,
+    FailsPermanently,
     Panics,
     Hangs,
     IsDuplicate,
@@ -60,7 +60,7 @@ const FAULTS: [Option<Fault>; 5] =
 
 /// When the future is dropped.
 #[derive(Clone, Copy, Debug)]
-struct Cut {
+struct DropPoint {
     /// After so many polls.
     polls: usize,
     /// Not at once, but when it would be polled again: others have done something meanwhile.
@@ -69,20 +69,20 @@ struct Cut {
 
 /// How far the handler got.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Handler {
+enum HandlerProgress {
     #[default]
-    NotBegun,
-    Works,
+    NotStarted,
+    Running,
     Panicked,
-    Ended,
+    Finished,
     /// Dropped while it worked.
     Dropped,
 }
 
-struct Trace(Arc<Mutex<Handler>>);
+struct Trace(Arc<Mutex<HandlerProgress>>);
 
 impl Trace {
-    fn note(&self, handler: Handler) {
+    fn set(&self, handler: HandlerProgress) {
         *self.0.lock().unwrap() = handler;
     }
 }
@@ -90,50 +90,50 @@ impl Trace {
 impl Drop for Trace {
     fn drop(&mut self) {
         let mut handler = self.0.lock().unwrap();
-        if *handler == Handler::Works {
-            *handler = Handler::Dropped;
+        if *handler == HandlerProgress::Running {
+            *handler = HandlerProgress::Dropped;
         }
     }
 }
 
 async fn handle(case: Case, trace: Trace) -> Result<(), BoxError> {
-    trace.note(Handler::Works);
+    trace.set(HandlerProgress::Running);
     yield_now().await;
     sleep(Duration::from_secs(1)).await;
     match case {
         Panics => {
-            trace.note(Handler::Panicked);
+            trace.set(HandlerProgress::Panicked);
             // As a panic, but for the message.
             resume_unwind(Box::new("as it was told to"))
         }
         Hangs => pending().await,
         Fails => {
-            trace.note(Handler::Ended);
+            trace.set(HandlerProgress::Finished);
             Err("gateway busy".into())
         }
-        FailsForGood => {
-            trace.note(Handler::Ended);
+        FailsPermanently => {
+            trace.set(HandlerProgress::Finished);
             Err(error::permanent("no such account").into())
         }
         _ => {
-            trace.note(Handler::Ended);
+            trace.set(HandlerProgress::Finished);
             Ok(())
         }
     }
 }
 
-/// Polls a future until it is cut; says whether it ended before.
-async fn cut<T>(future: impl Future<Output = T>, cut: Cut) -> bool {
+/// Polls a future until it is dropped; returns whether it ended before.
+async fn poll_until_dropped<T>(future: impl Future<Output = T>, drop_point: DropPoint) -> bool {
     let future = AssertUnwindSafe(future).catch_unwind();
     let mut future: Option<Pin<Box<_>>> = Some(Box::pin(future));
     let mut polls = 0;
     poll_fn(|cx| {
-        if polls < cut.polls {
+        if polls < drop_point.polls {
             polls += 1;
             if let Some(Poll::Ready(_)) = future.as_mut().map(|future| future.as_mut().poll(cx)) {
                 return Poll::Ready(true);
             }
-            if polls < cut.polls || cut.woken {
+            if polls < drop_point.polls || drop_point.woken {
                 return Poll::Pending;
             }
         }
@@ -150,24 +150,24 @@ struct Run {
     fault: Option<Fault>,
     interrupted: bool,
     abandoned: OnAbandoned,
-    cut: Cut,
+    drop_point: DropPoint,
 }
 
 impl Run {
-    /// Says whether the future ended before it was cut.
+    /// Returns whether the future ended before it was dropped.
     async fn run(self) -> bool {
-        let world = World::new();
+        let harness = Harness::new();
         let at_most = Duration::from_secs(60);
         let layer =
-            world.layer().with_locked(OnLocked::Wait { at_most }).with_abandoned(self.abandoned);
-        self.prepare(&world, &layer).await;
+            harness.layer().with_locked(OnLocked::Wait { at_most }).with_abandoned(self.abandoned);
+        self.prepare(&harness, &layer).await;
         for operation in ["acquire", "cancel", "complete", "fail", "release"] {
             if let Some(fault) = self.fault {
-                world.store.next_of(operation, fault);
+                harness.store.next_of(operation, fault);
             }
         }
 
-        let handler = Arc::new(Mutex::new(Handler::NotBegun));
+        let handler = Arc::new(Mutex::new(HandlerProgress::NotStarted));
         let traced = handler.clone();
         let service =
             layer.layer(service_fn(move |_: Request<()>| handle(self.case, Trace(traced.clone()))));
@@ -176,31 +176,31 @@ impl Run {
         if self.interrupted {
             record.set_interrupted();
         }
-        let ended = cut(service.oneshot(request), self.cut).await;
+        let has_finished = poll_until_dropped(service.oneshot(request), self.drop_point).await;
         let handler = *handler.lock().unwrap();
-        assert_ne!(handler, Handler::Works, "the handler lives on");
-        let lost = world.clock.elapsed() >= MAX_HOLD;
+        assert_ne!(handler, HandlerProgress::Running, "the handler lives on");
+        let is_lost = harness.clock.elapsed() >= MAX_HOLD;
 
         timeout(HOUR, record.let_go()).await.expect("the record is let go");
-        self.assert_others_ended(&world).await;
-        let entry = world.entry("p-1");
-        self.assert_entry(entry.as_ref(), handler, lost);
-        self.assert_goes_on(&world, entry.as_ref()).await;
-        world.assert_quiet().await;
-        ended
+        self.assert_others_ended(&harness).await;
+        let entry = harness.entry("p-1");
+        self.assert_entry(entry.as_ref(), handler, is_lost);
+        self.assert_next_delivery(&harness, entry.as_ref()).await;
+        harness.assert_settled().await;
+        has_finished
     }
 
-    async fn prepare(self, world: &World, layer: &TestLayer) {
-        let (case, holds) = (self.case, Duration::from_secs(3));
+    async fn prepare(self, harness: &Harness, layer: &TestLayer) {
+        let (case, hold_time) = (self.case, Duration::from_secs(3));
         let first = layer.layer(service_fn(move |_: Request<()>| async move {
             match case {
                 IsDuplicate => Ok(()),
                 WaitsAndIsDuplicate => {
-                    sleep(holds).await;
+                    sleep(hold_time).await;
                     Ok(())
                 }
                 _ => {
-                    sleep(holds).await;
+                    sleep(hold_time).await;
                     Err::<_, BoxError>(Overloaded::new().into())
                 }
             }
@@ -209,7 +209,7 @@ impl Run {
             IsDuplicate => drop(first.run("p-1").await.unwrap()),
             WaitsAndSucceeds | WaitsAndIsDuplicate => {
                 drop(first.start(request("p-1")));
-                while world.state("p-1") != Some(State::Processing) {
+                while harness.state("p-1") != Some(State::Processing) {
                     yield_now().await;
                 }
             }
@@ -218,74 +218,83 @@ impl Run {
     }
 
     /// Whoever held the key has not noticed anything.
-    async fn assert_others_ended(self, world: &World) {
+    async fn assert_others_ended(self, harness: &Harness) {
         if matches!(self.case, WaitsAndSucceeds | WaitsAndIsDuplicate) {
             sleep(Duration::from_secs(60)).await;
             let expected = match self.case {
                 WaitsAndIsDuplicate => State::Completed,
-                _ if world.entry("p-1").unwrap().state() == State::Completed => State::Completed,
+                _ if harness.entry("p-1").unwrap().state() == State::Completed => State::Completed,
                 _ => State::Retrying,
             };
-            assert_eq!(world.state("p-1"), Some(expected));
+            assert_eq!(harness.state("p-1"), Some(expected));
         }
     }
 
-    fn assert_entry(self, entry: Option<&Entry>, handler: Handler, lost: bool) {
+    fn assert_entry(self, entry: Option<&Entry>, handler: HandlerProgress, is_lost: bool) {
         let Some(entry) = entry else {
-            assert_eq!(handler, Handler::NotBegun);
+            assert_eq!(handler, HandlerProgress::NotStarted);
             return;
         };
         let seen = (entry.state(), entry.attempt(), entry.interrupts());
         let error = entry.error().unwrap_or_default().into_owned();
-        let handed_back = self.interrupted || self.abandoned == OnAbandoned::Release;
+        let is_uncounted = self.interrupted || self.abandoned == OnAbandoned::Release;
         let expected = match (handler, self.case) {
             (_, IsDuplicate | WaitsAndIsDuplicate) => (State::Completed, 1, 0),
-            (Handler::NotBegun, _) => (State::Retrying, 0, 0),
-            (Handler::Ended, Succeeds | WaitsAndSucceeds) => (State::Completed, 1, 0),
-            (Handler::Ended | Handler::Panicked, _) => (State::Retrying, 1, 0),
-            (Handler::Dropped, _) if lost => (State::Retrying, 1, 0),
-            (Handler::Dropped, _) if handed_back => (State::Retrying, 0, 1),
-            (Handler::Dropped, _) if self.abandoned == OnAbandoned::Expire => {
+            (HandlerProgress::NotStarted, _) => (State::Retrying, 0, 0),
+            (HandlerProgress::Finished, Succeeds | WaitsAndSucceeds) => (State::Completed, 1, 0),
+            (HandlerProgress::Finished | HandlerProgress::Panicked, _) => (State::Retrying, 1, 0),
+            (HandlerProgress::Dropped, _) if is_lost => (State::Retrying, 1, 0),
+            (HandlerProgress::Dropped, _) if is_uncounted => (State::Retrying, 0, 1),
+            (HandlerProgress::Dropped, _) if self.abandoned == OnAbandoned::Expire => {
                 (State::Processing, 1, 0)
             }
-            (Handler::Dropped, _) => (State::Retrying, 1, 0),
-            (Handler::Works, _) => unreachable!("it was dropped"),
+            (HandlerProgress::Dropped, _) => (State::Retrying, 1, 0),
+            (HandlerProgress::Running, _) => unreachable!("it was dropped"),
         };
         assert_eq!(seen, expected, "{error}");
-        assert_eq!(entry.is_doomed(), (handler, self.case) == (Handler::Ended, FailsForGood));
+        assert_eq!(
+            entry.is_doomed(),
+            (handler, self.case) == (HandlerProgress::Finished, FailsPermanently)
+        );
         let expected = match handler {
-            Handler::Panicked => "the handler panicked: as it was told to",
-            Handler::Dropped if lost => "held longer than `max_hold`",
-            Handler::Dropped if entry.is_released() || entry.state() == State::Processing => "",
-            Handler::Dropped => "dropped before it completed, for example by a timeout",
-            Handler::Ended if self.case == Fails => "gateway busy",
-            Handler::Ended if self.case == FailsForGood => "permanent error: no such account",
+            HandlerProgress::Panicked => "the handler panicked: as it was told to",
+            HandlerProgress::Dropped if is_lost => "held longer than `max_hold`",
+            HandlerProgress::Dropped
+                if entry.is_released() || entry.state() == State::Processing =>
+            {
+                ""
+            }
+            HandlerProgress::Dropped => "dropped before it completed, for example by a timeout",
+            HandlerProgress::Finished if self.case == Fails => "gateway busy",
+            HandlerProgress::Finished if self.case == FailsPermanently => {
+                "permanent error: no such account"
+            }
             _ => "",
         };
         assert_eq!(error, expected);
     }
 
     /// The next delivery gets what the entry says.
-    async fn assert_goes_on(self, world: &World, before: Option<&Entry>) {
-        world.store.heal(); // of faults that were not met
+    async fn assert_next_delivery(self, harness: &Harness, before: Option<&Entry>) {
+        harness.store.heal(); // of faults that were not met
         sleep(HOUR).await; // a lock may have to expire, a back-off to pass
-        let service = world.layer().layer(service_fn(async |request: Request<()>| {
+        let service = harness.layer().layer(service_fn(async |request: Request<()>| {
             Ok::<_, BoxError>(lock(&request).attempt())
         }));
-        let called = service.run("p-1").await;
+        let result = service.run("p-1").await;
         match before {
             Some(entry) if entry.state() == State::Completed => {
-                assert!(called.unwrap().is_duplicate());
+                assert!(result.unwrap().is_duplicate());
             }
             Some(entry) if entry.is_doomed() => {
-                let error = called.unwrap_err();
+                let error = result.unwrap_err();
                 let error = IdempotencyError::find(&*error);
                 assert!(matches!(error, Some(IdempotencyError::Exhausted(_))), "{error:?}");
             }
             entry => {
                 let attempts = entry.map_or(0, Entry::attempt);
                 let next = Outcome::Processed(u32::from(attempts) + 1);
-                assert_eq!(called.unwrap(), next);
+                assert_eq!(result.unwrap(), next);
             }
         }
     }
@@ -297,12 +306,12 @@ impl fmt::Display for Run {
     }
 }
 
-/// Cuts at every poll there is, and then not at all.
-async fn all_cuts(run: impl Fn(Cut) -> Run) -> usize {
+/// Drops the future at every poll, and finally not at all.
+async fn run_all_drop_points(run: impl Fn(DropPoint) -> Run) -> usize {
     let mut runs = 0;
     for woken in [false, true] {
         for polls in 0.. {
-            let run = run(Cut { polls, woken });
+            let run = run(DropPoint { polls, woken });
             let outcome = AssertUnwindSafe(run.run()).catch_unwind().await;
             runs += 1;
             match outcome {
@@ -316,13 +325,20 @@ async fn all_cuts(run: impl Fn(Cut) -> Run) -> usize {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_future_can_be_dropped_at_every_await_whatever_the_outcome_and_the_store() {
+async fn future_can_be_dropped_at_every_await() {
     let mut runs = 0;
     for case in CASES {
         for fault in FAULTS {
             for interrupted in [false, true] {
                 let abandoned = OnAbandoned::Fail;
-                runs += all_cuts(|cut| Run { case, fault, interrupted, abandoned, cut }).await;
+                runs += run_all_drop_points(|drop_point| Run {
+                    case,
+                    fault,
+                    interrupted,
+                    abandoned,
+                    drop_point,
+                })
+                .await;
             }
         }
     }
@@ -331,12 +347,19 @@ async fn a_future_can_be_dropped_at_every_await_whatever_the_outcome_and_the_sto
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_dropped_future_comes_to_is_a_choice() {
+async fn abandoned_policy_decides_about_dropped_future() {
     for abandoned in [OnAbandoned::Release, OnAbandoned::Expire] {
         for case in [Succeeds, Hangs, Panics] {
             for interrupted in [false, true] {
                 let fault = None;
-                all_cuts(|cut| Run { case, fault, interrupted, abandoned, cut }).await;
+                run_all_drop_points(|drop_point| Run {
+                    case,
+                    fault,
+                    interrupted,
+                    abandoned,
+                    drop_point,
+                })
+                .await;
             }
         }
     }

@@ -19,12 +19,12 @@ use tower_test::mock::{self, Mock};
 
 pub(crate) type TestLayer = IdempotencyLayer<key::Key<key::Header>>;
 
-/// A handler that the test plays itself.
-pub(crate) type Handler = Mock<Request<()>, &'static str>;
-pub(crate) type Stage = mock::Handle<Request<()>, &'static str>;
+/// A mock of the handler; the test answers its requests.
+pub(crate) type MockHandler = Mock<Request<()>, &'static str>;
+pub(crate) type MockHandle = mock::Handle<Request<()>, &'static str>;
 
 /// What a call comes to.
-pub(crate) type Called<T = &'static str> = Result<Outcome<T>, BoxError>;
+pub(crate) type CallResult<T = &'static str> = Result<Outcome<T>, BoxError>;
 
 /// The layer's default.
 pub(crate) const TTL: Duration = Duration::from_secs(30);
@@ -32,7 +32,7 @@ pub(crate) const TTL: Duration = Duration::from_secs(30);
 /// Longer than anything here takes.
 pub(crate) const HOUR: Duration = Duration::from_secs(60 * 60);
 
-pub(crate) struct World {
+pub(crate) struct Harness {
     pub(crate) clock: TestClock,
     pub(crate) memory: MemoryStore,
     pub(crate) store: FaultyStore<MemoryStore>,
@@ -41,7 +41,7 @@ pub(crate) struct World {
     crashed: bool,
 }
 
-impl World {
+impl Harness {
     pub(crate) fn new() -> Self {
         let clock = TestClock::new();
         let memory = MemoryStore::with_clock(clock.store_clock());
@@ -49,7 +49,7 @@ impl World {
     }
 
     /// Another process on the same store, with faults of its own.
-    pub(crate) fn neighbour(&self) -> Self {
+    pub(crate) fn other_process(&self) -> Self {
         Self::process(self.clock.clone(), self.memory.clone())
     }
 
@@ -63,10 +63,13 @@ impl World {
         IdempotencyLayer::new(&self.keeper, "payments", key::header("id")).unwrap()
     }
 
-    /// The layer's service around a handler that the test plays.
-    pub(crate) fn staged(&self, layer: TestLayer) -> (impl Guarding<&'static str> + use<>, Stage) {
-        let (handler, stage): (Handler, Stage) = mock::pair();
-        (layer.layer(handler), stage)
+    /// Returns the layer's service around a mock of the handler, and the mock's handle.
+    pub(crate) fn mock_service(
+        &self,
+        layer: TestLayer,
+    ) -> (impl TestService<&'static str> + use<>, MockHandle) {
+        let (handler, handle): (MockHandler, MockHandle) = mock::pair();
+        (layer.layer(handler), handle)
     }
 
     pub(crate) fn entry(&self, id: &str) -> Option<Entry> {
@@ -74,18 +77,18 @@ impl World {
     }
 
     /// Somebody else is granted the key, as after a failover that lost the grant there was.
-    pub(crate) async fn usurp(&self, id: &str) {
+    pub(crate) async fn take_over(&self, id: &str) {
         let entry = self.entry(id).unwrap();
         let (token, owner) = (entry.token(), entry.owner().unwrap());
         let grant = Grant { token, owner };
-        let usurper = Operation::Acquire {
+        let acquire = Operation::Acquire {
             owner: Owner::new(1).unwrap(),
             ttl: HOUR,
             max_attempts: 0,
             fingerprint: None,
             floor: token,
         };
-        for operation in [Operation::Release { grant, ran: false }, usurper] {
+        for operation in [Operation::Release { grant, ran: false }, acquire] {
             let command =
                 Command { key: store_key(id), operation, retention: Retention::default() };
             self.memory.apply(command).await.unwrap();
@@ -105,13 +108,13 @@ impl World {
     }
 
     /// Nothing is held, and nothing is left to be said to the store.
-    pub(crate) async fn assert_quiet(&self) {
+    pub(crate) async fn assert_settled(&self) {
         let report = self.keeper.shutdown(HOUR).await;
         assert!(report.settled, "the keeper is left with something");
     }
 }
 
-impl Drop for World {
+impl Drop for Harness {
     fn drop(&mut self) {
         // It ends when its last handle is gone, and that is here.
         let ended = self.task.is_finished() && !self.crashed;
@@ -120,23 +123,23 @@ impl Drop for World {
 }
 
 /// A service of the layer's, as the tests call it.
-pub(crate) trait Guarding<T>: Clone + Send + 'static {
+pub(crate) trait TestService<T>: Clone + Send + 'static {
     /// Calls it in a task of its own.
-    fn start(&self, request: Request<()>) -> JoinHandle<Called<T>>;
+    fn start(&self, request: Request<()>) -> JoinHandle<CallResult<T>>;
 
     /// Calls it for a request with this key, and waits.
-    async fn run(&self, id: &str) -> Called<T> {
+    async fn run(&self, id: &str) -> CallResult<T> {
         self.start(request(id)).await.unwrap()
     }
 }
 
-impl<S, T> Guarding<T> for S
+impl<S, T> TestService<T> for S
 where
     S: Service<Request<()>, Response = Outcome<T>, Error = BoxError> + Clone + Send + 'static,
     S::Future: Send + 'static,
     T: Send + 'static,
 {
-    fn start(&self, request: Request<()>) -> JoinHandle<Called<T>> {
+    fn start(&self, request: Request<()>) -> JoinHandle<CallResult<T>> {
         let service = self.clone();
         tokio::spawn(service.oneshot(request))
     }
@@ -148,17 +151,17 @@ pub(crate) fn request(id: &str) -> Request<()> {
 }
 
 /// A layer that compares the payloads of a key.
-pub(crate) fn fingerprinting(
-    world: &World,
+pub(crate) fn fingerprint_layer(
+    harness: &Harness,
 ) -> IdempotencyLayer<impl KeyExtractor<Request<()>> + Send + Sync + use<>> {
     let by_payload = key::header("id").fingerprint_by(|request: &Request<()>, parts| {
         parts.update(request.record().payload().unwrap());
     });
-    IdempotencyLayer::new(&world.keeper, "payments", by_payload).unwrap()
+    IdempotencyLayer::new(&harness.keeper, "payments", by_payload).unwrap()
 }
 
 /// A request with a payload for it.
-pub(crate) fn paying(id: &str, cents: &'static str) -> Request<()> {
+pub(crate) fn request_with_payload(id: &str, cents: &'static str) -> Request<()> {
     let record = Record::builder("payments", 0, 0).header("id", id.to_owned());
     Request::new(record.payload(cents).build(), ())
 }
@@ -169,13 +172,13 @@ pub(crate) fn store_key(id: &str) -> StoreKey {
 }
 
 /// The layer's error in what a call came to.
-pub(crate) fn refusal<T: Debug>(called: &Called<T>) -> &IdempotencyError {
-    let error = called.as_ref().unwrap_err();
+pub(crate) fn layer_error<T: Debug>(result: &CallResult<T>) -> &IdempotencyError {
+    let error = result.as_ref().unwrap_err();
     IdempotencyError::find(&**error).unwrap()
 }
 
 /// A handler that always fails so.
-pub(crate) fn failing<F>(layer: &TestLayer, fail: F) -> impl Guarding<()> + use<F>
+pub(crate) fn failing_service<F>(layer: &TestLayer, fail: F) -> impl TestService<()> + use<F>
 where
     F: Fn() -> BoxError + Clone + Send + 'static,
 {
@@ -185,15 +188,15 @@ where
     }))
 }
 
-pub(crate) fn failed<T: Debug>(called: &Called<T>) -> &Failed {
-    match refusal(called) {
+pub(crate) fn failed<T: Debug>(result: &CallResult<T>) -> &Failed {
+    match layer_error(result) {
         IdempotencyError::Failed(failed) => failed,
         other => panic!("{other:?}"),
     }
 }
 
-pub(crate) fn exhausted<T: Debug>(called: &Called<T>) -> &Exhausted {
-    match refusal(called) {
+pub(crate) fn exhausted<T: Debug>(result: &CallResult<T>) -> &Exhausted {
+    match layer_error(result) {
         IdempotencyError::Exhausted(exhausted) => exhausted,
         other => panic!("{other:?}"),
     }
@@ -204,13 +207,13 @@ pub(crate) fn lock(request: &Request<()>) -> Lock {
 }
 
 /// Lets everybody do what can be done at once.
-pub(crate) async fn settle_down() {
+pub(crate) async fn run_until_idle() {
     // Paused time goes on only when nobody has anything to do.
     tokio::time::sleep(Duration::from_millis(1)).await;
 }
 
 /// Whether the call has not come to anything, although everybody had time to do what they can.
-pub(crate) async fn is_pending<T>(call: &JoinHandle<Called<T>>) -> bool {
-    settle_down().await;
+pub(crate) async fn is_pending<T>(call: &JoinHandle<CallResult<T>>) -> bool {
+    run_until_idle().await;
     !call.is_finished()
 }

@@ -13,136 +13,138 @@ use tokio::sync::Notify;
 use tokio::time::sleep;
 use tower::{Layer, service_fn};
 
-use crate::world::{Called, Guarding, HOUR, TTL, World, is_pending, lock, refusal, request};
+use crate::harness::{
+    CallResult, HOUR, Harness, TTL, TestService, is_pending, layer_error, lock, request,
+};
 
-fn cause<T: std::fmt::Debug>(called: &Called<T>) -> LostCause {
-    match refusal(called) {
+fn cause<T: std::fmt::Debug>(result: &CallResult<T>) -> LostCause {
+    match layer_error(result) {
         IdempotencyError::LockLost(lost) => lost.cause,
         other => panic!("{other:?}"),
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lock_that_cannot_be_renewed_is_lost_before_it_expires_in_the_store() {
+async fn unrenewable_lock_is_lost_before_it_expires_in_store() {
     for fault in [Fault::Refuse, Fault::LoseReply, Fault::Hang, Fault::HangReply] {
-        let world = World::new();
-        let (service, mut stage) = world.staged(world.layer());
+        let harness = Harness::new();
+        let (service, mut handle) = harness.mock_service(harness.layer());
         let call = service.start(request("p-1"));
-        let (request, _respond) = stage.next_request().await.unwrap();
-        let confirmed = world.entry("p-1").unwrap().at();
-        world.store.always_of("renew", fault);
+        let (request, _respond) = handle.next_request().await.unwrap();
+        let confirmed = harness.entry("p-1").unwrap().at();
+        harness.store.always_of("renew", fault);
         let lost = lock(&request).lost().await;
         assert_eq!(lost.cause, LostCause::Expired);
-        let margin = confirmed.duration_since(world.clock.now()).unwrap();
+        let margin = confirmed.duration_since(harness.clock.now()).unwrap();
         assert!(margin >= TTL / 10 - Duration::from_millis(2), "{fault:?}: {margin:?}");
         assert_eq!(cause(&call.await.unwrap()), LostCause::Expired);
-        world.store.heal();
-        world.assert_quiet().await;
+        harness.store.heal();
+        harness.assert_settled().await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lock_that_was_granted_to_another_is_lost_at_once() {
-    let world = World::new();
-    let (service, mut stage) = world.staged(world.layer());
+async fn superseded_lock_is_lost_with_next_renewal() {
+    let harness = Harness::new();
+    let (service, mut handle) = harness.mock_service(harness.layer());
     let call = service.start(request("p-1"));
-    let (request, _respond) = stage.next_request().await.unwrap();
+    let (request, _respond) = handle.next_request().await.unwrap();
     let lock = lock(&request);
-    world.usurp("p-1").await;
-    let usurped = world.entry("p-1");
+    harness.take_over("p-1").await;
+    let superseding_entry = harness.entry("p-1");
     assert_eq!(lock.lost().await.cause, LostCause::Superseded);
-    assert!(world.clock.elapsed() <= TTL / 3 + Duration::from_millis(2), "with the next renewal");
+    assert!(harness.clock.elapsed() <= TTL / 3 + Duration::from_millis(2), "with the next renewal");
     assert_eq!(lock.remaining(), Duration::ZERO);
     assert_eq!(cause(&call.await.unwrap()), LostCause::Superseded);
-    world.assert_quiet().await;
-    assert_eq!(world.entry("p-1"), usurped, "a stale grant changes nothing");
+    harness.assert_settled().await;
+    assert_eq!(harness.entry("p-1"), superseding_entry, "a stale grant changes nothing");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_handler_that_hangs_loses_its_lock_in_the_end() {
-    let world = World::new();
-    let most = Duration::from_secs(90);
-    let (service, mut stage) = world.staged(world.layer().with_max_hold(most).unwrap());
+async fn hung_handler_loses_its_lock_after_max_hold() {
+    let harness = Harness::new();
+    let max_hold = Duration::from_secs(90);
+    let (service, mut handle) =
+        harness.mock_service(harness.layer().with_max_hold(max_hold).unwrap());
     let call = service.start(request("p-1"));
-    let (request, _respond) = stage.next_request().await.unwrap();
+    let (request, _respond) = handle.next_request().await.unwrap();
     assert_eq!(lock(&request).lost().await.cause, LostCause::MaxHold);
-    let elapsed = world.clock.elapsed();
-    assert!((most..most + Duration::from_millis(2)).contains(&elapsed), "{elapsed:?}");
+    let elapsed = harness.clock.elapsed();
+    assert!((max_hold..max_hold + Duration::from_millis(2)).contains(&elapsed), "{elapsed:?}");
     assert_eq!(cause(&call.await.unwrap()), LostCause::MaxHold);
-    world.assert_quiet().await;
+    harness.assert_settled().await;
     // That was an attempt, and it says why.
-    let entry = world.entry("p-1").unwrap();
+    let entry = harness.entry("p-1").unwrap();
     assert_eq!((entry.state(), entry.attempt()), (State::Retrying, 1));
     assert_eq!(entry.error().as_deref(), Some("held longer than `max_hold`"));
 }
 
 /// A handler that never ends, and says when it was dropped.
-struct Hanging(Arc<AtomicBool>);
+struct DropFlag(Arc<AtomicBool>);
 
-impl Drop for Hanging {
+impl Drop for DropFlag {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn by_default_the_handler_is_dropped_when_its_lock_is_lost() {
-    let world = World::new();
+async fn handler_is_dropped_on_lost_lock_by_default() {
+    let harness = Harness::new();
     let dropped = Arc::new(AtomicBool::new(false));
-    let hanging = dropped.clone();
-    let service = world.layer().layer(service_fn(move |_: Request<()>| {
-        let hanging = Hanging(hanging.clone());
+    let flag = dropped.clone();
+    let service = harness.layer().layer(service_fn(move |_: Request<()>| {
+        let flag = DropFlag(flag.clone());
         async move {
-            let _hanging = hanging;
+            let _flag = flag;
             std::future::pending::<Result<(), BoxError>>().await
         }
     }));
-    world.store.always_of("renew", Fault::Refuse);
-    let called = service.run("p-1").await;
+    harness.store.always_of("renew", Fault::Refuse);
+    let result = service.run("p-1").await;
     assert!(dropped.load(Ordering::Relaxed));
-    let lost = error::find::<campanile_core::LockLost>(&**called.as_ref().unwrap_err()).unwrap();
-    assert_eq!(Some(lost.token), world.entry("p-1").map(|entry| entry.token()));
+    let lost = error::find::<campanile_core::LockLost>(&**result.as_ref().unwrap_err()).unwrap();
+    assert_eq!(Some(lost.token), harness.entry("p-1").map(|entry| entry.token()));
     // The store was away, which says nothing about the record: the attempt is handed back.
-    world.assert_quiet().await;
-    let entry = world.entry("p-1").unwrap();
+    harness.assert_settled().await;
+    let entry = harness.entry("p-1").unwrap();
     assert_eq!((entry.state(), entry.attempt(), entry.interrupts()), (State::Retrying, 0, 1));
 }
 
 #[tokio::test(start_paused = true)]
-async fn if_it_is_only_notified_the_handler_goes_on_and_its_result_counts_unless_it_was_overtaken()
-{
-    for overtaken in [false, true] {
-        let world = World::new();
-        let (service, mut stage) = world.staged(world.layer().with_lost(OnLost::Notify));
+async fn notified_handler_continues_and_counts_unless_superseded() {
+    for is_superseded in [false, true] {
+        let harness = Harness::new();
+        let (service, mut handle) = harness.mock_service(harness.layer().with_lost(OnLost::Notify));
         let call = service.start(request("p-1"));
-        let (request, respond) = stage.next_request().await.unwrap();
-        world.store.always_of("renew", Fault::Refuse);
+        let (request, respond) = handle.next_request().await.unwrap();
+        harness.store.always_of("renew", Fault::Refuse);
         lock(&request).lost().await;
         assert!(is_pending(&call).await);
         sleep(TTL).await;
-        if overtaken {
-            world.usurp("p-1").await;
+        if is_superseded {
+            harness.take_over("p-1").await;
         }
         respond.send_response("done");
-        let called = call.await.unwrap();
-        if overtaken {
-            assert_eq!(cause(&called), LostCause::Superseded);
-            assert_eq!(world.state("p-1"), Some(State::Processing));
+        let result = call.await.unwrap();
+        if is_superseded {
+            assert_eq!(cause(&result), LostCause::Superseded);
+            assert_eq!(harness.state("p-1"), Some(State::Processing));
         } else {
-            assert_eq!(called.unwrap(), Outcome::Processed("done"));
-            assert_eq!(world.state("p-1"), Some(State::Completed));
+            assert_eq!(result.unwrap(), Outcome::Processed("done"));
+            assert_eq!(harness.state("p-1"), Some(State::Completed));
         }
-        world.assert_quiet().await;
+        harness.assert_settled().await;
     }
 }
 
 /// As a process that was stopped, or a machine that was suspended, and wakes up later.
 #[tokio::test(start_paused = true)]
-async fn a_handler_is_not_polled_once_its_deadline_has_passed() {
-    let world = World::new();
+async fn handler_is_not_polled_after_its_deadline() {
+    let harness = Harness::new();
     let (polls, wake) = (Arc::new(AtomicUsize::new(0)), Arc::new(Notify::new()));
     let (counted, woken) = (polls.clone(), wake.clone());
-    let service = world.layer().layer(service_fn(move |_: Request<()>| {
+    let service = harness.layer().layer(service_fn(move |_: Request<()>| {
         let (polls, wake) = (counted.clone(), woken.clone());
         async move {
             let mut wake = Box::pin(wake.notified());
@@ -157,49 +159,49 @@ async fn a_handler_is_not_polled_once_its_deadline_has_passed() {
     let call = service.start(request("p-1"));
     assert!(is_pending(&call).await);
     assert_eq!(polls.load(Ordering::Relaxed), 1);
-    world.clock.put_forward(TTL);
+    harness.clock.put_forward(TTL);
     wake.notify_one();
     assert_eq!(cause(&call.await.unwrap()), LostCause::Expired);
     assert_eq!(polls.load(Ordering::Relaxed), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lock_that_is_lost_here_still_keeps_others_of_here_out_until_its_holder_ends() {
-    let world = World::new();
-    let (service, mut stage) = world.staged(world.layer().with_lost(OnLost::Notify));
+async fn lost_lock_blocks_key_in_process_until_holder_ends() {
+    let harness = Harness::new();
+    let (service, mut handle) = harness.mock_service(harness.layer().with_lost(OnLost::Notify));
     let call = service.start(request("p-1"));
-    let (request, respond) = stage.next_request().await.unwrap();
-    world.store.always_of("renew", Fault::Refuse);
+    let (request, respond) = handle.next_request().await.unwrap();
+    harness.store.always_of("renew", Fault::Refuse);
     lock(&request).lost().await;
     sleep(HOUR).await;
-    let called = service.run("p-1").await;
-    assert!(matches!(refusal(&called), IdempotencyError::Locked { settled: Some(_), .. }));
+    let result = service.run("p-1").await;
+    assert!(matches!(layer_error(&result), IdempotencyError::Locked { settled: Some(_), .. }));
     respond.send_response("done");
     call.await.unwrap().unwrap();
     assert!(service.run("p-1").await.unwrap().is_duplicate());
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_its_keeper_every_lock_is_lost() {
-    let mut world = World::new();
-    let (service, mut stage) = world.staged(world.layer());
+async fn keeper_crash_loses_all_locks() {
+    let mut harness = Harness::new();
+    let (service, mut handle) = harness.mock_service(harness.layer());
     let call = service.start(request("p-1"));
-    let (request, _respond) = stage.next_request().await.unwrap();
-    world.crash().await;
+    let (request, _respond) = handle.next_request().await.unwrap();
+    harness.crash().await;
     assert!(lock(&request).check().is_err());
     assert_eq!(cause(&call.await.unwrap()), LostCause::Expired);
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_handler_sees_how_long_its_lock_holds() {
-    let world = World::new();
-    let (service, mut stage) = world.staged(world.layer());
+async fn handler_sees_remaining_lock_time() {
+    let harness = Harness::new();
+    let (service, mut handle) = harness.mock_service(harness.layer());
     let _call = service.start(request("p-1"));
-    let (request, _respond) = stage.next_request().await.unwrap();
+    let (request, _respond) = handle.next_request().await.unwrap();
     let lock = lock(&request);
-    let until = world.clock.now() + lock.remaining();
-    assert!(until < world.entry("p-1").map_or(SystemTime::UNIX_EPOCH, |entry| entry.at()));
-    world.store.always_of("renew", Fault::Refuse);
+    let until = harness.clock.now() + lock.remaining();
+    assert!(until < harness.entry("p-1").map_or(SystemTime::UNIX_EPOCH, |entry| entry.at()));
+    harness.store.always_of("renew", Fault::Refuse);
     sleep(lock.remaining() / 2).await;
     assert!(lock.check().is_ok());
     sleep(lock.remaining()).await;

@@ -1,19 +1,18 @@
-//! The promises of the layer and its keeper, on paused time, over a store with faults.
+//! The guarantees of the layer and its keeper, on paused time, over a store with faults.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod acquiring;
 mod batching;
-mod beside;
 mod blocking;
 mod caching;
-mod carrying;
+mod cancelling;
 mod classifying;
 mod completing;
 mod dropping;
 mod duplicates;
 mod giving_up;
-mod leaving;
+mod harness;
 mod losing;
 mod orders;
 mod outages;
@@ -22,8 +21,9 @@ mod panics;
 mod refusals;
 mod renewing;
 mod replies;
+mod request_types;
 mod sharing;
 mod simulation;
+mod transactional;
 mod turns;
 mod waiting;
-mod world;

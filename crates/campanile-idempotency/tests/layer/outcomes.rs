@@ -11,14 +11,14 @@ use campanile_idempotency::{ReplyCodec, StoreErrorKind, reply};
 use campanile_test::faults::Fault;
 use tower::{Layer, service_fn};
 
-use crate::world::{Guarding, World, refusal, request};
+use crate::harness::{Harness, TestService, layer_error, request};
 
 #[tokio::test(start_paused = true)]
-async fn a_request_is_processed_once_and_its_duplicate_is_answered() {
-    let world = World::new();
+async fn request_is_processed_once_and_duplicate_is_answered() {
+    let harness = Harness::new();
     let runs = Arc::new(AtomicUsize::new(0));
     let counted = runs.clone();
-    let service = world.layer().layer(service_fn(move |_: Request<()>| {
+    let service = harness.layer().layer(service_fn(move |_: Request<()>| {
         counted.fetch_add(1, Ordering::Relaxed);
         async { Ok::<_, BoxError>("charged") }
     }));
@@ -28,29 +28,29 @@ async fn a_request_is_processed_once_and_its_duplicate_is_answered() {
     };
     assert_eq!(duplicate.attempts, 1);
     assert_eq!(duplicate.reply, None, "no reply is kept unless it is asked for");
-    assert_eq!(Some(duplicate.completed_at), world.entry("p-1").map(|entry| entry.at()));
+    assert_eq!(Some(duplicate.completed_at), harness.entry("p-1").map(|entry| entry.at()));
     assert_eq!(service.run("p-2").await.unwrap(), Outcome::Processed("charged"));
     assert_eq!(runs.load(Ordering::Relaxed), 2);
-    world.assert_quiet().await;
+    harness.assert_settled().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_handler_sees_its_lock() {
-    let world = World::new();
-    let service = world.layer().layer(service_fn(async |request: Request<()>| {
+async fn handler_sees_its_lock() {
+    let harness = Harness::new();
+    let service = harness.layer().layer(service_fn(async |request: Request<()>| {
         let lock = request.lock().unwrap();
         assert_eq!(lock.key().as_bytes(), b"p-1");
         assert!(lock.check().is_ok());
         Ok::<_, BoxError>((lock.token(), lock.attempt()))
     }));
     let (token, attempt) = service.run("p-1").await.unwrap().into_reply().unwrap();
-    assert_eq!((Some(token), attempt), (world.entry("p-1").map(|entry| entry.token()), 1));
+    assert_eq!((Some(token), attempt), (harness.entry("p-1").map(|entry| entry.token()), 1));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_duplicate_is_answered_with_the_reply_as_json() {
-    let world = World::new();
-    let layer = world.layer().with_reply(reply::json());
+async fn duplicate_gets_json_reply() {
+    let harness = Harness::new();
+    let layer = harness.layer().with_reply(reply::json());
     let receipts = AtomicUsize::new(0);
     let receipts = Arc::new(receipts);
     let service = layer.layer(service_fn(move |_: Request<()>| {
@@ -64,9 +64,9 @@ async fn a_duplicate_is_answered_with_the_reply_as_json() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_duplicate_is_answered_with_the_replys_bytes() {
-    let world = World::new();
-    let layer = world.layer().with_reply(reply::bytes());
+async fn duplicate_gets_reply_bytes() {
+    let harness = Harness::new();
+    let layer = harness.layer().with_reply(reply::bytes());
     for (id, receipt) in [("full", &b"\x00\xff"[..]), ("empty", b"")] {
         let receipt = Bytes::from_static(receipt);
         let kept = receipt.clone();
@@ -80,9 +80,9 @@ async fn a_duplicate_is_answered_with_the_replys_bytes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reply_above_the_limit_is_not_kept_and_one_at_the_limit_is() {
-    let world = World::new();
-    let layer = world.layer().with_max_reply_bytes(4).with_reply(reply::bytes());
+async fn reply_is_kept_up_to_size_limit() {
+    let harness = Harness::new();
+    let layer = harness.layer().with_max_reply_bytes(4).with_reply(reply::bytes());
     let service = layer.layer(service_fn(async |request: Request<()>| {
         let length = request.record().headers().len();
         Ok::<_, BoxError>(Bytes::from(vec![7; 3 + length]))
@@ -99,12 +99,12 @@ async fn a_reply_above_the_limit_is_not_kept_and_one_at_the_limit_is() {
 }
 
 /// Fails at what it is told to.
-struct Faulty {
+struct FaultyCodec {
     encode: fn() -> Result<Option<Bytes>, BoxError>,
     decode: fn() -> Result<Option<String>, BoxError>,
 }
 
-impl ReplyCodec<String> for Faulty {
+impl ReplyCodec<String> for FaultyCodec {
     fn encode(&self, _: &String) -> Result<Option<Bytes>, BoxError> {
         (self.encode)()
     }
@@ -115,36 +115,36 @@ impl ReplyCodec<String> for Faulty {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reply_that_cannot_be_encoded_or_decoded_does_not_fail_the_request() {
+async fn reply_codec_error_does_not_fail_request() {
     let kept = || Ok(Some(Bytes::from_static(b"kept")));
     let codecs = [
-        Faulty { encode: || Err("does not encode".into()), decode: || unreachable!() },
-        Faulty { encode: || panic!("encoding"), decode: || unreachable!() },
-        Faulty { encode: || Ok(None), decode: || unreachable!() },
-        Faulty { encode: kept, decode: || Err("does not decode".into()) },
-        Faulty { encode: kept, decode: || panic!("decoding") },
-        Faulty { encode: kept, decode: || Ok(None) },
+        FaultyCodec { encode: || Err("does not encode".into()), decode: || unreachable!() },
+        FaultyCodec { encode: || panic!("encoding"), decode: || unreachable!() },
+        FaultyCodec { encode: || Ok(None), decode: || unreachable!() },
+        FaultyCodec { encode: kept, decode: || Err("does not decode".into()) },
+        FaultyCodec { encode: kept, decode: || panic!("decoding") },
+        FaultyCodec { encode: kept, decode: || Ok(None) },
     ];
     for codec in codecs {
-        let world = World::new();
-        let service = world
+        let harness = Harness::new();
+        let service = harness
             .layer()
             .with_reply(codec)
             .layer(service_fn(async |_: Request<()>| Ok::<_, BoxError>("receipt".to_owned())));
         let first = service.run("p-1").await.unwrap();
         assert_eq!(first, Outcome::Processed("receipt".into()));
-        assert_eq!(world.state("p-1"), Some(State::Completed));
+        assert_eq!(harness.state("p-1"), Some(State::Completed));
         let again = service.run("p-1").await.unwrap();
         assert!(again.is_duplicate());
         assert_eq!(again.into_reply(), None);
-        world.assert_quiet().await;
+        harness.assert_settled().await;
     }
 }
 
 /// Lets nothing through.
-struct Picky;
+struct RejectingCodec;
 
-impl ReplyCodec<String> for Picky {
+impl ReplyCodec<String> for RejectingCodec {
     fn check(&self, reply: &String, record: Option<&Record>) -> Result<(), BoxError> {
         Err(format!("{reply} is no answer to {record:?}").into())
     }
@@ -159,24 +159,24 @@ impl ReplyCodec<String> for Picky {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reply_that_its_codec_does_not_let_through_fails_the_attempt_and_completes_nothing() {
-    let world = World::new();
-    let service = world
+async fn reply_rejected_by_codec_fails_attempt() {
+    let harness = Harness::new();
+    let service = harness
         .layer()
-        .with_reply(Picky)
+        .with_reply(RejectingCodec)
         .layer(service_fn(async |_: Request<()>| Ok::<_, BoxError>("receipt".to_owned())));
     let error = service.run("p-1").await.unwrap_err();
-    let is_told =
+    let is_reported =
         |error: &(dyn Error + 'static)| error.to_string().contains("to Some(Record(payments/0@");
-    assert!(error::sources(&*error).any(is_told), "{error:?}");
-    assert_eq!(world.state("p-1"), Some(State::Retrying));
-    world.assert_quiet().await;
+    assert!(error::sources(&*error).any(is_reported), "{error:?}");
+    assert_eq!(harness.state("p-1"), Some(State::Retrying));
+    harness.assert_settled().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_that_was_given_up_is_parked() {
-    let world = World::new();
-    let layer = world.layer().with_given_up(OnGivenUp::Reject).with_max_attempts(1).unwrap();
+async fn given_up_key_is_parked() {
+    let harness = Harness::new();
+    let layer = harness.layer().with_given_up(OnGivenUp::Reject).with_max_attempts(1).unwrap();
     let service =
         layer.layer(service_fn(async |_: Request<()>| Err::<(), BoxError>("declined".into())));
     for _ in 0..2 {
@@ -185,14 +185,14 @@ async fn a_key_that_was_given_up_is_parked() {
         };
         assert_eq!((parked.attempts, parked.error.as_deref()), (1, Some("declined")));
     }
-    assert_eq!(world.state("p-1"), Some(State::Failed));
-    world.assert_quiet().await;
+    assert_eq!(harness.state("p-1"), Some(State::Failed));
+    harness.assert_settled().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_without_a_key_passes_unguarded_if_that_is_chosen() {
-    let world = World::new();
-    let layer = world.layer().with_missing_key(OnMissingKey::PassThrough);
+async fn request_without_key_passes_unguarded_by_policy() {
+    let harness = Harness::new();
+    let layer = harness.layer().with_missing_key(OnMissingKey::PassThrough);
     let service = layer.layer(service_fn(async |request: Request<()>| {
         Ok::<_, BoxError>(request.lock().is_none())
     }));
@@ -200,40 +200,40 @@ async fn a_request_without_a_key_passes_unguarded_if_that_is_chosen() {
         let outcome = service.run("").await.unwrap();
         assert_eq!(outcome, Outcome::Unguarded(true, Unguarded::MissingKey));
     }
-    assert_eq!(world.store.commands(), []);
+    assert_eq!(harness.store.commands(), []);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_runs_unguarded_without_the_store_if_the_predicate_lets_it() {
-    let world = World::new();
-    let layer = world.layer().with_fail_open_risking_duplicates(|key, error| {
+async fn request_without_store_runs_unguarded_if_predicate_allows() {
+    let harness = Harness::new();
+    let layer = harness.layer().with_fail_open_risking_duplicates(|key, error| {
         key.as_bytes() == b"harmless" && error.kind() == StoreErrorKind::Unavailable
     });
     let service = layer.layer(service_fn(async |request: Request<()>| {
         Ok::<_, BoxError>(request.lock().is_none())
     }));
-    world.store.always(Fault::Refuse);
+    harness.store.always(Fault::Refuse);
     let open = service.run("harmless").await.unwrap();
     assert_eq!(open, Outcome::Unguarded(true, Unguarded::StoreDown));
     let closed = service.run("harmful").await;
-    assert!(matches!(refusal(&closed), campanile_idempotency::IdempotencyError::Store(_)));
+    assert!(matches!(layer_error(&closed), campanile_idempotency::IdempotencyError::Store(_)));
 
     // Nothing was recorded, so it runs again when the store is back.
-    world.store.heal();
+    harness.store.heal();
     assert_eq!(service.run("harmless").await.unwrap(), Outcome::Processed(false));
-    world.assert_quiet().await;
+    harness.assert_settled().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_acquire_that_may_have_been_granted_is_cancelled_when_the_request_runs_unguarded() {
-    let world = World::new();
-    let layer = world.layer().with_fail_open_risking_duplicates(|_, _| true);
-    let (service, mut stage) = world.staged(layer);
-    world.store.next_of("acquire", Fault::LoseReply);
+async fn acquire_in_doubt_is_cancelled_if_request_runs_unguarded() {
+    let harness = Harness::new();
+    let layer = harness.layer().with_fail_open_risking_duplicates(|_, _| true);
+    let (service, mut handle) = harness.mock_service(layer);
+    harness.store.next_of("acquire", Fault::LoseReply);
     let call = service.start(request("p-1"));
-    let (_, respond) = stage.next_request().await.unwrap();
-    world.assert_quiet().await;
-    let entry = world.entry("p-1").unwrap();
+    let (_, respond) = handle.next_request().await.unwrap();
+    harness.assert_settled().await;
+    let entry = harness.entry("p-1").unwrap();
     assert_eq!((entry.state(), entry.attempt()), (State::Retrying, 0));
     respond.send_response("done");
     assert!(matches!(call.await.unwrap().unwrap(), Outcome::Unguarded("done", _)));

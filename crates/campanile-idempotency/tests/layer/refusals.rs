@@ -11,57 +11,57 @@ use campanile_test::faults::Fault;
 use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
 use tower_test::mock;
 
-use crate::world::{
-    Guarding, Handler, Stage, TTL, World, fingerprinting, is_pending, lock, paying, refusal,
-    request,
+use crate::harness::{
+    Harness, MockHandle, MockHandler, TTL, TestService, fingerprint_layer, is_pending, layer_error,
+    lock, request, request_with_payload,
 };
 
 /// Must not run.
-async fn never(_: Request<()>) -> Result<(), BoxError> {
+async fn unreachable_handler(_: Request<()>) -> Result<(), BoxError> {
     unreachable!("the handler")
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_without_a_key_is_refused() {
-    let world = World::new();
-    let called = world.layer().layer(service_fn(never)).run("").await;
-    assert!(matches!(refusal(&called), IdempotencyError::MissingKey));
-    assert_eq!(world.store.commands(), []);
+async fn request_without_key_is_refused() {
+    let harness = Harness::new();
+    let result = harness.layer().layer(service_fn(unreachable_handler)).run("").await;
+    assert!(matches!(layer_error(&result), IdempotencyError::MissingKey));
+    assert_eq!(harness.store.commands(), []);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_no_key_is_refused_with_the_extractors_error() {
-    let world = World::new();
+async fn invalid_key_is_refused_with_extractor_error() {
+    let harness = Harness::new();
     let no_key = |_: &Request<()>| Err::<String, _>("not a number");
     let panics = |_: &Request<()>| -> String { panic!("as extractors do") };
-    let layer = IdempotencyLayer::new(&world.keeper, "payments", no_key).unwrap();
-    let called = layer.layer(service_fn(never)).run("p-1").await;
-    let IdempotencyError::InvalidKey(error) = refusal(&called) else {
+    let layer = IdempotencyLayer::new(&harness.keeper, "payments", no_key).unwrap();
+    let result = layer.layer(service_fn(unreachable_handler)).run("p-1").await;
+    let IdempotencyError::InvalidKey(error) = layer_error(&result) else {
         panic!("an invalid key");
     };
     assert_eq!(error.to_string(), "not a number");
 
-    let layer = IdempotencyLayer::new(&world.keeper, "payments", panics).unwrap();
-    let called = layer.layer(service_fn(never)).run("p-1").await;
-    assert!(matches!(refusal(&called), IdempotencyError::InvalidKey(_)));
-    assert_eq!(world.store.commands(), []);
+    let layer = IdempotencyLayer::new(&harness.keeper, "payments", panics).unwrap();
+    let result = layer.layer(service_fn(unreachable_handler)).run("p-1").await;
+    assert!(matches!(layer_error(&result), IdempotencyError::InvalidKey(_)));
+    assert_eq!(harness.store.commands(), []);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_that_is_held_here_is_refused_without_a_command_and_tells_when_the_holder_ends() {
-    let world = World::new();
-    let (service, mut stage) = world.staged(world.layer());
+async fn key_held_in_process_is_refused_locally_with_settled_signal() {
+    let harness = Harness::new();
+    let (service, mut handle) = harness.mock_service(harness.layer());
     let holder = service.start(request("p-1"));
-    let (_, respond) = stage.next_request().await.unwrap();
-    world.store.forget_calls();
+    let (_, respond) = handle.next_request().await.unwrap();
+    harness.store.forget_calls();
 
-    let called = service.run("p-1").await;
-    let IdempotencyError::Locked { retry_after, settled, key } = refusal(&called) else {
+    let result = service.run("p-1").await;
+    let IdempotencyError::Locked { retry_after, settled, key } = layer_error(&result) else {
         panic!("locked");
     };
     assert_eq!((key.as_bytes(), *retry_after), (&b"p-1"[..], TTL));
-    assert_eq!(world.store.commands(), []);
-    assert!(refusal(&called).is_contention());
+    assert_eq!(harness.store.commands(), []);
+    assert!(layer_error(&result).is_contention());
 
     let mut settled = tokio_test::task::spawn(settled.clone().unwrap());
     tokio_test::assert_pending!(settled.poll());
@@ -71,94 +71,96 @@ async fn a_key_that_is_held_here_is_refused_without_a_command_and_tells_when_the
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_that_is_held_elsewhere_is_refused_with_a_time_to_look_again() {
-    let world = World::new();
-    let elsewhere = world.neighbour();
-    let (service, mut stage) = elsewhere.staged(elsewhere.layer());
+async fn key_held_by_other_process_is_refused_with_retry_time() {
+    let harness = Harness::new();
+    let other_process = harness.other_process();
+    let (service, mut handle) = other_process.mock_service(other_process.layer());
     let _holder = service.start(request("p-1"));
-    let _held = stage.next_request().await.unwrap();
+    let _held = handle.next_request().await.unwrap();
 
-    let before = world.entry("p-1");
-    let called = world.layer().layer(service_fn(never)).run("p-1").await;
-    let IdempotencyError::Locked { retry_after, settled: None, .. } = refusal(&called) else {
+    let before = harness.entry("p-1");
+    let result = harness.layer().layer(service_fn(unreachable_handler)).run("p-1").await;
+    let IdempotencyError::Locked { retry_after, settled: None, .. } = layer_error(&result) else {
         panic!("locked, by nobody of here");
     };
     // A holder may end long before its lock does.
-    let third = TTL / 3;
-    assert!((third * 9 / 10..=third * 11 / 10).contains(retry_after), "{retry_after:?}");
-    assert_eq!(world.entry("p-1"), before, "a refusal writes nothing");
+    let expected = TTL / 3;
+    assert!((expected * 9 / 10..=expected * 11 / 10).contains(retry_after), "{retry_after:?}");
+    assert_eq!(harness.entry("p-1"), before, "a refusal writes nothing");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_whose_attempt_failed_is_refused_until_its_back_off_is_over() {
-    let world = World::new();
-    let (service, mut stage) = world.staged(world.layer());
+async fn failed_key_is_refused_until_end_of_backoff() {
+    let harness = Harness::new();
+    let (service, mut handle) = harness.mock_service(harness.layer());
     let call = service.start(request("p-1"));
-    let (_, respond) = stage.next_request().await.unwrap();
+    let (_, respond) = handle.next_request().await.unwrap();
     respond.send_error("gateway busy");
     let failed = call.await.unwrap();
-    let IdempotencyError::Failed(failure) = refusal(&failed) else {
+    let IdempotencyError::Failed(failure) = layer_error(&failed) else {
         panic!("failed");
     };
     let back_off = failure.retry_after.unwrap();
     assert_eq!((failure.attempt, failure.source.to_string()), (1, "gateway busy".into()));
 
-    let called = service.run("p-1").await;
-    let IdempotencyError::BackingOff { retry_after, attempts: 1, .. } = refusal(&called) else {
+    let result = service.run("p-1").await;
+    let IdempotencyError::BackingOff { retry_after, attempts: 1, .. } = layer_error(&result) else {
         panic!("backing off");
     };
     assert!(*retry_after <= back_off);
     tokio::time::sleep(back_off).await;
     let call = service.start(request("p-1"));
-    let (request, respond) = stage.next_request().await.unwrap();
+    let (request, respond) = handle.next_request().await.unwrap();
     assert_eq!(lock(&request).attempt(), 2);
     respond.send_response("done");
     call.await.unwrap().unwrap();
-    world.assert_quiet().await;
+    harness.assert_settled().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_with_another_payload_is_refused() {
-    let world = World::new();
-    let service = fingerprinting(&world);
+async fn key_with_other_payload_is_refused() {
+    let harness = Harness::new();
+    let service = fingerprint_layer(&harness);
     let service = service.layer(service_fn(async |_: Request<()>| Ok::<_, BoxError>(())));
-    service.start(paying("p-1", "100")).await.unwrap().unwrap();
-    let called = service.start(paying("p-1", "999")).await.unwrap();
-    assert!(matches!(refusal(&called), IdempotencyError::Mismatch { .. }));
-    assert!(service.start(paying("p-1", "100")).await.unwrap().unwrap().is_duplicate());
-    assert_eq!(world.entry("p-1").unwrap().attempt(), 1);
-    world.assert_quiet().await;
+    service.start(request_with_payload("p-1", "100")).await.unwrap().unwrap();
+    let result = service.start(request_with_payload("p-1", "999")).await.unwrap();
+    assert!(matches!(layer_error(&result), IdempotencyError::Mismatch { .. }));
+    assert!(
+        service.start(request_with_payload("p-1", "100")).await.unwrap().unwrap().is_duplicate()
+    );
+    assert_eq!(harness.entry("p-1").unwrap().attempt(), 1);
+    harness.assert_settled().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_the_store_a_request_is_refused_and_nothing_is_counted() {
-    let world = World::new();
-    let (service, mut stage) = world.staged(world.layer());
-    world.store.always(Fault::Refuse);
+async fn request_without_store_is_refused_and_not_counted() {
+    let harness = Harness::new();
+    let (service, mut handle) = harness.mock_service(harness.layer());
+    harness.store.always(Fault::Refuse);
     for _ in 0..20 {
-        let called = service.run("p-1").await;
-        let IdempotencyError::Store(error) = refusal(&called) else {
+        let result = service.run("p-1").await;
+        let IdempotencyError::Store(error) = layer_error(&result) else {
             panic!("the store's error");
         };
         assert_eq!(error.kind(), StoreErrorKind::Unavailable);
-        assert_eq!(refusal(&called).retry_after(), None);
+        assert_eq!(layer_error(&result).retry_after(), None);
     }
-    world.store.heal();
+    harness.store.heal();
     let call = service.start(request("p-1"));
-    let (request, respond) = stage.next_request().await.unwrap();
+    let (request, respond) = handle.next_request().await.unwrap();
     assert_eq!(lock(&request).attempt(), 1);
     respond.send_response("done");
     call.await.unwrap().unwrap();
-    world.assert_quiet().await;
+    harness.assert_settled().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_entry_that_cannot_be_read_is_refused_and_never_taken_for_absent() {
-    let (keeper, task) = LockKeeper::unspawned(Garbage, TestClock::new().clock());
+async fn unreadable_entry_is_refused_and_not_treated_as_absent() {
+    let (keeper, task) = LockKeeper::unspawned(CorruptStore, TestClock::new().clock());
     tokio::spawn(task);
     let layer = IdempotencyLayer::new(&keeper, "payments", key::header("id")).unwrap();
-    let called = layer.layer(service_fn(never)).run("p-1").await;
-    let IdempotencyError::Store(error) = refusal(&called) else {
+    let result = layer.layer(service_fn(unreachable_handler)).run("p-1").await;
+    let IdempotencyError::Store(error) = layer_error(&result) else {
         panic!("the store's error");
     };
     assert_eq!(error.kind(), StoreErrorKind::Unreadable);
@@ -166,13 +168,13 @@ async fn an_entry_that_cannot_be_read_is_refused_and_never_taken_for_absent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_entry_that_cannot_be_read_never_falls_open() {
-    let (keeper, task) = LockKeeper::unspawned(Garbage, TestClock::new().clock());
+async fn unreadable_entry_never_fails_open() {
+    let (keeper, task) = LockKeeper::unspawned(CorruptStore, TestClock::new().clock());
     tokio::spawn(task);
     let layer = IdempotencyLayer::new(&keeper, "payments", key::header("id")).unwrap();
     let layer = layer.with_fail_open_risking_duplicates(|_, _| true);
-    let called = layer.layer(service_fn(never)).run("p-1").await;
-    let IdempotencyError::Store(error) = refusal(&called) else {
+    let result = layer.layer(service_fn(unreachable_handler)).run("p-1").await;
+    let IdempotencyError::Store(error) = layer_error(&result) else {
         panic!("the store's error");
     };
     assert_eq!(error.kind(), StoreErrorKind::Unreadable);
@@ -181,9 +183,9 @@ async fn an_entry_that_cannot_be_read_never_falls_open() {
 
 /// Holds something else under every key.
 #[derive(Clone)]
-struct Garbage;
+struct CorruptStore;
 
-impl Store for Garbage {
+impl Store for CorruptStore {
     async fn apply(&self, _: Command) -> Result<Answer, StoreError> {
         let now = std::time::SystemTime::UNIX_EPOCH;
         Ok(Answer::new(now, Reply::Corrupt))
@@ -191,36 +193,36 @@ impl Store for Garbage {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_keeper_that_shuts_down_takes_no_new_locks_and_waits_for_those_there_are() {
-    let world = World::new();
-    let (service, mut stage) = world.staged(world.layer());
+async fn shutdown_refuses_new_locks_and_waits_for_held_ones() {
+    let harness = Harness::new();
+    let (service, mut handle) = harness.mock_service(harness.layer());
     let call = service.start(request("p-1"));
-    let (_, respond) = stage.next_request().await.unwrap();
-    assert!(!world.keeper.shutdown(Duration::from_secs(5)).await.settled);
+    let (_, respond) = handle.next_request().await.unwrap();
+    assert!(!harness.keeper.shutdown(Duration::from_secs(5)).await.settled);
 
-    let called = service.run("p-2").await;
-    assert!(matches!(refusal(&called), IdempotencyError::ShuttingDown));
+    let result = service.run("p-2").await;
+    assert!(matches!(layer_error(&result), IdempotencyError::ShuttingDown));
     respond.send_response("done");
     assert_eq!(call.await.unwrap().unwrap(), Outcome::Processed("done"));
-    assert!(world.keeper.shutdown(Duration::from_millis(1)).await.settled);
-    assert_eq!(world.state("p-1"), Some(State::Completed));
+    assert!(harness.keeper.shutdown(Duration::from_millis(1)).await.settled);
+    assert_eq!(harness.state("p-1"), Some(State::Completed));
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_its_keeper_a_request_is_refused() {
-    let mut world = World::new();
-    let service = world.layer().layer(service_fn(never));
-    world.crash().await;
-    let called = service.run("p-1").await;
-    assert!(matches!(refusal(&called), IdempotencyError::Store(_)));
-    assert!(!world.keeper.shutdown(Duration::from_secs(1)).await.settled);
+async fn request_without_keeper_is_refused() {
+    let mut harness = Harness::new();
+    let service = harness.layer().layer(service_fn(unreachable_handler));
+    harness.crash().await;
+    let result = service.run("p-1").await;
+    assert!(matches!(layer_error(&result), IdempotencyError::Store(_)));
+    assert!(!harness.keeper.shutdown(Duration::from_secs(1)).await.settled);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_duplicate_gives_the_inner_services_permit_back() {
-    let world = World::new();
+async fn duplicate_releases_inner_permit() {
+    let harness = Harness::new();
     let service = ServiceBuilder::new()
-        .layer(world.layer())
+        .layer(harness.layer())
         .concurrency_limit(1)
         .service_fn(async |_: Request<()>| Ok::<_, BoxError>(()));
     for _ in 0..3 {
@@ -234,26 +236,26 @@ async fn a_duplicate_gives_the_inner_services_permit_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_lock_ticks_while_its_request_waits_to_be_let_in() {
-    let world = World::new();
-    let (service, mut stage) = world.staged(world.layer());
-    stage.allow(0);
+async fn lock_is_acquired_only_after_inner_readiness() {
+    let harness = Harness::new();
+    let (service, mut handle) = harness.mock_service(harness.layer());
+    handle.allow(0);
     let call = service.start(request("p-1"));
     assert!(is_pending(&call).await);
-    assert_eq!(world.store.commands(), [], "readiness first, lock second");
-    stage.allow(1);
-    let (_, respond) = stage.next_request().await.unwrap();
+    assert_eq!(harness.store.commands(), [], "readiness first, lock second");
+    handle.allow(1);
+    let (_, respond) = handle.next_request().await.unwrap();
     respond.send_response("done");
     call.await.unwrap().unwrap();
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_inner_service_that_has_failed_is_told_as_it_is() {
-    let world = World::new();
-    let (handler, stage): (Handler, Stage) = mock::pair();
-    let mut service = world.layer().layer(handler);
-    drop(stage);
+async fn inner_readiness_error_is_returned_unchanged() {
+    let harness = Harness::new();
+    let (handler, handle): (MockHandler, MockHandle) = mock::pair();
+    let mut service = harness.layer().layer(handler);
+    drop(handle);
     let error = service.ready().await.err().unwrap();
     assert!(IdempotencyError::find(&*error).is_none(), "{error}");
-    assert_eq!(world.store.commands(), []);
+    assert_eq!(harness.store.commands(), []);
 }

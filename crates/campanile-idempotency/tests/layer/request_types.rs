@@ -11,16 +11,16 @@ use campanile_idempotency::{Guard, IdempotencyError, IdempotencyLayer, reply};
 use tokio::time::sleep;
 use tower::{ServiceBuilder, ServiceExt};
 
-use crate::world::{Guarding, World, failed, refusal};
+use crate::harness::{Harness, TestService, failed, layer_error};
 
-async fn never(_: Option<Lock>) -> Result<String, BoxError> {
+async fn unreachable_handler(_: Option<Lock>) -> Result<String, BoxError> {
     unreachable!("the function")
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_guard_runs_a_function_once() {
-    let world = World::new();
-    let guard = Guard::new(&world.keeper, "jobs").unwrap();
+async fn guard_runs_function_once() {
+    let harness = Harness::new();
+    let guard = Guard::new(&harness.keeper, "jobs").unwrap();
     let (mut first, mut second) = (0, 0);
     let outcome = guard.run(7, async |lock: Option<Lock>| {
         first += 1;
@@ -33,14 +33,14 @@ async fn a_guard_runs_a_function_once() {
     });
     assert!(outcome.await.unwrap().is_duplicate(), "an integer is its decimal text");
     assert_eq!((first, second), (1, 0));
-    world.assert_quiet().await;
+    harness.assert_settled().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_guard_has_the_settings_of_the_layer_it_is_made_from() {
-    let world = World::new();
+async fn guard_has_settings_of_its_layer() {
+    let harness = Harness::new();
     let at_most = Duration::from_secs(60);
-    let layer = world
+    let layer = harness
         .layer()
         .with_locked(OnLocked::Wait { at_most })
         .with_missing_key(OnMissingKey::PassThrough)
@@ -50,16 +50,16 @@ async fn a_guard_has_the_settings_of_the_layer_it_is_made_from() {
         .with_reply(reply::json());
     let guard = Guard::from(layer);
 
-    let holds = guard.clone();
+    let holder_guard = guard.clone();
     let holder = tokio::spawn(async move {
         let work = async |_: Option<Lock>| {
             sleep(Duration::from_secs(5)).await;
             Ok::<_, BoxError>("receipt".to_owned())
         };
-        holds.run("job-1", work).await
+        holder_guard.run("job-1", work).await
     });
     sleep(Duration::from_secs(1)).await;
-    let again = guard.run("job-1", never).await.unwrap();
+    let again = guard.run("job-1", unreachable_handler).await.unwrap();
     assert_eq!(again.into_reply().as_deref(), Some("receipt"));
     assert!(holder.await.unwrap().is_ok());
 
@@ -71,28 +71,28 @@ async fn a_guard_has_the_settings_of_the_layer_it_is_made_from() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_no_key_never_runs() {
-    let world = World::new();
-    let guard = Guard::new(&world.keeper, "jobs").unwrap();
+async fn function_with_invalid_key_never_runs() {
+    let harness = Harness::new();
+    let guard = Guard::new(&harness.keeper, "jobs").unwrap();
     let no_key: Result<String, &str> = Err("not a number");
-    let called = guard.run(no_key, never).await;
-    let IdempotencyError::InvalidKey(error) = refusal(&called) else {
+    let result = guard.run(no_key, unreachable_handler).await;
+    let IdempotencyError::InvalidKey(error) = layer_error(&result) else {
         panic!("an invalid key");
     };
     assert_eq!(error.to_string(), "not a number");
-    let called = guard.run("", never).await;
-    assert!(matches!(refusal(&called), IdempotencyError::MissingKey));
+    let result = guard.run("", unreachable_handler).await;
+    assert!(matches!(layer_error(&result), IdempotencyError::MissingKey));
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_http_request_carries_its_lock() {
-    let world = World::new();
+async fn http_request_carries_its_lock() {
+    let harness = Harness::new();
     let by_header = |request: &http::Request<()>| {
         let key = request.headers().get("idempotency-key")?;
         Some(key.as_bytes().to_vec())
     };
     let service = ServiceBuilder::new()
-        .layer(IdempotencyLayer::new(&world.keeper, "http", by_header).unwrap())
+        .layer(IdempotencyLayer::new(&harness.keeper, "http", by_header).unwrap())
         .service_fn(async |request: http::Request<()>| {
             let lock = request.extensions().get::<Lock>().unwrap();
             assert_eq!(request.lock().unwrap().token(), lock.token());
@@ -110,12 +110,12 @@ async fn an_http_request_carries_its_lock() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_foreign_request_is_wrapped() {
-    let world = World::new();
+async fn foreign_request_is_wrapped() {
+    let harness = Harness::new();
     let by_length = |job: &Guarded<Vec<u8>>| job.len();
     let service = ServiceBuilder::new()
         .map_request(Guarded::new)
-        .layer(IdempotencyLayer::new(&world.keeper, "jobs", by_length).unwrap())
+        .layer(IdempotencyLayer::new(&harness.keeper, "jobs", by_length).unwrap())
         .service_fn(async |job: Guarded<Vec<u8>>| {
             assert_eq!(job.lock().unwrap().key().as_bytes(), b"3");
             Ok::<_, BoxError>(job.into_inner())
@@ -142,10 +142,10 @@ impl CarryLock for Job {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_of_ones_own_carries_its_lock() {
-    let world = World::new();
+async fn custom_request_carries_its_lock() {
+    let harness = Harness::new();
     let service = ServiceBuilder::new()
-        .layer(IdempotencyLayer::new(&world.keeper, "jobs", |job: &Job| job.id).unwrap())
+        .layer(IdempotencyLayer::new(&harness.keeper, "jobs", |job: &Job| job.id).unwrap())
         .service_fn(async |job: Job| Ok::<_, BoxError>(job.lock().unwrap().attempt()));
     let job = |id| Job { id, lock: None };
     assert_eq!(service.clone().oneshot(job(7)).await.unwrap(), Outcome::Processed(1));
@@ -164,25 +164,25 @@ impl fmt::Display for Declined {
 impl std::error::Error for Declined {}
 
 #[tokio::test(start_paused = true)]
-async fn the_handlers_error_is_found_at_every_place_of_the_stack() {
-    let world = World::new();
+async fn handler_error_is_found_through_all_layers() {
+    let harness = Harness::new();
     let service = ServiceBuilder::new()
         .timeout(Duration::from_secs(60))
-        .layer(world.layer())
+        .layer(harness.layer())
         .timeout(Duration::from_secs(10))
         .service_fn(async |_: Request<()>| Err::<(), _>(Declined));
-    let called = service.run("p-1").await;
-    let error = called.unwrap_err();
+    let result = service.run("p-1").await;
+    let error = result.unwrap_err();
     assert!(error::find::<Declined>(&*error).is_some());
     assert!(IdempotencyError::find(&*error).is_some());
 }
 
 /// Boxed as it is, an `anyhow` error hides the error it was made of. Its own method does not.
 #[tokio::test(start_paused = true)]
-async fn an_error_of_anyhow_is_found_if_it_is_reallocated_right_outside_the_handler() {
-    let world = World::new();
+async fn anyhow_error_is_found_if_reallocated_outside_handler() {
+    let harness = Harness::new();
     let service = ServiceBuilder::new()
-        .layer(world.layer())
+        .layer(harness.layer())
         .map_err(|error: anyhow::Error| error.reallocate_into_boxed_dyn_error_without_backtrace())
         .service_fn(async |request: Request<()>| {
             let error = match request.lock().unwrap().key().as_bytes() {
@@ -192,30 +192,30 @@ async fn an_error_of_anyhow_is_found_if_it_is_reallocated_right_outside_the_hand
             Err::<(), _>(error)
         });
     for id in ["bare", "with context"] {
-        let called = service.run(id).await;
-        assert!(error::find::<Declined>(&*failed(&called).source).is_some(), "{id}");
+        let result = service.run(id).await;
+        assert!(error::find::<Declined>(&*failed(&result).source).is_some(), "{id}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_marker_around_an_error_of_anyhow_counts() {
-    let world = World::new();
+async fn marker_around_anyhow_error_is_respected() {
+    let harness = Harness::new();
     let service = ServiceBuilder::new()
-        .layer(world.layer())
+        .layer(harness.layer())
         .map_err(error::permanent)
         .service_fn(async |_: Request<()>| Err::<(), _>(anyhow::Error::new(Declined)));
-    let called = service.run("p-1").await;
-    assert_eq!(failed(&called).disposition, Disposition::DeadLetter);
+    let result = service.run("p-1").await;
+    assert_eq!(failed(&result).disposition, Disposition::DeadLetter);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_record_is_turned_into_a_request_by_the_decoder_outside() {
-    let world = World::new();
+async fn outer_decoder_turns_record_into_request() {
+    let harness = Harness::new();
     let service = ServiceBuilder::new()
         .layer(campanile_core::DecodeLayer::json())
         .layer({
             let by_body = campanile_core::key::field(|id: &String| id);
-            IdempotencyLayer::new(&world.keeper, "payments", by_body).unwrap()
+            IdempotencyLayer::new(&harness.keeper, "payments", by_body).unwrap()
         })
         .service_fn(async |request: Request<String>| Ok::<_, BoxError>(request.into_body()));
     let record = |payload: &'static str| Record::builder("payments", 0, 0).payload(payload).build();
@@ -223,5 +223,5 @@ async fn a_record_is_turned_into_a_request_by_the_decoder_outside() {
     assert_eq!(outcome, Outcome::Processed("p-1".to_owned()));
     service.clone().oneshot(record("p-1")).await.unwrap_err();
     assert!(service.oneshot(record(r#""p-1""#)).await.unwrap().is_duplicate());
-    assert_eq!(world.store.count("acquire"), 2, "what does not decode never takes a lock");
+    assert_eq!(harness.store.count("acquire"), 2, "what does not decode never takes a lock");
 }

@@ -7,31 +7,32 @@ use campanile_idempotency::{IdempotencyError, IdempotencyLayer};
 use tokio::time::sleep;
 use tower::{Layer, service_fn};
 
-use crate::world::{Guarding, HOUR, TTL, World, is_pending, lock, refusal, request};
+use crate::harness::{HOUR, Harness, TTL, TestService, is_pending, layer_error, lock, request};
 
 #[tokio::test(start_paused = true)]
 async fn layers_of_one_keeper_exclude_each_other() {
-    let world = World::new();
-    let (one, mut stage) = world.staged(world.layer());
-    let (other, _never) = world.staged(world.layer().with_lock_ttl(TTL * 2).unwrap());
+    let harness = Harness::new();
+    let (one, mut handle) = harness.mock_service(harness.layer());
+    let (other, _never) = harness.mock_service(harness.layer().with_lock_ttl(TTL * 2).unwrap());
     let call = one.start(request("p-1"));
-    let (_, respond) = stage.next_request().await.unwrap();
-    let called = other.run("p-1").await;
-    assert!(matches!(refusal(&called), IdempotencyError::Locked { settled: Some(_), .. }));
+    let (_, respond) = handle.next_request().await.unwrap();
+    let result = other.run("p-1").await;
+    assert!(matches!(layer_error(&result), IdempotencyError::Locked { settled: Some(_), .. }));
     respond.send_response("done");
     call.await.unwrap().unwrap();
     assert!(other.run("p-1").await.unwrap().is_duplicate());
 }
 
 #[tokio::test(start_paused = true)]
-async fn layers_of_one_keeper_each_have_their_own_time_to_live() {
-    let world = World::new();
+async fn layers_of_one_keeper_have_own_lock_ttl() {
+    let harness = Harness::new();
     let brief = Duration::from_secs(2);
-    let (one, mut stage) = world.staged(world.layer());
-    let (other, mut brief_stage) = world.staged(world.layer().with_lock_ttl(brief).unwrap());
+    let (one, mut handle) = harness.mock_service(harness.layer());
+    let (other, mut brief_handle) =
+        harness.mock_service(harness.layer().with_lock_ttl(brief).unwrap());
     let calls = [one.start(request("long")), other.start(request("brief"))];
-    let (long, respond) = stage.next_request().await.unwrap();
-    let (brief, respond_brief) = brief_stage.next_request().await.unwrap();
+    let (long, respond) = handle.next_request().await.unwrap();
+    let (brief, respond_brief) = brief_handle.next_request().await.unwrap();
     for _ in 0..60 {
         sleep(Duration::from_secs(1)).await;
         assert!(lock(&long).check().is_ok());
@@ -44,55 +45,55 @@ async fn layers_of_one_keeper_each_have_their_own_time_to_live() {
     for call in calls {
         call.await.unwrap().unwrap();
     }
-    world.assert_quiet().await;
+    harness.assert_settled().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn keepers_of_one_store_exclude_each_other() {
-    let world = World::new();
-    let elsewhere = world.neighbour();
-    let (here, mut stage) = world.staged(world.layer());
-    let (there, mut stage_there) = elsewhere.staged(elsewhere.layer());
+    let harness = Harness::new();
+    let other_process = harness.other_process();
+    let (here, mut handle) = harness.mock_service(harness.layer());
+    let (there, mut other_handle) = other_process.mock_service(other_process.layer());
     let call = here.start(request("p-1"));
-    let (held, respond) = stage.next_request().await.unwrap();
+    let (held, respond) = handle.next_request().await.unwrap();
     for _ in 0..20 {
         sleep(TTL / 4).await;
-        assert!(refusal(&there.run("p-1").await).is_contention());
+        assert!(layer_error(&there.run("p-1").await).is_contention());
     }
     assert!(lock(&held).check().is_ok());
     respond.send_error("gateway busy");
     call.await.unwrap().unwrap_err();
     sleep(HOUR).await;
     let call = there.start(request("p-1"));
-    let (taken, respond) = stage_there.next_request().await.unwrap();
+    let (taken, respond) = other_handle.next_request().await.unwrap();
     assert_eq!(lock(&taken).attempt(), 2);
     assert!(lock(&taken).token() > lock(&held).token());
     respond.send_response("done");
     call.await.unwrap().unwrap();
     assert!(here.run("p-1").await.unwrap().is_duplicate());
-    world.assert_quiet().await;
-    elsewhere.assert_quiet().await;
+    harness.assert_settled().await;
+    other_process.assert_settled().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lock_whose_process_has_died_is_taken_over_when_it_expires_and_not_before() {
-    let world = World::new();
-    let mut dying = world.neighbour();
-    let (there, mut stage) = dying.staged(dying.layer());
+async fn lock_of_dead_process_is_taken_over_only_after_expiration() {
+    let harness = Harness::new();
+    let mut dying = harness.other_process();
+    let (there, mut handle) = dying.mock_service(dying.layer());
     let _call = there.start(request("p-1"));
-    let _held = stage.next_request().await.unwrap();
+    let _held = handle.next_request().await.unwrap();
     sleep(TTL * 2).await; // it was renewed
-    let expires = world.entry("p-1").unwrap().at();
+    let expires = harness.entry("p-1").unwrap().at();
     dying.crash().await;
 
-    let (here, mut stage) = world.staged(world.layer());
-    while world.clock.now() < expires - Duration::from_millis(200) {
-        assert!(refusal(&here.run("p-1").await).is_contention());
+    let (here, mut handle) = harness.mock_service(harness.layer());
+    while harness.clock.now() < expires - Duration::from_millis(200) {
+        assert!(layer_error(&here.run("p-1").await).is_contention());
         sleep(Duration::from_millis(100)).await;
     }
     sleep(Duration::from_millis(200)).await;
     let call = here.start(request("p-1"));
-    let (taken, respond) = stage.next_request().await.unwrap();
+    let (taken, respond) = handle.next_request().await.unwrap();
     assert_eq!(lock(&taken).attempt(), 2);
     respond.send_response("done");
     assert_eq!(call.await.unwrap().unwrap(), Outcome::Processed("done"));
@@ -100,10 +101,10 @@ async fn a_lock_whose_process_has_died_is_taken_over_when_it_expires_and_not_bef
 
 /// Else each of two consumer groups would swallow the other's events.
 #[tokio::test(start_paused = true)]
-async fn the_same_key_in_another_namespace_is_another_key() {
-    let world = World::new();
+async fn same_key_in_other_namespace_is_another_key() {
+    let harness = Harness::new();
     let service = |namespace: &str| {
-        let layer = IdempotencyLayer::new(&world.keeper, namespace, key::header("id"));
+        let layer = IdempotencyLayer::new(&harness.keeper, namespace, key::header("id"));
         layer.unwrap().layer(service_fn(async |_: Request<()>| Ok::<_, BoxError>(())))
     };
     for namespace in ["payments", "refunds", "payments.v2"] {
@@ -113,44 +114,44 @@ async fn the_same_key_in_another_namespace_is_another_key() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_name_that_is_no_namespace_is_refused() {
-    let world = World::new();
+async fn invalid_namespace_is_rejected() {
+    let harness = Harness::new();
     for name in ["", "Payments", "pay ments", "{payments}", &"p".repeat(65)] {
-        let layer = IdempotencyLayer::new(&world.keeper, name, key::header("id"));
+        let layer = IdempotencyLayer::new(&harness.keeper, name, key::header("id"));
         assert!(layer.is_err(), "{name}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn clones_of_a_service_are_one() {
-    let world = World::new();
-    let (service, mut stage) = world.staged(world.layer());
+async fn service_clones_share_locks() {
+    let harness = Harness::new();
+    let (service, mut handle) = harness.mock_service(harness.layer());
     let call = service.clone().start(request("p-1"));
-    let (_, respond) = stage.next_request().await.unwrap();
-    assert!(refusal(&service.clone().run("p-1").await).is_contention());
+    let (_, respond) = handle.next_request().await.unwrap();
+    assert!(layer_error(&service.clone().run("p-1").await).is_contention());
     assert!(is_pending(&call).await);
     respond.send_response("done");
     call.await.unwrap().unwrap();
-    assert_eq!(world.state("p-1"), Some(State::Completed));
+    assert_eq!(harness.state("p-1"), Some(State::Completed));
 }
 
 #[tokio::test(start_paused = true)]
-async fn settings_outside_their_range_are_refused() {
-    let world = World::new();
+async fn settings_out_of_range_are_rejected() {
+    let harness = Harness::new();
     let (ms, day) = (Duration::from_millis(1), Duration::from_secs(24 * 60 * 60));
-    assert!(world.layer().with_lock_ttl(ms * 499).is_err());
-    assert!(world.layer().with_lock_ttl(ms * 500).is_ok());
-    assert!(world.layer().with_lock_ttl(HOUR + ms).is_err());
-    assert!(world.layer().with_lock_ttl(HOUR).is_ok());
-    assert!(world.layer().with_max_attempts(0).is_err());
-    assert!(world.layer().with_max_attempts(65_536).is_err());
-    assert!(world.layer().with_max_attempts(65_535).is_ok());
-    assert!(world.layer().with_max_hold(ms * 499).is_err());
-    assert!(world.layer().with_max_hold(day + ms).is_err());
-    assert!(world.layer().with_retention(ms * 999).is_err());
-    assert!(world.layer().with_retention(Duration::MAX).is_err());
-    assert!(world.layer().with_failed_retention(ms * 999).is_err());
+    assert!(harness.layer().with_lock_ttl(ms * 499).is_err());
+    assert!(harness.layer().with_lock_ttl(ms * 500).is_ok());
+    assert!(harness.layer().with_lock_ttl(HOUR + ms).is_err());
+    assert!(harness.layer().with_lock_ttl(HOUR).is_ok());
+    assert!(harness.layer().with_max_attempts(0).is_err());
+    assert!(harness.layer().with_max_attempts(65_536).is_err());
+    assert!(harness.layer().with_max_attempts(65_535).is_ok());
+    assert!(harness.layer().with_max_hold(ms * 499).is_err());
+    assert!(harness.layer().with_max_hold(day + ms).is_err());
+    assert!(harness.layer().with_retention(ms * 999).is_err());
+    assert!(harness.layer().with_retention(Duration::MAX).is_err());
+    assert!(harness.layer().with_failed_retention(ms * 999).is_err());
     // An attempt that is backing off must not be forgotten before it is due.
-    assert!(world.layer().with_attempt_retention(day).is_err());
-    assert!(world.layer().with_attempt_retention(day + HOUR).is_ok());
+    assert!(harness.layer().with_attempt_retention(day).is_err());
+    assert!(harness.layer().with_attempt_retention(day + HOUR).is_ok());
 }

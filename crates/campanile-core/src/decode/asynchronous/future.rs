@@ -25,13 +25,13 @@ pin_project! {
         S: Service<Request<B>>,
     {
         #[pin]
-        state: State<F, S, B>,
+        state: ResponseState<F, S, B>,
     }
 }
 
 pin_project! {
-    #[project = StateProj]
-    enum State<F, S, B>
+    #[project = ResponseStateProj]
+    enum ResponseState<F, S, B>
     where
         S: Service<Request<B>>,
     {
@@ -55,17 +55,17 @@ pin_project! {
 
 impl<F, S: Service<Request<B>>, B> DecodingFuture<F, S, B> {
     pub(super) fn new(decoding: F, ready: S, parts: Parts) -> Self {
-        Self { state: State::Decoding { decoding, pending: Some((ready, parts)) } }
+        Self { state: ResponseState::Decoding { decoding, pending: Some((ready, parts)) } }
     }
 
     pub(super) fn panicked(record: &Record) -> Self {
-        Self { state: State::refused(record, PANICKED.into()) }
+        Self { state: ResponseState::refused(record, PANICKED.into()) }
     }
 }
 
-impl<F, S: Service<Request<B>>, B> State<F, S, B> {
+impl<F, S: Service<Request<B>>, B> ResponseState<F, S, B> {
     fn refused(record: &Record, source: BoxError) -> Self {
-        Self::Refused { error: Some(DecodeError::of(record, source)) }
+        Self::Refused { error: Some(DecodeError::new(record, source)) }
     }
 }
 
@@ -82,7 +82,7 @@ where
         let mut state = self.project().state;
         loop {
             let next = match state.as_mut().project() {
-                StateProj::Decoding { decoding, pending } => {
+                ResponseStateProj::Decoding { decoding, pending } => {
                     // Turn a panic into an error, or the same record would make the decoder panic
                     // forever.
                     let polled = catch_unwind(AssertUnwindSafe(|| decoding.poll(cx)));
@@ -93,16 +93,16 @@ where
                     let (mut ready, parts) =
                         pending.take().expect("taken only once, after decoding");
                     match decoded {
-                        Ok(body) => {
-                            State::Inner { future: ready.call(Request::from_parts(parts, body)) }
-                        }
-                        Err(source) => State::refused(&parts.record, source),
+                        Ok(body) => ResponseState::Inner {
+                            future: ready.call(Request::from_parts(parts, body)),
+                        },
+                        Err(source) => ResponseState::refused(&parts.record, source),
                     }
                 }
-                StateProj::Inner { future } => {
+                ResponseStateProj::Inner { future } => {
                     return Poll::Ready(ready!(future.poll(cx)).map_err(Into::into));
                 }
-                StateProj::Refused { error } => {
+                ResponseStateProj::Refused { error } => {
                     let error = error.take().expect("polled after completion");
                     return Poll::Ready(Err(error.into()));
                 }
@@ -115,9 +115,9 @@ where
 impl<F, S: Service<Request<B>>, B> fmt::Debug for DecodingFuture<F, S, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = match &self.state {
-            State::Decoding { .. } => "Decoding",
-            State::Inner { .. } => "Inner",
-            State::Refused { .. } => "Refused",
+            ResponseState::Decoding { .. } => "Decoding",
+            ResponseState::Inner { .. } => "Inner",
+            ResponseState::Refused { .. } => "Refused",
         };
         f.debug_struct("DecodingFuture").field("state", &state).finish_non_exhaustive()
     }

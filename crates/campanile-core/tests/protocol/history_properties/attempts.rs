@@ -8,8 +8,8 @@ use proptest::prelude::*;
 use proptest::test_runner::TestCaseResult;
 
 use crate::check::check;
-use crate::rules::Step;
-use crate::world::{Event, Faults, histories};
+use crate::simulation::{Event, Faults, histories};
+use crate::step_properties::Step;
 
 /// What an onlooker knows of a key.
 #[derive(Default)]
@@ -21,18 +21,18 @@ struct Ledger {
 
 struct Last {
     grant: Grant,
-    buries: bool,
+    is_burial: bool,
     has_ended: bool,
 }
 
 #[test]
-fn the_attempt_is_the_number_of_grants_less_those_that_were_handed_back() {
+fn attempt_equals_number_of_counted_grants() {
     check(200, &histories(Faults::CLOCK), |history| {
         let mut ledgers: HashMap<usize, Ledger> = HashMap::new();
         for (_, event) in history.events() {
             match event {
                 Event::Expired { key } => drop(ledgers.remove(key)),
-                Event::Stepped { key, step } => ledgers.entry(*key).or_default().note(step)?,
+                Event::Stepped { key, step } => ledgers.entry(*key).or_default().observe(step)?,
                 _ => {}
             }
         }
@@ -41,7 +41,7 @@ fn the_attempt_is_the_number_of_grants_less_those_that_were_handed_back() {
 }
 
 impl Ledger {
-    fn note(&mut self, step: &Step) -> TestCaseResult {
+    fn observe(&mut self, step: &Step) -> TestCaseResult {
         match (&step.operation, &step.reply) {
             (&Operation::Acquire { owner, .. }, &Reply::Acquired { token, attempt }) => {
                 self.granted(token, owner, false);
@@ -61,7 +61,7 @@ impl Ledger {
             (&Operation::Complete { grant, attempt, .. }, Reply::Completed) => {
                 if self.last.as_ref().is_none_or(|last| last.grant != grant) {
                     // The entry was gone, and its completion adopted.
-                    let last = Last { grant, buries: false, has_ended: true };
+                    let last = Last { grant, is_burial: false, has_ended: true };
                     *self = Self { counted: attempt, interrupts: 0, last: Some(last) };
                 }
                 self.ended();
@@ -73,11 +73,11 @@ impl Ledger {
         Ok(())
     }
 
-    fn granted(&mut self, token: FencingToken, owner: Owner, buries: bool) {
+    fn granted(&mut self, token: FencingToken, owner: Owner, is_burial: bool) {
         let grant = Grant { token, owner };
         if self.last.as_ref().is_none_or(|last| last.grant != grant) {
-            self.counted += u16::from(!buries);
-            self.last = Some(Last { grant, buries, has_ended: false });
+            self.counted += u16::from(!is_burial);
+            self.last = Some(Last { grant, is_burial, has_ended: false });
         }
     }
 
@@ -85,7 +85,7 @@ impl Ledger {
         let Some(last) = self.last.as_ref().filter(|last| last.grant == grant) else {
             return;
         };
-        if !last.has_ended && !last.buries && (!ran || self.interrupts < MAX_INTERRUPTS) {
+        if !last.has_ended && !last.is_burial && (!ran || self.interrupts < MAX_INTERRUPTS) {
             self.counted -= 1;
             self.interrupts += u8::from(ran);
         }

@@ -5,15 +5,15 @@ use std::time::{Duration, SystemTime};
 use campanile_core::{Entry, Grant, Operation, Reply, State, step as run};
 use proptest::prelude::*;
 
+use crate::arbitrary;
 use crate::check::check;
 use crate::draft::{HOUR, SECOND, time, token};
-use crate::rules::Step;
-use crate::wild;
+use crate::step_properties::Step;
 
 /// Whatever the entry says about its time, after whatever jump.
 #[test]
-fn who_waits_as_long_as_it_was_told_is_granted() {
-    check(3000, &wild::steps(), |step| {
+fn acquire_after_reported_wait_is_granted() {
+    check(3000, &arbitrary::steps(), |step| {
         let (Reply::Locked { remaining } | Reply::BackingOff { remaining, .. }) = step.reply else {
             return Ok(());
         };
@@ -30,8 +30,8 @@ fn who_waits_as_long_as_it_was_told_is_granted() {
 
 /// No part of a microsecond is ever seen.
 #[test]
-fn the_clock_is_read_in_whole_microseconds() {
-    check(2000, &wild::steps(), |step| {
+fn fraction_of_a_microsecond_has_no_effect() {
+    check(2000, &arbitrary::steps(), |step| {
         let now = time(step.now) + Duration::from_nanos(999);
         let again = run(step.before, &step.operation, now);
         prop_assert_eq!(again, (step.after, step.reply));
@@ -42,24 +42,30 @@ fn the_clock_is_read_in_whole_microseconds() {
 /// Move the entry and the clock by the same span, and nothing else moves: what is decided depends on
 /// how they stand to each other.
 #[test]
-fn only_how_far_the_stores_clock_is_decides() {
-    check(2000, &wild::steps(), |step| {
+fn shifting_entry_and_clock_together_changes_nothing() {
+    check(2000, &arbitrary::steps(), |step| {
         let in_range = |at: SystemTime| at > time(2 * HOUR) && at < time(1 << 52);
         let entries = [&step.before, &step.after];
         let all_in_range = entries.into_iter().flatten().all(|entry| in_range(entry.at()));
         if step.now < 2 * HOUR || step.now > 1 << 52 || !all_in_range {
             return Ok(());
         }
-        let before = step.before.as_ref().map(earlier);
-        let expected = Step::take(before, step.operation.clone(), step.now - HOUR);
-        prop_assert_eq!(expected.after.map(untold), step.after.as_ref().map(earlier).map(untold));
-        prop_assert_eq!(in_words(&expected.reply), in_words(&step.reply));
+        let before = step.before.as_ref().map(one_hour_earlier);
+        let expected = Step::apply(before, step.operation.clone(), step.now - HOUR);
+        prop_assert_eq!(
+            expected.after.map(without_token),
+            step.after.as_ref().map(one_hour_earlier).map(without_token)
+        );
+        prop_assert_eq!(
+            without_token_and_time(&expected.reply),
+            without_token_and_time(&step.reply)
+        );
         Ok(())
     });
 }
 
 /// The entry as it would be an hour earlier.
-fn earlier(entry: &Entry) -> Entry {
+fn one_hour_earlier(entry: &Entry) -> Entry {
     let mut bytes = entry.to_bytes().to_vec();
     let created = entry.created().duration_since(time(HOUR)).expect("in range");
     let at = entry.at().duration_since(time(HOUR)).expect("in range");
@@ -69,17 +75,19 @@ fn earlier(entry: &Entry) -> Entry {
 }
 
 /// The stored bytes without the token, which follows the clock.
-fn untold(entry: Entry) -> Vec<u8> {
+fn without_token(entry: Entry) -> Vec<u8> {
     let mut bytes = entry.to_bytes().to_vec();
     bytes[8..16].fill(0);
     bytes
 }
 
 /// The answer without token and date.
-fn in_words(reply: &Reply) -> Reply {
+fn without_token_and_time(reply: &Reply) -> Reply {
     let mut reply = reply.clone();
     match &mut reply {
-        Reply::Acquired { token: its, .. } | Reply::Exhausted { token: its, .. } => *its = token(0),
+        Reply::Acquired { token: value, .. } | Reply::Exhausted { token: value, .. } => {
+            *value = token(0)
+        }
         Reply::Duplicate { completed_at, .. } => *completed_at = SystemTime::UNIX_EPOCH,
         _ => {}
     }
@@ -89,7 +97,7 @@ fn in_words(reply: &Reply) -> Reply {
 /// A step forward by more than a lock's time to live: its holder counts on it by its own clock, and the
 /// store has it over. What is left is that the holder changes nothing any more.
 #[test]
-fn a_clock_that_jumps_ahead_takes_locks_over_and_their_holders_change_nothing() {
+fn clock_jump_ahead_expires_lock_and_old_holder_changes_nothing() {
     use crate::draft::{ME, NOW, OTHER, owner};
     const TTL: u64 = 30 * SECOND;
     let acquire = |who| Operation::Acquire {
@@ -119,7 +127,7 @@ fn a_clock_that_jumps_ahead_takes_locks_over_and_their_holders_change_nothing() 
 
 /// A back-off and a lock, each of a client whose store then goes back by a year.
 #[test]
-fn a_clock_that_went_back_blocks_nobody_for_longer_than_the_longest_lock() {
+fn clock_jump_back_blocks_key_for_at_most_max_lock_ttl() {
     let held = crate::draft::Draft::new(State::Processing, 0);
     let now = crate::draft::NOW;
     let entry = crate::draft::Draft { at: now + 365 * crate::draft::DAY, ..held }.entry();

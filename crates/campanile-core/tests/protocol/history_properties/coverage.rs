@@ -1,4 +1,4 @@
-//! The worlds in which the promises are tried have everything in them that could break one.
+//! The simulations on which the properties are checked contain everything that could break one.
 
 use std::collections::BTreeMap;
 
@@ -6,18 +6,18 @@ use campanile_core::{Reply, State};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 
-use crate::rules::Step;
-use crate::world::{Event, Faults, History, histories};
+use crate::simulation::{Event, Faults, History, histories};
+use crate::step_properties::Step;
 
 /// With values that are the same in every run: how often each answer to each operation was given.
 #[test]
-fn histories_reach_every_answer_that_a_client_can_get() {
+fn histories_cover_every_reply_to_a_client() {
     let mut runner = TestRunner::deterministic();
     let strategy = histories(Faults::CLOCK);
     let mut seen = BTreeMap::new();
     for _ in 0..400 {
         let history = strategy.new_tree(&mut runner).expect("a history").current();
-        note(&history, &mut seen);
+        count_replies(&history, &mut seen);
     }
     for (word, times) in &seen {
         println!("{times:6} {word}");
@@ -64,16 +64,16 @@ fn histories_reach_every_answer_that_a_client_can_get() {
     assert!(missing.is_empty(), "never seen: {missing:?}");
 }
 
-fn note(history: &History, seen: &mut BTreeMap<String, u32>) {
+fn count_replies(history: &History, seen: &mut BTreeMap<String, u32>) {
     let mut count = |word: &str| *seen.entry(word.to_owned()).or_default() += 1;
     for (_, event) in history.events() {
         match event {
             Event::Effect { .. } => count("effect"),
-            Event::Letter { .. } => count("letter"),
+            Event::DeadLetter { .. } => count("letter"),
             Event::Stepped { step, .. } => {
-                count(&format!("{} {}", step.operation.name(), word(&step.reply)));
-                for (name, is_so) in special(step) {
-                    if is_so {
+                count(&format!("{} {}", step.operation.name(), reply_name(&step.reply)));
+                for (name, applies) in special_cases(step) {
+                    if applies {
                         count(name);
                     }
                 }
@@ -83,12 +83,12 @@ fn note(history: &History, seen: &mut BTreeMap<String, u32>) {
     }
 }
 
-fn word(reply: &Reply) -> String {
+fn reply_name(reply: &Reply) -> String {
     let debug = format!("{reply:?}");
     debug.split(" {").next().unwrap_or_default().to_owned()
 }
 
-fn special(step: &Step) -> [(&'static str, bool); 6] {
+fn special_cases(step: &Step) -> [(&'static str, bool); 6] {
     let before = step.before.as_ref();
     let completes = step.reply == Reply::Completed;
     let was_held = before.is_some_and(|entry| entry.state() == State::Processing);
@@ -102,8 +102,8 @@ fn special(step: &Step) -> [(&'static str, bool); 6] {
             "an attempt handed back",
             step.reply == Reply::Released && attempts(&step.after) < attempts(&step.before),
         ),
-        ("a clamp", waits && !step.is_idle()),
+        ("a clamp", waits && !step.is_unchanged()),
         ("a second burial", matches!(step.reply, Reply::Exhausted { burials: 2.., .. })),
-        ("a takeover", was_held && step.grant().is_some()),
+        ("a takeover", was_held && step.new_grant().is_some()),
     ]
 }

@@ -1,4 +1,4 @@
-//! What happens twice happens for a reason.
+//! Locks do not overlap, and no effect is repeated without a cause.
 //!
 //! A crash between an effect and its completion, a lock that ran out while its holder was paused, a
 //! failed attempt: these bring a second run, and must. Nothing else may.
@@ -10,12 +10,12 @@ use proptest::prelude::*;
 use proptest::test_runner::TestCaseResult;
 
 use crate::check::check;
-use crate::world::{Ending, Event, Faults, History, histories};
+use crate::simulation::{Ending, Event, Faults, History, histories};
 
 #[test]
-fn a_second_effect_has_a_cause() {
+fn repeated_effect_has_a_cause() {
     check(300, &histories(Faults::CLOCK), |history| {
-        nothing_comes_twice_without_a_cause(&history, |event| match event {
+        assert_repeats_have_a_cause(&history, |event| match event {
             Event::Effect { key, grant } => Some((*key, *grant)),
             _ => None,
         })
@@ -23,26 +23,26 @@ fn a_second_effect_has_a_cause() {
 }
 
 #[test]
-fn dead_letters_are_at_most_one_and_the_excused() {
+fn repeated_dead_letter_has_a_cause() {
     check(300, &histories(Faults::CLOCK), |history| {
-        nothing_comes_twice_without_a_cause(&history, |event| match event {
-            Event::Letter { key, grant } => Some((*key, *grant)),
+        assert_repeats_have_a_cause(&history, |event| match event {
+            Event::DeadLetter { key, grant } => Some((*key, *grant)),
             _ => None,
         })
     });
 }
 
 #[test]
-fn no_two_clients_hold_a_lock_by_their_own_clocks() {
+fn locks_never_overlap_by_the_clocks_of_their_clients() {
     check(300, &histories(Faults::CLOCK), |history| {
-        let mut grants = Grants::default();
+        let mut grants = HeldGrants::default();
         for (elapsed, event) in history.events() {
-            if let Event::Holds { key, grant, .. } = event {
+            if let Event::LockHeld { key, grant, .. } = event {
                 let others = grants.held.iter().filter(|(other, _)| *other != grant);
                 let mut live = others.filter(|(_, held)| held.key == *key && held.until > *elapsed);
                 prop_assert!(live.next().is_none(), "{grant:?} beside another");
             }
-            grants.note(event);
+            grants.observe(event);
         }
         Ok(())
     });
@@ -50,10 +50,10 @@ fn no_two_clients_hold_a_lock_by_their_own_clocks() {
 
 /// What the clients believe.
 #[derive(Default)]
-struct Grants {
+struct HeldGrants {
     held: HashMap<Grant, Held>,
     /// Those whose lock the store ended early, for its clock jumped on.
-    cut_short: HashSet<Grant>,
+    ended_early: HashSet<Grant>,
 }
 
 struct Held {
@@ -62,20 +62,20 @@ struct Held {
     until: u64,
 }
 
-impl Grants {
-    fn note(&mut self, event: &Event) {
+impl HeldGrants {
+    fn observe(&mut self, event: &Event) {
         match event {
             // A renewal does not mend a lock that was cut short: its holder goes on to count on the
             // longer time that it was once promised.
-            Event::Holds { grant, .. } if self.cut_short.contains(grant) => {}
-            &Event::Holds { key, client, grant, until } => {
+            Event::LockHeld { grant, .. } if self.ended_early.contains(grant) => {}
+            &Event::LockHeld { key, client, grant, until } => {
                 self.held.insert(grant, Held { key, client, until });
             }
             // Who ends for good repeats that until it is answered, and is protected meanwhile.
-            Event::LetGo { grant, how: Ending::ForNow } => drop(self.held.remove(grant)),
+            Event::RunEnded { grant, ending: Ending::Retryable } => drop(self.held.remove(grant)),
             Event::Crashed { client } => self.held.retain(|_, held| held.client != *client),
-            Event::Jumped { forward: true } => {
-                self.cut_short.extend(self.held.drain().map(|(grant, _)| grant));
+            Event::ClockJumped { forward: true } => {
+                self.ended_early.extend(self.held.drain().map(|(grant, _)| grant));
             }
             Event::Stepped { key, step } if step.reply == Reply::Reopened => {
                 self.held.retain(|_, held| held.key != *key);
@@ -91,22 +91,22 @@ impl Grants {
 
 /// The last effect, or letter, of a key, and whether the key is settled.
 #[derive(Default)]
-struct Key {
+struct KeyState {
     last: Option<Grant>,
     /// The store said that it is, until its retention is over or an operator opens it.
     is_settled: bool,
 }
 
-fn nothing_comes_twice_without_a_cause(
+fn assert_repeats_have_a_cause(
     history: &History,
-    what: impl Fn(&Event) -> Option<(usize, Grant)>,
+    select: impl Fn(&Event) -> Option<(usize, Grant)>,
 ) -> TestCaseResult {
-    let mut grants = Grants::default();
-    let mut keys: HashMap<usize, Key> = HashMap::new();
+    let mut grants = HeldGrants::default();
+    let mut keys: HashMap<usize, KeyState> = HashMap::new();
     for (elapsed, event) in history.events() {
-        if let Some((index, grant)) = what(event) {
+        if let Some((index, grant)) = select(event) {
             let key = keys.entry(index).or_default();
-            if !grants.cut_short.contains(&grant) {
+            if !grants.ended_early.contains(&grant) {
                 prop_assert!(!key.is_settled, "{grant:?} after the key was settled");
                 let unexcused =
                     key.last.filter(|last| *last != grant && grants.is_held(*last, *elapsed));
@@ -115,17 +115,17 @@ fn nothing_comes_twice_without_a_cause(
             key.last = Some(grant);
         }
         match event {
-            Event::Stepped { key, step } => keys.entry(*key).or_default().note(&step.reply),
+            Event::Stepped { key, step } => keys.entry(*key).or_default().observe(&step.reply),
             Event::Expired { key } => drop(keys.remove(key)),
             _ => {}
         }
-        grants.note(event);
+        grants.observe(event);
     }
     Ok(())
 }
 
-impl Key {
-    fn note(&mut self, reply: &Reply) {
+impl KeyState {
+    fn observe(&mut self, reply: &Reply) {
         match reply {
             Reply::Completed | Reply::Rejected => self.is_settled = true,
             Reply::Reopened => *self = Self::default(),

@@ -12,7 +12,7 @@ use crate::draft::{HOUR, NOW, SECOND, owner, time};
 
 /// How a run ends that does not succeed.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum End {
+enum RunEnd {
     /// The process dies, and the lock runs out.
     Crash,
     Fail,
@@ -24,20 +24,20 @@ enum End {
     Cancel,
 }
 
-impl End {
-    fn has_run(self) -> bool {
+impl RunEnd {
+    fn handler_ran(self) -> bool {
         matches!(self, Self::Crash | Self::Fail | Self::Interrupt)
     }
 }
 
-fn ends() -> impl Strategy<Value = Vec<End>> {
+fn run_ends() -> impl Strategy<Value = Vec<RunEnd>> {
     let any = || {
         prop_oneof![
-            2 => Just(End::Crash),
-            2 => Just(End::Fail),
-            4 => Just(End::Interrupt),
-            1 => Just(End::Shed),
-            1 => Just(End::Cancel)
+            2 => Just(RunEnd::Crash),
+            2 => Just(RunEnd::Fail),
+            4 => Just(RunEnd::Interrupt),
+            1 => Just(RunEnd::Shed),
+            1 => Just(RunEnd::Cancel)
         ]
     };
     vec(any(), 0..40)
@@ -59,7 +59,7 @@ impl Poison {
     fn acquire(&mut self) -> (Grant, Reply) {
         self.acquired += 1;
         let owner = owner(self.acquired);
-        let reply = self.take(Operation::Acquire {
+        let reply = self.apply(Operation::Acquire {
             owner,
             ttl: Duration::from_secs(30),
             max_attempts: self.max_attempts,
@@ -72,22 +72,22 @@ impl Poison {
         (Grant { token, owner }, reply)
     }
 
-    fn end(&mut self, grant: Grant, end: End) {
+    fn end(&mut self, grant: Grant, end: RunEnd) {
         let delay = Duration::from_secs(5);
         let operation = match end {
-            End::Crash => None,
-            End::Fail => Some(Operation::Fail { grant, delay, last: false, error: "no".into() }),
-            End::Interrupt => Some(Operation::Release { grant, ran: true }),
-            End::Shed => Some(Operation::Release { grant, ran: false }),
-            End::Cancel => Some(Operation::Cancel { owner: grant.owner }),
+            RunEnd::Crash => None,
+            RunEnd::Fail => Some(Operation::Fail { grant, delay, last: false, error: "no".into() }),
+            RunEnd::Interrupt => Some(Operation::Release { grant, ran: true }),
+            RunEnd::Shed => Some(Operation::Release { grant, ran: false }),
+            RunEnd::Cancel => Some(Operation::Cancel { owner: grant.owner }),
         };
         if let Some(operation) = operation {
-            self.take(operation);
+            self.apply(operation);
         }
         self.now += 60 * SECOND; // every lock and back-off here is over then
     }
 
-    fn take(&mut self, operation: Operation) -> Reply {
+    fn apply(&mut self, operation: Operation) -> Reply {
         let (entry, reply) = step(self.entry.take(), &operation, time(self.now));
         self.entry = entry;
         reply
@@ -95,25 +95,25 @@ impl Poison {
 }
 
 #[test]
-fn poison_ends() {
-    check(500, &(1..=5_u16, ends()), |(max_attempts, ends)| {
+fn poison_key_runs_out_of_attempts() {
+    check(500, &(1..=5_u16, run_ends()), |(max_attempts, run_ends)| {
         let mut poison = Poison::new(max_attempts);
         let (mut runs, mut attempts, mut interrupts) = (0, 0, 0);
-        for end in ends {
+        for end in run_ends {
             let (grant, reply) = poison.acquire();
             if attempts == max_attempts {
                 prop_assert!(matches!(reply, Reply::Exhausted { .. }), "{reply:?}");
             } else {
                 attempts += 1;
                 prop_assert_eq!(reply, Reply::Acquired { token: grant.token, attempt: attempts });
-                runs += u16::from(end.has_run());
+                runs += u16::from(end.handler_ran());
                 let is_handed_back = match end {
-                    End::Crash | End::Fail => false,
-                    End::Interrupt => interrupts < MAX_INTERRUPTS,
-                    End::Shed | End::Cancel => true,
+                    RunEnd::Crash | RunEnd::Fail => false,
+                    RunEnd::Interrupt => interrupts < MAX_INTERRUPTS,
+                    RunEnd::Shed | RunEnd::Cancel => true,
                 };
                 attempts -= u16::from(is_handed_back);
-                interrupts += u8::from(is_handed_back && end.has_run());
+                interrupts += u8::from(is_handed_back && end.handler_ran());
             }
             poison.end(grant, end);
         }
@@ -123,47 +123,47 @@ fn poison_ends() {
 }
 
 #[test]
-fn a_release_hands_the_attempt_back_a_bounded_number_of_times() {
+fn release_uncounts_attempt_a_bounded_number_of_times() {
     let mut poison = Poison::new(2);
     let mut runs = 0;
     while let (grant, Reply::Acquired { .. }) = poison.acquire() {
         runs += 1;
         assert!(runs <= 100, "an interrupted handler runs for ever");
-        poison.end(grant, End::Interrupt);
+        poison.end(grant, RunEnd::Interrupt);
     }
     assert_eq!(runs, 2 + u32::from(MAX_INTERRUPTS));
 }
 
 #[test]
-fn what_never_ran_is_never_exhausted() {
+fn key_that_never_ran_is_never_exhausted() {
     let mut poison = Poison::new(1);
     for _ in 0..1000 {
         let (grant, reply) = poison.acquire();
         assert_eq!(reply, Reply::Acquired { token: grant.token, attempt: 1 });
-        poison.end(grant, End::Shed);
+        poison.end(grant, RunEnd::Shed);
     }
 }
 
 /// Every burial lock that ran out is counted, so that somebody notices. One that was let go in order is
 /// not: nothing was wrong with the record.
 #[test]
-fn a_burial_that_is_interrupted_is_counted_and_one_that_is_let_go_is_not() {
+fn crashed_burial_is_counted_and_settled_burial_is_not() {
     check(
         100,
-        &vec(prop_oneof![Just(End::Crash), Just(End::Fail), Just(End::Shed)], 1..20),
-        |ends| {
+        &vec(prop_oneof![Just(RunEnd::Crash), Just(RunEnd::Fail), Just(RunEnd::Shed)], 1..20),
+        |run_ends| {
             let mut poison = Poison::new(1);
             let (grant, _) = poison.acquire();
-            poison.end(grant, End::Crash);
+            poison.end(grant, RunEnd::Crash);
             let mut crashes = 0;
-            for end in ends {
+            for end in run_ends {
                 let (grant, reply) = poison.acquire();
                 let is_counted = matches!(
                     reply,
                     Reply::Exhausted { attempt: 1, burials, .. } if burials == crashes + 1
                 );
                 prop_assert!(is_counted, "after {crashes} crashes: {reply:?}");
-                crashes += u8::from(end == End::Crash);
+                crashes += u8::from(end == RunEnd::Crash);
                 poison.end(grant, end);
             }
             Ok(())
@@ -173,12 +173,12 @@ fn a_burial_that_is_interrupted_is_counted_and_one_that_is_let_go_is_not() {
 
 /// A failure that comes again, an hour late, must not put the next attempt off once more.
 #[test]
-fn a_repeated_failure_does_not_push_the_next_attempt_away() {
+fn repeated_failure_does_not_postpone_next_attempt() {
     let mut poison = Poison::new(3);
     let (grant, _) = poison.acquire();
-    poison.end(grant, End::Fail);
+    poison.end(grant, RunEnd::Fail);
     poison.now += HOUR;
-    poison.end(grant, End::Fail);
+    poison.end(grant, RunEnd::Fail);
     poison.now -= 60 * SECOND;
     let (_, reply) = poison.acquire();
     assert!(matches!(reply, Reply::Acquired { attempt: 2, .. }), "{reply:?}");

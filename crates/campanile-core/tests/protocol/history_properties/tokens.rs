@@ -6,15 +6,15 @@ use campanile_core::{FencingToken, Reply};
 use proptest::prelude::*;
 
 use crate::check::check;
-use crate::world::{Faults, histories};
+use crate::simulation::{Faults, histories};
 
 /// Also across the end of the entry, as far as the store's clock goes on.
 #[test]
-fn the_token_rises_with_each_grant_of_a_key() {
+fn token_increases_with_each_grant_of_a_key() {
     check(200, &histories(Faults::NONE), |history| {
         let mut last = HashMap::new();
         for (key, step) in history.steps() {
-            let Some(entry) = step.grant() else { continue };
+            let Some(entry) = step.new_grant() else { continue };
             let previous = last.insert(key, entry.token()).unwrap_or(FencingToken::ZERO);
             prop_assert!(entry.token() > previous, "{previous} and then {}", entry.token());
         }
@@ -24,9 +24,9 @@ fn the_token_rises_with_each_grant_of_a_key() {
 
 /// Whoever is told a token is told the same grant: one owner, one attempt, to run or to bury.
 #[test]
-fn a_token_is_told_to_one_owner_and_for_one_attempt() {
+fn token_belongs_to_one_owner_and_attempt() {
     check(200, &histories(Faults::NONE), |history| {
-        let mut told = HashMap::new();
+        let mut seen = HashMap::new();
         for (key, step) in history.steps() {
             let (token, grant) = match step.reply {
                 Reply::Acquired { token, attempt } => (token, (attempt, 0)),
@@ -34,7 +34,7 @@ fn a_token_is_told_to_one_owner_and_for_one_attempt() {
                 _ => continue,
             };
             let owner = step.after.as_ref().and_then(|entry| entry.owner());
-            let first = told.entry((key, token)).or_insert((owner, grant));
+            let first = seen.entry((key, token)).or_insert((owner, grant));
             prop_assert_eq!(*first, (owner, grant));
         }
         Ok(())

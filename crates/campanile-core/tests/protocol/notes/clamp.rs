@@ -6,7 +6,7 @@ use campanile_core::limits::{MAX_BACKOFF, MAX_LOCK_TTL};
 use campanile_core::{Reply, State};
 
 use super::{Acquire, TTL, assert_step};
-use crate::draft::{DAY, Draft, HOUR, NOW, OTHER, TOKEN, fingerprint, mine, token};
+use crate::draft::{DAY, Draft, HOUR, NOW, OTHER, TOKEN, fingerprint, my_grant, token};
 
 fn locked_until(at: u64) -> Draft {
     Draft { owner: OTHER, ..Draft::new(State::Processing, at) }
@@ -17,7 +17,7 @@ fn waiting_until(at: u64) -> Draft {
 }
 
 #[test]
-fn a_lock_that_lasts_too_long_is_clamped_by_who_finds_it() {
+fn overlong_lock_is_clamped_by_another_owner() {
     let acquire = Acquire::PLAIN.operation();
     for at in [NOW + HOUR + 1, NOW + 400 * DAY, u64::MAX] {
         let reply = Reply::Locked { remaining: MAX_LOCK_TTL };
@@ -27,7 +27,7 @@ fn a_lock_that_lasts_too_long_is_clamped_by_who_finds_it() {
 }
 
 #[test]
-fn a_back_off_that_lasts_too_long_is_clamped_by_who_finds_it() {
+fn overlong_backoff_is_clamped_by_another_owner() {
     let acquire = Acquire::PLAIN.operation();
     for at in [NOW + DAY + 1, NOW + 400 * DAY, u64::MAX] {
         let reply = Reply::BackingOff { remaining: MAX_BACKOFF, attempt: 1 };
@@ -37,7 +37,7 @@ fn a_back_off_that_lasts_too_long_is_clamped_by_who_finds_it() {
 }
 
 #[test]
-fn what_a_client_may_ask_for_is_not_clamped() {
+fn legal_lock_and_backoff_are_not_clamped() {
     let acquire = Acquire::PLAIN.operation();
     let locked = locked_until(NOW + HOUR);
     let reply = Reply::Locked { remaining: MAX_LOCK_TTL };
@@ -48,24 +48,24 @@ fn what_a_client_may_ask_for_is_not_clamped() {
 }
 
 #[test]
-fn nobody_clamps_its_own_lock() {
+fn owner_does_not_clamp_its_own_lock() {
     let own = Draft::new(State::Processing, NOW + 2 * HOUR);
     let reply = Reply::Acquired { token: token(TOKEN), attempt: 1 };
     assert_step(Some(own.clone()), &Acquire::PLAIN.operation(), Some(own.clone()), reply);
     let ttl = Duration::from_micros(TTL);
-    let renew = campanile_core::Operation::Renew { grant: mine(), ttl };
+    let renew = campanile_core::Operation::Renew { grant: my_grant(), ttl };
     assert_step(Some(own.clone()), &renew, Some(own), Reply::Renewed);
 }
 
 #[test]
-fn a_mismatch_clamps_nothing() {
+fn mismatch_does_not_clamp() {
     let other_payload = Acquire { fingerprint: Some(fingerprint(2)), ..Acquire::PLAIN }.operation();
     let before = Draft { fingerprint: 1, ..locked_until(NOW + 2 * HOUR) };
     assert_step(Some(before.clone()), &other_payload, Some(before), Reply::Mismatch);
 }
 
 #[test]
-fn what_is_settled_is_not_clamped() {
+fn settled_entry_is_not_clamped() {
     let acquire = Acquire::PLAIN.operation();
     let failed = Draft { owner: OTHER, ..Draft::new(State::Failed, NOW + 400 * DAY) };
     let reply = Reply::Parked { attempt: 1, reason: None };

@@ -21,13 +21,13 @@ fn acquired(value: u64, attempt: u16) -> Reply {
 }
 
 #[test]
-fn the_token_is_the_clocks_where_that_is_ahead() {
+fn token_is_clock_time_if_clock_is_ahead() {
     let after = granted(NOW, due());
     assert_step(Some(due()), &Acquire::PLAIN.operation(), Some(after), acquired(NOW, 2));
 }
 
 #[test]
-fn the_token_exceeds_the_one_before_where_the_clock_is_behind() {
+fn token_exceeds_previous_if_clock_is_behind() {
     for previous in [NOW, NOW + 5] {
         let before = Draft { token: previous, ..due() };
         let after = granted(previous + 1, before.clone());
@@ -37,7 +37,7 @@ fn the_token_exceeds_the_one_before_where_the_clock_is_behind() {
 }
 
 #[test]
-fn the_token_exceeds_the_floor() {
+fn token_exceeds_floor() {
     let floor = token(NOW + 7 * SECOND);
     let acquire = Acquire { floor, ..Acquire::PLAIN }.operation();
     let value = floor.get() + 1;
@@ -49,7 +49,7 @@ fn the_token_exceeds_the_floor() {
 }
 
 #[test]
-fn the_last_token_below_the_limit_is_granted() {
+fn last_token_below_limit_is_granted() {
     let before = Draft { token: LIMIT - 2, ..due() };
     let after = granted(LIMIT - 1, before.clone());
     let reply = acquired(LIMIT - 1, 2);
@@ -57,7 +57,7 @@ fn the_last_token_below_the_limit_is_granted() {
 }
 
 #[test]
-fn a_token_from_the_limit_on_is_not_granted_and_nothing_is_written() {
+fn token_at_limit_is_not_granted_and_nothing_is_written() {
     let no_token_left = Draft { token: LIMIT - 1, ..due() };
     let expired = Draft { state: State::Processing, ..no_token_left.clone() };
     for before in [no_token_left, expired] {
@@ -70,21 +70,21 @@ fn a_token_from_the_limit_on_is_not_granted_and_nothing_is_written() {
 }
 
 #[test]
-fn a_grant_keeps_the_tail_and_the_fingerprint_and_clears_the_release() {
+fn grant_keeps_tail_and_fingerprint_and_clears_release() {
     let before = Draft { released: true, fingerprint: 5, ..due() }.with_error("declined");
     let after = Draft { released: false, ..granted(NOW, before.clone()) };
     assert_step(Some(before), &Acquire::PLAIN.operation(), Some(after), acquired(NOW, 2));
 }
 
 #[test]
-fn a_grant_takes_the_fingerprint_that_the_command_brings() {
+fn grant_stores_fingerprint_of_command() {
     let acquire = Acquire { fingerprint: Some(fingerprint(6)), ..Acquire::PLAIN }.operation();
     let after = Draft { fingerprint: 6, ..granted(NOW, due()) };
     assert_step(Some(due()), &acquire, Some(after), acquired(NOW, 2));
 }
 
 #[test]
-fn a_doomed_entry_is_buried_whatever_the_attempts() {
+fn doomed_entry_gets_burial_lock_with_unlimited_attempts() {
     let before = Draft { doomed: true, ..due() }.with_error("declined");
     let after = Draft { burial: true, burials: 1, attempt: 1, ..granted(NOW, before.clone()) };
     let unlimited = Acquire { max_attempts: 0, ..Acquire::PLAIN }.operation();
@@ -94,7 +94,7 @@ fn a_doomed_entry_is_buried_whatever_the_attempts() {
 }
 
 #[test]
-fn a_burial_lock_that_more_attempts_reopen_is_a_lock_to_run_under() {
+fn expired_burial_lock_becomes_normal_lock_with_more_attempts() {
     let before = Draft { state: State::Processing, burial: true, burials: 1, attempt: 3, ..due() };
     let after = Draft { burial: false, ..granted(NOW, before.clone()) };
     let more = Acquire { max_attempts: 4, ..Acquire::PLAIN }.operation();

@@ -5,39 +5,39 @@ use std::time::{Duration, SystemTime};
 use campanile_core::{Entry, Operation, Reply, State, step};
 
 use super::{Acquire, TTL, assert_step, assert_step_at};
-use crate::draft::{DAY, Draft, HOUR, ME, NOW, OTHER, SECOND, mine, time, token};
+use crate::draft::{DAY, Draft, HOUR, ME, NOW, OTHER, SECOND, my_grant, time, token};
 
 fn held() -> Draft {
     Draft::new(State::Processing, NOW)
 }
 
 #[test]
-fn a_lock_lives_for_an_hour_at_most() {
+fn lock_ttl_is_capped_at_one_hour() {
     let acquire = Acquire { ttl: Duration::MAX, ..Acquire::PLAIN }.operation();
     let (entry, _) = step(None, &acquire, time(NOW));
     assert_eq!(entry.map(|entry| entry.at()), Some(time(NOW + HOUR)));
-    let renew = Operation::Renew { grant: mine(), ttl: Duration::MAX };
+    let renew = Operation::Renew { grant: my_grant(), ttl: Duration::MAX };
     let after = Draft { at: NOW + HOUR, ..held() };
     assert_step(Some(held()), &renew, Some(after), Reply::Renewed);
 }
 
 #[test]
-fn a_back_off_takes_a_day_at_most() {
+fn backoff_is_capped_at_one_day() {
     let delay = Duration::MAX;
-    let fail = Operation::Fail { grant: mine(), delay, last: false, error: "".into() };
+    let fail = Operation::Fail { grant: my_grant(), delay, last: false, error: "".into() };
     let after = Draft::new(State::Retrying, NOW + DAY);
     assert_step(Some(held()), &fail, Some(after), Reply::Retrying);
 }
 
 #[test]
-fn durations_lose_what_is_less_than_a_microsecond() {
-    let renew = Operation::Renew { grant: mine(), ttl: Duration::from_nanos(2_999) };
+fn durations_are_truncated_to_microseconds() {
+    let renew = Operation::Renew { grant: my_grant(), ttl: Duration::from_nanos(2_999) };
     let after = Draft { at: NOW + 2, ..held() };
     assert_step(Some(held()), &renew, Some(after), Reply::Renewed);
 }
 
 #[test]
-fn an_attempt_that_cannot_be_counted_is_granted_all_the_same() {
+fn grant_succeeds_with_saturated_attempt_counter() {
     let before = Draft { owner: OTHER, attempt: u16::MAX, ..held() };
     let after = Draft { owner: ME, token: NOW, at: NOW + TTL, ..before.clone() };
     let unlimited = Acquire { max_attempts: 0, ..Acquire::PLAIN }.operation();
@@ -46,17 +46,17 @@ fn an_attempt_that_cannot_be_counted_is_granted_all_the_same() {
 }
 
 #[test]
-fn an_attempt_that_was_not_counted_cannot_be_handed_back() {
+fn release_with_zero_attempts_stays_at_zero() {
     for ran in [false, true] {
         let before = Draft { attempt: 0, ..held() };
         let (after, reply) =
-            step(Some(before.entry()), &Operation::Release { grant: mine(), ran }, time(NOW));
+            step(Some(before.entry()), &Operation::Release { grant: my_grant(), ran }, time(NOW));
         assert_eq!((after.map(|entry| entry.attempt()), reply), (Some(0), Reply::Released));
     }
 }
 
 #[test]
-fn burials_are_counted_up_to_255() {
+fn burial_counter_saturates_at_255() {
     let before = Draft { owner: OTHER, burial: true, burials: 255, attempt: 3, ..held() };
     let after = Draft { owner: ME, token: NOW, at: NOW + TTL, ..before.clone() };
     let reply = Reply::Exhausted { token: token(NOW), attempt: 3, burials: 255, last_error: None };
@@ -64,11 +64,11 @@ fn burials_are_counted_up_to_255() {
 }
 
 #[test]
-fn an_error_keeps_512_bytes_and_no_half_character() {
+fn error_is_truncated_to_512_bytes_at_character_boundary() {
     let long = format!("{}é and more", "x".repeat(511));
     let kept = "x".repeat(511);
     assert_eq!(Entry::kept_error(&long), kept);
-    let reject = Operation::Reject { grant: mine(), reason: long.into() };
+    let reject = Operation::Reject { grant: my_grant(), reason: long.into() };
     let after = Draft::new(State::Failed, NOW).with_error(&kept);
     assert_step(Some(held()), &reject, Some(after), Reply::Rejected);
     let whole = "y".repeat(512);
@@ -76,10 +76,10 @@ fn an_error_keeps_512_bytes_and_no_half_character() {
 }
 
 #[test]
-fn the_clock_counts_in_whole_microseconds() {
+fn clock_is_truncated_to_microseconds() {
     let now = time(NOW) + Duration::from_nanos(999);
     let fail =
-        Operation::Fail { grant: mine(), delay: Duration::ZERO, last: false, error: "".into() };
+        Operation::Fail { grant: my_grant(), delay: Duration::ZERO, last: false, error: "".into() };
     let after = Draft::new(State::Retrying, NOW);
     assert_step_at(now, Some(held()), &fail, Some(after), Reply::Retrying);
     // It has not expired 1 µs earlier, however little of that is left.
@@ -89,7 +89,7 @@ fn the_clock_counts_in_whole_microseconds() {
 }
 
 #[test]
-fn a_clock_before_1970_is_taken_as_1970() {
+fn clock_before_1970_is_treated_as_1970() {
     let before_1970 = SystemTime::UNIX_EPOCH - Duration::from_secs(1);
     let after = Draft { attempt: 1, token: 1, created: 0, ..Draft::new(State::Processing, TTL) };
     let reply = Reply::Acquired { token: token(1), attempt: 1 };
@@ -97,30 +97,30 @@ fn a_clock_before_1970_is_taken_as_1970() {
 }
 
 #[test]
-fn a_clock_beyond_all_tokens_grants_none_and_settles_all_the_same() {
+fn clock_beyond_token_range_grants_nothing_but_settles() {
     let far = time((1 << 53) + 5);
     assert_step_at(far, None, &Acquire::PLAIN.operation(), None, Reply::Corrupt);
-    let reject = Operation::Reject { grant: mine(), reason: "".into() };
+    let reject = Operation::Reject { grant: my_grant(), reason: "".into() };
     let after = Draft::new(State::Failed, (1 << 53) + 5);
     assert_step_at(far, Some(held()), &reject, Some(after), Reply::Rejected);
 }
 
 #[test]
-fn a_clock_at_the_end_of_time_overflows_nothing() {
+fn maximum_clock_does_not_overflow() {
     let end = (0..63).rev().fold(SystemTime::UNIX_EPOCH, |time, bit| {
         time.checked_add(Duration::from_secs(1 << bit)).unwrap_or(time)
     });
-    let renew = Operation::Renew { grant: mine(), ttl: Duration::MAX };
+    let renew = Operation::Renew { grant: my_grant(), ttl: Duration::MAX };
     let after = Draft { at: u64::MAX, ..held() };
     assert_step_at(end, Some(held()), &renew, Some(after), Reply::Renewed);
     let complete =
-        Operation::Complete { grant: mine(), attempt: 1, fingerprint: None, reply: None };
+        Operation::Complete { grant: my_grant(), attempt: 1, fingerprint: None, reply: None };
     let adopted = Draft { created: u32::MAX, ..Draft::new(State::Completed, u64::MAX) };
     assert_step_at(end, None, &complete, Some(adopted), Reply::Completed);
 }
 
 #[test]
-fn times_that_no_clock_reaches_are_shown_as_late_as_can_be() {
+fn times_beyond_any_clock_saturate() {
     let absurd = Draft { created: u32::MAX, ..Draft::new(State::Completed, u64::MAX) }.entry();
     assert!(absurd.at() > time(10_000 * 365 * DAY));
     assert_eq!(absurd.created(), time(u64::from(u32::MAX) * SECOND));

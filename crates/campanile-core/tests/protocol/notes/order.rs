@@ -15,7 +15,7 @@ fn all_states() -> [Draft; 4] {
 }
 
 #[test]
-fn a_mismatch_comes_before_whose_lock_it_is() {
+fn mismatch_precedes_ownership_check() {
     for draft in all_states() {
         for before in [draft.clone(), Draft { owner: OTHER, ..draft }] {
             let operation = other_payload().operation();
@@ -25,7 +25,7 @@ fn a_mismatch_comes_before_whose_lock_it_is() {
 }
 
 #[test]
-fn a_key_that_was_never_tried_may_change_its_payload() {
+fn untried_key_may_change_payload() {
     let untried =
         Draft { owner: OTHER, attempt: 0, fingerprint: 1, ..Draft::new(State::Retrying, NOW - 1) };
     let after = Draft {
@@ -47,7 +47,7 @@ fn a_key_that_was_never_tried_may_change_its_payload() {
 }
 
 #[test]
-fn fingerprints_are_compared_only_if_both_are_there() {
+fn fingerprints_are_compared_only_if_both_exist() {
     let entry = Draft::new(State::Completed, NOW - 1);
     let reply =
         Reply::Duplicate { reply: None, attempt: 1, completed_at: crate::draft::time(NOW - 1) };
@@ -59,7 +59,7 @@ fn fingerprints_are_compared_only_if_both_are_there() {
 }
 
 #[test]
-fn an_owner_whose_lock_expired_does_not_become_another_grant() {
+fn reacquire_of_own_expired_lock_keeps_the_grant() {
     let own = Draft::new(State::Processing, NOW - 1);
     let after = Draft { at: NOW + TTL, ..own.clone() };
     let reply = Reply::Acquired { token: token(TOKEN), attempt: 1 };

@@ -7,7 +7,7 @@ use campanile_core::{FencingToken, Fingerprint, Grant, Operation, Owner, Reply};
 
 use super::KEYS;
 use super::history::Ending;
-use super::script::{Intent, Wish};
+use super::script::{Goal, Intent};
 
 /// One process: what it does for each key, and the largest token it has seen.
 pub(super) struct Client {
@@ -23,11 +23,11 @@ struct Job {
 
 enum Phase {
     /// The command is sent again, or taken back, until it is answered.
-    Asking(Operation),
+    Acquiring(Operation),
     /// The handler may run while the deadline is ahead.
-    Running { grant: Grant, attempt: u16, until: u64, acted: bool },
+    Running { grant: Grant, attempt: u16, until: u64, had_effect: bool },
     /// The dead letter is due, or out.
-    Burying { grant: Grant, until: u64, is_out: bool },
+    Burying { grant: Grant, until: u64, is_published: bool },
     /// Sent again until it is answered, also past the deadline.
     Settling(Operation),
 }
@@ -36,8 +36,8 @@ enum Phase {
 pub(super) enum Decision {
     Nothing,
     Effect(Grant),
-    Letter(Grant),
-    Send { operation: Operation, lets_go: Option<(Grant, Ending)> },
+    DeadLetter(Grant),
+    Send { operation: Operation, ending: Option<(Grant, Ending)> },
 }
 
 impl Client {
@@ -52,25 +52,25 @@ impl Client {
         intent: &Intent,
         max_attempts: u16,
         elapsed: u64,
-        draw: impl FnOnce() -> Owner,
+        new_owner: impl FnOnce() -> Owner,
     ) -> Decision {
         let Some(job) = &mut self.jobs[key] else {
             let operation = Operation::Acquire {
-                owner: draw(),
+                owner: new_owner(),
                 ttl: Duration::from_micros(intent.ttl),
                 max_attempts,
                 fingerprint: Fingerprint::from_bits(intent.payload),
                 floor: self.floor,
             };
-            let phase = Phase::Asking(operation.clone());
+            let phase = Phase::Acquiring(operation.clone());
             self.jobs[key] = Some(Job { payload: intent.payload, phase });
-            return Decision::Send { operation, lets_go: None };
+            return Decision::Send { operation, ending: None };
         };
-        let is_late = match job.phase {
+        let is_expired = match job.phase {
             Phase::Running { until, .. } | Phase::Burying { until, .. } => until <= elapsed,
-            Phase::Asking(_) | Phase::Settling(_) => false,
+            Phase::Acquiring(_) | Phase::Settling(_) => false,
         };
-        let decision = job.decide(intent, is_late, max_attempts);
+        let decision = job.decide(intent, is_expired, max_attempts);
         if decision.is_none() {
             self.jobs[key] = None;
         }
@@ -78,7 +78,7 @@ impl Client {
     }
 
     /// Takes an answer in; tells which grant the client now believes to hold, and until when.
-    pub(super) fn hear(
+    pub(super) fn handle_reply(
         &mut self,
         key: usize,
         operation: &Operation,
@@ -89,7 +89,7 @@ impl Client {
         if let Reply::Acquired { token, .. } | Reply::Exhausted { token, .. } = reply {
             self.floor = self.floor.max(token);
         }
-        let held = job.hear(operation, reply, sent_at);
+        let held = job.handle_reply(operation, reply, sent_at);
         if held.is_none() {
             self.jobs[key] = None;
         }
@@ -99,56 +99,58 @@ impl Client {
 
 impl Job {
     /// What to do next, or `None` if the lock is lost and there is nothing to tell.
-    fn decide(&mut self, intent: &Intent, is_late: bool, max_attempts: u16) -> Option<Decision> {
-        let wish = intent.wish;
+    fn decide(&mut self, intent: &Intent, is_expired: bool, max_attempts: u16) -> Option<Decision> {
+        let goal = intent.goal;
         match &mut self.phase {
-            Phase::Asking(Operation::Acquire { owner, .. }) if matches!(wish, Wish::GiveUp) => {
+            Phase::Acquiring(Operation::Acquire { owner, .. }) if matches!(goal, Goal::GiveUp) => {
                 let operation = Operation::Cancel { owner: *owner };
-                self.phase = Phase::Asking(operation.clone());
-                Some(Decision::Send { operation, lets_go: None })
+                self.phase = Phase::Acquiring(operation.clone());
+                Some(Decision::Send { operation, ending: None })
             }
-            Phase::Asking(operation) | Phase::Settling(operation) => {
-                Some(Decision::Send { operation: operation.clone(), lets_go: None })
+            Phase::Acquiring(operation) | Phase::Settling(operation) => {
+                Some(Decision::Send { operation: operation.clone(), ending: None })
             }
-            &mut Phase::Running { grant, attempt, ref mut acted, .. } => match wish {
+            &mut Phase::Running { grant, attempt, ref mut had_effect, .. } => match goal {
                 // The result of a handler that went on is sent all the same: the store decides.
-                Wish::Succeed if *acted => {
+                Goal::Succeed if *had_effect => {
                     let operation = self.complete(grant, attempt);
-                    Some(self.settle(grant, Ending::ForGood, operation))
+                    Some(self.settle(grant, Ending::Final, operation))
                 }
-                _ if is_late => None,
-                Wish::Renew => Some(renew(grant, intent.ttl)),
-                Wish::GiveUp => {
-                    let operation = Operation::Release { grant, ran: *acted };
-                    Some(self.settle(grant, Ending::ForNow, operation))
+                _ if is_expired => None,
+                Goal::Renew => Some(renew(grant, intent.ttl)),
+                Goal::GiveUp => {
+                    let operation = Operation::Release { grant, ran: *had_effect };
+                    Some(self.settle(grant, Ending::Retryable, operation))
                 }
-                Wish::Fail if *acted => Some(self.fail(grant, attempt >= max_attempts, intent)),
-                _ if *acted => Some(Decision::Nothing),
+                Goal::Fail if *had_effect => {
+                    Some(self.fail(grant, attempt >= max_attempts, intent))
+                }
+                _ if *had_effect => Some(Decision::Nothing),
                 _ => {
-                    *acted = true;
+                    *had_effect = true;
                     Some(Decision::Effect(grant))
                 }
             },
-            &mut Phase::Burying { grant, ref mut is_out, .. } => match wish {
-                Wish::Renew if !is_late => Some(renew(grant, intent.ttl)),
-                _ if *is_out => {
-                    let reason = reason(self.payload);
+            &mut Phase::Burying { grant, ref mut is_published, .. } => match goal {
+                Goal::Renew if !is_expired => Some(renew(grant, intent.ttl)),
+                _ if *is_published => {
+                    let reason = payload_text(self.payload);
                     let operation = Operation::Reject { grant, reason };
-                    Some(self.settle(grant, Ending::ForGood, operation))
+                    Some(self.settle(grant, Ending::Final, operation))
                 }
-                _ if is_late => None,
-                Wish::GiveUp => {
+                _ if is_expired => None,
+                Goal::GiveUp => {
                     let operation = Operation::Release { grant, ran: false };
-                    Some(self.settle(grant, Ending::ForNow, operation))
+                    Some(self.settle(grant, Ending::Retryable, operation))
                 }
-                Wish::Fail => {
+                Goal::Fail => {
                     let delay = Duration::from_micros(intent.delay);
                     let operation = Operation::Fail { grant, delay, last: true, error: "".into() };
-                    Some(self.settle(grant, Ending::ForNow, operation))
+                    Some(self.settle(grant, Ending::Retryable, operation))
                 }
                 _ => {
-                    *is_out = true;
-                    Some(Decision::Letter(grant))
+                    *is_published = true;
+                    Some(Decision::DeadLetter(grant))
                 }
             },
         }
@@ -161,18 +163,18 @@ impl Job {
             && intent.delay == 0
             && let Phase::Running { until, .. } = self.phase
         {
-            self.phase = Phase::Burying { grant, until, is_out: true };
-            return Decision::Letter(grant);
+            self.phase = Phase::Burying { grant, until, is_published: true };
+            return Decision::DeadLetter(grant);
         }
         let delay = Duration::from_micros(intent.delay);
-        let error = reason(self.payload);
+        let error = payload_text(self.payload);
         let operation = Operation::Fail { grant, delay, last: intent.last, error };
-        self.settle(grant, Ending::ForNow, operation)
+        self.settle(grant, Ending::Retryable, operation)
     }
 
-    fn settle(&mut self, grant: Grant, how: Ending, operation: Operation) -> Decision {
+    fn settle(&mut self, grant: Grant, ending: Ending, operation: Operation) -> Decision {
         self.phase = Phase::Settling(operation.clone());
-        Decision::Send { operation, lets_go: Some((grant, how)) }
+        Decision::Send { operation, ending: Some((grant, ending)) }
     }
 
     fn complete(&self, grant: Grant, attempt: u16) -> Operation {
@@ -180,21 +182,26 @@ impl Job {
             grant,
             attempt,
             fingerprint: Fingerprint::from_bits(self.payload),
-            reply: Some(Bytes::from(reason(self.payload).into_boxed_bytes())),
+            reply: Some(Bytes::from(payload_text(self.payload).into_boxed_bytes())),
         }
     }
 
-    fn hear(&mut self, sent: &Operation, reply: Reply, sent_at: u64) -> Option<(Grant, u64)> {
+    fn handle_reply(
+        &mut self,
+        sent: &Operation,
+        reply: Reply,
+        sent_at: u64,
+    ) -> Option<(Grant, u64)> {
         let until = |ttl: Duration| sent_at + ttl.as_micros() as u64;
         match (sent, reply) {
             (&Operation::Acquire { owner, ttl, .. }, Reply::Acquired { token, attempt }) => {
                 let (grant, until) = (Grant { token, owner }, until(ttl));
-                self.phase = Phase::Running { grant, attempt, until, acted: false };
+                self.phase = Phase::Running { grant, attempt, until, had_effect: false };
                 Some((grant, until))
             }
             (&Operation::Acquire { owner, ttl, .. }, Reply::Exhausted { token, .. }) => {
                 let (grant, until) = (Grant { token, owner }, until(ttl));
-                self.phase = Phase::Burying { grant, until, is_out: false };
+                self.phase = Phase::Burying { grant, until, is_published: false };
                 Some((grant, until))
             }
             (&Operation::Renew { grant, ttl }, Reply::Renewed) => {
@@ -213,10 +220,10 @@ impl Job {
 
 fn renew(grant: Grant, ttl: u64) -> Decision {
     let operation = Operation::Renew { grant, ttl: Duration::from_micros(ttl) };
-    Decision::Send { operation, lets_go: None }
+    Decision::Send { operation, ending: None }
 }
 
 /// Reply, error and reason all say which payload they are about.
-fn reason(payload: u64) -> Box<str> {
+fn payload_text(payload: u64) -> Box<str> {
     payload.to_string().into()
 }

@@ -1,10 +1,10 @@
-//! What happened in a world, in order.
+//! What happened in a simulation, in order.
 
 use std::fmt;
 
 use campanile_core::Grant;
 
-use crate::rules::Step;
+use crate::step_properties::Step;
 
 /// All events, each with the time that had elapsed.
 #[derive(Clone, Default)]
@@ -15,17 +15,17 @@ pub(crate) enum Event {
     /// A command arrived at the store.
     Stepped { key: usize, step: Box<Step> },
     /// A client believes that it holds the lock, until so much time has elapsed.
-    Holds { key: usize, client: usize, grant: Grant, until: u64 },
+    LockHeld { key: usize, client: usize, grant: Grant, until: u64 },
     /// The handler had its effect.
     Effect { key: usize, grant: Grant },
     /// The dead letter was published.
-    Letter { key: usize, grant: Grant },
+    DeadLetter { key: usize, grant: Grant },
     /// A client ends its run, before it tells the store.
-    LetGo { grant: Grant, how: Ending },
+    RunEnded { grant: Grant, ending: Ending },
     /// A client forgets all.
     Crashed { client: usize },
     /// The store's clock jumped.
-    Jumped { forward: bool },
+    ClockJumped { forward: bool },
     /// The entry's retention is over.
     Expired { key: usize },
     /// The store lost its last writes.
@@ -36,9 +36,9 @@ pub(crate) enum Event {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
     /// Done, or given up for good: nothing may come after it.
-    ForGood,
+    Final,
     /// Failed or given up: another run may come.
-    ForNow,
+    Retryable,
 }
 
 impl History {

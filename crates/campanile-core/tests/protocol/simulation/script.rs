@@ -1,4 +1,4 @@
-//! What the world does to its clients, as plain data that shrinks.
+//! What happens to the simulated clients, as plain data that shrinks.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -17,14 +17,14 @@ pub(crate) struct Script {
 #[derive(Clone, Debug)]
 pub(super) enum Action {
     /// A client does the next thing for a key.
-    Act {
+    ClientStep {
         client: usize,
         key: usize,
         intent: Intent,
-        fate: Fate,
+        delivery: Delivery,
     },
     /// A command that was sent before arrives: for the first time, or again.
-    Late(Index),
+    LateDelivery(Index),
     /// Time goes on, for all.
     Wait(u64),
     /// The store's clock jumps, on or back.
@@ -48,7 +48,7 @@ pub(super) enum Action {
 /// What a client would like to do; what it does depends on where it stands.
 #[derive(Clone, Debug)]
 pub(super) struct Intent {
-    pub(super) wish: Wish,
+    pub(super) goal: Goal,
     /// Which of two payloads the record has that it is working on, if it begins.
     pub(super) payload: u64,
     pub(super) ttl: u64,
@@ -58,7 +58,7 @@ pub(super) struct Intent {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Wish {
+pub(super) enum Goal {
     Work,
     Renew,
     Succeed,
@@ -68,7 +68,7 @@ pub(super) enum Wish {
 
 /// What becomes of a command.
 #[derive(Clone, Debug)]
-pub(super) enum Fate {
+pub(super) enum Delivery {
     /// It does not arrive now; it may be late.
     Lost,
     /// It arrives after so long, and so does its answer, if it does.
@@ -79,17 +79,17 @@ pub(super) enum Fate {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Faults {
     /// The store's clock goes back at times.
-    pub(crate) clock_goes_back: bool,
+    pub(crate) clock_jumps_back: bool,
     /// The store loses its last writes at times.
-    pub(crate) writes_get_lost: bool,
+    pub(crate) loses_writes: bool,
 }
 
 impl Faults {
-    pub(crate) const ALL: Self = Self { clock_goes_back: true, writes_get_lost: true };
+    pub(crate) const ALL: Self = Self { clock_jumps_back: true, loses_writes: true };
     /// The store keeps its data.
-    pub(crate) const CLOCK: Self = Self { clock_goes_back: true, writes_get_lost: false };
+    pub(crate) const CLOCK: Self = Self { clock_jumps_back: true, loses_writes: false };
     /// The store keeps its data, and its clock moves on.
-    pub(crate) const NONE: Self = Self { clock_goes_back: false, writes_get_lost: false };
+    pub(crate) const NONE: Self = Self { clock_jumps_back: false, loses_writes: false };
 }
 
 pub(super) fn scripts(faults: Faults) -> impl Strategy<Value = Script> {
@@ -100,33 +100,30 @@ pub(super) fn scripts(faults: Faults) -> impl Strategy<Value = Script> {
 fn actions(faults: Faults) -> impl Strategy<Value = Action> {
     let jumps = [SECOND, HOUR, 3 * DAY].map(|micros| micros as i64);
     let mut all = vec![
-        (80, acts().boxed()),
-        (6, any::<Index>().prop_map(Action::Late).boxed()),
+        (80, client_steps().boxed()),
+        (6, any::<Index>().prop_map(Action::LateDelivery).boxed()),
         (9, select(vec![0, 1, SECOND, 40 * SECOND, HOUR, 2 * DAY]).prop_map(Action::Wait).boxed()),
         (2, (0..CLIENTS).prop_map(Action::Crash).boxed()),
         (2, (0..KEYS).prop_map(Action::Expire).boxed()),
         (1, select(jumps.to_vec()).prop_map(Action::ClockJumps).boxed()),
         (3, redrives().boxed()),
     ];
-    if faults.clock_goes_back {
+    if faults.clock_jumps_back {
         all.push((
             2,
             select(jumps.map(|jump| -jump).to_vec()).prop_map(Action::ClockJumps).boxed(),
         ));
     }
-    if faults.writes_get_lost {
+    if faults.loses_writes {
         let restores = (0..KEYS, any::<Index>());
         all.push((2, restores.prop_map(|(key, index)| Action::Restore { key, index }).boxed()));
     }
     Union::new_weighted(all)
 }
 
-fn acts() -> impl Strategy<Value = Action> {
-    (0..CLIENTS, 0..KEYS, intents(), fates()).prop_map(|(client, key, intent, fate)| Action::Act {
-        client,
-        key,
-        intent,
-        fate,
+fn client_steps() -> impl Strategy<Value = Action> {
+    (0..CLIENTS, 0..KEYS, intents(), deliveries()).prop_map(|(client, key, intent, delivery)| {
+        Action::ClientStep { client, key, intent, delivery }
     })
 }
 
@@ -136,29 +133,29 @@ fn redrives() -> impl Strategy<Value = Action> {
 }
 
 fn intents() -> impl Strategy<Value = Intent> {
-    let wishes = prop_oneof![
-        4 => Just(Wish::Work),
-        3 => Just(Wish::Renew),
-        2 => Just(Wish::Succeed),
-        3 => Just(Wish::Fail),
-        1 => Just(Wish::GiveUp),
+    let goals = prop_oneof![
+        4 => Just(Goal::Work),
+        3 => Just(Goal::Renew),
+        2 => Just(Goal::Succeed),
+        3 => Just(Goal::Fail),
+        1 => Just(Goal::GiveUp),
     ];
     let payloads = prop_oneof![12 => Just(1), 1 => Just(2)];
     let ttls = select(vec![SECOND / 2, 30 * SECOND, HOUR]);
     let delays = select(vec![0, SECOND, HOUR]);
-    (wishes, payloads, ttls, delays, prop::bool::weighted(0.2))
-        .prop_map(|(wish, payload, ttl, delay, last)| Intent { wish, payload, ttl, delay, last })
+    (goals, payloads, ttls, delays, prop::bool::weighted(0.2))
+        .prop_map(|(goal, payload, ttl, delay, last)| Intent { goal, payload, ttl, delay, last })
 }
 
-fn fates() -> impl Strategy<Value = Fate> {
-    let travels = || prop_oneof![4 => Just(0), 1 => Just(1), 1 => Just(SECOND / 5)];
+fn deliveries() -> impl Strategy<Value = Delivery> {
+    let transit_times = || prop_oneof![4 => Just(0), 1 => Just(1), 1 => Just(SECOND / 5)];
     let answers = prop_oneof![
-        5 => travels().prop_map(Some),
+        5 => transit_times().prop_map(Some),
         1 => Just(None),
     ];
     prop_oneof![
-        8 => (travels(), answers)
-            .prop_map(|(after, answered_after)| Fate::Arrives { after, answered_after }),
-        2 => Just(Fate::Lost),
+        8 => (transit_times(), answers)
+            .prop_map(|(after, answered_after)| Delivery::Arrives { after, answered_after }),
+        2 => Just(Delivery::Lost),
     ]
 }

@@ -9,7 +9,7 @@ use super::Step;
 
 /// Handed back by who gives the lock up, if the handler did not run or that bound is not reached,
 /// forgotten by an operator's redrive, and touched by nothing else.
-pub(super) fn an_attempt_is_counted_when_the_lock_is_acquired(step: &Step) -> TestCaseResult {
+pub(super) fn attempt_is_counted_when_lock_is_acquired(step: &Step) -> TestCaseResult {
     let Some(after) = &step.after else {
         return Ok(());
     };
@@ -23,7 +23,7 @@ pub(super) fn an_attempt_is_counted_when_the_lock_is_acquired(step: &Step) -> Te
             let gives_up = step.reply == Reply::Released
                 && before.state() == State::Processing
                 && !before.is_burial();
-            if step.grant().is_some() && !after.is_burial() {
+            if step.new_grant().is_some() && !after.is_burial() {
                 (attempt.saturating_add(1), interrupts)
             } else if gives_up && !ran {
                 (attempt.saturating_sub(1), interrupts)
@@ -38,10 +38,9 @@ pub(super) fn an_attempt_is_counted_when_the_lock_is_acquired(step: &Step) -> Te
     Ok(())
 }
 
-pub(super) fn a_burial_lock_is_granted_when_and_only_when_no_attempt_is_left(
-    step: &Step,
-) -> TestCaseResult {
-    let (Some(entry), &Operation::Acquire { max_attempts, .. }) = (step.grant(), &step.operation)
+pub(super) fn burial_lock_is_granted_iff_no_attempt_is_left(step: &Step) -> TestCaseResult {
+    let (Some(entry), &Operation::Acquire { max_attempts, .. }) =
+        (step.new_grant(), &step.operation)
     else {
         return Ok(());
     };
@@ -49,12 +48,12 @@ pub(super) fn a_burial_lock_is_granted_when_and_only_when_no_attempt_is_left(
         .before
         .as_ref()
         .map_or((0, 0, false), |entry| (entry.attempt(), entry.burials(), entry.is_doomed()));
-    let is_spent = doomed || (max_attempts > 0 && attempt >= max_attempts);
-    prop_assert_eq!(entry.is_burial(), is_spent);
-    let counted = if is_spent { burials.saturating_add(1) } else { burials };
+    let is_exhausted = doomed || (max_attempts > 0 && attempt >= max_attempts);
+    prop_assert_eq!(entry.is_burial(), is_exhausted);
+    let counted = if is_exhausted { burials.saturating_add(1) } else { burials };
     prop_assert_eq!(entry.burials(), counted);
     let token = entry.token();
-    let expected = if is_spent {
+    let expected = if is_exhausted {
         let last_error = entry.error().map(Into::into);
         Reply::Exhausted { token, attempt, burials: counted, last_error }
     } else {
@@ -65,13 +64,11 @@ pub(super) fn a_burial_lock_is_granted_when_and_only_when_no_attempt_is_left(
 }
 
 /// And becomes doomed by nothing but a failure that says so.
-pub(super) fn an_entry_stays_doomed_until_it_completes_or_is_reopened(
-    step: &Step,
-) -> TestCaseResult {
+pub(super) fn entry_stays_doomed_until_completed_or_reopened(step: &Step) -> TestCaseResult {
     let was_doomed = step.before.as_ref().is_some_and(|entry| entry.is_doomed());
     let is_doomed = step.after.as_ref().is_some_and(|entry| entry.is_doomed());
     let expected = match (&step.operation, &step.reply) {
-        _ if step.is_idle() => was_doomed,
+        _ if step.is_unchanged() => was_doomed,
         (Operation::Fail { last, .. }, _) => was_doomed || *last,
         (_, Reply::Completed | Reply::Reopened) => false,
         _ => was_doomed,
@@ -81,16 +78,16 @@ pub(super) fn an_entry_stays_doomed_until_it_completes_or_is_reopened(
 }
 
 /// A burial lock ends with its grant, and a grant was released only if that is how it ended.
-pub(super) fn flags_end_with_what_they_say(step: &Step) -> TestCaseResult {
+pub(super) fn burial_and_release_flags_end_with_their_state(step: &Step) -> TestCaseResult {
     let Some(after) = &step.after else {
         return Ok(());
     };
-    let has_ended = step.state_before() != step.state_after() && step.grant().is_none();
+    let has_ended = step.state_before() != step.state_after() && step.new_grant().is_none();
     if has_ended {
         prop_assert!(!after.is_burial());
         prop_assert_eq!(after.is_released(), step.reply == Reply::Released);
     }
-    if step.grant().is_some() {
+    if step.new_grant().is_some() {
         prop_assert!(!after.is_released());
     }
     Ok(())

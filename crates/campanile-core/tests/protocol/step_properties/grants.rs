@@ -12,13 +12,13 @@ use crate::draft::time;
 
 /// The rule of compare-and-set: an operation that names another grant than the entry's last does
 /// nothing, and says so.
-pub(super) fn a_stale_grant_changes_nothing(step: &Step) -> TestCaseResult {
+pub(super) fn stale_grant_changes_nothing(step: &Step) -> TestCaseResult {
     let last = step.before.as_ref();
     let is_stale = match step.operation {
         Operation::Acquire { .. } => return Ok(()),
         Operation::Cancel { owner } => last.and_then(|entry| entry.owner()) != Some(owner),
         Operation::Redrive { token, .. } => last.map(|entry| entry.token()) != Some(token),
-        _ => last.and_then(grant_of) != step.named(),
+        _ => last.and_then(grant_of) != step.named_grant(),
     };
     if !is_stale {
         return Ok(());
@@ -33,14 +33,13 @@ pub(super) fn a_stale_grant_changes_nothing(step: &Step) -> TestCaseResult {
         }
         _ => prop_assert_eq!(&step.reply, &Reply::Lost),
     }
-    prop_assert!(step.is_idle());
+    prop_assert!(step.is_unchanged());
     Ok(())
 }
 
-pub(super) fn an_expired_lock_that_nobody_took_still_belongs_to_its_grant(
-    step: &Step,
-) -> TestCaseResult {
-    let is_mine = step.before.as_ref().and_then(grant_of) == step.named() && step.named().is_some();
+pub(super) fn expired_lock_belongs_to_its_grant_until_taken_over(step: &Step) -> TestCaseResult {
+    let is_mine = step.before.as_ref().and_then(grant_of) == step.named_grant()
+        && step.named_grant().is_some();
     if is_mine && step.state_before() == Some(State::Processing) {
         let (state, reply) = match step.operation {
             Operation::Renew { .. } => (State::Processing, Reply::Renewed),
@@ -56,10 +55,10 @@ pub(super) fn an_expired_lock_that_nobody_took_still_belongs_to_its_grant(
 }
 
 /// The token is the grant's, whatever becomes of it.
-pub(super) fn the_token_rises_with_each_grant_and_with_nothing_else(step: &Step) -> TestCaseResult {
+pub(super) fn token_increases_with_grants_only(step: &Step) -> TestCaseResult {
     let token = |entry: &campanile_core::Entry| entry.token();
     let previous = step.before.as_ref().map(token);
-    match (step.grant(), &step.operation) {
+    match (step.new_grant(), &step.operation) {
         (Some(entry), Operation::Acquire { owner, floor, .. }) => {
             prop_assert!(previous.is_none_or(|previous| entry.token() > previous));
             prop_assert!(entry.token() > *floor);
@@ -72,8 +71,8 @@ pub(super) fn the_token_rises_with_each_grant_and_with_nothing_else(step: &Step)
     Ok(())
 }
 
-pub(super) fn a_live_lock_is_granted_to_nobody_else(step: &Step) -> TestCaseResult {
-    let Some((remaining, at)) = waits(step, State::Processing) else {
+pub(super) fn live_lock_is_not_granted_to_others(step: &Step) -> TestCaseResult {
+    let Some((remaining, at)) = required_wait(step, State::Processing) else {
         return Ok(());
     };
     if step.reply != Reply::Mismatch {
@@ -81,12 +80,12 @@ pub(super) fn a_live_lock_is_granted_to_nobody_else(step: &Step) -> TestCaseResu
         prop_assert_eq!(&step.reply, &Reply::Locked { remaining });
         prop_assert_eq!(at, Some(time(step.now) + remaining));
     }
-    prop_assert!(step.grant().is_none());
+    prop_assert!(step.new_grant().is_none());
     Ok(())
 }
 
-pub(super) fn nobody_is_granted_before_the_back_off_is_over(step: &Step) -> TestCaseResult {
-    let Some((remaining, at)) = waits(step, State::Retrying) else {
+pub(super) fn acquire_during_backoff_is_not_granted(step: &Step) -> TestCaseResult {
+    let Some((remaining, at)) = required_wait(step, State::Retrying) else {
         return Ok(());
     };
     if step.reply != Reply::Mismatch {
@@ -95,12 +94,12 @@ pub(super) fn nobody_is_granted_before_the_back_off_is_over(step: &Step) -> Test
         prop_assert_eq!(&step.reply, &Reply::BackingOff { remaining, attempt });
         prop_assert_eq!(at, Some(time(step.now) + remaining));
     }
-    prop_assert!(step.grant().is_none());
+    prop_assert!(step.new_grant().is_none());
     Ok(())
 }
 
 /// How long an acquire of another owner has to wait, and until when it then has.
-fn waits(step: &Step, state: State) -> Option<(Duration, Option<SystemTime>)> {
+fn required_wait(step: &Step, state: State) -> Option<(Duration, Option<SystemTime>)> {
     let Operation::Acquire { owner, .. } = step.operation else {
         return None;
     };
@@ -110,7 +109,7 @@ fn waits(step: &Step, state: State) -> Option<(Duration, Option<SystemTime>)> {
     must_wait.then(|| (remaining, step.after.as_ref().map(|entry| entry.at())))
 }
 
-pub(super) fn what_is_free_is_granted_for_as_long_as_was_asked(step: &Step) -> TestCaseResult {
+pub(super) fn free_key_is_granted_for_requested_ttl(step: &Step) -> TestCaseResult {
     let Operation::Acquire { owner, ttl, floor, .. } = step.operation else {
         return Ok(());
     };
@@ -126,33 +125,33 @@ pub(super) fn what_is_free_is_granted_for_as_long_as_was_asked(step: &Step) -> T
     }
     if !has_token {
         prop_assert_eq!(&step.reply, &Reply::Corrupt);
-        prop_assert!(step.is_idle());
+        prop_assert!(step.is_unchanged());
         return Ok(());
     }
-    let entry = step.grant();
+    let entry = step.new_grant();
     prop_assert!(entry.is_some_and(|entry| entry.state() == State::Processing));
-    let whole = Duration::from_micros(ttl.min(MAX_LOCK_TTL).as_micros() as u64);
-    prop_assert_eq!(entry.map(|entry| entry.at()), Some(time(step.now) + whole));
+    let granted_ttl = Duration::from_micros(ttl.min(MAX_LOCK_TTL).as_micros() as u64);
+    prop_assert_eq!(entry.map(|entry| entry.at()), Some(time(step.now) + granted_ttl));
     let granted = matches!(step.reply, Reply::Acquired { .. } | Reply::Exhausted { .. });
     prop_assert!(granted, "{:?}", step.reply);
     Ok(())
 }
 
-pub(super) fn an_owner_never_shortens_its_lock(step: &Step) -> TestCaseResult {
+pub(super) fn owner_never_shortens_its_lock(step: &Step) -> TestCaseResult {
     let ttl = match (&step.operation, &step.reply) {
         (Operation::Renew { ttl, .. }, Reply::Renewed) => *ttl,
         (Operation::Acquire { ttl, .. }, Reply::Acquired { .. } | Reply::Exhausted { .. }) => *ttl,
         _ => return Ok(()),
     };
-    let whole = Duration::from_micros(ttl.min(MAX_LOCK_TTL).as_micros() as u64);
-    let kept = step.before.as_ref().filter(|_| step.grant().is_none()).map(|entry| entry.at());
-    let expected = kept.unwrap_or(SystemTime::UNIX_EPOCH).max(time(step.now) + whole);
+    let granted_ttl = Duration::from_micros(ttl.min(MAX_LOCK_TTL).as_micros() as u64);
+    let kept = step.before.as_ref().filter(|_| step.new_grant().is_none()).map(|entry| entry.at());
+    let expected = kept.unwrap_or(SystemTime::UNIX_EPOCH).max(time(step.now) + granted_ttl);
     prop_assert_eq!(step.after.as_ref().map(|entry| entry.at()), Some(expected));
     Ok(())
 }
 
 /// Whatever the clock did since: an end that is further away is pulled in.
-pub(super) fn nobody_waits_longer_than_the_longest_lock_or_back_off(step: &Step) -> TestCaseResult {
+pub(super) fn reported_wait_is_at_most_max_lock_or_backoff(step: &Step) -> TestCaseResult {
     match step.reply {
         Reply::Locked { remaining } => {
             prop_assert!(!remaining.is_zero() && remaining <= MAX_LOCK_TTL);

@@ -1,7 +1,7 @@
 //! What must hold of any single step, whatever the entry and the operation.
 //!
-//! Each rule is a function over one [`Step`], named after its promise, and becomes two tests: on
-//! entries and operations from nowhere, and on all steps of a world of clients.
+//! Each property is a function over one [`Step`], and becomes two tests: on arbitrary entries and
+//! operations, and on all steps of simulated clients.
 
 mod attempts;
 mod grants;
@@ -10,10 +10,10 @@ mod settling;
 
 use campanile_core::{Entry, Grant, Operation, Reply, State, step};
 
+use crate::arbitrary;
 use crate::check::check;
 use crate::draft::time;
-use crate::wild;
-use crate::world::{Faults, histories};
+use crate::simulation::{Faults, histories};
 
 /// One operation on an entry, and what came of it.
 #[derive(Clone, Debug)]
@@ -27,25 +27,25 @@ pub(crate) struct Step {
 }
 
 impl Step {
-    pub(crate) fn take(before: Option<Entry>, operation: Operation, now: u64) -> Self {
+    pub(crate) fn apply(before: Option<Entry>, operation: Operation, now: u64) -> Self {
         let (after, reply) = step(before.clone(), &operation, time(now));
         Self { now, before, operation, after, reply }
     }
 
     /// Whether the entry is as it was.
-    pub(crate) fn is_idle(&self) -> bool {
+    pub(crate) fn is_unchanged(&self) -> bool {
         self.before == self.after
     }
 
     /// The entry before and after, if this step gave it a new grant.
-    pub(crate) fn grant(&self) -> Option<&Entry> {
+    pub(crate) fn new_grant(&self) -> Option<&Entry> {
         let after = self.after.as_ref()?;
         let is_new = self.before.as_ref().is_none_or(|before| grant_of(before) != grant_of(after));
         (matches!(self.operation, Operation::Acquire { .. }) && is_new).then_some(after)
     }
 
     /// The grant that the operation names, if it names one.
-    fn named(&self) -> Option<Grant> {
+    fn named_grant(&self) -> Option<Grant> {
         match self.operation {
             Operation::Renew { grant, .. }
             | Operation::Complete { grant, .. }
@@ -66,7 +66,7 @@ impl Step {
 
     /// Whether an operator opened the entry again in this step.
     pub(crate) fn reopens(&self) -> bool {
-        self.reply == Reply::Reopened && !self.is_idle()
+        self.reply == Reply::Reopened && !self.is_unchanged()
     }
 }
 
@@ -74,25 +74,25 @@ pub(crate) fn grant_of(entry: &Entry) -> Option<Grant> {
     entry.owner().map(|owner| Grant { token: entry.token(), owner })
 }
 
-macro_rules! rules {
-    ($($module:ident: $($promise:ident),* $(,)?;)*) => {
-        mod of_any_step {
+macro_rules! properties {
+    ($($module:ident: $($property:ident),* $(,)?;)*) => {
+        mod arbitrary_steps {
             use super::*;
             $($(
                 #[test]
-                fn $promise() {
-                    check(2000, &wild::steps(), |step| $module::$promise(&step));
+                fn $property() {
+                    check(2000, &arbitrary::steps(), |step| $module::$property(&step));
                 }
             )*)*
         }
 
-        mod of_all_steps_of_a_world {
+        mod simulated_steps {
             use super::*;
             $($(
                 #[test]
-                fn $promise() {
+                fn $property() {
                     check(40, &histories(Faults::ALL), |history| {
-                        history.steps().try_for_each(|(_, step)| $module::$promise(step))
+                        history.steps().try_for_each(|(_, step)| $module::$property(step))
                     });
                 }
             )*)*
@@ -100,35 +100,35 @@ macro_rules! rules {
     };
 }
 
-rules! {
+properties! {
     grants:
-        a_stale_grant_changes_nothing,
-        an_expired_lock_that_nobody_took_still_belongs_to_its_grant,
-        the_token_rises_with_each_grant_and_with_nothing_else,
-        a_live_lock_is_granted_to_nobody_else,
-        nobody_is_granted_before_the_back_off_is_over,
-        what_is_free_is_granted_for_as_long_as_was_asked,
-        an_owner_never_shortens_its_lock,
-        nobody_waits_longer_than_the_longest_lock_or_back_off;
+        stale_grant_changes_nothing,
+        expired_lock_belongs_to_its_grant_until_taken_over,
+        token_increases_with_grants_only,
+        live_lock_is_not_granted_to_others,
+        acquire_during_backoff_is_not_granted,
+        free_key_is_granted_for_requested_ttl,
+        owner_never_shortens_its_lock,
+        reported_wait_is_at_most_max_lock_or_backoff;
     attempts:
-        an_attempt_is_counted_when_the_lock_is_acquired,
-        a_burial_lock_is_granted_when_and_only_when_no_attempt_is_left,
-        an_entry_stays_doomed_until_it_completes_or_is_reopened,
-        flags_end_with_what_they_say;
+        attempt_is_counted_when_lock_is_acquired,
+        burial_lock_is_granted_iff_no_attempt_is_left,
+        entry_stays_doomed_until_completed_or_reopened,
+        burial_and_release_flags_end_with_their_state;
     repeats:
-        a_repeat_at_once_gives_the_same_answer_and_changes_nothing,
-        a_repeat_later_gives_the_same_answer_and_counts_nothing,
-        the_answer_is_read_from_the_entry_afterwards,
-        an_answer_that_refuses_changes_nothing,
-        settled_tells_how_the_grant_ended;
+        immediate_repeat_gets_same_reply_and_changes_nothing,
+        later_repeat_gets_same_reply_and_counts_nothing,
+        reply_is_derived_from_resulting_entry,
+        refusing_reply_changes_nothing,
+        settled_reply_reports_state_of_ended_grant;
     settling:
         no_operation_deletes_an_entry,
-        what_a_step_leaves_can_be_read_again,
+        resulting_entry_is_readable,
         only_reject_makes_failed,
         only_complete_makes_completed,
-        only_a_redrive_reopens_what_is_settled,
-        another_payload_is_refused_and_told_nothing,
-        the_fingerprint_stays_until_a_grant_brings_another,
-        the_last_error_stays_until_there_is_another,
-        a_duplicate_is_answered_with_the_reply_that_completed;
+        only_redrive_reopens_settled_entry,
+        different_payload_is_mismatch_and_changes_nothing,
+        fingerprint_is_kept_until_grant_replaces_it,
+        last_error_is_kept_until_replaced,
+        duplicate_gets_reply_of_completion;
 }

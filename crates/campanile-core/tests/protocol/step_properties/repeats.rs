@@ -7,9 +7,7 @@ use proptest::test_runner::TestCaseResult;
 use super::Step;
 use crate::draft::{DAY, HOUR, time};
 
-pub(super) fn a_repeat_at_once_gives_the_same_answer_and_changes_nothing(
-    step: &Step,
-) -> TestCaseResult {
+pub(super) fn immediate_repeat_gets_same_reply_and_changes_nothing(step: &Step) -> TestCaseResult {
     let again = run(step.after.clone(), &step.operation, time(step.now));
     prop_assert_eq!(again, (step.after.clone(), step.reply.clone()));
     Ok(())
@@ -17,9 +15,7 @@ pub(super) fn a_repeat_at_once_gives_the_same_answer_and_changes_nothing(
 
 /// Later, or after the clock went back. Only who was told to wait may be told something else; only
 /// the end of a lock may move.
-pub(super) fn a_repeat_later_gives_the_same_answer_and_counts_nothing(
-    step: &Step,
-) -> TestCaseResult {
+pub(super) fn later_repeat_gets_same_reply_and_counts_nothing(step: &Step) -> TestCaseResult {
     if matches!(step.reply, Reply::Locked { .. } | Reply::BackingOff { .. } | Reply::Corrupt) {
         return Ok(());
     }
@@ -46,33 +42,33 @@ fn without_end(entry: Option<Entry>) -> Option<(Vec<u8>, Vec<u8>)> {
     })
 }
 
-pub(super) fn the_answer_is_read_from_the_entry_afterwards(step: &Step) -> TestCaseResult {
+pub(super) fn reply_is_derived_from_resulting_entry(step: &Step) -> TestCaseResult {
     let read = reply(step.after.as_ref(), &step.operation, time(step.now));
     prop_assert_eq!(&read, &step.reply);
     Ok(())
 }
 
 /// Who is told to wait may have pulled in an end that was too far away, and nothing else.
-pub(super) fn an_answer_that_refuses_changes_nothing(step: &Step) -> TestCaseResult {
+pub(super) fn refusing_reply_changes_nothing(step: &Step) -> TestCaseResult {
     match step.reply {
         Reply::Duplicate { .. }
         | Reply::Parked { .. }
         | Reply::Mismatch
         | Reply::Settled(_)
         | Reply::Lost
-        | Reply::Corrupt => prop_assert!(step.is_idle()),
+        | Reply::Corrupt => prop_assert!(step.is_unchanged()),
         Reply::Locked { remaining } | Reply::BackingOff { remaining, .. } => {
             prop_assert_eq!(without_end(step.after.clone()), without_end(step.before.clone()));
             let is_clamped = remaining.as_micros() == u128::from(HOUR)
                 || remaining.as_micros() == u128::from(DAY);
-            prop_assert!(step.is_idle() || is_clamped);
+            prop_assert!(step.is_unchanged() || is_clamped);
         }
         _ => {}
     }
     Ok(())
 }
 
-pub(super) fn settled_tells_how_the_grant_ended(step: &Step) -> TestCaseResult {
+pub(super) fn settled_reply_reports_state_of_ended_grant(step: &Step) -> TestCaseResult {
     if let Reply::Settled(state) = step.reply {
         prop_assert_eq!(step.state_after(), Some(state));
         let is_redrive = matches!(step.operation, Operation::Redrive { .. });

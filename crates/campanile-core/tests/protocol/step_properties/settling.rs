@@ -14,7 +14,7 @@ pub(super) fn no_operation_deletes_an_entry(step: &Step) -> TestCaseResult {
     Ok(())
 }
 
-pub(super) fn what_a_step_leaves_can_be_read_again(step: &Step) -> TestCaseResult {
+pub(super) fn resulting_entry_is_readable(step: &Step) -> TestCaseResult {
     if let Some(after) = &step.after {
         prop_assert_eq!(Entry::from_bytes(&after.to_bytes()), Ok(after.clone()));
     }
@@ -41,9 +41,9 @@ fn became(step: &Step, state: State) -> bool {
     step.state_after() == Some(state) && step.state_before() != Some(state)
 }
 
-pub(super) fn only_a_redrive_reopens_what_is_settled(step: &Step) -> TestCaseResult {
+pub(super) fn only_redrive_reopens_settled_entry(step: &Step) -> TestCaseResult {
     let was_settled = matches!(step.state_before(), Some(State::Completed | State::Failed));
-    if was_settled && !step.is_idle() {
+    if was_settled && !step.is_unchanged() {
         prop_assert_eq!(step.operation.name(), "redrive");
         prop_assert!(step.reopens());
     }
@@ -57,27 +57,29 @@ pub(super) fn only_a_redrive_reopens_what_is_settled(step: &Step) -> TestCaseRes
 }
 
 /// In every state, once the key was tried; and a mismatch is claimed of nothing else.
-pub(super) fn another_payload_is_refused_and_told_nothing(step: &Step) -> TestCaseResult {
+pub(super) fn different_payload_is_mismatch_and_changes_nothing(step: &Step) -> TestCaseResult {
     let mismatches = match (&step.operation, &step.before) {
-        (Operation::Acquire { fingerprint: Some(asked), .. }, Some(entry)) => {
+        (Operation::Acquire { fingerprint: Some(requested), .. }, Some(entry)) => {
             let was_tried =
                 entry.state() != State::Retrying || entry.attempt() > 0 || entry.interrupts() > 0;
-            was_tried && entry.fingerprint().is_some_and(|stored| stored != *asked)
+            was_tried && entry.fingerprint().is_some_and(|stored| stored != *requested)
         }
         _ => false,
     };
     prop_assert_eq!(step.reply == Reply::Mismatch, mismatches);
-    prop_assert!(!mismatches || step.is_idle());
+    prop_assert!(!mismatches || step.is_unchanged());
     Ok(())
 }
 
-pub(super) fn the_fingerprint_stays_until_a_grant_brings_another(step: &Step) -> TestCaseResult {
+pub(super) fn fingerprint_is_kept_until_grant_replaces_it(step: &Step) -> TestCaseResult {
     let Some(after) = &step.after else {
         return Ok(());
     };
     let before = step.before.as_ref().and_then(Entry::fingerprint);
     let expected = match step.operation {
-        Operation::Acquire { fingerprint, .. } if step.grant().is_some() => fingerprint.or(before),
+        Operation::Acquire { fingerprint, .. } if step.new_grant().is_some() => {
+            fingerprint.or(before)
+        }
         Operation::Complete { fingerprint, .. } if step.before.is_none() => fingerprint,
         _ if step.reopens() => None,
         _ => before,
@@ -86,13 +88,13 @@ pub(super) fn the_fingerprint_stays_until_a_grant_brings_another(step: &Step) ->
     Ok(())
 }
 
-pub(super) fn the_last_error_stays_until_there_is_another(step: &Step) -> TestCaseResult {
+pub(super) fn last_error_is_kept_until_replaced(step: &Step) -> TestCaseResult {
     let Some(after) = &step.after else {
         return Ok(());
     };
     let before = step.before.as_ref().and_then(Entry::error);
     let expected = match &step.operation {
-        _ if step.is_idle() => before,
+        _ if step.is_unchanged() => before,
         Operation::Fail { error: text, .. } | Operation::Reject { reason: text, .. }
             if !text.is_empty() =>
         {
@@ -105,8 +107,8 @@ pub(super) fn the_last_error_stays_until_there_is_another(step: &Step) -> TestCa
     Ok(())
 }
 
-pub(super) fn a_duplicate_is_answered_with_the_reply_that_completed(step: &Step) -> TestCaseResult {
-    if let (Operation::Complete { reply, .. }, false) = (&step.operation, step.is_idle()) {
+pub(super) fn duplicate_gets_reply_of_completion(step: &Step) -> TestCaseResult {
+    if let (Operation::Complete { reply, .. }, false) = (&step.operation, step.is_unchanged()) {
         prop_assert_eq!(step.after.as_ref().and_then(Entry::reply), reply.as_ref());
     }
     if let (Reply::Duplicate { reply, .. }, Some(entry)) = (&step.reply, &step.before) {

@@ -60,7 +60,7 @@ fn backing_off() -> Reply {
     Reply::BackingOff { remaining: remaining(), attempt: 1 }
 }
 
-fn again() -> Reply {
+fn same_grant() -> Reply {
     Reply::Acquired { token: token(TOKEN), attempt: 1 }
 }
 
@@ -74,7 +74,7 @@ fn parked() -> Reply {
 }
 
 #[test]
-fn acquire_does_what_the_table_says() {
+fn acquire_matches_table() {
     let before = |name| {
         let found = situations().into_iter().find(|situation| situation.0 == name);
         found.and_then(|situation| situation.1).expect("a situation with an entry")
@@ -87,8 +87,8 @@ fn acquire_does_what_the_table_says() {
         &acquire(),
         &[
             ("absent", Becomes(first_grant()), acquired(1)),
-            ("P mine, live", raised("P mine, live"), again()),
-            ("P mine, expired", raised("P mine, expired"), again()),
+            ("P mine, live", raised("P mine, live"), same_grant()),
+            ("P mine, expired", raised("P mine, expired"), same_grant()),
             ("P mine, burial", raised("P mine, burial"), exhausted(TOKEN, MAX)),
             ("P other, live", Same, Reply::Locked { remaining: remaining() }),
             ("P other, expired", grant("P other, expired"), acquired(2)),
@@ -110,7 +110,7 @@ fn acquire_does_what_the_table_says() {
 }
 
 #[test]
-fn acquire_takes_over_an_expired_burial_lock_and_counts_the_burial() {
+fn acquire_of_expired_burial_lock_counts_burial() {
     let before = Draft { owner: OTHER, at: NOW, ..p_burial() };
     let after = Draft { burials: 2, token: NOW, owner: ME, at: NOW + TTL, ..before.clone() };
     let last_error = Some("declined".into());
@@ -119,7 +119,7 @@ fn acquire_takes_over_an_expired_burial_lock_and_counts_the_burial() {
 }
 
 #[test]
-fn acquire_without_a_limit_of_attempts_is_never_exhausted() {
+fn acquire_with_unlimited_attempts_is_never_exhausted() {
     let unlimited = Operation::Acquire {
         owner: owner(ME),
         ttl: Duration::from_micros(TTL),
@@ -133,7 +133,7 @@ fn acquire_without_a_limit_of_attempts_is_never_exhausted() {
 }
 
 #[test]
-fn acquire_of_an_expired_lock_begins_the_moment_it_ends() {
+fn lock_can_be_acquired_at_the_instant_it_expires() {
     let live = Draft { owner: OTHER, at: NOW + 1, ..Draft::new(State::Processing, 0) };
     let locked = Reply::Locked { remaining: Duration::from_micros(1) };
     check_one("P other, 1 µs left", Some(live.clone()), &acquire(), (Some(live.clone()), locked));
@@ -143,7 +143,7 @@ fn acquire_of_an_expired_lock_begins_the_moment_it_ends() {
 }
 
 #[test]
-fn acquire_with_another_fingerprint_is_a_mismatch_once_the_key_was_tried() {
+fn acquire_with_other_fingerprint_mismatches_tried_key() {
     let other_payload = Operation::Acquire {
         owner: owner(ME),
         ttl: Duration::from_micros(TTL),

@@ -15,7 +15,7 @@ fn released(before: Draft) -> Draft {
 }
 
 #[test]
-fn cancel_does_what_the_table_says() {
+fn cancel_matches_table() {
     let handed_back = || Becomes(Draft { attempt: 0, ..released(p()) });
     check(
         &cancel(),
@@ -44,7 +44,7 @@ fn cancel_does_what_the_table_says() {
 }
 
 #[test]
-fn cancel_asks_for_the_owner_alone() {
+fn cancel_compares_only_the_owner() {
     let before = Draft { token: TOKEN + 1, ..p() };
     let after = Draft { attempt: 0, ..released(before.clone()) };
     check_one("P mine, any token", Some(before), &cancel(), (Some(after), Reply::Released));

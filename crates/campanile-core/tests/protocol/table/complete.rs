@@ -4,11 +4,11 @@ use bytes::Bytes;
 use campanile_core::{Operation, Reply, State};
 
 use super::{Becomes, MAX, Same, check, check_lost_to_others, check_one, p};
-use crate::draft::{Draft, NOW, SECOND, fingerprint, mine};
+use crate::draft::{Draft, NOW, SECOND, fingerprint, my_grant};
 
 fn complete(reply: Option<&'static [u8]>) -> Operation {
     Operation::Complete {
-        grant: mine(),
+        grant: my_grant(),
         attempt: 2,
         fingerprint: Some(fingerprint(7)),
         reply: reply.map(Bytes::from_static),
@@ -25,7 +25,7 @@ fn adopted() -> Draft {
 }
 
 #[test]
-fn complete_does_what_the_table_says() {
+fn complete_matches_table() {
     check(
         &complete(Some(b"done")),
         &[
@@ -58,7 +58,7 @@ fn complete_does_what_the_table_says() {
 }
 
 #[test]
-fn complete_clears_all_flags_and_keeps_the_fingerprint() {
+fn complete_clears_flags_and_keeps_fingerprint() {
     let before = Draft {
         burial: true,
         doomed: true,
@@ -73,7 +73,7 @@ fn complete_clears_all_flags_and_keeps_the_fingerprint() {
 }
 
 #[test]
-fn complete_without_a_reply_drops_the_last_error() {
+fn complete_without_reply_clears_last_error() {
     let before = p().with_error("declined");
     let after = completed().without_tail();
     let expected = (Some(after), Reply::Completed);
@@ -81,7 +81,7 @@ fn complete_without_a_reply_drops_the_last_error() {
 }
 
 #[test]
-fn complete_tells_an_empty_reply_from_none() {
+fn complete_distinguishes_empty_reply_from_none() {
     let expected = (Some(completed().with_reply(b"")), Reply::Completed);
     check_one("P mine, live", Some(p()), &complete(Some(b"")), expected);
 }

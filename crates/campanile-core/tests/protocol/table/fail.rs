@@ -5,13 +5,13 @@ use std::time::Duration;
 use campanile_core::{Operation, Reply, State};
 
 use super::{Becomes, MAX, Same, check, check_lost_to_others, check_one, p, p_burial};
-use crate::draft::{Draft, NOW, SECOND, mine};
+use crate::draft::{Draft, NOW, SECOND, my_grant};
 
 const DELAY: u64 = 5 * SECOND;
 
 fn fail(last: bool, error: &str) -> Operation {
     let delay = Duration::from_micros(DELAY);
-    Operation::Fail { grant: mine(), delay, last, error: error.into() }
+    Operation::Fail { grant: my_grant(), delay, last, error: error.into() }
 }
 
 fn failed() -> Draft {
@@ -19,7 +19,7 @@ fn failed() -> Draft {
 }
 
 #[test]
-fn fail_does_what_the_table_says() {
+fn fail_matches_table() {
     check(
         &fail(false, "no funds"),
         &[
@@ -53,14 +53,14 @@ fn fail_does_what_the_table_says() {
 }
 
 #[test]
-fn fail_for_the_last_time_dooms_the_entry() {
+fn last_fail_dooms_entry() {
     let after = Draft { doomed: true, ..failed() };
     let expected = (Some(after), Reply::Retrying);
     check_one("P mine, live", Some(p()), &fail(true, "no funds"), expected);
 }
 
 #[test]
-fn fail_does_not_take_back_that_the_entry_is_doomed() {
+fn fail_keeps_entry_doomed() {
     let before = Draft { doomed: true, ..p() };
     let after = Draft { doomed: true, ..failed() };
     let expected = (Some(after), Reply::Retrying);
@@ -68,7 +68,7 @@ fn fail_does_not_take_back_that_the_entry_is_doomed() {
 }
 
 #[test]
-fn fail_of_a_burial_lock_keeps_the_handlers_error() {
+fn fail_of_burial_lock_keeps_handler_error() {
     let before = p_burial();
     let after = Draft {
         state: State::Retrying,

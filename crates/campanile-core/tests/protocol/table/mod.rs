@@ -114,7 +114,7 @@ fn check_one(
     assert_eq!((after, reply), expected, "{name}: {operation:?}");
 }
 
-/// Every entry of the situations, with a grant that differs from `mine` in the token only, and one
+/// Every entry of the situations, with a grant that differs from `my_grant` in the token only, and one
 /// that differs in the owner only: the operation answers Lost and leaves it as it is.
 fn check_lost_to_others(operation: &Operation) {
     for (name, draft) in situations() {

@@ -26,7 +26,7 @@ fn reopened(before: Draft) -> Draft {
 }
 
 #[test]
-fn redrive_does_what_the_table_says() {
+fn redrive_matches_table() {
     let settled = Reply::Settled;
     check(
         &redrive(false),
@@ -55,7 +55,7 @@ fn redrive_does_what_the_table_says() {
 }
 
 #[test]
-fn redrive_by_force_does_what_the_table_says() {
+fn forced_redrive_matches_table() {
     let from_r = || Becomes(reopened(r()));
     let from_released = || Becomes(reopened(r_released()));
     let from_c = || Becomes(reopened(c().without_tail()));
@@ -87,7 +87,7 @@ fn redrive_by_force_does_what_the_table_says() {
 }
 
 #[test]
-fn redrive_of_another_token_is_lost() {
+fn redrive_with_other_token_is_lost() {
     for (name, draft) in situations() {
         let Some(draft) = draft else { continue };
         for force in [false, true] {
@@ -99,7 +99,7 @@ fn redrive_of_another_token_is_lost() {
 }
 
 #[test]
-fn redrive_clears_all_that_was_counted() {
+fn redrive_clears_all_counters() {
     let before =
         Draft { doomed: true, attempt: MAX, interrupts: 8, burials: 5, fingerprint: 9, ..f() };
     let after = reopened(f());
@@ -107,7 +107,7 @@ fn redrive_clears_all_that_was_counted() {
 }
 
 #[test]
-fn redrive_keeps_an_error_and_no_other_tail() {
+fn redrive_keeps_only_an_error_tail() {
     for kind in [2, 3, 255] {
         let before = Draft { kind, tail: b"{}".to_vec(), ..f() };
         let after = reopened(f()).without_tail();

@@ -3,10 +3,10 @@
 use campanile_core::{Operation, Reply, State};
 
 use super::{Becomes, MAX, Same, check, check_lost_to_others, check_one, p, p_burial};
-use crate::draft::{Draft, NOW, mine};
+use crate::draft::{Draft, NOW, my_grant};
 
 fn reject(reason: &str) -> Operation {
-    Operation::Reject { grant: mine(), reason: reason.into() }
+    Operation::Reject { grant: my_grant(), reason: reason.into() }
 }
 
 fn rejected() -> Draft {
@@ -14,7 +14,7 @@ fn rejected() -> Draft {
 }
 
 #[test]
-fn reject_does_what_the_table_says() {
+fn reject_matches_table() {
     check(
         &reject("given up"),
         &[
@@ -47,14 +47,14 @@ fn reject_does_what_the_table_says() {
 }
 
 #[test]
-fn reject_without_a_reason_keeps_the_last_error_and_that_the_entry_is_doomed() {
+fn reject_without_reason_keeps_last_error_and_doomed_flag() {
     let before = Draft { doomed: true, ..p_burial() };
     let after = Draft { state: State::Failed, burial: false, at: NOW, ..before.clone() };
     check_one("P mine, burial", Some(before), &reject(""), (Some(after), Reply::Rejected));
 }
 
 #[test]
-fn reject_of_a_first_attempt_without_a_reason_has_none() {
+fn reject_of_first_attempt_without_reason_stores_none() {
     let after = rejected().without_tail();
     check_one("P mine, live", Some(p()), &reject(""), (Some(after), Reply::Rejected));
 }

@@ -3,10 +3,10 @@
 use campanile_core::{Operation, Reply, State};
 
 use super::{Becomes, Same, check, check_lost_to_others, check_one, p, p_burial};
-use crate::draft::{Draft, NOW, mine};
+use crate::draft::{Draft, NOW, my_grant};
 
 fn release(ran: bool) -> Operation {
-    Operation::Release { grant: mine(), ran }
+    Operation::Release { grant: my_grant(), ran }
 }
 
 fn released(before: Draft) -> Draft {
@@ -15,7 +15,7 @@ fn released(before: Draft) -> Draft {
 }
 
 #[test]
-fn release_does_what_the_table_says() {
+fn release_matches_table() {
     let handed_back = || Becomes(Draft { attempt: 0, ..released(p()) });
     check(
         &release(false),
@@ -45,7 +45,7 @@ fn release_does_what_the_table_says() {
 }
 
 #[test]
-fn release_of_what_ran_hands_the_attempt_back_eight_times() {
+fn release_after_run_uncounts_attempt_eight_times() {
     for interrupts in 0..8 {
         let before = Draft { attempt: 2, interrupts, ..p() };
         let after = Draft { attempt: 1, interrupts: interrupts + 1, ..released(p()) };
@@ -61,7 +61,7 @@ fn release_of_what_ran_hands_the_attempt_back_eight_times() {
 }
 
 #[test]
-fn release_of_what_never_ran_is_not_bounded() {
+fn release_before_run_always_uncounts_attempt() {
     let before = Draft { attempt: 2, interrupts: 8, ..p() };
     let after = Draft { attempt: 1, interrupts: 8, ..released(p()) };
     let expected = (Some(after), Reply::Released);
@@ -69,7 +69,7 @@ fn release_of_what_never_ran_is_not_bounded() {
 }
 
 #[test]
-fn release_of_a_burial_lock_counts_nothing_and_keeps_the_error() {
+fn release_of_burial_lock_counts_nothing_and_keeps_error() {
     for ran in [false, true] {
         let before = Draft { doomed: true, interrupts: 1, ..p_burial() };
         let after = released(before.clone());

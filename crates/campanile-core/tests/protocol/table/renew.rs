@@ -5,16 +5,16 @@ use std::time::Duration;
 use campanile_core::{Operation, Reply, State};
 
 use super::{Becomes, Same, check, check_lost_to_others, check_one, p, p_burial};
-use crate::draft::{Draft, NOW, SECOND, mine};
+use crate::draft::{Draft, NOW, SECOND, my_grant};
 
 const TTL: u64 = 30 * SECOND;
 
 fn renew() -> Operation {
-    Operation::Renew { grant: mine(), ttl: Duration::from_micros(TTL) }
+    Operation::Renew { grant: my_grant(), ttl: Duration::from_micros(TTL) }
 }
 
 #[test]
-fn renew_does_what_the_table_says() {
+fn renew_matches_table() {
     let renewed = |before: Draft| Becomes(Draft { at: NOW + TTL, ..before });
     check(
         &renew(),
@@ -44,7 +44,7 @@ fn renew_does_what_the_table_says() {
 }
 
 #[test]
-fn renew_never_shortens_a_lock() {
+fn renew_never_shortens_lock() {
     let before = Draft { at: NOW + TTL + 1, ..p() };
     check_one("P mine, longer", Some(before.clone()), &renew(), (Some(before), Reply::Renewed));
 }

@@ -6,39 +6,39 @@ use std::time::Duration;
 use campanile_core::{Answer, FencingToken, Reply};
 use tokio::sync::oneshot;
 
-use super::bounds::{MOST_IN_DOUBT, overloaded};
-use super::{State, corrupt};
+use super::bounds::{MAX_IN_DOUBT, overloaded_error};
+use super::{KeeperState, corrupt_error};
 use crate::keeper::calls::Sent;
 use crate::keeper::deferred::{Burial, Deferred};
-use crate::keeper::ends::{self, Known};
-use crate::keeper::request::{Acquire, Acquisition, Settlement};
-use crate::keeper::slot::{Held, Phase, Slot};
+use crate::keeper::request::{AcquireRequest, Acquisition, Settlement};
+use crate::keeper::results::{self, CachedAnswer};
+use crate::keeper::slot::{HeldGrant, Phase, Slot};
 use crate::store::StoreError;
 
-impl State {
-    pub(in crate::keeper) fn acquire(&mut self, acquire: Acquire) {
+impl KeeperState {
+    pub(in crate::keeper) fn acquire(&mut self, acquire: AcquireRequest) {
         if self.is_stopped {
-            return self.deferred.push(Deferred::Abandoned(acquire));
+            return self.deferred.push(Deferred::DropAcquire(acquire));
         }
         if self.is_shutting_down {
             return self.refuse(acquire, Acquisition::ShuttingDown);
         }
-        self.sweep();
+        self.remove_abandoned();
         let index = match self.by_key.entry(acquire.key.clone()) {
-            Entry::Occupied(place) => *place.get(),
-            Entry::Vacant(place) => {
-                if let Some(end) = self.ends.find(&acquire.key) {
-                    let known = ends::answer(&end, acquire.fingerprint, &self.clock);
-                    self.deferred.push(Deferred::End(end));
-                    if let Some(known) = known {
-                        return self.refuse(acquire, known);
+            Entry::Occupied(entry) => *entry.get(),
+            Entry::Vacant(entry) => {
+                if let Some(result) = self.results.find(&acquire.key) {
+                    let answer = results::answer(&result, acquire.fingerprint, &self.clock);
+                    self.deferred.push(Deferred::DropResult(result));
+                    if let Some(answer) = answer {
+                        return self.refuse(acquire, answer);
                     }
                 }
-                if self.in_doubt >= MOST_IN_DOUBT {
-                    return self.refuse(acquire, Acquisition::Unavailable(overloaded()));
+                if self.in_doubt >= MAX_IN_DOUBT {
+                    return self.refuse(acquire, Acquisition::Unavailable(overloaded_error()));
                 }
-                let index = *place.insert(self.slots.insert(Slot::new(acquire)));
-                return self.queue(index);
+                let index = *entry.insert(self.slots.insert(Slot::new(acquire)));
+                return self.queue_command(index);
             }
         };
         let slot = &mut self.slots[index];
@@ -47,55 +47,54 @@ impl State {
         if let Phase::Cancelling { next, .. } = &mut slot.phase
             && next.as_ref().is_none_or(|next| next.reply.is_closed())
         {
-            let before = next.replace(acquire);
-            self.deferred.extend(before.map(Deferred::Abandoned));
+            let replaced = next.replace(acquire);
+            self.deferred.extend(replaced.map(Deferred::DropAcquire));
             self.set_timer(index, None);
-            self.queue(index);
+            self.queue_command(index);
         } else {
-            let retry_after = slot.terms.ttl;
+            let retry_after = slot.settings.ttl;
             let settled = Some(slot.settled());
             self.refuse(acquire, Acquisition::Locked { retry_after, settled });
         }
     }
 
-    pub(super) fn refuse(&mut self, acquire: Acquire, answer: Acquisition) {
-        let Acquire { key, interrupt, reply, .. } = acquire;
-        self.deferred.push(Deferred::Answer(reply, answer));
-        self.deferred.push(Deferred::Request(key, interrupt));
+    pub(super) fn refuse(&mut self, acquire: AcquireRequest, answer: Acquisition) {
+        let AcquireRequest { key, interrupt, reply, .. } = acquire;
+        self.deferred.push(Deferred::SendAcquisition(reply, answer));
+        self.deferred.push(Deferred::DropRequest(key, interrupt));
     }
 
     /// Raises the floor, except to an absurdly large token, which would spread to every key.
     pub(super) fn raise_floor(&mut self, answer: &Answer) {
         const DAY: Duration = Duration::from_secs(24 * 60 * 60);
         if let Reply::Acquired { token, .. } | Reply::Exhausted { token, .. } = answer.reply {
-            let sane = (answer.now + DAY).duration_since(std::time::UNIX_EPOCH);
-            if sane.is_ok_and(|sane| u128::from(token.get()) <= sane.as_micros()) {
+            let limit = (answer.now + DAY).duration_since(std::time::UNIX_EPOCH);
+            if limit.is_ok_and(|limit| u128::from(token.get()) <= limit.as_micros()) {
                 self.floor = self.floor.max(token);
             }
         }
     }
 
-    pub(super) fn acquire_answered(&mut self, sent: Sent, answer: Result<Answer, StoreError>) {
+    pub(super) fn handle_acquire_answer(&mut self, sent: Sent, answer: Result<Answer, StoreError>) {
         let index = sent.slot;
         let slot = &mut self.slots[index];
-        let ttl = slot.terms.ttl;
-        let Phase::Acquiring { reply: waiting, .. } =
-            std::mem::replace(&mut slot.phase, Phase::Ended)
+        let ttl = slot.settings.ttl;
+        let Phase::Acquiring { reply, .. } = std::mem::replace(&mut slot.phase, Phase::Ended)
         else {
             unreachable!("only an acquiring slot has sent an acquire");
         };
         let outcome = match answer.map(|answer| answer.reply) {
             Ok(Reply::Acquired { token, attempt }) => {
-                return self.granted(sent, token, attempt, waiting, None);
+                return self.grant_lock(sent, token, attempt, reply, None);
             }
             Ok(Reply::Exhausted { token, attempt, burials, last_error }) => {
                 let (attempts, burials) = (attempt.into(), burials.into());
                 let burial = Some(Burial { attempts, burials, last_error });
-                return self.granted(sent, token, attempt, waiting, burial);
+                return self.grant_lock(sent, token, attempt, reply, burial);
             }
             Ok(Reply::Locked { remaining }) => {
-                let poll = (ttl / 3).mul_f64(0.9 + 0.2 * fastrand::f64());
-                let retry_after = remaining.min(poll).max(Duration::from_millis(50));
+                let poll_interval = (ttl / 3).mul_f64(0.9 + 0.2 * fastrand::f64());
+                let retry_after = remaining.min(poll_interval).max(Duration::from_millis(50));
                 Acquisition::Locked { retry_after, settled: None }
             }
             Ok(Reply::BackingOff { remaining, attempt }) => {
@@ -108,26 +107,26 @@ impl State {
                 Acquisition::Parked { attempts: attempt.into(), reason }
             }
             Ok(Reply::Mismatch) => Acquisition::Mismatch,
-            Ok(Reply::Corrupt) => Acquisition::Unavailable(corrupt()),
+            Ok(Reply::Corrupt) => Acquisition::Unavailable(corrupt_error()),
             Ok(_) => {
                 Acquisition::Unavailable(StoreError::unreadable("unexpected reply to an acquire"))
             }
             Err(error) if !error.was_sent() => Acquisition::Unavailable(error),
             Err(error) => {
                 let unavailable = Acquisition::Unavailable(error);
-                self.deferred.push(Deferred::Answer(waiting, unavailable));
+                self.deferred.push(Deferred::SendAcquisition(reply, unavailable));
                 // The acquire may have been granted, and only its reply lost.
-                return self.cancel(index);
+                return self.start_cancel(index);
             }
         };
-        if let Some(known) = Known::of(&outcome) {
-            slot.ended(known, &self.clock);
+        if let Some(answer) = CachedAnswer::from_acquisition(&outcome) {
+            slot.set_result(answer, &self.clock);
         }
-        self.deferred.push(Deferred::Answer(waiting, outcome));
-        self.end_when_idle(index);
+        self.deferred.push(Deferred::SendAcquisition(reply, outcome));
+        self.remove_when_idle(index);
     }
 
-    fn granted(
+    fn grant_lock(
         &mut self,
         sent: Sent,
         token: FencingToken,
@@ -137,17 +136,17 @@ impl State {
     ) {
         let index = sent.slot;
         let slot = &mut self.slots[index];
-        let held = Held::new(slot, token, attempt, sent.at, &self.clock);
+        let held = HeldGrant::new(slot, token, attempt, sent.at, &self.clock);
         let next = held.next_check(false);
         let control = held.control.clone();
         slot.phase = Phase::Held(held);
         self.set_timer(index, next);
         if next.is_some() {
             // If the receiver is gone, the lock is dropped, which releases it.
-            self.deferred.push(Deferred::Grant { reply, control, slot: index, burial });
+            self.deferred.push(Deferred::SendGrant { reply, control, slot: index, burial });
         } else {
-            let late = StoreError::timeout("the lock expired before its grant arrived");
-            self.deferred.push(Deferred::Answer(reply, Acquisition::Unavailable(late)));
+            let error = StoreError::timeout("the lock expired before its grant arrived");
+            self.deferred.push(Deferred::SendAcquisition(reply, Acquisition::Unavailable(error)));
             self.settle(index, Settlement::Release { ran: false }, None);
         }
     }

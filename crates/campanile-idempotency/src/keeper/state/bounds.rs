@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::State;
+use super::KeeperState;
 use crate::keeper::calls::QueueName;
 use crate::keeper::slot::CommandState;
 use crate::store::StoreError;
@@ -13,40 +13,40 @@ use crate::store::StoreError;
 ///
 /// Such keys are kept even if their callers are gone. At the limit they take about ten megabytes,
 /// and a store that is available again answers them in less than a second.
-pub(super) const MOST_IN_DOUBT: usize = 16 * 1024;
+pub(super) const MAX_IN_DOUBT: usize = 16 * 1024;
 
-pub(super) fn overloaded() -> StoreError {
+pub(super) fn overloaded_error() -> StoreError {
     StoreError::overloaded(format!(
-        "{MOST_IN_DOUBT} commands are unanswered; no further key is acquired until some of them are \
+        "{MAX_IN_DOUBT} commands are unanswered; no further key is acquired until some of them are \
          answered"
     ))
 }
 
-impl State {
+impl KeeperState {
     /// Removes the slots of requests that were dropped before their acquire was sent, whenever the
     /// number of slots has doubled: while calls hang, more requests arrive than are sent.
-    pub(super) fn sweep(&mut self) {
-        const LEAST: usize = 1024;
-        if self.slots.len() < self.sweep_at.max(LEAST) {
+    pub(super) fn remove_abandoned(&mut self) {
+        const MIN_CLEANUP_LEN: usize = 1024;
+        if self.slots.len() < self.cleanup_at.max(MIN_CLEANUP_LEN) {
             return;
         }
         for queue in [QueueName::Callers, QueueName::Background] {
             let mut kept = VecDeque::new();
             for index in std::mem::take(self.queues.of(queue)) {
-                // A place may be stale, as in a batch.
+                // An element may be stale, as in a batch.
                 let slot = self.slots.get_mut(index);
                 let Some(slot) = slot.filter(|slot| slot.command == CommandState::Queued) else {
                     continue;
                 };
                 if slot.is_abandoned() {
                     slot.command = CommandState::Idle;
-                    self.end_when_idle(index);
+                    self.remove_when_idle(index);
                 } else {
                     kept.push_back(index);
                 }
             }
             *self.queues.of(queue) = kept;
         }
-        self.sweep_at = self.slots.len() * 2;
+        self.cleanup_at = self.slots.len() * 2;
     }
 }

@@ -4,24 +4,28 @@ use std::time::Duration;
 
 use campanile_core::Answer;
 
-use super::{State, is_unreadable, repeat_after};
+use super::{KeeperState, is_unreadable, retry_delay};
 use crate::keeper::deferred::Deferred;
 use crate::keeper::request::Acquisition;
 use crate::keeper::slot::Phase;
 use crate::store::StoreError;
 
 /// The minimum time for which a cancel is repeated. After that, the attempt remains counted.
-const CANCEL_FOR: Duration = Duration::from_secs(60);
+const MIN_CANCEL_PERIOD: Duration = Duration::from_secs(60);
 
-impl State {
-    pub(super) fn cancel(&mut self, index: usize) {
-        let until = self.clock.now() + CANCEL_FOR.max(self.slots[index].terms.ttl);
+impl KeeperState {
+    pub(super) fn start_cancel(&mut self, index: usize) {
+        let until = self.clock.now() + MIN_CANCEL_PERIOD.max(self.slots[index].settings.ttl);
         self.slots[index].phase = Phase::Cancelling { tries: 0, until, next: None };
         self.in_doubt += 1;
-        self.queue(index);
+        self.queue_command(index);
     }
 
-    pub(super) fn cancel_answered(&mut self, index: usize, answer: Result<Answer, StoreError>) {
+    pub(super) fn handle_cancel_answer(
+        &mut self,
+        index: usize,
+        answer: Result<Answer, StoreError>,
+    ) {
         let now = self.clock.now();
         let slot = &mut self.slots[index];
         let Phase::Cancelling { tries, until, next } = &mut slot.phase else {
@@ -30,25 +34,25 @@ impl State {
         let next = next.take();
         match answer {
             Err(error) if !is_unreadable(&error) => {
-                let again = now < *until;
+                let should_retry = now < *until;
                 *tries += 1;
-                let at = now + repeat_after(*tries);
+                let at = now + retry_delay(*tries);
                 if let Some(next) = next {
                     self.refuse(next, Acquisition::Unavailable(error));
                 }
-                if again {
+                if should_retry {
                     self.set_timer(index, Some(at));
                 } else {
-                    self.cancelled(index);
+                    self.finish_cancel(index);
                 }
             }
             // The cancel was answered. If the entry cannot be read, the next request fails for the
             // same reason.
             Ok(_) | Err(_) => {
-                self.cancelled(index);
+                self.finish_cancel(index);
                 match next {
                     Some(next) if next.reply.is_closed() => {
-                        self.deferred.push(Deferred::Abandoned(next));
+                        self.deferred.push(Deferred::DropAcquire(next));
                     }
                     Some(next) => self.acquire(next),
                     None => {}
@@ -57,9 +61,9 @@ impl State {
         }
     }
 
-    fn cancelled(&mut self, index: usize) {
+    fn finish_cancel(&mut self, index: usize) {
         self.slots[index].phase = Phase::Ended;
         self.in_doubt -= 1;
-        self.end_when_idle(index);
+        self.remove_when_idle(index);
     }
 }

@@ -18,23 +18,23 @@ use slab::Slab;
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
-pub(super) use self::dispatch::Due;
+pub(super) use self::dispatch::BackgroundWork;
 use super::calls::{Answers, Call, CallId, QueueName, Sent, Stage};
 use super::deferred::Deferred;
-use super::ends::Ends;
-use super::shared::After;
-use super::slot::{CommandState, Phase, Slot, What};
+use super::results::RecentResults;
+use super::shared::Effects;
+use super::slot::{CommandKind, CommandState, Phase, Slot};
 use super::timers::Timers;
 use crate::store::{StoreError, StoreErrorKind};
 
 /// The complete state of a keeper.
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct KeeperState {
     clock: Clock,
     max_batch: usize,
     slots: Slab<Slot>,
     by_key: HashMap<StoreKey, usize>,
-    ends: Ends,
+    results: RecentResults,
     timers: Timers,
     queues: Queues,
     /// The calls in progress, of which there are only a few.
@@ -45,15 +45,15 @@ pub(super) struct State {
     /// The number of keys in doubt.
     in_doubt: usize,
     /// The number of slots at which those of abandoned requests are removed.
-    sweep_at: usize,
+    cleanup_at: usize,
     /// Whether new locks are refused.
     is_shutting_down: bool,
     /// Notified when no slot is left.
-    shut_down: Vec<oneshot::Sender<()>>,
+    shutdown_waiters: Vec<oneshot::Sender<()>>,
     /// Whether the background is gone, so that nothing is sent anymore.
     is_stopped: bool,
     /// When the background runs next.
-    alarm: Duration,
+    wake_at: Duration,
     /// Whether the background has to run before that.
     wake: bool,
     deferred: SmallVec<[Deferred; 2]>,
@@ -78,25 +78,25 @@ impl Queues {
     }
 }
 
-impl State {
+impl KeeperState {
     pub(super) fn new(clock: Clock, max_batch: usize) -> Self {
         Self {
             clock,
             max_batch,
             slots: Slab::new(),
             by_key: HashMap::new(),
-            ends: Ends::default(),
+            results: RecentResults::default(),
             timers: Timers::default(),
             queues: Queues::default(),
             calls: Vec::new(),
             next_call: 0,
             floor: FencingToken::ZERO,
             in_doubt: 0,
-            sweep_at: 0,
+            cleanup_at: 0,
             is_shutting_down: false,
-            shut_down: Vec::new(),
+            shutdown_waiters: Vec::new(),
             is_stopped: false,
-            alarm: Duration::MAX,
+            wake_at: Duration::MAX,
             wake: false,
             deferred: SmallVec::new(),
         }
@@ -106,7 +106,7 @@ impl State {
     pub(super) fn shut_down(&mut self, done: oneshot::Sender<()>) {
         self.is_shutting_down = true;
         if !self.is_stopped {
-            self.shut_down.push(done);
+            self.shutdown_waiters.push(done);
         }
     }
 
@@ -125,7 +125,7 @@ impl State {
     /// Loses all locks and drops all requests, because nothing renews them anymore.
     pub(super) fn stop(&mut self) {
         self.is_stopped = true;
-        self.shut_down.clear();
+        self.shutdown_waiters.clear();
         self.queues = Queues::default();
         self.timers = Timers::default();
         for call in self.calls.drain(..) {
@@ -136,69 +136,69 @@ impl State {
         self.by_key.clear();
         for slot in self.slots.drain() {
             if let Phase::Held(held) = &slot.phase {
-                self.deferred.push(Deferred::Lose(held.control.clone(), LostCause::Expired));
+                self.deferred.push(Deferred::LoseLock(held.control.clone(), LostCause::Expired));
             }
-            self.deferred.push(Deferred::Ended(Box::new(slot)));
+            self.deferred.push(Deferred::DropSlot(Box::new(slot)));
         }
     }
 
     /// Returns the work that remains after a change, to be done without the mutex.
-    pub(super) fn after(&mut self) -> After {
-        if self.slots.is_empty() && !self.shut_down.is_empty() {
-            self.deferred.extend(self.shut_down.drain(..).map(Deferred::ShutDown));
+    pub(super) fn take_effects(&mut self) -> Effects {
+        if self.slots.is_empty() && !self.shutdown_waiters.is_empty() {
+            self.deferred.extend(self.shutdown_waiters.drain(..).map(Deferred::NotifyShutdown));
         }
-        let start = self.start();
-        let next = self.next_alarm();
-        if next < self.alarm {
-            self.alarm = next;
+        let start = self.start_call();
+        let next = self.next_wake();
+        if next < self.wake_at {
+            self.wake_at = next;
             self.wake = true;
         }
         let wake = std::mem::take(&mut self.wake);
-        After { deferred: std::mem::take(&mut self.deferred), start, wake }
+        Effects { deferred: std::mem::take(&mut self.deferred), start, wake }
     }
 
     /// Processes the answers to a call, unless the call was aborted.
-    pub(super) fn answered(&mut self, id: CallId, answers: Answers) {
+    pub(super) fn handle_answers(&mut self, id: CallId, answers: Answers) {
         let Some(Call { stage: Stage::InFlight { sent, .. }, .. }) = self.remove_call(id) else {
             return;
         };
         match answers {
             Ok(answers) => {
                 for (sent, answer) in sent.into_iter().zip(answers) {
-                    self.command_answered(sent, answer);
+                    self.handle_command_answer(sent, answer);
                 }
             }
-            Err(why) => self.failed(sent, why),
+            Err(reason) => self.fail_commands(sent, reason),
         }
     }
 
-    fn failed(&mut self, sent: SmallVec<[Sent; 1]>, why: &'static str) {
+    fn fail_commands(&mut self, sent: SmallVec<[Sent; 1]>, reason: &'static str) {
         for sent in sent {
-            self.command_answered(sent, Err(StoreError::timeout(why)));
+            self.handle_command_answer(sent, Err(StoreError::timeout(reason)));
         }
     }
 
-    fn command_answered(&mut self, sent: Sent, answer: Result<Answer, StoreError>) {
+    fn handle_command_answer(&mut self, sent: Sent, answer: Result<Answer, StoreError>) {
         self.slots[sent.slot].command = CommandState::Idle;
         if let Ok(answer) = &answer {
             self.raise_floor(answer);
         }
-        match sent.what {
-            What::Acquire => self.acquire_answered(sent, answer),
-            What::Renew => self.renew_answered(sent, answer),
-            What::Settle => self.settle_answered(sent.slot, answer),
-            What::Cancel => self.cancel_answered(sent.slot, answer),
+        match sent.kind {
+            CommandKind::Acquire => self.handle_acquire_answer(sent, answer),
+            CommandKind::Renew => self.handle_renew_answer(sent, answer),
+            CommandKind::Settle => self.handle_settle_answer(sent.slot, answer),
+            CommandKind::Cancel => self.handle_cancel_answer(sent.slot, answer),
         }
     }
 
     /// Removes a slot after the answer to its last command.
-    fn end_when_idle(&mut self, index: usize) {
+    fn remove_when_idle(&mut self, index: usize) {
         if self.slots[index].command != CommandState::InFlight {
             let mut slot = self.slots.remove(index);
             self.timers.set(index, &mut slot.timer, None);
             self.by_key.remove(&slot.key);
-            slot.publish_end(&mut self.ends);
-            self.deferred.push(Deferred::Ended(Box::new(slot)));
+            slot.publish_result(&mut self.results);
+            self.deferred.push(Deferred::DropSlot(Box::new(slot)));
         }
     }
 
@@ -207,7 +207,7 @@ impl State {
     }
 }
 
-fn corrupt() -> StoreError {
+fn corrupt_error() -> StoreError {
     StoreError::unreadable(
         "the stored value is not an entry that this version can read; it was left unchanged",
     )
@@ -219,7 +219,7 @@ fn is_unreadable(error: &StoreError) -> bool {
 
 /// Returns the delay before a repeated command: 50 ms, doubling to about 1.5 s, so that a store
 /// that is available again is soon noticed.
-fn repeat_after(tries: u32) -> Duration {
+fn retry_delay(tries: u32) -> Duration {
     Duration::from_millis(50 << tries.saturating_sub(1).min(5))
 }
 
@@ -232,20 +232,20 @@ mod tests {
     use campanile_core::{IdempotencyKey, Reply, Retention};
 
     use super::*;
-    use crate::keeper::request::{Acquire, Settlement, Terms};
-    use crate::keeper::shared::Start;
-    use crate::keeper::slot::draw_owner;
+    use crate::keeper::request::{AcquireRequest, LockSettings, Settlement};
+    use crate::keeper::shared::StartCall;
+    use crate::keeper::slot::new_nonce;
 
     /// Answers the call started by a change. Returns whether the change woke the background.
-    fn answer(state: &mut State, reply: Reply) -> bool {
-        let After { start, wake, .. } = state.after();
-        let Some(Start::Call(batch)) = start else {
+    fn answer(state: &mut KeeperState, reply: Reply) -> bool {
+        let Effects { start, wake, .. } = state.take_effects();
+        let Some(StartCall::Call(batch)) = start else {
             panic!("{start:?}");
         };
         assert_eq!(batch.commands.len(), 1);
         let answer = Answer::new(SystemTime::UNIX_EPOCH, reply);
-        state.answered(batch.id, Ok(smallvec::smallvec![Ok(answer)]));
-        wake | state.after().wake
+        state.handle_answers(batch.id, Ok(smallvec::smallvec![Ok(answer)]));
+        wake | state.take_effects().wake
     }
 
     #[test]
@@ -253,8 +253,8 @@ mod tests {
         let millis = Arc::new(AtomicU64::new(0));
         let time = millis.clone();
         let clock = Clock::from_fn(move || Duration::from_millis(time.load(Ordering::Relaxed)));
-        let mut state = State::new(clock, 1);
-        let terms = Arc::new(Terms {
+        let mut state = KeeperState::new(clock, 1);
+        let settings = Arc::new(LockSettings {
             ttl: Duration::from_secs(30),
             max_attempts: 1,
             max_hold: Duration::from_secs(600),
@@ -266,8 +266,15 @@ mod tests {
             let key = IdempotencyKey::new(number.to_string()).unwrap();
             let key = StoreKey::new("payments".try_into().unwrap(), key);
             let (reply, _receiver) = oneshot::channel();
-            let (owner, terms) = (draw_owner(), terms.clone());
-            state.acquire(Acquire { key, owner, terms, fingerprint: None, interrupt: None, reply });
+            let (owner, settings) = (new_nonce(), settings.clone());
+            state.acquire(AcquireRequest {
+                key,
+                owner,
+                settings,
+                fingerprint: None,
+                interrupt: None,
+                reply,
+            });
             let acquired =
                 Reply::Acquired { token: FencingToken::new(number + 1).unwrap(), attempt: 1 };
             woken += u64::from(answer(&mut state, acquired));

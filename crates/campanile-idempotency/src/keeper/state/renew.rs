@@ -2,43 +2,43 @@
 
 use campanile_core::{Answer, LostCause, Reply, State as EntryState};
 
-use super::State;
+use super::KeeperState;
 use crate::keeper::calls::Sent;
 use crate::keeper::deferred::Deferred;
 use crate::keeper::slot::{CommandState, Phase};
 use crate::store::StoreError;
 
-impl State {
-    pub(super) fn renew_answered(&mut self, sent: Sent, answer: Result<Answer, StoreError>) {
+impl KeeperState {
+    pub(super) fn handle_renew_answer(&mut self, sent: Sent, answer: Result<Answer, StoreError>) {
         let index = sent.slot;
         let now = self.clock.now();
         let slot = &mut self.slots[index];
-        let ttl = slot.terms.ttl;
+        let ttl = slot.settings.ttl;
         let Phase::Held(held) = &mut slot.phase else {
             // The lock was settled in the meantime. If the settlement needs a command, it is next.
             return match slot.phase {
-                Phase::Ended => self.end_when_idle(index),
-                _ => self.queue(index),
+                Phase::Ended => self.remove_when_idle(index),
+                _ => self.queue_command(index),
             };
         };
         match answer.map(|answer| answer.reply) {
-            Ok(Reply::Renewed) => held.renewed(sent.at, ttl),
+            Ok(Reply::Renewed) => held.extend(sent.at, ttl),
             // Completed by this grant, together with the effect of its handler, which is about to
             // report it.
             Ok(Reply::Settled(EntryState::Completed)) => held.renew_at = held.control.deadline(),
-            Ok(Reply::Lost | Reply::Settled(_)) => self.lose(index, LostCause::Superseded),
+            Ok(Reply::Lost | Reply::Settled(_)) => self.lose_lock(index, LostCause::Superseded),
             // A single failure is harmless: there is time for more tries before the deadline.
             Ok(_) => held.renew_at = now + ttl / 24,
             Err(error) => {
                 held.renew_at = now + ttl / 24;
-                self.deferred.push(Deferred::RenewalFailed(error));
+                self.deferred.push(Deferred::LogRenewalFailure(error));
             }
         }
-        self.check(index);
+        self.check_lock(index);
     }
 
     /// Renews a held lock if a renewal is due, declares it lost if it is, and sets its next timer.
-    pub(super) fn check(&mut self, index: usize) {
+    pub(super) fn check_lock(&mut self, index: usize) {
         let now = self.clock.now();
         let Phase::Held(held) = &self.slots[index].phase else {
             return;
@@ -47,11 +47,11 @@ impl State {
             return;
         }
         if let Some(cause) = held.control.cause() {
-            self.lose(index, cause);
+            self.lose_lock(index, cause);
         } else if now >= held.hold_until {
-            self.lose(index, LostCause::MaxHold);
+            self.lose_lock(index, LostCause::MaxHold);
         } else if now >= held.renew_at {
-            self.queue(index);
+            self.queue_command(index);
         }
         let slot = &self.slots[index];
         if let Phase::Held(held) = &slot.phase {
@@ -59,10 +59,10 @@ impl State {
         }
     }
 
-    fn lose(&mut self, index: usize, cause: LostCause) {
+    fn lose_lock(&mut self, index: usize, cause: LostCause) {
         if let Phase::Held(held) = &mut self.slots[index].phase {
             held.is_lost = true;
-            self.deferred.push(Deferred::Lose(held.control.clone(), cause));
+            self.deferred.push(Deferred::LoseLock(held.control.clone(), cause));
         }
     }
 }

@@ -6,14 +6,14 @@ use campanile_core::limits::MAX_ERROR_BYTES;
 use campanile_core::{Answer, Completion, Reply};
 use tokio::sync::oneshot;
 
-use super::{State, corrupt, is_unreadable, repeat_after};
+use super::{KeeperState, corrupt_error, is_unreadable, retry_delay};
 use crate::keeper::deferred::Deferred;
-use crate::keeper::ends::Known;
-use crate::keeper::request::{NotSettled, SettleResult, Settlement};
-use crate::keeper::slot::{CommandState, Phase, Settling};
+use crate::keeper::request::{SettleError, SettleResult, Settlement};
+use crate::keeper::results::CachedAnswer;
+use crate::keeper::slot::{CommandState, Phase, SettlingGrant};
 use crate::store::StoreError;
 
-impl State {
+impl KeeperState {
     /// Settles the lock of a slot. If the keeper has stopped, `reply` is dropped.
     pub(in crate::keeper) fn settle(
         &mut self,
@@ -22,7 +22,7 @@ impl State {
         reply: Option<oneshot::Sender<SettleResult>>,
     ) {
         let Some(slot) = self.slots.get_mut(index) else {
-            return self.deferred.push(Deferred::Unsettled(settlement, reply));
+            return self.deferred.push(Deferred::DropSettlement(settlement, reply));
         };
         self.timers.set(index, &mut slot.timer, None);
         let Phase::Held(held) = std::mem::replace(&mut slot.phase, Phase::Ended) else {
@@ -30,73 +30,82 @@ impl State {
         };
         let (grant, attempt) = (held.grant, held.attempt);
         match settlement {
-            Settlement::Expire => return self.end_when_idle(index),
+            Settlement::Expire => return self.remove_when_idle(index),
             Settlement::Completed(Completion { reply, at }) => {
                 let attempts = attempt.into();
-                slot.ended(Known::Completed { reply, attempts, completed_at: at }, &self.clock);
-                return self.end_when_idle(index);
+                slot.set_result(
+                    CachedAnswer::Completed { reply, attempts, completed_at: at },
+                    &self.clock,
+                );
+                return self.remove_when_idle(index);
             }
             _ => {}
         }
-        slot.phase = Phase::Settling(Settling { grant, attempt, settlement, reply, tries: 0 });
+        slot.phase = Phase::Settling(SettlingGrant { grant, attempt, settlement, reply, tries: 0 });
         // A renewal that is only queued is dropped: its element in the queue is now stale.
         if slot.command != CommandState::InFlight {
             slot.command = CommandState::Idle;
-            self.queue(index);
+            self.queue_command(index);
         }
     }
 
-    pub(super) fn settle_answered(&mut self, index: usize, answer: Result<Answer, StoreError>) {
+    pub(super) fn handle_settle_answer(
+        &mut self,
+        index: usize,
+        answer: Result<Answer, StoreError>,
+    ) {
         let slot = &mut self.slots[index];
         let Phase::Settling(settling) = &mut slot.phase else {
             unreachable!("only a settling slot has sent a settlement");
         };
-        let mut end = None;
+        let mut cached = None;
         let result = match answer.map(|answer| (answer.reply, answer.now)) {
             Ok((Reply::Completed | Reply::Retrying | Reply::Released | Reply::Rejected, at)) => {
-                end = known(settling, at);
+                cached = cached_answer(settling, at);
                 Ok(())
             }
             Ok((Reply::Lost | Reply::Settled(_), _)) => {
-                Err(NotSettled::Lost(settling.lost(&slot.key)))
+                Err(SettleError::Lost(settling.lost_error(&slot.key)))
             }
-            Ok((Reply::Corrupt, _)) => Err(NotSettled::Unreadable(corrupt())),
+            Ok((Reply::Corrupt, _)) => Err(SettleError::Unreadable(corrupt_error())),
             // This is an answer as well: a repetition would not change it.
-            Err(error) if is_unreadable(&error) => Err(NotSettled::Unreadable(error)),
+            Err(error) if is_unreadable(&error) => Err(SettleError::Unreadable(error)),
             Ok(_) | Err(_) => {
                 // Only an answer decides. The command is unchanged and can be repeated, which keeps
                 // the lock as well as a renewal would.
                 self.in_doubt += usize::from(settling.tries == 0);
                 settling.tries += 1;
-                let at = self.clock.now() + repeat_after(settling.tries).min(slot.terms.ttl / 6);
+                let at = self.clock.now() + retry_delay(settling.tries).min(slot.settings.ttl / 6);
                 return self.set_timer(index, Some(at));
             }
         };
         self.in_doubt -= usize::from(settling.tries > 0);
         if let Some(reply) = settling.reply.take() {
-            self.deferred.push(Deferred::Settled(reply, result));
+            self.deferred.push(Deferred::SendSettleResult(reply, result));
         }
         slot.phase = Phase::Ended;
-        if let Some(end) = end {
-            slot.ended(end, &self.clock);
+        if let Some(cached) = cached {
+            slot.set_result(cached, &self.clock);
         }
-        self.end_when_idle(index);
+        self.remove_when_idle(index);
     }
 }
 
 /// Returns what the entry now means for other requests, if it is known here.
-fn known(settling: &Settling, at: SystemTime) -> Option<Known> {
+fn cached_answer(settling: &SettlingGrant, at: SystemTime) -> Option<CachedAnswer> {
     let attempts = settling.attempt.into();
     match &settling.settlement {
         // The answer to a repeated completion does not contain the time of the first.
         Settlement::Complete { reply } if settling.tries == 0 => {
-            Some(Known::Completed { reply: reply.clone(), attempts, completed_at: at })
+            Some(CachedAnswer::Completed { reply: reply.clone(), attempts, completed_at: at })
         }
         // The store keeps the previous text for an empty reason, and truncates a long one.
         Settlement::Reject { reason } if (1..=MAX_ERROR_BYTES).contains(&reason.len()) => {
-            Some(Known::Failed { attempts, reason: Some(reason.clone()) })
+            Some(CachedAnswer::Failed { attempts, reason: Some(reason.clone()) })
         }
-        Settlement::Fail { delay, .. } => Some(Known::BackingOff { retry_after: *delay, attempts }),
+        Settlement::Fail { delay, .. } => {
+            Some(CachedAnswer::BackingOff { retry_after: *delay, attempts })
+        }
         _ => None,
     }
 }

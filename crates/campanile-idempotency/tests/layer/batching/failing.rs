@@ -8,21 +8,21 @@ use campanile_idempotency::{BatchError, BatchLayer, BatchService};
 use futures_util::FutureExt;
 use tower::{Layer, Service, ServiceExt, service_fn};
 
-use super::{Results, answer, staged, start};
-use crate::world::{HOUR, settle_down};
+use super::{Results, mock_service, respond_to, start};
+use crate::harness::{HOUR, run_until_idle};
 
 fn batch_error(error: &BoxError) -> &BatchError {
     error::find::<BatchError>(&**error).unwrap()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_bad_request_does_not_fail_its_neighbours() {
-    let (service, mut stage) = staged(3, HOUR);
-    stage.allow(0);
+async fn failed_request_does_not_fail_others_in_its_batch() {
+    let (service, mut handle) = mock_service(3, HOUR);
+    handle.allow(0);
     let calls: Vec<_> = (1..=3).map(|n| start(&service, n)).collect();
-    settle_down().await;
-    stage.allow(1);
-    let (_, reply) = stage.next_request().await.unwrap();
+    run_until_idle().await;
+    handle.allow(1);
+    let (_, reply) = handle.next_request().await.unwrap();
     let bad = error::permanent("card expired").into();
     reply.send_response(vec![Ok(10), Err(bad), Ok(30)]);
     let mut results = Vec::new();
@@ -35,7 +35,7 @@ async fn a_bad_request_does_not_fail_its_neighbours() {
 }
 
 /// Batches of two, by a handler that does what the first request says.
-fn misbehaving() -> BatchService<u32, u32> {
+fn faulty_service() -> BatchService<u32, u32> {
     let handler = service_fn(|batch: Vec<u32>| {
         let n = batch[0];
         assert!(n != 1, "a panic of this test, in the call");
@@ -54,8 +54,8 @@ fn misbehaving() -> BatchService<u32, u32> {
 }
 
 /// Two requests that are in one batch, with what they came to.
-async fn two(n: u32) -> [Result<u32, BoxError>; 2] {
-    let mut service = misbehaving();
+async fn run_two(n: u32) -> [Result<u32, BoxError>; 2] {
+    let mut service = faulty_service();
     // Called before the worker has its first turn.
     let one = service.ready().await.unwrap().call(n);
     let other = service.ready().await.unwrap().call(n);
@@ -66,17 +66,17 @@ async fn two(n: u32) -> [Result<u32, BoxError>; 2] {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_panic_of_the_service_is_an_error_of_each_request() {
+async fn service_panic_fails_each_request() {
     for n in [1, 2] {
-        for result in two(n).await {
+        for result in run_two(n).await {
             assert!(matches!(batch_error(&result.unwrap_err()), BatchError::Panicked));
         }
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_error_of_the_service_is_the_source_of_each_requests_error() {
-    for result in two(3).await {
+async fn service_error_is_source_of_each_request_error() {
+    for result in run_two(3).await {
         let error = result.unwrap_err();
         assert!(matches!(batch_error(&error), BatchError::Failed(_)));
         assert!(error::find::<error::Permanent>(&*error).is_some());
@@ -84,9 +84,9 @@ async fn an_error_of_the_service_is_the_source_of_each_requests_error() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_number_of_results_than_of_requests_is_an_error_of_each_request() {
+async fn wrong_number_of_results_fails_each_request() {
     for (n, number) in [(4, 1), (5, 0), (6, 3)] {
-        for result in two(n).await {
+        for result in run_two(n).await {
             match *batch_error(&result.unwrap_err()) {
                 BatchError::WrongNumber { requests: 2, results } => assert_eq!(results, number),
                 ref other => panic!("{other:?}"),
@@ -96,37 +96,37 @@ async fn another_number_of_results_than_of_requests_is_an_error_of_each_request(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_service_that_is_never_ready_again_is_told_to_all() {
-    let (service, mut stage) = staged(1, HOUR);
-    let at_work = start(&service, 1);
-    let batch = stage.next_request().await.unwrap();
-    stage.allow(0);
+async fn closed_service_fails_all_requests() {
+    let (service, mut handle) = mock_service(1, HOUR);
+    let running = start(&service, 1);
+    let batch = handle.next_request().await.unwrap();
+    handle.allow(0);
     let waiting = [start(&service, 2), start(&service, 3)];
-    settle_down().await;
-    let mut waits_for_a_place = tokio::spawn({
+    run_until_idle().await;
+    let mut waiting_for_permit = tokio::spawn({
         let mut service = service.clone();
         async move { service.ready().await.map(|_| ()) }
     });
-    settle_down().await;
-    assert!((&mut waits_for_a_place).now_or_never().is_none());
-    stage.send_error("the pool is closed");
+    run_until_idle().await;
+    assert!((&mut waiting_for_permit).now_or_never().is_none());
+    handle.send_error("the pool is closed");
     for call in waiting {
         let error = call.await.unwrap().unwrap_err();
         assert!(matches!(batch_error(&error), BatchError::Closed(Some(_))), "{error:?}");
         assert!(format!("{error:?}").contains("the pool is closed"));
     }
-    waits_for_a_place.await.unwrap().unwrap_err();
+    waiting_for_permit.await.unwrap().unwrap_err();
     let error = service.clone().ready().await.map(|_| ()).unwrap_err();
     assert!(matches!(batch_error(&error), BatchError::Closed(Some(_))), "{error:?}");
     // What is at work may still end.
-    answer(batch);
-    assert_eq!(at_work.await.unwrap().unwrap(), 10);
+    respond_to(batch);
+    assert_eq!(running.await.unwrap().unwrap(), 10);
 }
 
 /// Panics when it is asked whether it is ready.
-struct Panics;
+struct PanickingService;
 
-impl Service<Vec<u32>> for Panics {
+impl Service<Vec<u32>> for PanickingService {
     type Response = Results;
     type Error = BoxError;
     type Future = std::future::Pending<Result<Results, BoxError>>;
@@ -141,8 +141,8 @@ impl Service<Vec<u32>> for Panics {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_panic_in_poll_ready_is_the_services_end() {
-    let service = BatchLayer::new(1, HOUR).unwrap().layer(Panics);
+async fn panic_in_poll_ready_closes_service() {
+    let service = BatchLayer::new(1, HOUR).unwrap().layer(PanickingService);
     let error = service.clone().oneshot(1).await.unwrap_err();
     assert!(matches!(batch_error(&error), BatchError::Closed(None)), "{error:?}");
     service.oneshot(2).await.unwrap_err();

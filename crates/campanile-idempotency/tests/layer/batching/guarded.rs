@@ -8,7 +8,9 @@ use campanile_idempotency::{BatchError, BatchLayer, IdempotencyError};
 use tokio::sync::Notify;
 use tower::{Layer, Service, ServiceBuilder, service_fn};
 
-use crate::world::{Guarding, HOUR, TTL, World, failed, refusal, request, settle_down};
+use crate::harness::{
+    HOUR, Harness, TTL, TestService, failed, layer_error, request, run_until_idle,
+};
 
 type Requests = Vec<Request<()>>;
 
@@ -52,8 +54,8 @@ where
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_record_of_a_batch_has_its_own_lock_attempt_and_outcome() {
-    let world = World::new();
+async fn batch_records_have_own_lock_attempt_and_outcome() {
+    let harness = Harness::new();
     let (gate, seen) = (Arc::new(Notify::new()), Arc::new(Mutex::new(Vec::new())));
     let all = seen.clone();
     let handler = gated(&gate, move |batch: Requests| {
@@ -65,11 +67,11 @@ async fn each_record_of_a_batch_has_its_own_lock_attempt_and_outcome() {
         };
         Ok(ids.iter().map(result).collect())
     });
-    let service = world.layer().layer(batches().layer(handler));
+    let service = harness.layer().layer(batches().layer(handler));
     let first = service.start(request("p-1"));
-    settle_down().await;
+    run_until_idle().await;
     let calls = ["p-2", "bad", "p-3"].map(|id| service.start(request(id)));
-    settle_down().await;
+    run_until_idle().await;
     gate.notify_one();
     assert_eq!(first.await.unwrap().unwrap(), Outcome::Processed("charged p-1".into()));
     gate.notify_one();
@@ -80,42 +82,42 @@ async fn each_record_of_a_batch_has_its_own_lock_attempt_and_outcome() {
     assert_eq!((failed(&bad).attempt, failed(&bad).disposition), (1, Disposition::DeadLetter));
     assert_eq!(*seen.lock().unwrap(), [vec!["p-1"], vec!["p-2", "bad", "p-3"]]);
     for id in ["p-1", "p-2", "p-3"] {
-        assert_eq!(world.state(id), Some(State::Completed), "{id}");
+        assert_eq!(harness.state(id), Some(State::Completed), "{id}");
         assert!(service.run(id).await.unwrap().is_duplicate());
     }
     drop(bad);
-    world.assert_quiet().await;
-    assert_eq!(world.state("bad"), Some(State::Retrying));
+    harness.assert_settled().await;
+    assert_eq!(harness.state("bad"), Some(State::Retrying));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_batch_that_fails_as_a_whole_is_a_failed_attempt_of_each_record() {
+async fn failed_batch_is_failed_attempt_of_each_record() {
     type Handle = fn(Requests) -> Results<()>;
     let handles: [Handle; 3] =
         [|_| Err("no table".into()), |_| panic!("a panic of this test"), |_| Ok(vec![])];
     for handle in handles {
-        let world = World::new();
+        let harness = Harness::new();
         let gate = Arc::new(Notify::new());
-        let service = world.layer().layer(batches().layer(gated(&gate, handle)));
+        let service = harness.layer().layer(batches().layer(gated(&gate, handle)));
         let calls = ["p-1", "p-2", "p-3"].map(|id| service.start(request(id)));
         for _ in 0..2 {
-            settle_down().await;
+            run_until_idle().await;
             gate.notify_one();
         }
         for (call, id) in calls.into_iter().zip(["p-1", "p-2", "p-3"]) {
-            let called = call.await.unwrap();
-            assert_eq!(failed(&called).disposition, Disposition::Retry { after: None });
-            assert!(error::find::<BatchError>(&*failed(&called).source).is_some());
-            let entry = world.entry(id).unwrap();
+            let result = call.await.unwrap();
+            assert_eq!(failed(&result).disposition, Disposition::Retry { after: None });
+            assert!(error::find::<BatchError>(&*failed(&result).source).is_some());
+            let entry = harness.entry(id).unwrap();
             assert_eq!((entry.state(), entry.attempt()), (State::Retrying, 1));
         }
-        world.assert_quiet().await;
+        harness.assert_settled().await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_record_whose_lock_is_lost_leaves_the_batch_and_the_others_complete() {
-    let world = World::new();
+async fn record_with_lost_lock_leaves_batch_and_others_complete() {
+    let harness = Harness::new();
     let (gate, checks) = (Arc::new(Notify::new()), Arc::new(Mutex::new(Vec::new())));
     let seen = checks.clone();
     let handler = gated(&gate, move |batch: Requests| {
@@ -123,34 +125,34 @@ async fn a_record_whose_lock_is_lost_leaves_the_batch_and_the_others_complete() 
         *seen.lock().unwrap() = batch.iter().map(check).collect();
         Ok(batch.iter().map(|_| Ok(())).collect())
     });
-    let service = world.layer().layer(batches().layer(handler));
+    let service = harness.layer().layer(batches().layer(handler));
     let first = service.start(request("p-1"));
-    settle_down().await;
+    run_until_idle().await;
     let [second, third] = ["p-2", "p-3"].map(|id| service.start(request(id)));
-    settle_down().await;
+    run_until_idle().await;
     gate.notify_one();
     first.await.unwrap().unwrap();
-    settle_down().await;
-    world.usurp("p-2").await;
+    run_until_idle().await;
+    harness.take_over("p-2").await;
     // The next renewal tells.
     tokio::time::sleep(TTL / 2).await;
     let lost = second.await.unwrap();
-    let IdempotencyError::LockLost(lost) = refusal(&lost) else { panic!("{lost:?}") };
+    let IdempotencyError::LockLost(lost) = layer_error(&lost) else { panic!("{lost:?}") };
     assert_eq!(lost.cause, LostCause::Superseded);
     gate.notify_one();
     assert_eq!(third.await.unwrap().unwrap(), Outcome::Processed(()));
     assert_eq!(*checks.lock().unwrap(), [false, true], "the handler can tell");
-    assert_eq!(world.state("p-2"), Some(State::Processing), "it is somebody else's");
-    world.assert_quiet().await;
+    assert_eq!(harness.state("p-2"), Some(State::Processing), "it is somebody else's");
+    harness.assert_settled().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_time_out_between_layer_and_batch_is_each_records_own_and_ends_a_batch_that_hangs() {
-    let world = World::new();
+async fn timeout_around_batch_fails_each_record_and_drops_hung_batch() {
+    let harness = Harness::new();
     let held = Arc::new(());
-    let theirs = held.clone();
-    let hangs = service_fn(move |_: Requests| {
-        let held = theirs.clone();
+    let held_by_handler = held.clone();
+    let hanging = service_fn(move |_: Requests| {
+        let held = held_by_handler.clone();
         async move {
             std::future::pending::<()>().await;
             drop(held);
@@ -158,35 +160,35 @@ async fn a_time_out_between_layer_and_batch_is_each_records_own_and_ends_a_batch
         }
     });
     let service = ServiceBuilder::new()
-        .layer(world.layer())
+        .layer(harness.layer())
         .timeout(Duration::from_secs(10))
         .layer(batches())
-        .service(hangs);
+        .service(hanging);
     let calls = ["p-1", "p-2"].map(|id| service.start(request(id)));
-    settle_down().await;
+    run_until_idle().await;
     assert_eq!(Arc::strong_count(&held), 3);
     for (call, id) in calls.into_iter().zip(["p-1", "p-2"]) {
-        let called = call.await.unwrap();
-        assert!(failed(&called).source.is::<tower::timeout::error::Elapsed>());
-        assert_eq!(world.entry(id).map(|entry| entry.attempt()), Some(1));
+        let result = call.await.unwrap();
+        assert!(failed(&result).source.is::<tower::timeout::error::Elapsed>());
+        assert_eq!(harness.entry(id).map(|entry| entry.attempt()), Some(1));
     }
-    settle_down().await;
+    run_until_idle().await;
     assert_eq!(Arc::strong_count(&held), 2);
-    world.assert_quiet().await;
+    harness.assert_settled().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_for_a_batch_gives_its_place_back_when_it_turns_out_a_duplicate() {
-    let world = World::new();
+async fn duplicate_releases_its_batch_permit() {
+    let harness = Harness::new();
     let echo = service_fn(async |batch: Requests| {
         Ok::<_, BoxError>(batch.iter().map(|_| Ok::<_, BoxError>(())).collect())
     });
-    let service = world.layer().layer(BatchLayer::new(1, HOUR).unwrap().layer(echo));
+    let service = harness.layer().layer(BatchLayer::new(1, HOUR).unwrap().layer(echo));
     service.run("p-1").await.unwrap();
     // There are two places only.
     for _ in 0..5 {
         assert!(service.run("p-1").await.unwrap().is_duplicate());
     }
     service.run("p-2").await.unwrap();
-    world.assert_quiet().await;
+    harness.assert_settled().await;
 }

@@ -15,13 +15,13 @@ use tower::{Layer, ServiceExt};
 use tower_test::mock::{self, Mock, SendResponse};
 
 type Results = Vec<Result<u32, BoxError>>;
-type Stage = mock::Handle<Vec<u32>, Results>;
+type MockHandle = mock::Handle<Vec<u32>, Results>;
 type Batch = (Vec<u32>, SendResponse<Results>);
 
-/// Batches whose handler the test plays.
-fn staged(max: usize, linger: Duration) -> (BatchService<u32, u32>, Stage) {
-    let (handler, stage): (Mock<Vec<u32>, Results>, Stage) = mock::pair();
-    (BatchLayer::new(max, linger).unwrap().layer(handler), stage)
+/// Returns a batch service around a mock of the handler, and the mock's handle.
+fn mock_service(max: usize, linger: Duration) -> (BatchService<u32, u32>, MockHandle) {
+    let (handler, handle): (Mock<Vec<u32>, Results>, MockHandle) = mock::pair();
+    (BatchLayer::new(max, linger).unwrap().layer(handler), handle)
 }
 
 /// Calls it in a task of its own.
@@ -30,11 +30,11 @@ fn start(service: &BatchService<u32, u32>, request: u32) -> JoinHandle<Result<u3
 }
 
 /// The batch that is at work now, if the handler has one that the test has not seen.
-fn seen(stage: &mut Stage) -> Option<Batch> {
-    stage.next_request().now_or_never().flatten()
+fn pending_batch(handle: &mut MockHandle) -> Option<Batch> {
+    handle.next_request().now_or_never().flatten()
 }
 
 /// Answers each request with ten times itself.
-fn answer((batch, reply): Batch) {
+fn respond_to((batch, reply): Batch) {
     reply.send_response(batch.into_iter().map(|n| Ok(n * 10)).collect());
 }

@@ -28,7 +28,7 @@ async fn handle(batch: Vec<u64>) -> Result<Vec<Result<u64, BoxError>>, BoxError>
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_stays_gets_the_answer_to_its_own_request_whatever_becomes_of_the_others() {
+async fn remaining_requests_get_their_own_answers_under_random_drops() {
     let seed = fastrand::u64(..);
     println!("seed {seed}");
     let mut random = fastrand::Rng::with_seed(seed);
@@ -38,26 +38,26 @@ async fn who_stays_gets_the_answer_to_its_own_request_whatever_becomes_of_the_ot
     for n in 1..=REQUESTS {
         let call = service.clone().oneshot(n);
         // Some leave before, while, or after their batch is at work.
-        let patience = (random.u8(..4) == 0).then(|| random.u32(..20));
+        let polls_before_drop = (random.u8(..4) == 0).then(|| random.u32(..20));
         calls.spawn(async move {
-            let Some(patience) = patience else { return (n, Some(call.await)) };
-            let leaves = async {
-                for _ in 0..patience {
+            let Some(polls_before_drop) = polls_before_drop else { return (n, Some(call.await)) };
+            let drop_after_polls = async {
+                for _ in 0..polls_before_drop {
                     yield_now().await;
                 }
             };
             tokio::select! {
                 result = call => (n, Some(result)),
-                () = leaves => (n, None),
+                () = drop_after_polls => (n, None),
             }
         });
         if random.u8(..8) == 0 {
             yield_now().await;
         }
     }
-    let (mut answered, mut own, mut left) = (0, 0, 0);
-    while let Some(ended) = calls.join_next().await {
-        match ended.unwrap() {
+    let (mut answered, mut own_errors, mut dropped) = (0, 0, 0);
+    while let Some(joined) = calls.join_next().await {
+        match joined.unwrap() {
             (n, Some(Ok(answer))) => {
                 assert_eq!(answer, n * 10);
                 answered += 1;
@@ -67,13 +67,13 @@ async fn who_stays_gets_the_answer_to_its_own_request_whatever_becomes_of_the_ot
                 let text = error.to_string();
                 if text.starts_with("own") {
                     assert_eq!(text, format!("own {n}"));
-                    own += 1;
+                    own_errors += 1;
                 }
             }
-            (_, None) => left += 1,
+            (_, None) => dropped += 1,
         }
     }
-    assert!(answered > 0 && own > 0 && left > 0, "{answered} {own} {left}");
+    assert!(answered > 0 && own_errors > 0 && dropped > 0, "{answered} {own_errors} {dropped}");
     let free = format!("free: {}", 2 * MAX);
     // Those that have left last may still wait to be forgotten; the next batch does that.
     let last = service.clone().oneshot(1).await;

@@ -8,55 +8,57 @@ use campanile_core::State;
 use campanile_idempotency::{HeldLock, IdempotencyError};
 use tokio::time::{sleep, timeout};
 
-use super::{ENDED, FATES, Fate, LEAVES};
-use crate::world::{Guarding, HOUR, World, exhausted, failed, failing, settle_down};
+use super::{DELIVERIES, DROP_AFTER, Delivery, SETTLE_TIME};
+use crate::harness::{
+    HOUR, Harness, TestService, exhausted, failed, failing_service, run_until_idle,
+};
 
 /// What the lock was handed over for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Lock {
+enum LockSource {
     LastAttempt,
     Exhausted,
 }
 
-/// What is done with it.
+/// What is done with the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Deed {
+enum LockAction {
     Reject,
     Release,
     Fail,
 }
 
-/// When the deed's future is dropped.
+/// When the action's future is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Cut {
+enum DropPoint {
     /// It was never polled, and nothing was sent.
     Unpolled,
     /// It was polled, and nothing was sent.
     Unsent,
     /// The command is on its way.
-    Sent(Fate),
+    Sent(Delivery),
     /// The answer is there, and nobody has looked at it.
     Answered,
 }
 
 type Settling = Pin<Box<dyn Future<Output = Result<(), IdempotencyError>>>>;
 
-impl Lock {
+impl LockSource {
     /// Attempts are used up by one that fails.
-    async fn take(self, world: &World) -> HeldLock {
-        let layer = world.layer().with_max_attempts(1).unwrap();
-        let service = failing(&layer, || "gateway busy".into());
-        let called = service.run("p-1").await;
+    async fn take(self, harness: &Harness) -> HeldLock {
+        let layer = harness.layer().with_max_attempts(1).unwrap();
+        let service = failing_service(&layer, || "gateway busy".into());
+        let result = service.run("p-1").await;
         if self == Self::LastAttempt {
-            return failed(&called).take_lock().unwrap();
+            return failed(&result).take_lock().unwrap();
         }
-        drop(called);
+        drop(result);
         sleep(HOUR).await;
         exhausted(&service.run("p-1").await).take_lock().unwrap()
     }
 }
 
-impl Deed {
+impl LockAction {
     fn name(self) -> &'static str {
         match self {
             Self::Reject => "reject",
@@ -65,7 +67,7 @@ impl Deed {
         }
     }
 
-    fn on(self, lock: HeldLock) -> Settling {
+    fn apply_to(self, lock: HeldLock) -> Settling {
         match self {
             Self::Reject => Box::pin(lock.reject("published")),
             Self::Release => Box::pin(lock.release()),
@@ -74,12 +76,12 @@ impl Deed {
     }
 
     /// State and attempts of the entry in the end.
-    fn leaves(self, lock: Lock) -> (State, u16) {
+    fn expected_entry(self, lock: LockSource) -> (State, u16) {
         match (self, lock) {
             (Self::Reject, _) => (State::Failed, 1),
             // As never tried.
-            (Self::Release, Lock::LastAttempt) => (State::Retrying, 0),
-            (Self::Release, Lock::Exhausted) | (Self::Fail, _) => (State::Retrying, 1),
+            (Self::Release, LockSource::LastAttempt) => (State::Retrying, 0),
+            (Self::Release, LockSource::Exhausted) | (Self::Fail, _) => (State::Retrying, 1),
         }
     }
 }
@@ -92,47 +94,47 @@ async fn poll_once(settling: &mut Settling) {
     .await;
 }
 
-async fn run(lock: Lock, deed: Deed, cut: Cut) {
-    let world = World::new();
-    let held = lock.take(&world).await;
-    let what = format!("{lock:?} {deed:?} {cut:?}");
-    if let Cut::Sent(fate) = cut {
-        fate.awaits(&world, deed.name());
+async fn run(lock: LockSource, action: LockAction, drop_point: DropPoint) {
+    let harness = Harness::new();
+    let held = lock.take(&harness).await;
+    let scenario = format!("{lock:?} {action:?} {drop_point:?}");
+    if let DropPoint::Sent(delivery) = drop_point {
+        delivery.inject(&harness, action.name());
     }
-    let mut settling = deed.on(held);
-    match cut {
-        Cut::Unpolled => drop(settling),
-        Cut::Unsent => {
+    let mut settling = action.apply_to(held);
+    match drop_point {
+        DropPoint::Unpolled => drop(settling),
+        DropPoint::Unsent => {
             poll_once(&mut settling).await;
             drop(settling);
         }
-        Cut::Sent(fate) => {
-            assert!(timeout(LEAVES, settling).await.is_err(), "{what}: it ended before");
-            assert_eq!(world.store.count(deed.name()), 1, "{what}: its command was sent");
-            fate.comes(&world).await;
+        DropPoint::Sent(delivery) => {
+            assert!(timeout(DROP_AFTER, settling).await.is_err(), "{scenario}: it ended before");
+            assert_eq!(harness.store.count(action.name()), 1, "{scenario}: its command was sent");
+            delivery.finish(&harness).await;
         }
-        Cut::Answered => {
+        DropPoint::Answered => {
             poll_once(&mut settling).await;
-            settle_down().await;
+            run_until_idle().await;
             drop(settling);
         }
     }
-    sleep(ENDED).await;
-    let entry = world.entry("p-1").unwrap();
-    assert_eq!((entry.state(), entry.attempt()), deed.leaves(lock), "{what}");
-    assert!(!entry.is_doomed(), "{what}");
-    world.assert_quiet().await;
+    sleep(SETTLE_TIME).await;
+    let entry = harness.entry("p-1").unwrap();
+    assert_eq!((entry.state(), entry.attempt()), action.expected_entry(lock), "{scenario}");
+    assert!(!entry.is_doomed(), "{scenario}");
+    harness.assert_settled().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_done_with_a_lock_takes_place_although_its_future_is_dropped() {
-    let mut cuts = vec![Cut::Unpolled, Cut::Unsent, Cut::Answered];
-    cuts.extend(FATES.map(Cut::Sent));
+async fn lock_action_takes_effect_if_its_future_is_dropped() {
+    let mut drop_points = vec![DropPoint::Unpolled, DropPoint::Unsent, DropPoint::Answered];
+    drop_points.extend(DELIVERIES.map(DropPoint::Sent));
     let mut runs = 0;
-    for lock in [Lock::LastAttempt, Lock::Exhausted] {
-        for deed in [Deed::Reject, Deed::Release, Deed::Fail] {
-            for cut in &cuts {
-                run(lock, deed, *cut).await;
+    for lock in [LockSource::LastAttempt, LockSource::Exhausted] {
+        for action in [LockAction::Reject, LockAction::Release, LockAction::Fail] {
+            for drop_point in &drop_points {
+                run(lock, action, *drop_point).await;
                 runs += 1;
             }
         }
@@ -141,20 +143,20 @@ async fn what_is_done_with_a_lock_takes_place_although_its_future_is_dropped() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lock_that_is_dropped_is_let_go_once_however_its_command_comes_out() {
-    for lock in [Lock::LastAttempt, Lock::Exhausted] {
-        for fate in FATES {
-            let world = World::new();
-            let held = lock.take(&world).await;
-            fate.awaits(&world, "fail");
+async fn dropped_lock_is_released_exactly_once() {
+    for lock in [LockSource::LastAttempt, LockSource::Exhausted] {
+        for delivery in DELIVERIES {
+            let harness = Harness::new();
+            let held = lock.take(&harness).await;
+            delivery.inject(&harness, "fail");
             drop(held);
-            sleep(LEAVES).await;
-            fate.comes(&world).await;
-            let entry = world.entry("p-1").unwrap();
+            sleep(DROP_AFTER).await;
+            delivery.finish(&harness).await;
+            let entry = harness.entry("p-1").unwrap();
             let seen = (entry.state(), entry.attempt(), entry.is_doomed());
-            assert_eq!(seen, (State::Retrying, 1, false), "{lock:?} {fate:?}");
-            assert_eq!(entry.error().as_deref(), Some("gateway busy"), "{lock:?} {fate:?}");
-            world.assert_quiet().await;
+            assert_eq!(seen, (State::Retrying, 1, false), "{lock:?} {delivery:?}");
+            assert_eq!(entry.error().as_deref(), Some("gateway busy"), "{lock:?} {delivery:?}");
+            harness.assert_settled().await;
         }
     }
 }

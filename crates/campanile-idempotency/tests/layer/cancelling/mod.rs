@@ -10,18 +10,18 @@ use std::time::Duration;
 use campanile_test::faults::Fault;
 use tokio::time::sleep;
 
-use crate::world::World;
+use crate::harness::Harness;
 
 /// When a future is dropped after its beginning, and how long after that a late answer comes. A call
 /// is given up by the keeper after five seconds.
-const LEAVES: Duration = Duration::from_secs(1);
+const DROP_AFTER: Duration = Duration::from_secs(1);
 
 /// Until then everything has come to its end, and no lock has expired by itself.
-const ENDED: Duration = Duration::from_secs(20);
+const SETTLE_TIME: Duration = Duration::from_secs(20);
 
 /// What becomes of the command on whose answer the future waits when it is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
+enum Delivery {
     /// Applied before, answered after.
     AnsweredLater,
     /// Applied and answered after.
@@ -32,26 +32,27 @@ enum Fate {
     Lost,
 }
 
-const FATES: [Fate; 4] = [Fate::AnsweredLater, Fate::AppliedLater, Fate::AnswerLost, Fate::Lost];
+const DELIVERIES: [Delivery; 4] =
+    [Delivery::AnsweredLater, Delivery::AppliedLater, Delivery::AnswerLost, Delivery::Lost];
 
-impl Fate {
+impl Delivery {
     /// What the next such command will meet.
-    fn awaits(self, world: &World, operation: &str) {
+    fn inject(self, harness: &Harness, operation: &str) {
         let fault = match self {
-            Self::AnsweredLater => Fault::Slow(LEAVES * 2),
+            Self::AnsweredLater => Fault::Slow(DROP_AFTER * 2),
             Self::AppliedLater | Self::Lost => Fault::Hang,
             Self::AnswerLost => Fault::HangReply,
         };
-        world.store.forget_calls();
-        world.store.next_of(operation, fault);
+        harness.store.forget_calls();
+        harness.store.next_of(operation, fault);
     }
 
     /// The future was dropped; this is the rest.
-    async fn comes(self, world: &World) {
-        sleep(LEAVES).await;
+    async fn finish(self, harness: &Harness) {
+        sleep(DROP_AFTER).await;
         if self == Self::AppliedLater {
-            world.store.release();
+            harness.store.release();
         }
-        sleep(ENDED).await;
+        sleep(SETTLE_TIME).await;
     }
 }

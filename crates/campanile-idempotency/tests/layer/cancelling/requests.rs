@@ -17,12 +17,14 @@ use tower::load_shed::error::Overloaded;
 use tower::timeout::error::Elapsed;
 use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
 
-use super::{ENDED, FATES, Fate, LEAVES};
-use crate::world::{Called, Guarding, HOUR, TestLayer, World, failing, lock, refusal, request};
+use super::{DELIVERIES, DROP_AFTER, Delivery, SETTLE_TIME};
+use crate::harness::{
+    CallResult, HOUR, Harness, TestLayer, TestService, failing_service, layer_error, lock, request,
+};
 
-/// What the request waits for when it is left.
+/// The command that the request waits for when it is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Command {
+enum PendingCommand {
     Acquire,
     /// After an attempt that failed.
     AcquireAgain,
@@ -36,18 +38,18 @@ enum Command {
     Reject,
 }
 
-const COMMANDS: [Command; 8] = [
-    Command::Acquire,
-    Command::AcquireAgain,
-    Command::AcquireExhausted,
-    Command::Complete,
-    Command::Fail,
-    Command::FailElapsed,
-    Command::Release,
-    Command::Reject,
+const COMMANDS: [PendingCommand; 8] = [
+    PendingCommand::Acquire,
+    PendingCommand::AcquireAgain,
+    PendingCommand::AcquireExhausted,
+    PendingCommand::Complete,
+    PendingCommand::Fail,
+    PendingCommand::FailElapsed,
+    PendingCommand::Release,
+    PendingCommand::Reject,
 ];
 
-impl Command {
+impl PendingCommand {
     fn name(self) -> &'static str {
         match self {
             Self::Acquire | Self::AcquireAgain | Self::AcquireExhausted => "acquire",
@@ -58,18 +60,18 @@ impl Command {
         }
     }
 
-    fn layer(self, world: &World) -> TestLayer {
+    fn layer(self, harness: &Harness) -> TestLayer {
         match self {
-            Self::AcquireExhausted => world.layer().with_max_attempts(1).unwrap(),
-            Self::Reject => world.layer().with_given_up(OnGivenUp::Reject),
-            _ => world.layer(),
+            Self::AcquireExhausted => harness.layer().with_max_attempts(1).unwrap(),
+            Self::Reject => harness.layer().with_given_up(OnGivenUp::Reject),
+            _ => harness.layer(),
         }
     }
 
     /// What had happened to the key before.
     async fn prepare(self, layer: &TestLayer) {
         if let Self::AcquireAgain | Self::AcquireExhausted = self {
-            failing(layer, || "gateway busy".into()).run("p-1").await.unwrap_err();
+            failing_service(layer, || "gateway busy".into()).run("p-1").await.unwrap_err();
             sleep(HOUR).await;
         }
     }
@@ -86,7 +88,7 @@ impl Command {
     }
 
     /// State and attempts of the entry in the end; whether there must be one.
-    fn leaves(self) -> (State, u16, bool) {
+    fn expected_entry(self) -> (State, u16, bool) {
         match self {
             Self::Acquire => (State::Retrying, 0, false),
             Self::AcquireAgain | Self::AcquireExhausted | Self::Fail | Self::FailElapsed => {
@@ -99,15 +101,15 @@ impl Command {
     }
 }
 
-/// Who leaves.
+/// Who drops the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Who {
+enum Dropper {
     /// The caller, who drops the future.
     Caller,
     /// tower's `Timeout` around the layer.
     Timeout,
     /// The caller of [`Guard::run`].
-    GuardsCaller,
+    GuardCaller,
 }
 
 /// A limit around the layer and one inside it.
@@ -129,40 +131,40 @@ impl Permits {
 
 #[derive(Clone, Copy, Debug)]
 struct Run {
-    command: Command,
-    fate: Fate,
-    who: Who,
+    command: PendingCommand,
+    delivery: Delivery,
+    dropper: Dropper,
 }
 
 impl Run {
     async fn run(self) {
-        let world = World::new();
-        let layer = self.command.layer(&world);
+        let harness = Harness::new();
+        let layer = self.command.layer(&harness);
         self.command.prepare(&layer).await;
-        self.fate.awaits(&world, self.command.name());
+        self.delivery.inject(&harness, self.command.name());
         let (permits, runs) = (Permits::new(), Arc::new(AtomicUsize::new(0)));
         let call = self.call(layer.clone(), &permits, runs.clone());
-        let left = match timeout(LEAVES, call).await {
-            Ok(called) => called.unwrap_err().is::<Elapsed>() && self.who == Who::Timeout,
-            Err(_) => self.who != Who::Timeout,
+        let was_dropped = match timeout(DROP_AFTER, call).await {
+            Ok(result) => result.unwrap_err().is::<Elapsed>() && self.dropper == Dropper::Timeout,
+            Err(_) => self.dropper != Dropper::Timeout,
         };
-        assert!(left, "{self:?}: it ended before it was left");
-        assert_eq!(world.store.count(self.command.name()), 1, "{self:?}: its command was sent");
+        assert!(was_dropped, "{self:?}: it ended before it was left");
+        assert_eq!(harness.store.count(self.command.name()), 1, "{self:?}: its command was sent");
         assert_eq!(permits.free(), [1, 1], "{self:?}: the permits are back at once");
 
-        self.fate.comes(&world).await;
-        let begun = usize::from(self.command.name() != "acquire");
-        assert_eq!(runs.load(Ordering::Relaxed), begun, "{self:?}");
-        let entry = world.entry("p-1");
-        let (state, attempt, must_be) = self.command.leaves();
+        self.delivery.finish(&harness).await;
+        let expected_runs = usize::from(self.command.name() != "acquire");
+        assert_eq!(runs.load(Ordering::Relaxed), expected_runs, "{self:?}");
+        let entry = harness.entry("p-1");
+        let (state, attempt, must_exist) = self.command.expected_entry();
         match &entry {
             Some(entry) => {
                 assert_eq!((entry.state(), entry.attempt()), (state, attempt), "{self:?}")
             }
-            None => assert!(!must_be, "{self:?}"),
+            None => assert!(!must_exist, "{self:?}"),
         }
-        self.assert_goes_on(&layer, entry.as_ref()).await;
-        world.assert_quiet().await;
+        self.assert_next_delivery(&layer, entry.as_ref()).await;
+        harness.assert_settled().await;
     }
 
     fn call(
@@ -170,51 +172,51 @@ impl Run {
         layer: TestLayer,
         permits: &Permits,
         runs: Arc<AtomicUsize>,
-    ) -> Pin<Box<dyn Future<Output = Called<()>>>> {
+    ) -> Pin<Box<dyn Future<Output = CallResult<()>>>> {
         let handler = move || {
             runs.fetch_add(1, Ordering::Relaxed);
             self.command.handle()
         };
-        const AT_ONCE: Duration = Duration::from_millis(1);
-        if self.who == Who::GuardsCaller {
+        const HANDLER_TIMEOUT: Duration = Duration::from_millis(1);
+        if self.dropper == Dropper::GuardCaller {
             let guard = Guard::from(layer);
             return Box::pin(async move {
-                guard.run("p-1", |_| async { timeout(AT_ONCE, handler()).await? }).await
+                guard.run("p-1", |_| async { timeout(HANDLER_TIMEOUT, handler()).await? }).await
             });
         }
         let [outside, inside] = permits.limits();
-        let limit = if self.who == Who::Timeout { LEAVES / 2 } else { HOUR };
+        let limit = if self.dropper == Dropper::Timeout { DROP_AFTER / 2 } else { HOUR };
         let service = ServiceBuilder::new()
             .timeout(limit)
             .layer(outside)
             .layer(layer)
             .layer(inside)
-            .timeout(AT_ONCE)
+            .timeout(HANDLER_TIMEOUT)
             .service_fn(move |_: Request<()>| handler());
         Box::pin(service.oneshot(request("p-1")))
     }
 
     /// The next delivery gets what the entry says.
-    async fn assert_goes_on(self, layer: &TestLayer, before: Option<&Entry>) {
+    async fn assert_next_delivery(self, layer: &TestLayer, before: Option<&Entry>) {
         sleep(HOUR).await; // the back-off's
         let next = layer.layer(service_fn(async |request: Request<()>| {
             Ok::<_, BoxError>(lock(&request).attempt())
         }));
-        let called = next.run("p-1").await;
+        let result = next.run("p-1").await;
         match (self.command, before.map_or(0, Entry::attempt)) {
-            (Command::Complete, _) => assert!(called.unwrap().is_duplicate(), "{self:?}"),
-            (Command::Reject, _) => {
-                assert!(matches!(called, Ok(Outcome::Parked(_))), "{self:?}: {called:?}");
+            (PendingCommand::Complete, _) => assert!(result.unwrap().is_duplicate(), "{self:?}"),
+            (PendingCommand::Reject, _) => {
+                assert!(matches!(result, Ok(Outcome::Parked(_))), "{self:?}: {result:?}");
             }
-            (Command::AcquireExhausted, _) => {
-                let IdempotencyError::Exhausted(exhausted) = refusal(&called) else {
-                    panic!("{self:?}: {called:?}");
+            (PendingCommand::AcquireExhausted, _) => {
+                let IdempotencyError::Exhausted(exhausted) = layer_error(&result) else {
+                    panic!("{self:?}: {result:?}");
                 };
                 assert_eq!(exhausted.attempts, 1, "{self:?}");
             }
             (_, attempts) => {
                 assert_eq!(
-                    called.unwrap(),
+                    result.unwrap(),
                     Outcome::Processed(u32::from(attempts) + 1),
                     "{self:?}"
                 );
@@ -224,12 +226,12 @@ impl Run {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_is_left_while_its_command_is_on_its_way_leaves_no_lock_and_counts_once() {
+async fn request_dropped_during_command_leaves_no_lock_and_counts_once() {
     let mut runs = 0;
     for command in COMMANDS {
-        for fate in FATES {
-            for who in [Who::Caller, Who::Timeout, Who::GuardsCaller] {
-                Run { command, fate, who }.run().await;
+        for delivery in DELIVERIES {
+            for dropper in [Dropper::Caller, Dropper::Timeout, Dropper::GuardCaller] {
+                Run { command, delivery, dropper }.run().await;
                 runs += 1;
             }
         }
@@ -238,7 +240,7 @@ async fn a_request_that_is_left_while_its_command_is_on_its_way_leaves_no_lock_a
 }
 
 /// Polls so often, or until it is woken once more; says whether it ended before.
-async fn cut<F: Future + Unpin>(mut future: F, polls: usize, woken: bool) -> bool {
+async fn poll_until_dropped<F: Future + Unpin>(mut future: F, polls: usize, woken: bool) -> bool {
     let mut polled = 0;
     poll_fn(|cx| {
         if polled < polls {
@@ -256,27 +258,30 @@ async fn cut<F: Future + Unpin>(mut future: F, polls: usize, woken: bool) -> boo
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_gives_its_permits_back_and_counts_once_wherever_it_is_dropped() {
+async fn dropped_request_releases_permits_and_counts_once() {
     let mut runs = 0;
     // Whole requests, from their acquire on.
     for command in COMMANDS.into_iter().filter(|command| command.name() != "acquire") {
         for woken in [false, true] {
             for polls in 0.. {
-                let (world, permits) = (World::new(), Permits::new());
-                let layer = command.layer(&world);
-                let run = Run { command, fate: Fate::AnsweredLater, who: Who::Caller };
-                let ended = cut(run.call(layer, &permits, Arc::default()), polls, woken).await;
-                let what = format!("{command:?} after {polls} polls, woken {woken}");
-                assert_eq!(permits.free(), [1, 1], "{what}");
-                sleep(ENDED).await;
-                let entry = world.entry("p-1").map(|entry| (entry.state(), entry.attempt()));
-                let (state, attempt, _) = command.leaves();
+                let (harness, permits) = (Harness::new(), Permits::new());
+                let layer = command.layer(&harness);
+                let run =
+                    Run { command, delivery: Delivery::AnsweredLater, dropper: Dropper::Caller };
+                let ended =
+                    poll_until_dropped(run.call(layer, &permits, Arc::default()), polls, woken)
+                        .await;
+                let scenario = format!("{command:?} after {polls} polls, woken {woken}");
+                assert_eq!(permits.free(), [1, 1], "{scenario}");
+                sleep(SETTLE_TIME).await;
+                let entry = harness.entry("p-1").map(|entry| (entry.state(), entry.attempt()));
+                let (state, attempt, _) = command.expected_entry();
                 let untried = [None, Some((State::Retrying, 0))];
                 assert!(
                     entry == Some((state, attempt)) || (untried.contains(&entry) && !ended),
-                    "{what}: {entry:?}"
+                    "{scenario}: {entry:?}"
                 );
-                world.assert_quiet().await;
+                harness.assert_settled().await;
                 runs += 1;
                 if ended {
                     break;

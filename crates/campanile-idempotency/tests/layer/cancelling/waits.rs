@@ -12,10 +12,10 @@ use tokio::time::{sleep, timeout};
 use tower::{ServiceBuilder, ServiceExt};
 use tower_test::mock;
 
-use super::{FATES, LEAVES};
-use crate::world::{
-    Guarding, HOUR, Handler, Stage, TTL, World, failing, is_pending, lock, refusal, request,
-    settle_down,
+use super::{DELIVERIES, DROP_AFTER};
+use crate::harness::{
+    HOUR, Harness, MockHandle, MockHandler, TTL, TestService, failing_service, is_pending,
+    layer_error, lock, request, run_until_idle,
 };
 
 /// Polls once; says whether it is ready.
@@ -25,65 +25,72 @@ async fn poll_once<F: Future>(mut future: Pin<&mut F>) -> bool {
 
 /// Whom a retry around the layer waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum WaitsFor {
+enum Holder {
     /// A holder of this process.
-    Here,
+    SameProcess,
     /// One of another.
-    There,
+    OtherProcess,
     /// The back-off after a failed attempt.
-    BackOff,
+    Backoff,
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_retry_around_the_layer_that_is_left_while_it_waits_has_written_nothing() {
-    for waits_for in [WaitsFor::Here, WaitsFor::There, WaitsFor::BackOff] {
-        let world = World::new();
-        let there = world.neighbour();
-        let holder = if waits_for == WaitsFor::There { &there } else { &world };
-        let (held, mut stage) = holder.staged(holder.layer());
-        let mut holds = None;
-        if waits_for == WaitsFor::BackOff {
-            failing(&world.layer(), || "gateway busy".into()).run("p-1").await.unwrap_err();
+async fn outer_retry_dropped_while_waiting_writes_nothing() {
+    for holder_kind in [Holder::SameProcess, Holder::OtherProcess, Holder::Backoff] {
+        let harness = Harness::new();
+        let other_process = harness.other_process();
+        let holder = if holder_kind == Holder::OtherProcess { &other_process } else { &harness };
+        let (held, mut handle) = holder.mock_service(holder.layer());
+        let mut call_and_respond = None;
+        if holder_kind == Holder::Backoff {
+            failing_service(&harness.layer(), || "gateway busy".into())
+                .run("p-1")
+                .await
+                .unwrap_err();
         } else {
             let call = held.start(request("p-1"));
-            let (_, respond) = stage.next_request().await.unwrap();
-            holds = Some((call, respond));
+            let (_, respond) = handle.next_request().await.unwrap();
+            call_and_respond = Some((call, respond));
         }
-        let (handler, _stage): (Handler, Stage) = mock::pair();
+        let (handler, _handle): (MockHandler, MockHandle) = mock::pair();
         let service = ServiceBuilder::new()
             .retry(WaitForLock::new(HOUR))
-            .layer(world.layer())
+            .layer(harness.layer())
             .concurrency_limit(1)
             .service(handler);
-        let before = world.entry("p-1");
+        let before = harness.entry("p-1");
         let waited = timeout(Duration::from_millis(1), service.clone().oneshot(request("p-1")));
-        assert!(waited.await.is_err(), "{waits_for:?}: it did not wait");
-        settle_down().await;
-        assert_eq!(world.entry("p-1"), before, "{waits_for:?}");
+        assert!(waited.await.is_err(), "{holder_kind:?}: it did not wait");
+        run_until_idle().await;
+        assert_eq!(harness.entry("p-1"), before, "{holder_kind:?}");
         // Nothing comes of it later, either, and its permit is back.
-        world.store.forget_calls();
-        if let Some((call, respond)) = holds {
+        harness.store.forget_calls();
+        if let Some((call, respond)) = call_and_respond {
             respond.send_response("done");
-            assert_eq!(call.await.unwrap().unwrap(), Outcome::Processed("done"), "{waits_for:?}");
-            let called = timeout(LEAVES, service.oneshot(request("p-1"))).await.unwrap();
-            assert!(called.unwrap().is_duplicate(), "{waits_for:?}");
+            assert_eq!(call.await.unwrap().unwrap(), Outcome::Processed("done"), "{holder_kind:?}");
+            let result = timeout(DROP_AFTER, service.oneshot(request("p-1"))).await.unwrap();
+            assert!(result.unwrap().is_duplicate(), "{holder_kind:?}");
         }
-        assert_eq!(world.store.count("cancel") + world.store.count("release"), 0, "{waits_for:?}");
-        world.assert_quiet().await;
+        assert_eq!(
+            harness.store.count("cancel") + harness.store.count("release"),
+            0,
+            "{holder_kind:?}"
+        );
+        harness.assert_settled().await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn signals_that_are_dropped_wake_nobody_and_keep_nobody_from_being_woken() {
-    let world = World::new();
-    let (service, mut stage) = world.staged(world.layer());
+async fn dropped_signals_do_not_affect_other_waiters() {
+    let harness = Harness::new();
+    let (service, mut handle) = harness.mock_service(harness.layer());
     let holder = service.start(request("p-1"));
-    let (held, respond) = stage.next_request().await.unwrap();
-    let called = service.run("p-1").await;
-    let IdempotencyError::Locked { settled: Some(settled), .. } = refusal(&called) else {
-        panic!("{called:?}");
+    let (held, respond) = handle.next_request().await.unwrap();
+    let result = service.run("p-1").await;
+    let IdempotencyError::Locked { settled: Some(settled), .. } = layer_error(&result) else {
+        panic!("{result:?}");
     };
-    world.store.forget_calls();
+    harness.store.forget_calls();
     let lock = lock(&held);
     for polled in [false, true] {
         let (mut settles, mut lost) = (pin!(settled.clone()), pin!(lock.lost()));
@@ -93,42 +100,42 @@ async fn signals_that_are_dropped_wake_nobody_and_keep_nobody_from_being_woken()
     }
     let mut lost = pin!(lock.lost());
     assert!(!poll_once(lost.as_mut()).await);
-    assert_eq!(world.store.calls().len(), 0, "waiting asks the store nothing");
+    assert_eq!(harness.store.calls().len(), 0, "waiting asks the store nothing");
     assert!(is_pending(&holder).await);
 
     // The first is lost, as the store refuses to renew it; the second then hears that it has ended.
-    world.store.always(Fault::Refuse);
+    harness.store.always(Fault::Refuse);
     assert_eq!(timeout(TTL, lost).await.unwrap().cause, LostCause::Expired);
     holder.await.unwrap().unwrap_err();
     drop(respond);
-    world.store.heal();
+    harness.store.heal();
     timeout(TTL, settled.clone()).await.expect("the holder has ended");
-    world.assert_quiet().await;
+    harness.assert_settled().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shutdown_of_the_keeper_that_is_dropped_lets_what_is_held_come_to_its_end() {
-    for fate in FATES {
-        let world = World::new();
-        let (service, mut stage) = world.staged(world.layer());
+async fn dropped_shutdown_lets_held_locks_settle() {
+    for delivery in DELIVERIES {
+        let harness = Harness::new();
+        let (service, mut handle) = harness.mock_service(harness.layer());
         // Not even begun.
-        drop(world.keeper.shutdown(HOUR));
+        drop(harness.keeper.shutdown(HOUR));
         let call = service.start(request("p-1"));
-        let (_, respond) = stage.next_request().await.unwrap();
-        assert!(!poll_once(pin!(world.keeper.shutdown(HOUR))).await, "something is held");
-        settle_down().await;
+        let (_, respond) = handle.next_request().await.unwrap();
+        assert!(!poll_once(pin!(harness.keeper.shutdown(HOUR))).await, "something is held");
+        run_until_idle().await;
         let refused = service.run("p-2").await;
-        assert!(matches!(refusal(&refused), IdempotencyError::ShuttingDown), "{refused:?}");
+        assert!(matches!(layer_error(&refused), IdempotencyError::ShuttingDown), "{refused:?}");
 
-        fate.awaits(&world, "complete");
+        delivery.inject(&harness, "complete");
         respond.send_response("done");
         assert!(is_pending(&call).await);
         // Dropped while the keeper settles.
-        assert!(timeout(LEAVES, world.keeper.shutdown(HOUR)).await.is_err(), "{fate:?}");
-        fate.comes(&world).await;
-        assert_eq!(call.await.unwrap().unwrap(), Outcome::Processed("done"), "{fate:?}");
-        assert_eq!(world.state("p-1"), Some(State::Completed), "{fate:?}");
-        sleep(LEAVES).await;
-        world.assert_quiet().await;
+        assert!(timeout(DROP_AFTER, harness.keeper.shutdown(HOUR)).await.is_err(), "{delivery:?}");
+        delivery.finish(&harness).await;
+        assert_eq!(call.await.unwrap().unwrap(), Outcome::Processed("done"), "{delivery:?}");
+        assert_eq!(harness.state("p-1"), Some(State::Completed), "{delivery:?}");
+        sleep(DROP_AFTER).await;
+        harness.assert_settled().await;
     }
 }

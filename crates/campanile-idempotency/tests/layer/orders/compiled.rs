@@ -14,7 +14,7 @@ use tower::retry::RetryLayer;
 use tower::timeout::TimeoutLayer;
 use tower::{Service, ServiceBuilder};
 
-use crate::world::TestLayer;
+use crate::harness::TestLayer;
 
 /// As a driver takes a service.
 fn serve<S>(_: S)
@@ -144,13 +144,13 @@ fn allowed(length: usize) -> Vec<Vec<&'static str>> {
 }
 
 #[test]
-fn every_pair_and_every_triple_that_the_rule_allows_compiles() {
+fn all_allowed_pairs_and_triples_compile() {
     assert_eq!(PAIRS, allowed(2));
     assert_eq!(TRIPLES, allowed(3));
 }
 
 #[test]
-fn sixty_full_orders_that_the_rule_allows_compile() {
+fn sixty_allowed_full_orders_compile() {
     let allowed = allowed(7);
     assert_eq!((allowed.len(), permutations(7).len()), (2520, 5040));
     let listed = FULL.iter().filter(|order| allowed.iter().any(|it| it == *order));

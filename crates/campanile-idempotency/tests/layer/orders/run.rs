@@ -17,20 +17,20 @@ use tower::timeout::error::Elapsed;
 use tower::{ServiceBuilder, ServiceExt};
 use tower_test::mock;
 
-use crate::world::{
-    Guarding, HOUR, Handler, Stage, TTL, World, failed, lock, request, settle_down,
+use crate::harness::{
+    HOUR, Harness, MockHandle, MockHandler, TTL, TestService, failed, lock, request, run_until_idle,
 };
 
-pub(super) const LIMIT: Duration = Duration::from_secs(10);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Tries again at once, or after a while.
 #[derive(Clone)]
-pub(super) struct Again {
-    pub(super) left: u32,
-    pub(super) after: Duration,
+pub(super) struct FixedRetry {
+    pub(super) retries: u32,
+    pub(super) delay: Duration,
 }
 
-impl<T> Policy<Request<()>, T, BoxError> for Again {
+impl<T> Policy<Request<()>, T, BoxError> for FixedRetry {
     type Future = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
 
     fn retry(
@@ -39,8 +39,8 @@ impl<T> Policy<Request<()>, T, BoxError> for Again {
         result: &mut Result<T, BoxError>,
     ) -> Option<Self::Future> {
         result.as_ref().err()?;
-        self.left = self.left.checked_sub(1)?;
-        Some(Box::pin(sleep(self.after)))
+        self.retries = self.retries.checked_sub(1)?;
+        Some(Box::pin(sleep(self.delay)))
     }
 
     fn clone_request(&mut self, request: &Request<()>) -> Option<Request<()>> {
@@ -48,13 +48,13 @@ impl<T> Policy<Request<()>, T, BoxError> for Again {
     }
 }
 
-pub(super) fn stage() -> (Handler, Stage) {
+pub(super) fn mock_handler() -> (MockHandler, MockHandle) {
     mock::pair()
 }
 
 #[tokio::test(start_paused = true)]
-async fn decode_idempotency_takes_no_lock_for_what_does_not_decode_and_decodes_each_duplicate() {
-    let world = World::new();
+async fn decode_idempotency_decodes_every_delivery_before_locking() {
+    let harness = Harness::new();
     let decoded = Arc::new(AtomicUsize::new(0));
     let counted = decoded.clone();
     let decode = DecodeLayer::with(move |record: &Record| {
@@ -63,12 +63,12 @@ async fn decode_idempotency_takes_no_lock_for_what_does_not_decode_and_decodes_e
     });
     let service = ServiceBuilder::new()
         .layer(decode)
-        .layer(IdempotencyLayer::new(&world.keeper, "payments", key::header("id")).unwrap())
+        .layer(IdempotencyLayer::new(&harness.keeper, "payments", key::header("id")).unwrap())
         .service_fn(|request: Request<usize>| ready(Ok::<_, BoxError>(request.into_body())));
     let record = |id: &'static str| Record::builder("payments", 0, 0).header("id", id);
     let bad = service.clone().oneshot(record("bad").build()).await.unwrap_err();
     assert!(error::find::<DecodeError>(&*bad).is_some());
-    assert_eq!(world.store.commands(), [], "no lock, and no attempt");
+    assert_eq!(harness.store.commands(), [], "no lock, and no attempt");
 
     let good = record("good").payload("1234").build();
     let outcome = service.clone().oneshot(good.clone()).await.unwrap();
@@ -79,8 +79,8 @@ async fn decode_idempotency_takes_no_lock_for_what_does_not_decode_and_decodes_e
 }
 
 #[tokio::test(start_paused = true)]
-async fn raw_idempotency_decode_gives_up_under_the_lock_what_does_not_decode() {
-    let world = World::new();
+async fn raw_idempotency_decode_gives_up_invalid_record_under_lock() {
+    let harness = Harness::new();
     let decoded = Arc::new(AtomicUsize::new(0));
     let counted = decoded.clone();
     let decode = DecodeLayer::with(move |record: &Record| {
@@ -89,7 +89,7 @@ async fn raw_idempotency_decode_gives_up_under_the_lock_what_does_not_decode() {
     });
     let service = ServiceBuilder::new()
         .layer(DecodeLayer::raw())
-        .layer(IdempotencyLayer::new(&world.keeper, "payments", key::header("id")).unwrap())
+        .layer(IdempotencyLayer::new(&harness.keeper, "payments", key::header("id")).unwrap())
         .layer(decode)
         .service_fn(|request: Request<usize>| ready(Ok::<_, BoxError>(request.into_body())));
     let record = |id: &'static str| Record::builder("payments", 0, 0).header("id", id);
@@ -99,105 +99,109 @@ async fn raw_idempotency_decode_gives_up_under_the_lock_what_does_not_decode() {
     assert!(service.clone().oneshot(good).await.unwrap().is_duplicate());
     assert_eq!(decoded.load(Ordering::Relaxed), 1, "a duplicate is not decoded");
 
-    let called = service.oneshot(record("bad").build()).await;
-    let failure = failed(&called);
+    let result = service.oneshot(record("bad").build()).await;
+    let failure = failed(&result);
     assert!(error::find::<DecodeError>(&*failure.source).is_some());
     failure.take_lock().unwrap().reject("published").await.unwrap();
-    assert_eq!(world.state("bad"), Some(State::Failed));
+    assert_eq!(harness.state("bad"), Some(State::Failed));
 }
 
 #[tokio::test(start_paused = true)]
-async fn idempotency_timeout_fails_the_attempt_of_a_slow_handler() {
-    let world = World::new();
-    let (handler, mut stage) = stage();
-    let service = ServiceBuilder::new().layer(world.layer()).timeout(LIMIT).service(handler);
+async fn idempotency_timeout_fails_attempt_of_slow_handler() {
+    let harness = Harness::new();
+    let (handler, mut handle) = mock_handler();
+    let service = ServiceBuilder::new().layer(harness.layer()).timeout(TIMEOUT).service(handler);
     let call = service.start(request("p-1"));
-    let _held = stage.next_request().await.unwrap();
-    let called = call.await.unwrap();
-    assert!(error::find::<Elapsed>(&*failed(&called).source).is_some());
-    assert!(failed(&called).retry_after.is_some());
-    let entry = world.entry("p-1").unwrap();
+    let _held = handle.next_request().await.unwrap();
+    let result = call.await.unwrap();
+    assert!(error::find::<Elapsed>(&*failed(&result).source).is_some());
+    assert!(failed(&result).retry_after.is_some());
+    let entry = harness.entry("p-1").unwrap();
     assert_eq!((entry.state(), entry.attempt()), (State::Retrying, 1));
     assert_eq!(entry.error().as_deref(), Some("request timed out"));
 }
 
 #[tokio::test(start_paused = true)]
-async fn timeout_idempotency_cancels_while_it_acquires() {
-    let world = World::new();
-    let (handler, _stage) = stage();
-    let service =
-        ServiceBuilder::new().timeout(Duration::from_secs(2)).layer(world.layer()).service(handler);
-    world.store.next_of("acquire", Fault::HangReply);
+async fn timeout_idempotency_cancels_acquire() {
+    let harness = Harness::new();
+    let (handler, _handle) = mock_handler();
+    let service = ServiceBuilder::new()
+        .timeout(Duration::from_secs(2))
+        .layer(harness.layer())
+        .service(handler);
+    harness.store.next_of("acquire", Fault::HangReply);
     let error = service.run("p-1").await.unwrap_err();
     assert!(error.is::<Elapsed>());
-    world.assert_quiet().await;
-    let entry = world.entry("p-1").unwrap();
+    harness.assert_settled().await;
+    let entry = harness.entry("p-1").unwrap();
     assert_eq!((entry.state(), entry.attempt()), (State::Retrying, 0));
 }
 
 #[tokio::test(start_paused = true)]
-async fn timeout_idempotency_counts_an_attempt_while_it_processes() {
-    let world = World::new();
-    let (handler, mut stage) = stage();
-    let service = ServiceBuilder::new().timeout(LIMIT).layer(world.layer()).service(handler);
+async fn timeout_idempotency_counts_attempt_while_processing() {
+    let harness = Harness::new();
+    let (handler, mut handle) = mock_handler();
+    let service = ServiceBuilder::new().timeout(TIMEOUT).layer(harness.layer()).service(handler);
     let call = service.start(request("p-1"));
-    let _held = stage.next_request().await.unwrap();
+    let _held = handle.next_request().await.unwrap();
     assert!(call.await.unwrap().unwrap_err().is::<Elapsed>());
-    world.assert_quiet().await;
-    let entry = world.entry("p-1").unwrap();
+    harness.assert_settled().await;
+    let entry = harness.entry("p-1").unwrap();
     assert_eq!((entry.state(), entry.attempt()), (State::Retrying, 1));
 }
 
 #[tokio::test(start_paused = true)]
-async fn timeout_idempotency_completes_what_it_settles() {
-    let world = World::new();
-    let (handler, mut stage) = stage();
-    let service = ServiceBuilder::new().timeout(LIMIT).layer(world.layer()).service(handler);
+async fn timeout_idempotency_finishes_settlement() {
+    let harness = Harness::new();
+    let (handler, mut handle) = mock_handler();
+    let service = ServiceBuilder::new().timeout(TIMEOUT).layer(harness.layer()).service(handler);
     let call = service.start(request("p-1"));
-    let (_, respond) = stage.next_request().await.unwrap();
-    world.store.always(Fault::Refuse);
+    let (_, respond) = handle.next_request().await.unwrap();
+    harness.store.always(Fault::Refuse);
     respond.send_response("done");
     assert!(call.await.unwrap().unwrap_err().is::<Elapsed>());
-    world.store.heal();
+    harness.store.heal();
     sleep(Duration::from_secs(2)).await;
     assert!(service.run("p-1").await.unwrap().is_duplicate());
 }
 
 #[tokio::test(start_paused = true)]
 async fn idempotency_retry_repeats_under_one_lock_and_one_attempt() {
-    let world = World::new();
-    let (handler, mut stage) = stage();
-    let after = TTL * 2; // the lock is renewed meanwhile
-    let service =
-        ServiceBuilder::new().layer(world.layer()).retry(Again { left: 3, after }).service(handler);
+    let harness = Harness::new();
+    let (handler, mut handle) = mock_handler();
+    let delay = TTL * 2; // the lock is renewed meanwhile
+    let service = ServiceBuilder::new()
+        .layer(harness.layer())
+        .retry(FixedRetry { retries: 3, delay })
+        .service(handler);
     let call = service.start(request("p-1"));
     let mut seen = Vec::new();
     for _ in 0..3 {
-        let (request, respond) = stage.next_request().await.unwrap();
+        let (request, respond) = handle.next_request().await.unwrap();
         assert!(lock(&request).check().is_ok());
         seen.push((lock(&request).token(), lock(&request).attempt()));
         respond.send_error("gateway busy");
     }
-    let (_, respond) = stage.next_request().await.unwrap();
+    let (_, respond) = handle.next_request().await.unwrap();
     respond.send_response("done");
     assert_eq!(call.await.unwrap().unwrap(), Outcome::Processed("done"));
     assert!(seen.iter().all(|it| it == &seen[0]));
-    assert_eq!(world.store.count("acquire"), 1);
-    assert_eq!(world.entry("p-1").unwrap().attempt(), 1);
+    assert_eq!(harness.store.count("acquire"), 1);
+    assert_eq!(harness.entry("p-1").unwrap().attempt(), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn retry_idempotency_acquires_anew_each_time() {
-    let world = World::new();
-    let (handler, mut stage) = stage();
+async fn retry_idempotency_acquires_for_each_try() {
+    let harness = Harness::new();
+    let (handler, mut handle) = mock_handler();
     let service = ServiceBuilder::new()
         .retry(WaitForLock::new(HOUR).and_failures())
-        .layer(world.layer())
+        .layer(harness.layer())
         .service(handler);
     let call = service.start(request("p-1"));
-    let (first, respond) = stage.next_request().await.unwrap();
+    let (first, respond) = handle.next_request().await.unwrap();
     respond.send_error("gateway busy");
-    let (second, respond) = stage.next_request().await.unwrap();
+    let (second, respond) = handle.next_request().await.unwrap();
     respond.send_response("done");
     assert_eq!(call.await.unwrap().unwrap(), Outcome::Processed("done"));
     let (first, second) = (lock(&first), lock(&second));
@@ -208,38 +212,38 @@ async fn retry_idempotency_acquires_anew_each_time() {
 /// The stack for production: the outer one waits for locks, the inner one repeats the handler.
 #[tokio::test(start_paused = true)]
 async fn retry_idempotency_retry_timeout_waits_outside_and_repeats_inside() {
-    let world = World::new();
-    let (handler, mut stage) = stage();
-    let after = Duration::from_secs(1);
+    let harness = Harness::new();
+    let (handler, mut handle) = mock_handler();
+    let delay = Duration::from_secs(1);
     let service = ServiceBuilder::new()
         .retry(WaitForLock::new(HOUR).and_failures())
-        .layer(world.layer())
-        .retry(Again { left: 1, after })
-        .timeout(LIMIT)
+        .layer(harness.layer())
+        .retry(FixedRetry { retries: 1, delay })
+        .timeout(TIMEOUT)
         .service(handler);
     let call = service.start(request("p-1"));
     let waiter = service.start(request("p-1"));
     let mut seen = Vec::new();
     for _ in 0..2 {
-        let (hangs, _respond) = stage.next_request().await.unwrap();
+        let (hangs, _respond) = handle.next_request().await.unwrap();
         seen.push(lock(&hangs).attempt());
-        sleep(LIMIT).await;
+        sleep(TIMEOUT).await;
     }
-    let (last, respond) = stage.next_request().await.unwrap();
+    let (last, respond) = handle.next_request().await.unwrap();
     seen.push(lock(&last).attempt());
     respond.send_response("done");
     assert_eq!(seen, [1, 1, 2]);
     let outcomes = [call.await.unwrap().unwrap(), waiter.await.unwrap().unwrap()];
     assert_eq!(outcomes.iter().filter(|it| it.is_duplicate()).count(), 1);
-    world.assert_quiet().await;
+    harness.assert_settled().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn rate_limit_idempotency_lets_duplicates_use_up_the_rate() {
-    let world = World::new();
+async fn rate_limit_idempotency_counts_duplicates() {
+    let harness = Harness::new();
     let mut service = ServiceBuilder::new()
         .rate_limit(1, Duration::from_secs(60))
-        .layer(world.layer())
+        .layer(harness.layer())
         .service_fn(|_: Request<()>| ready(Ok::<_, BoxError>(())));
     let start = Instant::now();
     for _ in 0..3 {
@@ -250,20 +254,20 @@ async fn rate_limit_idempotency_lets_duplicates_use_up_the_rate() {
 
 /// A buffer hides the readiness of what is behind it, so the lock is held while it queues.
 #[tokio::test(start_paused = true)]
-async fn idempotency_buffer_holds_the_lock_while_it_queues() {
-    let world = World::new();
-    let (handler, mut stage) = stage();
+async fn idempotency_buffer_holds_lock_while_queued() {
+    let harness = Harness::new();
+    let (handler, mut handle) = mock_handler();
     let service = ServiceBuilder::new()
-        .layer(world.layer())
+        .layer(harness.layer())
         .buffer(4)
         .rate_limit(1, TTL * 3)
         .service(handler);
     let calls = [service.start(request("p-1")), service.start(request("p-2"))];
-    let (_, respond) = stage.next_request().await.unwrap();
+    let (_, respond) = handle.next_request().await.unwrap();
     respond.send_response("done");
-    settle_down().await;
-    assert_eq!(world.state("p-2"), Some(State::Processing));
-    let (second, respond) = stage.next_request().await.unwrap();
+    run_until_idle().await;
+    assert_eq!(harness.state("p-2"), Some(State::Processing));
+    let (second, respond) = handle.next_request().await.unwrap();
     assert!(lock(&second).check().is_ok(), "renewed for three times its life");
     respond.send_response("done");
     for call in calls {
@@ -272,44 +276,44 @@ async fn idempotency_buffer_holds_the_lock_while_it_queues() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn load_shed_idempotency_sheds_before_it_asks_the_store() {
-    let world = World::new();
-    let (handler, mut stage) = stage();
+async fn load_shed_idempotency_sheds_before_acquiring() {
+    let harness = Harness::new();
+    let (handler, mut handle) = mock_handler();
     let service = ServiceBuilder::new()
         .load_shed()
-        .layer(world.layer())
+        .layer(harness.layer())
         .concurrency_limit(1)
         .service(handler);
     let call = service.start(request("p-1"));
-    let (_, respond) = stage.next_request().await.unwrap();
-    world.store.forget_calls();
+    let (_, respond) = handle.next_request().await.unwrap();
+    harness.store.forget_calls();
     assert!(service.run("p-2").await.unwrap_err().is::<Overloaded>());
-    assert_eq!(world.store.commands(), []);
+    assert_eq!(harness.store.commands(), []);
     respond.send_response("done");
     call.await.unwrap().unwrap();
 }
 
 #[tokio::test(start_paused = true)]
-async fn idempotency_load_shed_releases_what_it_sheds() {
-    let world = World::new();
-    let (handler, mut stage) = stage();
+async fn idempotency_load_shed_releases_shed_requests() {
+    let harness = Harness::new();
+    let (handler, mut handle) = mock_handler();
     let service = ServiceBuilder::new()
-        .layer(world.layer())
+        .layer(harness.layer())
         .load_shed()
         .concurrency_limit(1)
         .service(handler);
     let call = service.start(request("p-1"));
-    let (_, respond) = stage.next_request().await.unwrap();
+    let (_, respond) = handle.next_request().await.unwrap();
     for _ in 0..20 {
-        let called = service.run("p-2").await;
-        assert!(error::find::<Overloaded>(&*failed(&called).source).is_some());
-        let entry = world.entry("p-2").unwrap();
+        let result = service.run("p-2").await;
+        assert!(error::find::<Overloaded>(&*failed(&result).source).is_some());
+        let entry = harness.entry("p-2").unwrap();
         assert_eq!((entry.attempt(), entry.interrupts()), (0, 0));
     }
     respond.send_response("done");
     call.await.unwrap().unwrap();
     let call = service.start(request("p-2"));
-    let (request, respond) = stage.next_request().await.unwrap();
+    let (request, respond) = handle.next_request().await.unwrap();
     assert_eq!(lock(&request).attempt(), 1);
     respond.send_response("done");
     call.await.unwrap().unwrap();
@@ -318,26 +322,26 @@ async fn idempotency_load_shed_releases_what_it_sheds() {
 /// In its place outside, a time-out bounds all attempts together.
 #[tokio::test(start_paused = true)]
 async fn timeout_retry_idempotency_is_a_budget_for_all_attempts() {
-    let world = World::new();
-    let (handler, mut stage) = stage();
+    let harness = Harness::new();
+    let (handler, mut handle) = mock_handler();
     let service = ServiceBuilder::new()
         .timeout(TTL * 3)
         .retry(WaitForLock::new(HOUR).and_failures())
-        .layer(world.layer())
+        .layer(harness.layer())
         .timeout(TTL)
         .service(handler);
     let call = service.start(request("p-1"));
     let hang = tokio::spawn(async move {
         let mut held = Vec::new();
-        while let Some(request) = stage.next_request().await {
+        while let Some(request) = handle.next_request().await {
             held.push(request);
         }
     });
-    let called = call.await.unwrap();
-    assert!(called.as_ref().unwrap_err().is::<Elapsed>());
-    assert!(IdempotencyError::find(&**called.as_ref().unwrap_err()).is_none());
-    world.assert_quiet().await;
-    let entry = world.entry("p-1").unwrap();
+    let result = call.await.unwrap();
+    assert!(result.as_ref().unwrap_err().is::<Elapsed>());
+    assert!(IdempotencyError::find(&**result.as_ref().unwrap_err()).is_none());
+    harness.assert_settled().await;
+    let entry = harness.entry("p-1").unwrap();
     assert_eq!(entry.state(), State::Retrying);
     assert!((2..=3).contains(&entry.attempt()));
     drop(service);

@@ -12,8 +12,8 @@ use tokio::sync::mpsc;
 use tokio::time::sleep;
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 
-use super::run::{LIMIT, stage};
-use crate::world::{Guarding, HOUR, TTL, World, lock, refusal, request};
+use super::run::{TIMEOUT, mock_handler};
+use crate::harness::{HOUR, Harness, TTL, TestService, layer_error, lock, request};
 
 /// Sends again what has no answer after a while, and takes the first answer. tower's own is not
 /// `Clone`, and would need a buffer to be inside the layer.
@@ -38,7 +38,7 @@ where
         let one = Box::pin(self.0.call(request.clone()));
         let service = self.0.clone();
         let other = Box::pin(async move {
-            sleep(LIMIT).await;
+            sleep(TIMEOUT).await;
             service.oneshot(request).await
         });
         Box::pin(select(one, other).map(|ended| ended.factor_first().0))
@@ -47,22 +47,22 @@ where
 
 /// Work that a handler spawns is not dropped with it. Only a receiver that compares tokens is safe.
 #[tokio::test(start_paused = true)]
-async fn what_is_spawned_inside_goes_on_beside_the_next_attempt_whose_token_is_greater() {
-    let world = World::new();
-    let at_work = Arc::new(AtomicUsize::new(0));
-    let counted = at_work.clone();
+async fn spawned_work_overlaps_next_attempt_with_smaller_token() {
+    let harness = Harness::new();
+    let running = Arc::new(AtomicUsize::new(0));
+    let counted = running.clone();
     let (locks, mut seen) = mpsc::unbounded_channel::<Lock>();
     let service = ServiceBuilder::new()
-        .layer(world.layer())
+        .layer(harness.layer())
         // drops the handler, and not what it has spawned
-        .timeout(LIMIT)
+        .timeout(TIMEOUT)
         .service(service_fn(move |request: Request<()>| {
-            let (at_work, locks) = (counted.clone(), locks.clone());
+            let (running, locks) = (counted.clone(), locks.clone());
             let work = tokio::spawn(async move {
                 locks.send(lock(&request)).unwrap();
-                at_work.fetch_add(1, Ordering::Relaxed);
+                running.fetch_add(1, Ordering::Relaxed);
                 sleep(HOUR * 2).await;
-                at_work.fetch_sub(1, Ordering::Relaxed);
+                running.fetch_sub(1, Ordering::Relaxed);
             });
             async move { Ok::<_, BoxError>(work.await?) }
         }));
@@ -72,19 +72,19 @@ async fn what_is_spawned_inside_goes_on_beside_the_next_attempt_whose_token_is_g
     sleep(HOUR).await;
     let call = service.start(request("p-1"));
     let second = seen.recv().await.unwrap();
-    assert_eq!(at_work.load(Ordering::Relaxed), 2);
+    assert_eq!(running.load(Ordering::Relaxed), 2);
     assert!(second.check().is_ok() && second.token() > first.token());
     call.await.unwrap().unwrap_err();
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hedge_inside_runs_twice_under_one_token() {
-    let world = World::new();
-    let (handler, mut stage) = stage();
-    let service = ServiceBuilder::new().layer(world.layer()).service(Hedge(handler));
+async fn hedge_inside_runs_twice_under_one_token() {
+    let harness = Harness::new();
+    let (handler, mut handle) = mock_handler();
+    let service = ServiceBuilder::new().layer(harness.layer()).service(Hedge(handler));
     let call = service.start(request("p-1"));
-    let (one, _one) = stage.next_request().await.unwrap();
-    let (other, respond) = stage.next_request().await.unwrap();
+    let (one, _one) = handle.next_request().await.unwrap();
+    let (other, respond) = handle.next_request().await.unwrap();
     assert!(lock(&one).check().is_ok() && lock(&other).check().is_ok());
     assert_eq!(lock(&one).token(), lock(&other).token());
     respond.send_response("done");
@@ -93,32 +93,32 @@ async fn a_hedge_inside_runs_twice_under_one_token() {
 
 /// The second is refused, and its refusal is the answer: the first is dropped at its work.
 #[tokio::test(start_paused = true)]
-async fn a_hedge_around_drops_the_first_run_for_the_refusal_of_the_second() {
-    let world = World::new();
-    let (handler, mut stage) = stage();
-    let call = Hedge(world.layer().layer(handler)).start(request("p-1"));
-    let _held = stage.next_request().await.unwrap();
-    let called = call.await.unwrap();
-    assert!(matches!(refusal(&called), IdempotencyError::Locked { .. }));
-    world.assert_quiet().await;
-    let entry = world.entry("p-1").unwrap();
+async fn hedge_outside_drops_first_run_when_second_is_locked() {
+    let harness = Harness::new();
+    let (handler, mut handle) = mock_handler();
+    let call = Hedge(harness.layer().layer(handler)).start(request("p-1"));
+    let _held = handle.next_request().await.unwrap();
+    let result = call.await.unwrap();
+    assert!(matches!(layer_error(&result), IdempotencyError::Locked { .. }));
+    harness.assert_settled().await;
+    let entry = harness.entry("p-1").unwrap();
     assert_eq!((entry.state(), entry.attempt()), (State::Retrying, 1));
 }
 
 /// As tower-http's time-out does, which answers 408.
 #[tokio::test(start_paused = true)]
-async fn a_failure_that_is_turned_into_a_response_inside_is_recorded_as_success() {
-    let world = World::new();
-    let (handler, mut stage) = stage();
+async fn failure_mapped_to_response_inside_is_recorded_as_success() {
+    let harness = Harness::new();
+    let (handler, mut handle) = mock_handler();
     let service = ServiceBuilder::new()
-        .layer(world.layer())
+        .layer(harness.layer())
         .map_result(|answer: Result<_, BoxError>| Ok::<_, BoxError>(answer.unwrap_or("408")))
-        .timeout(LIMIT)
+        .timeout(TIMEOUT)
         .service(handler);
     let call = service.start(request("p-1"));
-    let _held = stage.next_request().await.unwrap();
+    let _held = handle.next_request().await.unwrap();
     assert_eq!(call.await.unwrap().unwrap(), Outcome::Processed("408"));
-    assert_eq!(world.state("p-1"), Some(State::Completed));
+    assert_eq!(harness.state("p-1"), Some(State::Completed));
     sleep(TTL).await;
     assert!(service.run("p-1").await.unwrap().is_duplicate(), "and it is never tried again");
 }

@@ -7,16 +7,16 @@ use campanile_core::Lock;
 /// A panic in a handler is one of the things that happen, so what should not have been seen is kept
 /// for the end.
 #[derive(Clone, Default)]
-pub(super) struct Handlers(Arc<Mutex<Seen>>);
+pub(super) struct Handlers(Arc<Mutex<HandlerState>>);
 
 #[derive(Default)]
-struct Seen {
-    working: Vec<Working>,
-    begun: u64,
+struct HandlerState {
+    running: Vec<RunningHandler>,
+    started: u64,
     violations: Vec<String>,
 }
 
-struct Working {
+struct RunningHandler {
     number: u64,
     process: u64,
     lock: Lock,
@@ -24,42 +24,43 @@ struct Working {
 
 impl Handlers {
     /// A handler begins; its end is the drop of what this returns.
-    pub(super) fn begin(&self, process: u64, lock: &Lock) -> Work {
-        let mut seen = self.0.lock().unwrap();
-        seen.begun += 1;
-        let number = seen.begun;
-        let same = |it: &&Working| it.lock.key() == lock.key() && it.process == process;
-        let same: Vec<_> = seen.working.iter().filter(same).map(|it| it.lock.clone()).collect();
-        if !same.is_empty() {
-            let violation = format!("under one keeper {lock:?}, and {same:?}");
-            seen.violations.push(violation);
+    pub(super) fn start(&self, process: u64, lock: &Lock) -> HandlerGuard {
+        let mut state = self.0.lock().unwrap();
+        state.started += 1;
+        let number = state.started;
+        let others = |it: &&RunningHandler| it.lock.key() == lock.key() && it.process == process;
+        let others: Vec<_> =
+            state.running.iter().filter(others).map(|it| it.lock.clone()).collect();
+        if !others.is_empty() {
+            let violation = format!("under one keeper {lock:?}, and {others:?}");
+            state.violations.push(violation);
         }
         let lock = lock.clone();
-        seen.working.push(Working { number, process, lock });
-        seen.look();
+        state.running.push(RunningHandler { number, process, lock });
+        state.check_locks();
         let handlers = self.clone();
-        Work { handlers, number }
+        HandlerGuard { handlers, number }
     }
 
     /// Of all handlers of a key, one has a lock that holds.
-    pub(super) fn look(&self) {
-        self.0.lock().unwrap().look();
+    pub(super) fn check_locks(&self) {
+        self.0.lock().unwrap().check_locks();
     }
 
-    pub(super) fn note(&self, violation: impl Into<String>) {
+    pub(super) fn add_violation(&self, violation: impl Into<String>) {
         self.0.lock().unwrap().violations.push(violation.into());
     }
 
-    pub(super) fn assert_sound(&self) {
-        let seen = self.0.lock().unwrap();
-        assert!(seen.violations.is_empty(), "{:#?}", seen.violations);
-        assert_eq!(seen.working.len(), 0, "all have ended");
+    pub(super) fn assert_no_violations(&self) {
+        let state = self.0.lock().unwrap();
+        assert!(state.violations.is_empty(), "{:#?}", state.violations);
+        assert_eq!(state.running.len(), 0, "all have ended");
     }
 }
 
-impl Seen {
-    fn look(&mut self) {
-        let locked: Vec<_> = self.working.iter().filter(|it| it.lock.check().is_ok()).collect();
+impl HandlerState {
+    fn check_locks(&mut self) {
+        let locked: Vec<_> = self.running.iter().filter(|it| it.lock.check().is_ok()).collect();
         for (at, one) in locked.iter().enumerate() {
             for other in &locked[at + 1..] {
                 if one.lock.key() == other.lock.key() {
@@ -72,14 +73,14 @@ impl Seen {
     }
 }
 
-pub(super) struct Work {
+pub(super) struct HandlerGuard {
     handlers: Handlers,
     number: u64,
 }
 
-impl Drop for Work {
+impl Drop for HandlerGuard {
     fn drop(&mut self) {
-        let mut seen = self.handlers.0.lock().unwrap();
-        seen.working.retain(|it| it.number != self.number);
+        let mut state = self.handlers.0.lock().unwrap();
+        state.running.retain(|it| it.number != self.number);
     }
 }

@@ -33,7 +33,7 @@ impl History {
         histories[key].iter().any(rejected)
     }
 
-    pub(super) fn assert_sound(&self, max_attempts: u16) {
+    pub(super) fn assert_consistent(&self, max_attempts: u16) {
         for history in self.0.lock().unwrap().values() {
             let mut last: Option<(FencingToken, Owner)> = None;
             let mut ended = false;
@@ -47,8 +47,8 @@ impl History {
                         assert!(!ended, "granted after its end: {history:#?}");
                         assert!(*attempt <= max_attempts, "{history:#?}");
                         if last != Some((*token, *owner)) {
-                            let rises = last.is_none_or(|(last, _)| *token > last);
-                            assert!(rises, "{history:#?}");
+                            let increases = last.is_none_or(|(last, _)| *token > last);
+                            assert!(increases, "{history:#?}");
                         }
                         last = Some((*token, *owner));
                     }
@@ -71,12 +71,12 @@ fn completions(history: &[Applied]) -> impl Iterator<Item = FencingToken> {
 
 /// The store that all processes share.
 #[derive(Clone)]
-pub(super) struct Recorded {
+pub(super) struct RecordingStore {
     pub(super) memory: MemoryStore,
     pub(super) history: History,
 }
 
-impl Store for Recorded {
+impl Store for RecordingStore {
     async fn apply(&self, command: Command) -> Result<Answer, StoreError> {
         let answer = self.memory.apply(command.clone()).await?;
         let mut histories = self.history.0.lock().unwrap();
@@ -88,39 +88,39 @@ impl Store for Recorded {
 
 /// A keeper's way to its store: one command for a key at a time.
 #[derive(Clone)]
-pub(super) struct OneByOne<S> {
+pub(super) struct ExclusiveCommands<S> {
     pub(super) store: S,
-    pub(super) on_the_way: Arc<Mutex<HashSet<StoreKey>>>,
+    pub(super) in_flight: Arc<Mutex<HashSet<StoreKey>>>,
 }
 
-impl<S: Store> OneByOne<S> {
-    fn send(&self, commands: &[Command]) -> Sent<'_> {
+impl<S: Store> ExclusiveCommands<S> {
+    fn send(&self, commands: &[Command]) -> InFlightGuard<'_> {
         let keys: Vec<_> = commands.iter().map(|command| command.key.clone()).collect();
         for key in &keys {
-            let alone = self.on_the_way.lock().unwrap().insert(key.clone());
+            let alone = self.in_flight.lock().unwrap().insert(key.clone());
             // A panic here is caught by the keeper, and so would not be seen.
             if !alone {
                 eprintln!("two commands for one key on their way: {commands:#?}");
                 std::process::abort();
             }
         }
-        Sent(&self.on_the_way, keys)
+        InFlightGuard(&self.in_flight, keys)
     }
 }
 
 /// Also one that is given up is not on its way any more.
-struct Sent<'a>(&'a Mutex<HashSet<StoreKey>>, Vec<StoreKey>);
+struct InFlightGuard<'a>(&'a Mutex<HashSet<StoreKey>>, Vec<StoreKey>);
 
-impl Drop for Sent<'_> {
+impl Drop for InFlightGuard<'_> {
     fn drop(&mut self) {
-        let mut on_the_way = self.0.lock().unwrap();
+        let mut in_flight = self.0.lock().unwrap();
         for key in &self.1 {
-            on_the_way.remove(key);
+            in_flight.remove(key);
         }
     }
 }
 
-impl<S: Store> Store for OneByOne<S> {
+impl<S: Store> Store for ExclusiveCommands<S> {
     async fn apply(&self, command: Command) -> Result<Answer, StoreError> {
         let _sent = self.send(std::slice::from_ref(&command));
         self.store.apply(command).await

@@ -31,10 +31,10 @@ use self::handlers::Handlers;
 use self::history::History;
 use self::plan::Plan;
 use self::process::Process;
-use crate::world::HOUR;
+use crate::harness::HOUR;
 
 /// What all processes of a simulation share.
-struct Setting {
+struct Environment {
     plan: Plan,
     clock: TestClock,
     memory: MemoryStore,
@@ -43,7 +43,7 @@ struct Setting {
 }
 
 #[test]
-fn what_must_hold_holds_whatever_happens() {
+fn invariants_hold_under_random_faults() {
     let read = |name| std::env::var(name).ok().map(|number| number.parse::<u64>().unwrap());
     if let Some(seed) = read("CAMPANILE_SIMULATION_SEED") {
         return simulate(seed);
@@ -68,49 +68,49 @@ fn simulate(seed: u64) {
 
 async fn run(mut rng: Rng) {
     let clock = TestClock::new();
-    let setting = Arc::new(Setting {
-        plan: Plan::draw(&mut rng),
+    let environment = Arc::new(Environment {
+        plan: Plan::random(&mut rng),
         memory: MemoryStore::with_clock(clock.store_clock()),
         clock,
         history: History::default(),
         handlers: Handlers::default(),
     });
     let mut processes: Vec<_> =
-        (0..setting.plan.processes).map(|_| Process::start(&setting, &mut rng)).collect();
-    for _ in 0..setting.plan.events {
-        sleep(setting.plan.pause(&mut rng)).await;
+        (0..environment.plan.processes).map(|_| Process::start(&environment, &mut rng)).collect();
+    for _ in 0..environment.plan.events {
+        sleep(environment.plan.pause(&mut rng)).await;
         let at = rng.usize(..processes.len());
         match rng.u8(..100) {
-            ..80 => processes[at].request(&setting, &mut rng),
+            ..80 => processes[at].request(&environment, &mut rng),
             80..88 => processes[at].outage(&mut rng),
-            88..94 => setting.clock.put_forward(setting.plan.ttl.mul_f64(rng.f64() * 2.0)),
+            88..94 => environment.clock.put_forward(environment.plan.ttl.mul_f64(rng.f64() * 2.0)),
             94..97 => {
                 let crashed =
-                    std::mem::replace(&mut processes[at], Process::start(&setting, &mut rng));
+                    std::mem::replace(&mut processes[at], Process::start(&environment, &mut rng));
                 crashed.crash().await;
             }
             _ => {
                 let closed =
-                    std::mem::replace(&mut processes[at], Process::start(&setting, &mut rng));
+                    std::mem::replace(&mut processes[at], Process::start(&environment, &mut rng));
                 drop(tokio::spawn(closed.close(false)));
             }
         }
     }
     let ends = processes.into_iter().map(|process| process.close(true));
     timeout(HOUR * 4, join_all(ends)).await.expect("every process ends");
-    assert_every_key_ends(&setting).await;
-    setting.handlers.assert_sound();
-    setting.history.assert_sound(setting.plan.max_attempts);
+    assert_every_key_finishes(&environment).await;
+    environment.handlers.assert_no_violations();
+    environment.history.assert_consistent(environment.plan.max_attempts);
 }
 
-async fn assert_every_key_ends(setting: &Arc<Setting>) {
-    for key in 0..setting.plan.keys {
+async fn assert_every_key_finishes(environment: &Arc<Environment>) {
+    for key in 0..environment.plan.keys {
         for tries in 0.. {
             assert!(tries < 50, "key {key} has no end");
             sleep(Duration::from_secs(10 * 60)).await;
-            let process = Process::sound(setting);
-            let called = process.run_to_success(setting, key).await;
-            let is_final = match called {
+            let process = Process::without_faults(environment);
+            let result = process.run_to_success(environment, key).await;
+            let is_final = match result {
                 Ok(Outcome::Processed(_) | Outcome::Duplicate(_) | Outcome::Parked(_)) => true,
                 Ok(other) => panic!("{other:?}"),
                 Err(error) => match IdempotencyError::find(&*error).unwrap() {

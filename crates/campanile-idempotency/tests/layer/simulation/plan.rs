@@ -15,11 +15,11 @@ pub(super) struct Plan {
     pub(super) max_hold: Duration,
     pub(super) max_attempts: u16,
     /// How much goes wrong: 0 is nothing, 1 is a lot.
-    pub(super) trouble: f64,
+    pub(super) fault_rate: f64,
 }
 
 impl Plan {
-    pub(super) fn draw(rng: &mut Rng) -> Self {
+    pub(super) fn random(rng: &mut Rng) -> Self {
         let ttl = match rng.u8(..3) {
             0 => MIN_LOCK_TTL,
             1 => Duration::from_secs(3),
@@ -32,7 +32,7 @@ impl Plan {
             ttl,
             max_hold: ttl * rng.u32(2..=10),
             max_attempts: rng.u16(1..=4),
-            trouble: rng.f64(),
+            fault_rate: rng.f64(),
         }
     }
 
@@ -45,9 +45,9 @@ impl Plan {
         }
     }
 
-    pub(super) fn odds(&self) -> Vec<(f64, Fault)> {
+    pub(super) fn fault_odds(&self) -> Vec<(f64, Fault)> {
         let slow = Fault::Slow(self.ttl / 50);
-        let odds = [
+        let fault_odds = [
             (0.15, Fault::LoseReply),
             (0.10, Fault::Refuse),
             (0.05, Fault::Hang),
@@ -57,7 +57,7 @@ impl Plan {
             (0.03, Fault::MoreAnswers),
             (0.03, Fault::Panic),
         ];
-        let scale = |(odds, fault)| (odds * self.trouble, fault);
-        odds.into_iter().map(scale).collect()
+        let scale = |(fault_odds, fault)| (fault_odds * self.fault_rate, fault);
+        fault_odds.into_iter().map(scale).collect()
     }
 }

@@ -13,49 +13,49 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 use tower::{Layer, ServiceExt, service_fn};
 
-use super::Setting;
-use super::history::{OneByOne, Recorded};
+use super::Environment;
+use super::history::{ExclusiveCommands, RecordingStore};
 use super::requests::Script;
-use crate::world::{HOUR, request};
+use crate::harness::{HOUR, request};
 
 pub(super) type SimulatedLayer =
     IdempotencyLayer<campanile_core::key::Key<campanile_core::key::Header>, reply::JsonReply>;
 
 pub(super) struct Process {
     id: u64,
-    store: FaultyStore<Recorded>,
+    store: FaultyStore<RecordingStore>,
     keeper: LockKeeper,
     task: JoinHandle<()>,
     layer: SimulatedLayer,
     requests: JoinSet<()>,
-    odds: Vec<(f64, Fault)>,
+    fault_odds: Vec<(f64, Fault)>,
 }
 
 impl Process {
-    pub(super) fn start(setting: &Setting, rng: &mut Rng) -> Self {
-        let mut process = Self::sound(setting);
+    pub(super) fn start(environment: &Environment, rng: &mut Rng) -> Self {
+        let mut process = Self::without_faults(environment);
         let layer = process.layer;
-        let layer = layer.with_given_up(*pick(rng, &[OnGivenUp::HandOver, OnGivenUp::Reject]));
-        let layer = layer.with_lost(*pick(rng, &[OnLost::Cancel, OnLost::Notify]));
-        let at_most = setting.plan.ttl * rng.u32(1..20);
-        let layer = layer.with_locked(*pick(rng, &[OnLocked::Error, OnLocked::Wait { at_most }]));
+        let layer = layer.with_given_up(*choose(rng, &[OnGivenUp::HandOver, OnGivenUp::Reject]));
+        let layer = layer.with_lost(*choose(rng, &[OnLost::Cancel, OnLost::Notify]));
+        let at_most = environment.plan.ttl * rng.u32(1..20);
+        let layer = layer.with_locked(*choose(rng, &[OnLocked::Error, OnLocked::Wait { at_most }]));
         let abandoned = [OnAbandoned::Fail, OnAbandoned::Release, OnAbandoned::Expire];
-        process.layer = layer.with_abandoned(*pick(rng, &abandoned));
-        process.odds = setting.plan.odds();
-        process.store.at_random(rng.u64(..), process.odds.clone());
+        process.layer = layer.with_abandoned(*choose(rng, &abandoned));
+        process.fault_odds = environment.plan.fault_odds();
+        process.store.at_random(rng.u64(..), process.fault_odds.clone());
         process
     }
 
     /// One whose store has no faults.
-    pub(super) fn sound(setting: &Setting) -> Self {
+    pub(super) fn without_faults(environment: &Environment) -> Self {
         static IDS: AtomicU64 = AtomicU64::new(0);
-        let store = FaultyStore::new(Recorded {
-            memory: setting.memory.clone(),
-            history: setting.history.clone(),
+        let store = FaultyStore::new(RecordingStore {
+            memory: environment.memory.clone(),
+            history: environment.history.clone(),
         });
-        let way = OneByOne { store: store.clone(), on_the_way: Arc::default() };
-        let (keeper, task) = LockKeeper::unspawned(way, setting.clock.clock());
-        let plan = &setting.plan;
+        let exclusive = ExclusiveCommands { store: store.clone(), in_flight: Arc::default() };
+        let (keeper, task) = LockKeeper::unspawned(exclusive, environment.clock.clock());
+        let plan = &environment.plan;
         let layer = IdempotencyLayer::new(&keeper, "payments", campanile_core::key::header("id"));
         let layer = layer.unwrap().with_reply(reply::json());
         let layer = layer.with_lock_ttl(plan.ttl).unwrap();
@@ -69,27 +69,27 @@ impl Process {
             task: tokio::spawn(task),
             layer: layer.with_backoff(backoff),
             requests: JoinSet::new(),
-            odds: Vec::new(),
+            fault_odds: Vec::new(),
         }
     }
 
     /// A request comes.
-    pub(super) fn request(&mut self, setting: &Arc<Setting>, rng: &mut Rng) {
-        let script = Script::draw(&setting.plan, rng);
-        let request = script.run(setting.clone(), self.layer.clone(), self.id);
+    pub(super) fn request(&mut self, environment: &Arc<Environment>, rng: &mut Rng) {
+        let script = Script::random(&environment.plan, rng);
+        let request = script.run(environment.clone(), self.layer.clone(), self.id);
         self.requests.spawn(request);
     }
 
     /// The store is not reached for a while, and what it has on its way neither.
     pub(super) fn outage(&mut self, rng: &mut Rng) {
-        let (store, odds, seed) = (self.store.clone(), self.odds.clone(), rng.u64(..));
+        let (store, fault_odds, seed) = (self.store.clone(), self.fault_odds.clone(), rng.u64(..));
         let fault = [Fault::Refuse, Fault::LoseReply, Fault::Hang, Fault::HangReply];
-        store.always(*pick(rng, &fault));
-        let lasts = Duration::from_secs_f64(rng.f64() * 40.0);
+        store.always(*choose(rng, &fault));
+        let duration = Duration::from_secs_f64(rng.f64() * 40.0);
         tokio::spawn(async move {
-            sleep(lasts).await;
+            sleep(duration).await;
             store.heal();
-            store.at_random(seed, odds);
+            store.at_random(seed, fault_odds);
         });
     }
 
@@ -127,13 +127,13 @@ impl Process {
     /// A request whose handler answers its token at once.
     pub(super) async fn run_to_success(
         &self,
-        setting: &Setting,
+        environment: &Environment,
         key: usize,
     ) -> Result<Outcome<u64>, BoxError> {
-        let (handlers, process) = (setting.handlers.clone(), self.id);
+        let (handlers, process) = (environment.handlers.clone(), self.id);
         let service = self.layer.clone().layer(service_fn(move |request: Request<()>| {
             let lock = request.lock().unwrap().clone();
-            let work = handlers.begin(process, &lock);
+            let work = handlers.start(process, &lock);
             async move {
                 drop(work);
                 Ok::<_, BoxError>(FencingToken::get(lock.token()))
@@ -143,6 +143,6 @@ impl Process {
     }
 }
 
-pub(super) fn pick<'a, T>(rng: &mut Rng, choices: &'a [T]) -> &'a T {
+pub(super) fn choose<'a, T>(rng: &mut Rng, choices: &'a [T]) -> &'a T {
     rng.choice(choices).expect("there are some")
 }

@@ -12,13 +12,13 @@ use tokio::time::{sleep, timeout};
 use tower::load_shed::error::Overloaded;
 use tower::{Layer, ServiceExt, service_fn};
 
-use super::Setting;
+use super::Environment;
 use super::plan::Plan;
-use super::process::{SimulatedLayer, pick};
-use crate::world::{HOUR, request, store_key};
+use super::process::{SimulatedLayer, choose};
+use crate::harness::{HOUR, request, store_key};
 
 #[derive(Clone, Copy, Debug)]
-enum Ends {
+enum HandlerEnd {
     Succeeds,
     Fails,
     FailsForGood,
@@ -29,11 +29,11 @@ enum Ends {
     Hangs,
 }
 
-use Ends::{Fails, FailsForGood, Hangs, IsOverloaded, Panics, Skips, Stops, Succeeds};
+use HandlerEnd::{Fails, FailsForGood, Hangs, IsOverloaded, Panics, Skips, Stops, Succeeds};
 
 /// What happens to a handed-over lock.
 #[derive(Clone, Copy, Debug)]
-enum Buries {
+enum BurialEnd {
     Rejects,
     Releases,
     /// As a failed attempt, without dooming the key.
@@ -41,25 +41,25 @@ enum Buries {
     Drops,
 }
 
-use Buries::{Drops, GivesBack, Rejects, Releases};
+use BurialEnd::{Drops, GivesBack, Rejects, Releases};
 
 /// What is drawn for a request beforehand.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Script {
     key: usize,
-    works: Duration,
-    ends: Ends,
+    handler_time: Duration,
+    handler_end: HandlerEnd,
     /// The future is dropped then.
-    dropped: Option<Duration>,
+    drop_after: Option<Duration>,
     /// And that is an interruption.
-    interrupted: bool,
-    buries: Buries,
-    burial: Duration,
+    is_interrupted: bool,
+    burial_end: BurialEnd,
+    burial_time: Duration,
 }
 
 impl Script {
-    pub(super) fn draw(plan: &Plan, rng: &mut Rng) -> Self {
-        let ends = [
+    pub(super) fn random(plan: &Plan, rng: &mut Rng) -> Self {
+        let handler_end = [
             Succeeds,
             Succeeds,
             Succeeds,
@@ -77,38 +77,43 @@ impl Script {
             1 => plan.ttl.mul_f64(rng.f64() * 4.0),
             _ => plan.ttl.mul_f64(rng.f64() / 4.0),
         };
-        let ends = *pick(rng, &ends);
+        let handler_end = *choose(rng, &handler_end);
         // What is only notified of its lost lock, and hangs, has nobody else to end it.
-        let dropped = match ends {
+        let drop_after = match handler_end {
             Hangs => Some(plan.ttl * rng.u32(1..20)),
             _ => (rng.u8(..3) == 0).then(|| time(rng)),
         };
         Self {
             key: rng.usize(..plan.keys),
-            works: time(rng),
-            ends,
-            dropped,
-            interrupted: rng.bool(),
-            buries: *pick(rng, &[Rejects, Releases, GivesBack, Drops]),
-            burial: time(rng),
+            handler_time: time(rng),
+            handler_end,
+            drop_after,
+            is_interrupted: rng.bool(),
+            burial_end: *choose(rng, &[Rejects, Releases, GivesBack, Drops]),
+            burial_time: time(rng),
         }
     }
 
-    pub(super) async fn run(self, setting: Arc<Setting>, layer: SimulatedLayer, process: u64) {
-        let seen = setting.clone();
+    pub(super) async fn run(
+        self,
+        environment: Arc<Environment>,
+        layer: SimulatedLayer,
+        process: u64,
+    ) {
+        let env = environment.clone();
         let service = layer.layer(service_fn(move |request: Request<()>| {
             let lock = request.lock().unwrap().clone();
-            let work = seen.handlers.begin(process, &lock);
-            let seen = seen.clone();
+            let work = env.handlers.start(process, &lock);
+            let env = env.clone();
             async move {
                 let _work = work;
                 let key = store_key(&self.key.to_string());
-                if !seen.history.has_granted(&key, lock.token()) {
-                    seen.handlers.note(format!("a handler without a grant: {lock:?}"));
+                if !env.history.has_granted(&key, lock.token()) {
+                    env.handlers.add_violation(format!("a handler without a grant: {lock:?}"));
                 }
                 for _ in 0..3 {
-                    sleep(self.works / 3).await;
-                    seen.handlers.look();
+                    sleep(self.handler_time / 3).await;
+                    env.handlers.check_locks();
                 }
                 self.end(lock.token()).await
             }
@@ -118,23 +123,23 @@ impl Script {
         // Boxed, for rustc does not see that the future of a handler in this body is `Send`.
         let call = service.oneshot(request).boxed();
         let mut call = AssertUnwindSafe(call).catch_unwind();
-        let called = match self.dropped {
+        let result = match self.drop_after {
             Some(after) => timeout(after, &mut call).await.ok(),
             None => Some((&mut call).await),
         };
-        if self.interrupted {
+        if self.is_interrupted {
             record.set_interrupted();
         }
         drop(call);
-        if let Some(Ok(called)) = called {
-            self.assert_true(&setting, called).await;
+        if let Some(Ok(result)) = result {
+            self.assert_matches_history(&environment, result).await;
         }
-        let let_go = timeout(HOUR * 2, record.let_go()).await;
-        assert!(let_go.is_ok(), "the record is not let go");
+        let released = timeout(HOUR * 2, record.let_go()).await;
+        assert!(released.is_ok(), "the record is not let go");
     }
 
     async fn end(self, token: FencingToken) -> Result<u64, BoxError> {
-        match self.ends {
+        match self.handler_end {
             Succeeds => Ok(token.get()),
             Fails => Err("gateway busy".into()),
             FailsForGood => Err(error::permanent("no such account").into()),
@@ -147,10 +152,14 @@ impl Script {
     }
 
     /// What the caller was told is what the store has.
-    async fn assert_true(self, setting: &Setting, called: Result<Outcome<u64>, BoxError>) {
-        let (key, history) = (store_key(&self.key.to_string()), &setting.history);
+    async fn assert_matches_history(
+        self,
+        environment: &Environment,
+        result: Result<Outcome<u64>, BoxError>,
+    ) {
+        let (key, history) = (store_key(&self.key.to_string()), &environment.history);
         let completed = |token| history.has_completed(&key, FencingToken::new(token).unwrap());
-        match called {
+        match result {
             Ok(Outcome::Processed(token)) => assert!(completed(token)),
             Ok(Outcome::Duplicate(duplicate)) => assert!(completed(duplicate.reply.unwrap())),
             Ok(Outcome::Parked(_)) => assert!(history.has_rejected(&key)),
@@ -169,9 +178,9 @@ impl Script {
     }
 
     async fn bury(self, lock: HeldLock) {
-        sleep(self.burial).await;
+        sleep(self.burial_time).await;
         // It may have been lost meanwhile, and that is told; or its keeper has died.
-        match self.buries {
+        match self.burial_end {
             Rejects => drop(lock.reject("published").await),
             Releases => drop(lock.release().await),
             GivesBack => drop(lock.fail().await),
