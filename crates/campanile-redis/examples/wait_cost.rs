@@ -21,9 +21,9 @@ use tokio::time::Instant;
 const ROUNDS: usize = 3;
 const WAIT: Duration = Duration::from_secs(5);
 
-type Way = (&'static str, fn(RedisConfig) -> RedisConfig);
+type Variant = (&'static str, fn(RedisConfig) -> RedisConfig);
 
-const WAYS: [Way; 2] = [
+const VARIANTS: [Variant; 2] = [
     ("a replica that is not waited for", |config| config),
     ("waiting for the replica", |config| config.with_wait(1, WAIT).expect("neither is zero")),
 ];
@@ -41,19 +41,19 @@ async fn main() -> Result<(), BoxError> {
     eventually(Duration::from_secs(20), is_online).ok_or("the replica does not catch up")?;
 
     for (at_once, records) in LOADS {
-        let mut rates = [const { Vec::new() }; WAYS.len()];
+        let mut rates = [const { Vec::new() }; VARIANTS.len()];
         // A round that is not counted warms everything up.
         for round in 0..=ROUNDS {
-            for ((_, config), rates) in WAYS.iter().zip(&mut rates) {
+            for ((_, config), rates) in VARIANTS.iter().zip(&mut rates) {
                 primary.cli(&["FLUSHALL"])?;
                 let store = RedisStore::connect(config(RedisConfig::new(primary.url()))).await?;
-                let took = guarded(store, at_once, records).await?;
+                let elapsed = run_load(store, at_once, records).await?;
                 if round > 0 {
-                    rates.push(records as f64 / took.as_secs_f64());
+                    rates.push(records as f64 / elapsed.as_secs_f64());
                 }
             }
         }
-        for ((name, _), rates) in WAYS.iter().zip(&mut rates) {
+        for ((name, _), rates) in VARIANTS.iter().zip(&mut rates) {
             rates.sort_by(f64::total_cmp);
             println!("{at_once} at once, {name}: {:.0} records/s", rates[ROUNDS / 2]);
         }
@@ -62,7 +62,7 @@ async fn main() -> Result<(), BoxError> {
 }
 
 /// How long so many new keys take.
-async fn guarded(store: RedisStore, at_once: u64, records: u64) -> Result<Duration, BoxError> {
+async fn run_load(store: RedisStore, at_once: u64, records: u64) -> Result<Duration, BoxError> {
     let guard = Guard::new(LockKeeper::new(store)?, "cost")?;
     let next = Arc::new(AtomicU64::new(0));
     let mut workers = JoinSet::new();

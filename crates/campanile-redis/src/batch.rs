@@ -9,58 +9,58 @@ use futures_util::stream::FuturesUnordered;
 use redis::RedisError;
 
 use crate::call::Plan;
-use crate::connection::Link;
-use crate::delivery::{Delivered, Delivery, Way};
+use crate::connection::ConnectionHandle;
 use crate::key::write_barrier_key;
-use crate::wait::{Short, Wait, Waiting};
+use crate::router::{CallOutcome, InFlightGuard, Router};
+use crate::wait::{Durability, Shortfall, WaitState};
 
 /// A batch and its answers so far. The answers received are kept when the batch is cut short.
 pub(crate) struct Batch<'a> {
-    delivery: Delivery<'a>,
+    router: Router<'a>,
     answers: Vec<Option<Result<Answer, StoreError>>>,
 }
 
 /// Answers from one connection that still have to be confirmed.
 struct Unconfirmed {
-    link: Link,
+    handle: ConnectionHandle,
     answers: Vec<(usize, Result<Answer, StoreError>)>,
 }
 
 /// Commands that lost their connection before their answers were confirmed.
-struct Broken {
+struct LostConnection {
     indices: Vec<usize>,
     error: RedisError,
 }
 
 impl<'a> Batch<'a> {
-    pub(crate) fn new(delivery: Delivery<'a>) -> Self {
-        Self { delivery, answers: vec![None; delivery.commands.len()] }
+    pub(crate) fn new(router: Router<'a>) -> Self {
+        Self { router, answers: vec![None; router.commands.len()] }
     }
 
     /// Runs all commands, and once more those that could not be confirmed because of a broken
     /// connection.
     pub(crate) async fn run(&mut self) {
-        let commands = self.delivery.commands;
+        let commands = self.router.commands;
         debug_assert!(
             commands.iter().map(|command| &command.key).collect::<HashSet<_>>().len()
                 == commands.len(),
             "the keys of a batch must be distinct"
         );
-        let Some(broken) = self.attempt((0..commands.len()).collect()).await else {
+        let Some(lost) = self.attempt((0..commands.len()).collect()).await else {
             return;
         };
-        let again = broken.indices.clone();
-        if let Some(broken) = self.attempt(broken.indices).await {
-            self.refuse(broken.indices, &StoreError::unavailable(broken.error));
+        let retried = lost.indices.clone();
+        if let Some(lost) = self.attempt(lost.indices).await {
+            self.fail_commands(lost.indices, &StoreError::unavailable(lost.error));
         }
-        for index in again {
+        for index in retried {
             let answer = self.answers[index].take();
             self.answers[index] = answer.map(|it| it.map_err(StoreError::but_sent_before));
         }
     }
 
     /// Takes the answers, with the error `missing` for each command without an answer.
-    pub(crate) fn answers(
+    pub(crate) fn take_answers(
         &mut self,
         missing: impl Fn() -> StoreError,
     ) -> Vec<Result<Answer, StoreError>> {
@@ -70,47 +70,47 @@ impl<'a> Batch<'a> {
 
     /// Runs these commands. Returns the commands that lost their connection before they were
     /// confirmed.
-    async fn attempt(&mut self, indices: Vec<usize>) -> Option<Broken> {
-        let delivery = self.delivery;
-        let spread = delivery.topology.cluster().map(|_| delivery.store.buckets);
-        let plan = Plan::new(delivery.commands, &indices, spread);
-        if !plan.unknown.is_empty() {
+    async fn attempt(&mut self, indices: Vec<usize>) -> Option<LostConnection> {
+        let router = self.router;
+        let buckets = router.topology.cluster().map(|_| router.store.buckets);
+        let plan = Plan::new(router.commands, &indices, buckets);
+        if !plan.unsupported.is_empty() {
             let error = "this version of the store does not support the operation";
-            self.refuse(plan.unknown.iter().copied(), &StoreError::unavailable(error));
+            self.fail_commands(plan.unsupported.iter().copied(), &StoreError::unavailable(error));
         }
         // Kept apart from `answers`: a batch that is cut short must not return unconfirmed answers.
         let mut unconfirmed: Vec<Unconfirmed> = Vec::new();
         if let [call] = &*plan.calls {
             // The usual case: a single call has no other to run concurrently with.
-            let delivered = Box::pin(delivery.deliver(&plan, call)).await;
-            self.arrived(delivered, &mut unconfirmed);
+            let outcomes = Box::pin(router.dispatch(&plan, call)).await;
+            self.record_outcomes(outcomes, &mut unconfirmed);
         } else {
-            let deliver = |call| delivery.deliver(&plan, call);
-            let mut calls: FuturesUnordered<_> = plan.calls.iter().map(deliver).collect();
-            while let Some(delivered) = calls.next().await {
-                self.arrived(delivered, &mut unconfirmed);
+            let dispatch = |call| router.dispatch(&plan, call);
+            let mut calls: FuturesUnordered<_> = plan.calls.iter().map(dispatch).collect();
+            while let Some(outcomes) = calls.next().await {
+                self.record_outcomes(outcomes, &mut unconfirmed);
             }
         }
         self.confirm_all(unconfirmed).await
     }
 
     /// Records the answers of a call. Answers that must be confirmed are added to `unconfirmed`.
-    fn arrived(&mut self, delivered: Vec<Delivered>, unconfirmed: &mut Vec<Unconfirmed>) {
-        let is_confirming = self.delivery.store.waiting.is_some();
-        for Delivered { indices, outcome } in delivered {
-            let (answers, link) = match outcome {
+    fn record_outcomes(&mut self, outcomes: Vec<CallOutcome>, unconfirmed: &mut Vec<Unconfirmed>) {
+        let needs_confirmation = self.router.store.wait_state.is_some();
+        for CallOutcome { indices, result } in outcomes {
+            let (answers, handle) = match result {
                 Ok(answered) => answered,
                 Err(error) => {
-                    self.refuse(indices, &error);
+                    self.fail_commands(indices, &error);
                     continue;
                 }
             };
             for (index, answer) in indices.into_iter().zip(answers) {
-                if is_confirming && Wait::is_for(&answer) {
-                    match unconfirmed.iter_mut().find(|other| other.link.is(&link)) {
+                if needs_confirmation && Durability::applies_to(&answer) {
+                    match unconfirmed.iter_mut().find(|other| other.handle.is_same(&handle)) {
                         Some(other) => other.answers.push((index, answer)),
                         None => unconfirmed.push(Unconfirmed {
-                            link: link.clone(),
+                            handle: handle.clone(),
                             answers: vec![(index, answer)],
                         }),
                     }
@@ -123,75 +123,75 @@ impl<'a> Batch<'a> {
 
     /// Confirms the answers of each connection. Returns the commands that lost their connection
     /// meanwhile.
-    async fn confirm_all(&mut self, unconfirmed: Vec<Unconfirmed>) -> Option<Broken> {
-        let delivery = self.delivery;
-        let Waiting { wait, shortfalls, .. } = delivery.store.waiting.as_ref()?;
-        let mut broken: Option<Broken> = None;
-        let confirm = |unconfirmed| delivery.confirm(*wait, unconfirmed);
+    async fn confirm_all(&mut self, unconfirmed: Vec<Unconfirmed>) -> Option<LostConnection> {
+        let router = self.router;
+        let WaitState { durability, shortfalls, .. } = router.store.wait_state.as_ref()?;
+        let mut lost: Option<LostConnection> = None;
+        let confirm = |unconfirmed| router.confirm(*durability, unconfirmed);
         let mut confirmed: FuturesUnordered<_> = unconfirmed.into_iter().map(confirm).collect();
-        while let Some((Unconfirmed { link, answers }, short)) = confirmed.next().await {
-            match short {
-                Ok(short) => {
-                    if short.is_some() {
-                        delivery.topology.doubt();
+        while let Some((Unconfirmed { handle, answers }, shortfall)) = confirmed.next().await {
+            match shortfall {
+                Ok(shortfall) => {
+                    if shortfall.is_some() {
+                        router.topology.recheck_primary();
                     }
-                    let completed = self.confirmed(answers, short.as_ref());
-                    shortfalls.note(link.address(), completed, short.as_ref());
+                    let completed = self.record_confirmed(answers, shortfall.as_ref());
+                    shortfalls.record(handle.address(), completed, shortfall.as_ref());
                 }
                 Err(error) => {
-                    link.discard(&error);
-                    let broken = broken.get_or_insert(Broken { indices: Vec::new(), error });
-                    broken.indices.extend(answers.into_iter().map(|(index, _)| index));
+                    handle.discard(&error);
+                    let lost = lost.get_or_insert(LostConnection { indices: Vec::new(), error });
+                    lost.indices.extend(answers.into_iter().map(|(index, _)| index));
                 }
             }
         }
-        broken
+        lost
     }
 
-    /// Records locks and completions after a wait; `short` is set if they have not reached the
+    /// Records locks and completions after a wait; `shortfall` is set if they have not reached the
     /// required replicas or disks in time. In that case a lock is refused, but a completion is
     /// still answered as one, because the work it records is done. Returns the number of
     /// completions.
-    fn confirmed(
+    fn record_confirmed(
         &mut self,
         answers: Vec<(usize, Result<Answer, StoreError>)>,
-        short: Option<&Short>,
+        shortfall: Option<&Shortfall>,
     ) -> usize {
-        let refusal = short.cloned().map(StoreError::unavailable);
+        let error = shortfall.cloned().map(StoreError::unavailable);
         let mut completed = 0;
         for (index, answer) in answers {
-            let operation = &self.delivery.commands[index].operation;
+            let operation = &self.router.commands[index].operation;
             let is_completion = matches!(operation, Operation::Complete { .. });
             completed += usize::from(is_completion);
-            self.answers[index] = Some(match &refusal {
-                Some(refusal) if !is_completion => Err(refusal.clone()),
+            self.answers[index] = Some(match &error {
+                Some(error) if !is_completion => Err(error.clone()),
                 _ => answer,
             });
         }
         completed
     }
 
-    fn refuse(&mut self, indices: impl IntoIterator<Item = usize>, error: &StoreError) {
+    fn fail_commands(&mut self, indices: impl IntoIterator<Item = usize>, error: &StoreError) {
         for index in indices {
             self.answers[index] = Some(Err(error.clone()));
         }
     }
 }
 
-impl Delivery<'_> {
+impl Router<'_> {
     async fn confirm(
         &self,
-        wait: Wait,
+        durability: Durability,
         unconfirmed: Unconfirmed,
-    ) -> (Unconfirmed, Result<Option<Short>, RedisError>) {
-        let Unconfirmed { link, answers } = &unconfirmed;
+    ) -> (Unconfirmed, Result<Option<Shortfall>, RedisError>) {
+        let Unconfirmed { handle, answers } = &unconfirmed;
         let mut key = Vec::new();
         if let Some(&(first, _)) = answers.first() {
             write_barrier_key(&mut key, &self.commands[first].key, self.store.buckets);
         }
-        let mut way = Way::over(link);
-        let short = wait.confirm(link, &key).await;
-        way.end();
-        (unconfirmed, short)
+        let mut guard = InFlightGuard::on_connection(handle);
+        let shortfall = durability.confirm(handle, &key).await;
+        guard.finish();
+        (unconfirmed, shortfall)
     }
 }

@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bucket_is_the_hash_modulo_their_count() {
+    fn bucket_is_hash_modulo_bucket_count() {
         let digest = std::array::from_fn(|i| if i == 15 { 0xb7 } else { 0xff });
         let hash = u128::from_be_bytes(digest);
         for count in [1, 2, 16, 128, 256] {
@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn only_powers_of_two_that_two_hex_digits_can_name_are_taken() {
+    fn bucket_count_must_be_power_of_two_up_to_256() {
         for count in [0, 3, 12, 255, 512, u16::MAX] {
             assert!(Buckets::new(count).is_err(), "{count}");
         }

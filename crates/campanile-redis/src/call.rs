@@ -6,10 +6,10 @@ use campanile_core::{Command, Namespace, StoreKey};
 use redis::{Cmd, RedisWrite, ServerErrorKind, Value};
 
 use crate::bucket::Buckets;
-use crate::connection::Link;
+use crate::connection::ConnectionHandle;
 use crate::failure::{self, Failure};
 use crate::key::write_entry_key;
-use crate::script::{Script, Scripts, Shared};
+use crate::script::{Script, Scripts, SharedArgs};
 
 /// The most keys of one call. A longer script would block other clients for longer and save little.
 pub(crate) const MAX_KEYS: usize = 64;
@@ -17,7 +17,7 @@ pub(crate) const MAX_KEYS: usize = 64;
 /// Commands of a batch that share one script call.
 #[derive(Debug)]
 pub(crate) struct Call {
-    pub(crate) shared: Shared,
+    pub(crate) shared: SharedArgs,
     /// The bucket of all keys. Set only in a cluster, where they must share one.
     bucket: Option<u8>,
     members: Vec<Member>,
@@ -40,23 +40,28 @@ pub(crate) struct Plan<'a> {
     /// The items of all calls, concatenated.
     items: Vec<u8>,
     /// The commands with an operation that this version does not support.
-    pub(crate) unknown: Vec<usize>,
+    pub(crate) unsupported: Vec<usize>,
 }
 
 impl<'a> Plan<'a> {
     /// Groups these commands of the batch by the arguments that they share and, in a cluster, by
-    /// bucket (`spread`).
-    pub(crate) fn new(batch: &'a [Command], indices: &[usize], spread: Option<Buckets>) -> Self {
-        let mut plan = Self { batch, calls: Vec::new(), items: Vec::new(), unknown: Vec::new() };
+    /// bucket (`cluster_buckets`).
+    pub(crate) fn new(
+        batch: &'a [Command],
+        indices: &[usize],
+        cluster_buckets: Option<Buckets>,
+    ) -> Self {
+        let mut plan =
+            Self { batch, calls: Vec::new(), items: Vec::new(), unsupported: Vec::new() };
         for &index in indices {
             let start = plan.items.len();
-            let Some(shared) = Shared::split(&batch[index], &mut plan.items) else {
-                plan.unknown.push(index);
+            let Some(shared) = SharedArgs::split(&batch[index], &mut plan.items) else {
+                plan.unsupported.push(index);
                 continue;
             };
             let member = Member { index, item: start..plan.items.len() };
             let key = &batch[index].key;
-            let bucket = spread.map(|buckets| buckets.of(key.digest()));
+            let bucket = cluster_buckets.map(|buckets| buckets.of(key.digest()));
             let has_room = |call: &&mut Call| {
                 call.bucket == bucket
                     && call.shared == shared
@@ -82,29 +87,30 @@ impl<'a> Plan<'a> {
         call: &Call,
         scripts: &Scripts,
         buckets: Buckets,
-        link: &Link,
+        handle: &ConnectionHandle,
         asking: bool,
     ) -> Result<Value, Failure> {
         let Script { text, hash } = scripts.get(call.shared.verb);
         let by_hash = self.encode(call, buckets, "EVALSHA", hash);
-        let mut reply = link.send(&by_hash, asking).await;
+        let mut reply = handle.send(&by_hash, asking).await;
         if matches!(&reply, Ok(Value::ServerError(e)) if e.kind() == Some(ServerErrorKind::NoScript))
         {
             tracing::debug!(script = ?call.shared.verb, "script not cached; sending its text");
             let by_text = self.encode(call, buckets, "EVAL", text);
-            reply = link.send(&by_text, asking).await;
+            reply = handle.send(&by_text, asking).await;
         }
-        failure::value(reply)
+        failure::check_reply(reply)
     }
 
     fn encode(&self, call: &Call, buckets: Buckets, name: &str, script: &str) -> Cmd {
-        const LEADING: usize = 7; // name, script, number of keys, up to four shared arguments
-        const ENTRY_KEY: usize = 48; // in a typical namespace
+        // Name, script, number of keys, up to four shared arguments.
+        const MAX_LEADING_ARGS: usize = 7;
+        const TYPICAL_KEY_BYTES: usize = 48; // in a typical namespace
         let count = call.members.len();
-        let bytes = script.len() + count * (ENTRY_KEY + 32);
-        let mut cmd = Cmd::with_capacity(LEADING + 2 * count, bytes);
+        let bytes = script.len() + count * (TYPICAL_KEY_BYTES + 32);
+        let mut cmd = Cmd::with_capacity(MAX_LEADING_ARGS + 2 * count, bytes);
         cmd.arg(name).arg(script).arg(count);
-        let mut key = Vec::with_capacity(ENTRY_KEY);
+        let mut key = Vec::with_capacity(TYPICAL_KEY_BYTES);
         for member in &call.members {
             key.clear();
             write_entry_key(&mut key, &self.batch[member.index].key, buckets);
@@ -120,21 +126,21 @@ impl<'a> Plan<'a> {
 impl Call {
     /// The namespace of all keys.
     pub(crate) fn namespace<'a>(&self, batch: &'a [Command]) -> &'a Namespace {
-        self.first(batch).namespace()
+        self.first_key(batch).namespace()
     }
 
     /// The first key.
-    pub(crate) fn first<'a>(&self, batch: &'a [Command]) -> &'a StoreKey {
+    pub(crate) fn first_key<'a>(&self, batch: &'a [Command]) -> &'a StoreKey {
         &batch[self.members[0].index].key
     }
 
     /// Returns whether the call has more than one key.
-    pub(crate) fn is_several(&self) -> bool {
+    pub(crate) fn has_many_keys(&self) -> bool {
         self.members.len() > 1
     }
 
     /// Splits the call into one call for each key.
-    pub(crate) fn singles(&self) -> Vec<Self> {
+    pub(crate) fn split_by_key(&self) -> Vec<Self> {
         let Self { shared, bucket, ref members } = *self;
         let single = |member: &Member| Self { shared, bucket, members: vec![member.clone()] };
         members.iter().map(single).collect()

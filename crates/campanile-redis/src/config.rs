@@ -8,13 +8,13 @@ use campanile_core::error::ConfigError;
 use redis::io::tcp::TcpSettings;
 use redis::{ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo};
 
-use crate::access::Access;
 use crate::bucket::Buckets;
-use crate::connection::Connections;
+use crate::connection::SharedConnection;
+use crate::connector::Connector;
 #[cfg(feature = "tls")]
 use crate::tls::Certificates;
 use crate::topology::{Address, Cluster, Sentinel, Topology};
-use crate::wait::{Reach, Wait};
+use crate::wait::{Durability, DurabilityLevel};
 use crate::{ConnectError, Safety};
 
 /// The settings of a [`RedisStore`](crate::RedisStore). A URL alone converts into them.
@@ -61,7 +61,7 @@ pub struct RedisConfig {
     pub(crate) buckets: Buckets,
     pub(crate) safety: Safety,
     pub(crate) namespaces: Vec<Namespace>,
-    pub(crate) wait: Option<Wait>,
+    pub(crate) durability: Option<Durability>,
 }
 
 impl RedisConfig {
@@ -69,7 +69,7 @@ impl RedisConfig {
     /// `redis+unix:///path/to/socket`. With the feature `tls`, also `rediss://` in the form of
     /// `redis://`.
     pub fn new(url: impl Into<String>) -> Self {
-        Self::of(Servers::Standalone(url.into().into()))
+        Self::with_servers(Servers::Standalone(url.into().into()))
     }
 
     /// Configures the primary that the sentinels at these URLs know by this name. After a failover,
@@ -90,7 +90,7 @@ impl RedisConfig {
         name: impl Into<String>,
         urls: impl IntoIterator<Item = U>,
     ) -> Self {
-        Self::of(Servers::Sentinel { name: name.into().into(), urls: boxed(urls) })
+        Self::with_servers(Servers::Sentinel { name: name.into().into(), urls: boxed_urls(urls) })
     }
 
     /// Configures the cluster of the nodes at these URLs. One node that answers is enough; all
@@ -108,10 +108,10 @@ impl RedisConfig {
     /// let config = RedisConfig::cluster(["redis://app:secret@n1:6379", "redis://n2:6379"]);
     /// ```
     pub fn cluster<U: Into<String>>(urls: impl IntoIterator<Item = U>) -> Self {
-        Self::of(Servers::Cluster(boxed(urls)))
+        Self::with_servers(Servers::Cluster(boxed_urls(urls)))
     }
 
-    fn of(servers: Servers) -> Self {
+    fn with_servers(servers: Servers) -> Self {
         Self {
             servers,
             credentials: None,
@@ -122,7 +122,7 @@ impl RedisConfig {
             buckets: Buckets::DEFAULT,
             safety: Safety::default(),
             namespaces: Vec::new(),
-            wait: None,
+            durability: None,
         }
     }
 
@@ -148,7 +148,7 @@ impl RedisConfig {
     /// # Errors
     /// Fails if the timeout is zero.
     pub fn with_connect_timeout(mut self, timeout: Duration) -> Result<Self, ConfigError> {
-        self.connect_timeout = not_zero("connect_timeout", timeout)?;
+        self.connect_timeout = non_zero("connect_timeout", timeout)?;
         Ok(self)
     }
 
@@ -162,7 +162,7 @@ impl RedisConfig {
     /// # Errors
     /// Fails if the timeout is zero.
     pub fn with_command_timeout(mut self, timeout: Duration) -> Result<Self, ConfigError> {
-        self.command_timeout = not_zero("command_timeout", timeout)?;
+        self.command_timeout = non_zero("command_timeout", timeout)?;
         Ok(self)
     }
 
@@ -221,8 +221,8 @@ impl RedisConfig {
         if replicas == 0 {
             return Err(ConfigError::new("the number of replicas to wait for must not be zero"));
         }
-        let timeout = not_zero("the wait's timeout", timeout)?;
-        self.wait = Some(Wait { reach: Reach::Memory, replicas, timeout });
+        let timeout = non_zero("the wait's timeout", timeout)?;
+        self.durability = Some(Durability { level: DurabilityLevel::Memory, replicas, timeout });
         Ok(self)
     }
 
@@ -237,18 +237,18 @@ impl RedisConfig {
     /// # Errors
     /// Fails if the timeout is zero.
     pub fn with_wait_aof(mut self, replicas: u32, timeout: Duration) -> Result<Self, ConfigError> {
-        let timeout = not_zero("the wait's timeout", timeout)?;
-        self.wait = Some(Wait { reach: Reach::Disk, replicas, timeout });
+        let timeout = non_zero("the wait's timeout", timeout)?;
+        self.durability = Some(Durability { level: DurabilityLevel::Disk, replicas, timeout });
         Ok(self)
     }
 
     /// Creates the topology of the servers, without connecting to them.
     pub(crate) fn topology(&self) -> Result<Topology, ConnectError> {
-        let access = |info| Access::like(info, self.connect_timeout);
+        let connector = |info| Connector::new(info, self.connect_timeout);
         match &self.servers {
             Servers::Standalone(url) => {
                 let info = self.authenticated(self.connection_info(url)?);
-                Ok(Topology::Standalone(Connections::new(info, self.connect_timeout)))
+                Ok(Topology::Standalone(SharedConnection::new(info, self.connect_timeout)))
             }
             Servers::Sentinel { name, urls } => {
                 let (first, sentinels) = self.connection_infos(urls)?;
@@ -262,18 +262,20 @@ impl RedisConfig {
                     info.set_redis_settings(settings)
                 };
                 let sentinels = sentinels.into_iter().map(without_database).collect();
-                let access = access(server);
-                let sentinel = Sentinel::new(name.clone(), sentinels, access, self.command_timeout);
+                let connector = connector(server);
+                let sentinel =
+                    Sentinel::new(name.clone(), sentinels, connector, self.command_timeout);
                 Ok(Topology::Sentinel(Box::new(sentinel)))
             }
             Servers::Cluster(urls) => {
                 let (first, nodes) = self.connection_infos(urls)?;
-                let seeds: Option<_> = nodes.iter().map(|node| Address::of(node.addr())).collect();
+                let seeds: Option<_> =
+                    nodes.iter().map(|node| Address::from_connection_addr(node.addr())).collect();
                 let seeds = seeds.ok_or_else(|| ConnectError::Url {
                     source: "a cluster node needs a network address, not a Unix socket".into(),
                 })?;
-                let access = access(self.authenticated(first));
-                Ok(Topology::Cluster(Cluster::new(access, seeds, self.command_timeout)))
+                let connector = connector(self.authenticated(first));
+                Ok(Topology::Cluster(Cluster::new(connector, seeds, self.command_timeout)))
             }
         }
     }
@@ -329,11 +331,11 @@ enum Servers {
     Cluster(Box<[Box<str>]>),
 }
 
-fn boxed<U: Into<String>>(urls: impl IntoIterator<Item = U>) -> Box<[Box<str>]> {
+fn boxed_urls<U: Into<String>>(urls: impl IntoIterator<Item = U>) -> Box<[Box<str>]> {
     urls.into_iter().map(|url| url.into().into_boxed_str()).collect()
 }
 
-fn not_zero(name: &str, timeout: Duration) -> Result<Duration, ConfigError> {
+fn non_zero(name: &str, timeout: Duration) -> Result<Duration, ConfigError> {
     if timeout.is_zero() {
         return Err(ConfigError::new(format!("{name} is zero: no call could finish in time")));
     }
@@ -370,7 +372,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_form_of_a_url_shows_its_credentials() {
+    fn url_credentials_are_never_shown() {
         for url in [
             "redis://alice:s3cret@127.0.0.1:6379/0",
             "redis://:s3cret@127.0.0.1",
@@ -385,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timeout_of_zero_is_refused() {
+    fn zero_timeout_is_rejected() {
         let config = RedisConfig::new("redis://127.0.0.1");
         assert!(config.clone().with_connect_timeout(Duration::ZERO).is_err());
         assert!(config.with_command_timeout(Duration::ZERO).is_err());

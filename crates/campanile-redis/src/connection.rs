@@ -20,39 +20,39 @@ use tokio::sync::{Mutex as AsyncMutex, OnceCell};
 /// The connection is multiplexed: a call is written as soon as it is made, without waiting for the
 /// answers of other calls. The connection is therefore checked out of the pool once, and each call
 /// gets a clone; checking it out for each call would cost a round trip per call.
-pub(crate) struct Connections {
+pub(crate) struct SharedConnection {
     pool: Pool,
     info: ConnectionInfo,
     create_timeout: Duration,
     address: Box<str>,
-    held: Mutex<Option<Held>>,
+    current: Mutex<Option<OpenConnection>>,
     /// The number of connections opened so far. Locked while connecting, so that concurrent callers
     /// open a single connection.
-    made: AsyncMutex<u64>,
+    opened: AsyncMutex<u64>,
 }
 
-struct Held {
+struct OpenConnection {
     /// Occupies its place in the pool.
     checked_out: Connection,
     number: u64,
     /// The namespaces that have had their bucket count checked over this connection. A new
     /// connection may lead to a server that has lost its data, so it checks them again.
-    compared: Arc<Mutex<BTreeSet<Namespace>>>,
-    met: Arc<OnceCell<()>>,
+    checked_namespaces: Arc<Mutex<BTreeSet<Namespace>>>,
+    verified: Arc<OnceCell<()>>,
 }
 
 /// A clone of the connection, for one call.
 #[derive(Clone)]
-pub(crate) struct Link {
-    connections: Arc<Connections>,
+pub(crate) struct ConnectionHandle {
+    shared: Arc<SharedConnection>,
     number: u64,
     pub(crate) connection: MultiplexedConnection,
-    compared: Arc<Mutex<BTreeSet<Namespace>>>,
+    checked_namespaces: Arc<Mutex<BTreeSet<Namespace>>>,
     /// Set once the server's data has been checked over this connection.
-    pub(crate) met: Arc<OnceCell<()>>,
+    pub(crate) verified: Arc<OnceCell<()>>,
 }
 
-impl Connections {
+impl SharedConnection {
     pub(crate) fn new(info: ConnectionInfo, create_timeout: Duration) -> Arc<Self> {
         // The deadline of a call covers everything that the call waits for, so the library's own
         // timeout for each response is disabled.
@@ -72,12 +72,12 @@ impl Connections {
             .runtime(Runtime::Tokio1)
             .build()
             .expect("the runtime that timeouts need is set");
-        let (held, made) = Default::default();
-        Arc::new(Self { pool, info, create_timeout, address, held, made })
+        let (current, opened) = Default::default();
+        Arc::new(Self { pool, info, create_timeout, address, current, opened })
     }
 
     /// Another connection to the same server.
-    pub(crate) fn another(&self) -> Arc<Self> {
+    pub(crate) fn with_new_connection(&self) -> Arc<Self> {
         Self::new(self.info.clone(), self.create_timeout)
     }
 
@@ -97,42 +97,42 @@ impl Connections {
     }
 
     /// Gets the connection, opening it if there is none.
-    pub(crate) async fn link(self: &Arc<Self>) -> Result<Link, StoreError> {
-        if let Some(link) = self.current() {
-            return Ok(link);
+    pub(crate) async fn get(self: &Arc<Self>) -> Result<ConnectionHandle, StoreError> {
+        if let Some(handle) = self.current() {
+            return Ok(handle);
         }
-        let mut made = self.made.lock().await;
+        let mut opened = self.opened.lock().await;
         // Another task may have connected while this one waited for the lock.
-        if let Some(link) = self.current() {
-            return Ok(link);
+        if let Some(handle) = self.current() {
+            return Ok(handle);
         }
         let checked_out = self.pool.get().await.map_err(|error| self.unreachable(error))?;
-        *made += 1;
-        tracing::debug!(address = %self.address, number = *made, "connected to Redis");
-        let (compared, met) = Default::default();
-        let held = Held { checked_out, number: *made, compared, met };
-        let link = self.link_of(&held);
-        *self.held() = Some(held);
-        Ok(link)
+        *opened += 1;
+        tracing::debug!(address = %self.address, number = *opened, "connected to Redis");
+        let (checked_namespaces, verified) = Default::default();
+        let current = OpenConnection { checked_out, number: *opened, checked_namespaces, verified };
+        let handle = self.handle_of(&current);
+        *self.lock_current() = Some(current);
+        Ok(handle)
     }
 
     /// The current connection, if there is one.
-    pub(crate) fn current(self: &Arc<Self>) -> Option<Link> {
-        self.held().as_ref().map(|held| self.link_of(held))
+    pub(crate) fn current(self: &Arc<Self>) -> Option<ConnectionHandle> {
+        self.lock_current().as_ref().map(|current| self.handle_of(current))
     }
 
-    fn link_of(self: &Arc<Self>, held: &Held) -> Link {
-        Link {
-            connections: Arc::clone(self),
-            number: held.number,
-            connection: (*held.checked_out).clone(),
-            compared: Arc::clone(&held.compared),
-            met: Arc::clone(&held.met),
+    fn handle_of(self: &Arc<Self>, current: &OpenConnection) -> ConnectionHandle {
+        ConnectionHandle {
+            shared: Arc::clone(self),
+            number: current.number,
+            connection: (*current.checked_out).clone(),
+            checked_namespaces: Arc::clone(&current.checked_namespaces),
+            verified: Arc::clone(&current.verified),
         }
     }
 
-    fn held(&self) -> MutexGuard<'_, Option<Held>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_current(&self) -> MutexGuard<'_, Option<OpenConnection>> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn unreachable(&self, error: PoolError) -> StoreError {
@@ -157,15 +157,15 @@ pub(crate) async fn open(info: ConnectionInfo) -> RedisResult<MultiplexedConnect
     Client::open(info)?.get_multiplexed_async_connection_with_config(&config).await
 }
 
-impl Link {
+impl ConnectionHandle {
     /// Discards this connection unless that has been done already. The next call opens a new one.
     pub(crate) fn discard(&self, reason: &dyn fmt::Display) {
-        let Self { connections, number, .. } = self;
-        let given_up = connections.held().take_if(|held| held.number == *number);
-        if let Some(held) = given_up {
+        let Self { shared, number, .. } = self;
+        let discarded = shared.lock_current().take_if(|current| current.number == *number);
+        if let Some(current) = discarded {
             // Removed from the pool for good; the pool would otherwise hand it out again.
-            drop(Connection::take(held.checked_out));
-            let address = connections.address();
+            drop(Connection::take(current.checked_out));
+            let address = shared.address();
             tracing::warn!(
                 address,
                 number,
@@ -190,29 +190,29 @@ impl Link {
     }
 
     /// Returns whether this is the same connection.
-    pub(crate) fn is(&self, other: &Self) -> bool {
-        self.number == other.number && Arc::ptr_eq(&self.connections, &other.connections)
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        self.number == other.number && Arc::ptr_eq(&self.shared, &other.shared)
     }
 
     /// The address of the server.
     pub(crate) fn address(&self) -> &str {
-        self.connections.address()
+        self.shared.address()
     }
 
     /// The address without the port.
     pub(crate) fn host(&self) -> &str {
-        self.connections.host()
+        self.shared.host()
     }
 
     /// Checks whether the namespace's bucket count has been checked over this connection.
-    pub(crate) fn has_compared(&self, namespace: &Namespace) -> bool {
-        self.compared.lock().unwrap_or_else(PoisonError::into_inner).contains(namespace)
+    pub(crate) fn has_checked_buckets(&self, namespace: &Namespace) -> bool {
+        self.checked_namespaces.lock().unwrap_or_else(PoisonError::into_inner).contains(namespace)
     }
 
     /// Records that the namespace's bucket count has been checked.
-    pub(crate) fn note_compared(&self, namespace: &Namespace) {
-        let mut compared = self.compared.lock().unwrap_or_else(PoisonError::into_inner);
-        compared.insert(namespace.clone());
+    pub(crate) fn set_buckets_checked(&self, namespace: &Namespace) {
+        let mut checked = self.checked_namespaces.lock().unwrap_or_else(PoisonError::into_inner);
+        checked.insert(namespace.clone());
     }
 }
 

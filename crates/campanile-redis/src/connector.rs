@@ -5,24 +5,24 @@ use std::time::Duration;
 
 use redis::{ConnectionAddr, ConnectionInfo};
 
-use crate::connection::Connections;
+use crate::connection::SharedConnection;
 use crate::topology::Address;
 
 /// How to connect to a server, whatever its address: user, database, TLS and connect timeout.
 #[derive(Clone)]
-pub(crate) struct Access {
+pub(crate) struct Connector {
     template: ConnectionInfo,
     connect_timeout: Duration,
 }
 
-impl Access {
+impl Connector {
     /// Uses the settings of `template` for every server.
-    pub(crate) fn like(template: ConnectionInfo, connect_timeout: Duration) -> Self {
+    pub(crate) fn new(template: ConnectionInfo, connect_timeout: Duration) -> Self {
         Self { template, connect_timeout }
     }
 
     /// The connection info of the server at this address.
-    pub(crate) fn info(&self, address: &Address) -> ConnectionInfo {
+    pub(crate) fn connection_info(&self, address: &Address) -> ConnectionInfo {
         let Address { host, port } = address.clone();
         let host = host.into();
         let addr = match self.template.addr().clone() {
@@ -34,7 +34,7 @@ impl Access {
         self.template.clone().set_addr(addr)
     }
 
-    pub(crate) fn connections(&self, address: &Address) -> Arc<Connections> {
-        Connections::new(self.info(address), self.connect_timeout)
+    pub(crate) fn connection(&self, address: &Address) -> Arc<SharedConnection> {
+        SharedConnection::new(self.connection_info(address), self.connect_timeout)
     }
 }

@@ -67,7 +67,7 @@ impl ConnectError {
         Self::Url { source: source.into() }
     }
 
-    pub(crate) fn of(source: impl Into<BoxError>, address: &str) -> Self {
+    pub(crate) fn classify(source: impl Into<BoxError>, address: &str) -> Self {
         let (address, source) = (address.into(), source.into());
         let cause: Option<&RedisError> = error::find(&*source);
         let is_denied = |error: &RedisError| {
@@ -76,7 +76,7 @@ impl ConnectError {
         };
         if cause.is_some_and(is_denied) {
             Self::Denied { address, source }
-        } else if cause.is_some_and(crate::tls::is_refusal) {
+        } else if cause.is_some_and(crate::tls::is_handshake_failure) {
             Self::Untrusted { address, source }
         } else {
             Self::Unreachable { address, source }
@@ -85,13 +85,13 @@ impl ConnectError {
 }
 
 /// Checks whether a retry may succeed, because the server may only be starting.
-pub(crate) fn may_pass(error: &(dyn Error + 'static)) -> bool {
+pub(crate) fn is_transient(error: &(dyn Error + 'static)) -> bool {
     if let Some(none) = error::find::<NoPrimary>(error) {
-        return none.may_pass();
+        return none.is_transient();
     }
     // Without an error of the library, a server did not answer, or does not have its role yet.
     error::find::<RedisError>(error).is_none_or(|error| match error.kind() {
-        ErrorKind::Io => !crate::tls::is_refusal(error),
+        ErrorKind::Io => !crate::tls::is_handshake_failure(error),
         ErrorKind::Server(kind) => matches!(
             kind,
             ServerErrorKind::BusyLoading

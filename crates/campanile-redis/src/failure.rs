@@ -17,22 +17,22 @@ pub(crate) enum Failure {
     Ask(ServerError),
     /// As [`Ask`](Self::Ask), but the keys are split between the two nodes, so each must be sent on
     /// its own (`TRYAGAIN`).
-    Split(ServerError),
+    TryAgain(ServerError),
     /// The whole cluster, or this slot, is not served (`CLUSTERDOWN`).
-    Down(ServerError),
+    ClusterDown(ServerError),
     /// Every connection would return the same error.
     Final(StoreError),
 }
 
 impl Failure {
     /// Classifies an error reply of the server.
-    pub(crate) fn refused(error: ServerError) -> Self {
+    pub(crate) fn classify(error: ServerError) -> Self {
         match error.kind() {
             Some(ServerErrorKind::ReadOnly) => Self::Connection(error.into()),
             Some(ServerErrorKind::Moved) => Self::Moved(error),
             Some(ServerErrorKind::Ask) => Self::Ask(error),
-            Some(ServerErrorKind::TryAgain) => Self::Split(error),
-            Some(ServerErrorKind::ClusterDown) => Self::Down(error),
+            Some(ServerErrorKind::TryAgain) => Self::TryAgain(error),
+            Some(ServerErrorKind::ClusterDown) => Self::ClusterDown(error),
             // The command was blocked while the server became a replica.
             _ if error.code() == "UNBLOCKED" => Self::Connection(error.into()),
             _ if error.code() == "OOM" => Self::Final(out_of_memory()),
@@ -52,17 +52,17 @@ impl From<Failure> for StoreError {
             Failure::Connection(error) => Self::unavailable(error),
             Failure::Moved(error)
             | Failure::Ask(error)
-            | Failure::Split(error)
-            | Failure::Down(error) => Self::unavailable(RedisError::from(error)),
+            | Failure::TryAgain(error)
+            | Failure::ClusterDown(error) => Self::unavailable(RedisError::from(error)),
             Failure::Final(error) => error,
         }
     }
 }
 
 /// Converts an error reply into a failure.
-pub(crate) fn value(reply: Result<Value, RedisError>) -> Result<Value, Failure> {
+pub(crate) fn check_reply(reply: Result<Value, RedisError>) -> Result<Value, Failure> {
     match reply {
-        Ok(Value::ServerError(error)) => Err(Failure::refused(error)),
+        Ok(Value::ServerError(error)) => Err(Failure::classify(error)),
         Ok(value) => Ok(value),
         Err(error) => Err(Failure::Connection(error)),
     }

@@ -17,7 +17,7 @@ pub(crate) fn write_entry_key(out: &mut Vec<u8>, key: &StoreKey, buckets: Bucket
 }
 
 /// The hash slot of an entry.
-pub(crate) fn slot(key: &StoreKey, buckets: Buckets) -> u16 {
+pub(crate) fn entry_slot(key: &StoreKey, buckets: Buckets) -> u16 {
     let mut tag = Vec::with_capacity(32);
     write_tag(&mut tag, key, buckets);
     slot_of(&tag)
@@ -42,12 +42,12 @@ pub(crate) fn write_barrier_key(out: &mut Vec<u8>, key: &StoreKey, buckets: Buck
 }
 
 /// The key under which a namespace records its bucket count.
-pub(crate) fn buckets_key(namespace: &Namespace) -> String {
+pub(crate) fn bucket_count_key(namespace: &Namespace) -> String {
     format!("campanile:{{{namespace}}}")
 }
 
-/// The hash slot of [`buckets_key`].
-pub(crate) fn buckets_slot(namespace: &Namespace) -> u16 {
+/// The hash slot of [`bucket_count_key`].
+pub(crate) fn bucket_count_slot(namespace: &Namespace) -> u16 {
     slot_of(namespace.as_str().as_bytes())
 }
 
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_entry_is_found_by_namespace_bucket_and_raw_hash() {
+    fn entry_key_is_namespace_bucket_and_raw_hash() {
         let namespace = Namespace::try_from("payments").unwrap();
         let key = StoreKey::new(namespace, IdempotencyKey::new("p-1").unwrap());
         let mut out = Vec::new();
@@ -71,8 +71,8 @@ mod tests {
     }
 
     #[test]
-    fn the_bucket_count_of_a_namespace_is_kept_apart_from_its_entries() {
+    fn bucket_count_key_is_separate_from_entries() {
         let namespace = Namespace::try_from("payments").unwrap();
-        assert_eq!(buckets_key(&namespace), "campanile:{payments}");
+        assert_eq!(bucket_count_key(&namespace), "campanile:{payments}");
     }
 }

@@ -46,27 +46,27 @@
 //!   and rates what it finds.
 //! * `batch` turns the commands of a batch into answers: `call` groups them into script calls,
 //!   `script` encodes the arguments of each script, `reply` decodes what the script returns.
-//! * `delivery` routes a call to the server that has its keys: `topology` (a single server, the
-//!   primary behind sentinels, or the masters of a cluster), `access` (user, TLS), `connection`
+//! * `router` sends a call to the server that has its keys: `topology` (a single server, the
+//!   primary behind sentinels, or the masters of a cluster), `connector` (user, TLS), `connection`
 //!   (the one connection to each server, and its replacement).
 //! * `namespace` checks that all clients spread a namespace's keys in the same way, `key` names the
 //!   entries, and `wait` optionally waits until replicas have a write.
 //! * The scripts themselves are in the package `campanile-lua`, with one Lua file for each file of
 //!   `script`.
 
-mod access;
 mod batch;
 mod bucket;
 mod call;
 mod check;
 mod config;
 mod connection;
-mod delivery;
+mod connector;
 mod error;
 mod failure;
 mod key;
 mod namespace;
 mod reply;
+mod router;
 mod script;
 mod store;
 mod tls;

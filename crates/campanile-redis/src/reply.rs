@@ -7,35 +7,35 @@ use campanile_idempotency::StoreError;
 use redis::Value;
 
 use crate::failure::{Failure, out_of_memory};
-use crate::script::{Verb, usual_reply};
+use crate::script::{Verb, default_reply};
 
 /// Decodes the answers to the commands of one call, in their order.
 ///
 /// The script returns only the entries with an unusual result, as they are *after* the call. Their
 /// replies are derived by the function that `step` uses, so a reply always reports what is stored.
-pub(crate) fn answers<'a>(
+pub(crate) fn decode_answers<'a>(
     value: Value,
     verb: Verb,
     commands: impl Iterator<Item = &'a Command>,
 ) -> Result<Vec<Result<Answer, StoreError>>, Failure> {
-    let mut told = Told::read(value)?;
-    let now = told.now;
+    let mut script_reply = ScriptReply::parse(value)?;
+    let now = script_reply.now;
     let answer = |(index, command)| {
-        let reply = match told.of(index) {
-            Some(value) => read(value, command, now)?,
-            None => usual_reply(verb, command, now),
+        let reply = match script_reply.take(index) {
+            Some(value) => decode_value(value, command, now)?,
+            None => default_reply(verb, command, now),
         };
         Ok(Answer { now, reply })
     };
     let answers = commands.enumerate().map(answer).collect();
-    if told.rest.len() > 0 {
+    if script_reply.rest.len() > 0 {
         return Err(Failure::unexpected("a script returned an unexpected index"));
     }
     Ok(answers)
 }
 
 /// Decodes the value that a script returned for one key.
-fn read(value: Value, command: &Command, now: SystemTime) -> Result<Reply, StoreError> {
+fn decode_value(value: Value, command: &Command, now: SystemTime) -> Result<Reply, StoreError> {
     let Value::BulkString(bytes) = value else {
         return Err(Failure::unexpected("a script returned something other than an entry").into());
     };
@@ -51,24 +51,24 @@ fn read(value: Value, command: &Command, now: SystemTime) -> Result<Reply, Store
 }
 
 /// What a script returned: `now`, then pairs of an index and a value, in ascending order.
-struct Told {
+struct ScriptReply {
     now: SystemTime,
     rest: std::vec::IntoIter<Value>,
 }
 
-impl Told {
-    fn read(value: Value) -> Result<Self, Failure> {
+impl ScriptReply {
+    fn parse(value: Value) -> Result<Self, Failure> {
         let mut rest = match value {
             Value::Array(values) => values.into_iter(),
             value => vec![value].into_iter(),
         };
-        let now = rest.next().and_then(|now| time(&now));
+        let now = rest.next().and_then(|now| parse_time(&now));
         let now = now.ok_or_else(|| Failure::unexpected("a script did not return the time"))?;
         Ok(Self { now, rest })
     }
 
     /// Returns the value for this index, counted from 0. Indices must be passed in ascending order.
-    fn of(&mut self, index: usize) -> Option<Value> {
+    fn take(&mut self, index: usize) -> Option<Value> {
         let [Value::Int(next), _, ..] = *self.rest.as_slice() else {
             return None;
         };
@@ -79,7 +79,7 @@ impl Told {
     }
 }
 
-fn time(value: &Value) -> Option<SystemTime> {
+fn parse_time(value: &Value) -> Option<SystemTime> {
     let Value::BulkString(bytes) = value else {
         return None;
     };
@@ -113,27 +113,27 @@ mod tests {
             operation: Operation::Cancel { owner: Owner::new(1).unwrap() },
             retention: Retention::default(),
         };
-        let answers = answers(value, Verb::Cancel, [&command; 3].into_iter())?;
+        let answers = decode_answers(value, Verb::Cancel, [&command; 3].into_iter())?;
         Ok(answers.into_iter().map(|answer| answer.ok().map(|answer| answer.reply)).collect())
     }
 
     #[test]
-    fn what_is_told_of_some_keys_leaves_the_usual_reply_to_the_others() {
-        let told = vec![now(), Value::Int(2), bulk("CORRUPT"), Value::Int(3), bulk("OOM")];
+    fn unlisted_keys_get_the_default_reply() {
+        let values = vec![now(), Value::Int(2), bulk("CORRUPT"), Value::Int(3), bulk("OOM")];
         assert_eq!(
-            replies(Value::Array(told)).unwrap(),
+            replies(Value::Array(values)).unwrap(),
             [Some(Reply::Released), Some(Reply::Corrupt), None]
         );
     }
 
     #[test]
-    fn what_is_no_entry_is_corrupt_and_never_absent() {
-        let told = vec![now(), Value::Int(1), bulk("CORRUP")];
-        assert_eq!(replies(Value::Array(told)).unwrap()[0], Some(Reply::Corrupt));
+    fn invalid_entry_is_corrupt_and_never_absent() {
+        let values = vec![now(), Value::Int(1), bulk("CORRUP")];
+        assert_eq!(replies(Value::Array(values)).unwrap()[0], Some(Reply::Corrupt));
     }
 
     #[test]
-    fn a_reply_that_does_not_fit_its_call_is_an_error() {
+    fn mismatched_script_reply_is_an_error() {
         for value in [
             Value::Nil,
             bulk("short"),

@@ -1,4 +1,4 @@
-//! Delivers a script call to the server that has its keys, also when the keys move meanwhile.
+//! Routes a script call to the server that has its keys, also when the keys move meanwhile.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,116 +10,132 @@ use redis::{Cmd, RedisError, ServerError, Value};
 use tokio::time::Instant;
 
 use crate::call::{Call, Plan};
-use crate::check::Unmet;
-use crate::connection::Link;
+use crate::check::VerifyError;
+use crate::connection::ConnectionHandle;
 use crate::failure::{self, Failure};
-use crate::key::{buckets_slot, slot};
-use crate::namespace::Marker;
+use crate::key::{bucket_count_slot, entry_slot};
+use crate::namespace::BucketCountKey;
 use crate::reply;
-use crate::store::Inner;
+use crate::store::StoreInner;
 use crate::topology::{Address, Cluster, Node, Route, Topology};
 
 /// The maximum number of redirections for a command. A cluster sends one for each move of a slot,
 /// and a second while the move is under way.
-const REDIRECTIONS: u8 = 5;
+const MAX_REDIRECTIONS: u8 = 5;
 
-/// Delivers the calls of a batch.
+/// Routes the calls of a batch.
 #[derive(Clone, Copy)]
-pub(crate) struct Delivery<'a> {
-    pub(crate) store: &'a Inner,
+pub(crate) struct Router<'a> {
+    pub(crate) store: &'a StoreInner,
     pub(crate) topology: &'a Topology,
     pub(crate) commands: &'a [Command],
 }
 
 /// The outcome of commands that were sent together.
-pub(crate) struct Delivered {
+pub(crate) struct CallOutcome {
     /// The indices of the commands in the batch.
     pub(crate) indices: Vec<usize>,
     /// The answers, and the connection that returned them.
-    pub(crate) outcome: Result<(Vec<Result<Answer, StoreError>>, Link), StoreError>,
+    pub(crate) result: Result<(Vec<Result<Answer, StoreError>>, ConnectionHandle), StoreError>,
 }
 
 /// What is sent to a server.
-enum Errand<'a> {
+enum Request<'a> {
     Script(&'a Plan<'a>, &'a Call),
     Command(Cmd),
 }
 
-impl Delivery<'_> {
-    /// Delivers a call. If its slot is being moved to another node of the cluster, its keys may be
-    /// spread over both nodes, and each key is delivered in a call of its own.
-    pub(crate) async fn deliver(&self, plan: &Plan<'_>, call: &Call) -> Vec<Delivered> {
-        let singles = match self.run(plan, call).await {
-            Err(Failure::Ask(_) | Failure::Split(_)) if call.is_several() => call.singles(),
-            outcome => return vec![self.delivered(call, outcome)],
+impl Router<'_> {
+    /// Sends a call. If its slot is being moved to another node of the cluster, its keys may be
+    /// spread over both nodes, and each key is sent in a call of its own.
+    pub(crate) async fn dispatch(&self, plan: &Plan<'_>, call: &Call) -> Vec<CallOutcome> {
+        let single_key_calls = match self.run(plan, call).await {
+            Err(Failure::Ask(_) | Failure::TryAgain(_)) if call.has_many_keys() => {
+                call.split_by_key()
+            }
+            result => return vec![self.call_outcome(call, result)],
         };
-        join_all(singles.iter().map(|single| self.deliver_single(plan, single))).await
+        join_all(single_key_calls.iter().map(|single| self.dispatch_single(plan, single))).await
     }
 
-    async fn deliver_single(&self, plan: &Plan<'_>, call: &Call) -> Delivered {
-        self.delivered(call, self.run(plan, call).await)
+    async fn dispatch_single(&self, plan: &Plan<'_>, call: &Call) -> CallOutcome {
+        self.call_outcome(call, self.run(plan, call).await)
     }
 
-    fn delivered(&self, call: &Call, outcome: Result<(Value, Link), Failure>) -> Delivered {
+    fn call_outcome(
+        &self,
+        call: &Call,
+        result: Result<(Value, ConnectionHandle), Failure>,
+    ) -> CallOutcome {
         let commands = || call.indices().map(|index| &self.commands[index]);
-        let outcome = outcome.and_then(|(value, link)| {
-            let answers = reply::answers(value, call.shared.verb, commands())?;
-            self.store.witness.answered(&link, commands(), &answers);
-            Ok((answers, link))
+        let result = result.and_then(|(value, handle)| {
+            let answers = reply::decode_answers(value, call.shared.verb, commands())?;
+            self.store.loss_detector.record_completions(&handle, commands(), &answers);
+            Ok((answers, handle))
         });
-        Delivered { indices: call.indices().collect(), outcome: outcome.map_err(StoreError::from) }
+        CallOutcome { indices: call.indices().collect(), result: result.map_err(StoreError::from) }
     }
 
-    async fn run(&self, plan: &Plan<'_>, call: &Call) -> Result<(Value, Link), Failure> {
+    async fn run(
+        &self,
+        plan: &Plan<'_>,
+        call: &Call,
+    ) -> Result<(Value, ConnectionHandle), Failure> {
         if let Some(cluster) = self.topology.cluster() {
-            self.compare_in(cluster, call.namespace(self.commands)).await?;
+            self.check_buckets_in_cluster(cluster, call.namespace(self.commands)).await?;
         }
-        let slot = slot(call.first(self.commands), self.store.buckets);
-        self.send(slot, &Errand::Script(plan, call)).await
+        let slot = entry_slot(call.first_key(self.commands), self.store.buckets);
+        self.send(slot, &Request::Script(plan, call)).await
     }
 
     /// Sends the request to the server that has the slot. A connection that turns out to be broken
     /// (the server was restarted, a firewall dropped its state) or read-only (after a failover) is
     /// replaced. A request that it did not answer is sent once more over the new connection,
     /// because every command can be repeated.
-    async fn send(&self, slot: u16, errand: &Errand<'_>) -> Result<(Value, Link), Failure> {
-        let mut asked: Option<Address> = None;
-        let (mut has_broken, mut redirections) = (false, 0);
+    async fn send(
+        &self,
+        slot: u16,
+        request: &Request<'_>,
+    ) -> Result<(Value, ConnectionHandle), Failure> {
+        let mut ask_target: Option<Address> = None;
+        let (mut is_retry, mut redirections) = (false, 0);
         loop {
-            let is_asking = asked.is_some();
-            let route = match (self.topology.cluster(), asked.take()) {
-                (Some(cluster), Some(address)) => Route::Node(cluster.named(address)),
-                _ => self.topology.route(slot).map_err(refused(has_broken))?,
+            let is_asking = ask_target.is_some();
+            let route = match (self.topology.cluster(), ask_target.take()) {
+                (Some(cluster), Some(address)) => Route::Node(cluster.node_at(address)),
+                _ => self.topology.route(slot).map_err(final_failure(is_retry))?,
             };
-            let mut way = Way::to(&route);
-            let failure = match self.travel(&mut way, &route, errand, is_asking).await {
-                Ok(arrived) => return Ok(arrived),
+            let mut guard = InFlightGuard::for_route(&route);
+            let failure = match self.send_on_route(&mut guard, &route, request, is_asking).await {
+                Ok(reply) => return Ok(reply),
                 Err(failure) => failure,
             };
-            let is_several = matches!(errand, Errand::Script(_, call) if call.is_several());
+            let has_many_keys = matches!(request, Request::Script(_, call) if call.has_many_keys());
             match (failure, self.topology.cluster()) {
                 (Failure::Connection(error), _) => {
-                    way.give_up(&error, has_broken);
-                    if has_broken {
+                    guard.discard_connection(&error, is_retry);
+                    if is_retry {
                         return Err(Failure::Connection(error));
                     }
-                    has_broken = true;
+                    is_retry = true;
                 }
-                (Failure::Moved(error), Some(cluster)) if redirections < REDIRECTIONS => {
-                    let (slot, owner) = way.redirected(&error)?;
-                    cluster.moved(slot, owner);
+                (Failure::Moved(error), Some(cluster)) if redirections < MAX_REDIRECTIONS => {
+                    let (slot, master) = guard.redirect_target(&error)?;
+                    cluster.record_move(slot, master);
                     redirections += 1;
                 }
-                (Failure::Ask(error), Some(_)) if !is_several && redirections < REDIRECTIONS => {
-                    asked = Some(way.redirected(&error)?.1);
+                (Failure::Ask(error), Some(_))
+                    if !has_many_keys && redirections < MAX_REDIRECTIONS =>
+                {
+                    ask_target = Some(guard.redirect_target(&error)?.1);
                     redirections += 1;
                 }
-                (Failure::Final(error), _) => return Err(refused(has_broken)(error)),
+                (Failure::Final(error), _) => return Err(final_failure(is_retry)(error)),
                 (failure, cluster) => {
-                    if let (Failure::Down(_) | Failure::Moved(_), Some(cluster)) =
+                    if let (Failure::ClusterDown(_) | Failure::Moved(_), Some(cluster)) =
                         (&failure, cluster)
                     {
-                        cluster.refresh();
+                        cluster.spawn_refresh();
                     }
                     return Err(failure);
                 }
@@ -127,94 +143,113 @@ impl Delivery<'_> {
         }
     }
 
-    async fn travel(
+    async fn send_on_route(
         &self,
-        way: &mut Way,
+        guard: &mut InFlightGuard,
         route: &Route<'_>,
-        errand: &Errand<'_>,
+        request: &Request<'_>,
         asking: bool,
-    ) -> Result<(Value, Link), Failure> {
-        let link = route.link().await;
-        way.link = link.as_ref().ok().cloned();
-        let arrived = match link {
-            Ok(link) => self.over(&link, errand, asking).await.map(|value| (value, link)),
+    ) -> Result<(Value, ConnectionHandle), Failure> {
+        let handle = route.connection().await;
+        guard.handle = handle.as_ref().ok().cloned();
+        let result = match handle {
+            Ok(handle) => self.send_on(&handle, request, asking).await.map(|value| (value, handle)),
             Err(error) => Err(Failure::Final(error)),
         };
-        way.end();
-        arrived
+        guard.finish();
+        result
     }
 
-    async fn over(&self, link: &Link, errand: &Errand<'_>, asking: bool) -> Result<Value, Failure> {
-        let witness = &self.store.witness;
-        let met = link.met.get_or_try_init(|| witness.meet(link)).await;
-        if let Err(Unmet::Broken(error)) = met {
+    async fn send_on(
+        &self,
+        handle: &ConnectionHandle,
+        request: &Request<'_>,
+        asking: bool,
+    ) -> Result<Value, Failure> {
+        let loss_detector = &self.store.loss_detector;
+        let verified = handle.verified.get_or_try_init(|| loss_detector.verify(handle)).await;
+        if let Err(VerifyError::Connection(error)) = verified {
             return Err(Failure::Connection(error));
         }
-        match errand {
-            Errand::Script(plan, call) => {
-                let Inner { scripts, buckets, .. } = self.store;
+        match request {
+            Request::Script(plan, call) => {
+                let StoreInner { scripts, buckets, .. } = self.store;
                 if self.topology.cluster().is_none() {
-                    self.compare_over(link, call.namespace(self.commands)).await?;
+                    self.check_buckets_on(handle, call.namespace(self.commands)).await?;
                 }
-                plan.run(call, scripts, *buckets, link, asking).await
+                plan.run(call, scripts, *buckets, handle, asking).await
             }
-            Errand::Command(command) => failure::value(link.send(command, asking).await),
+            Request::Command(command) => failure::check_reply(handle.send(command, asking).await),
         }
     }
 
     /// Checks the namespace's bucket count over this connection, once.
-    async fn compare_over(&self, link: &Link, namespace: &Namespace) -> Result<(), Failure> {
-        if link.has_compared(namespace) {
+    async fn check_buckets_on(
+        &self,
+        handle: &ConnectionHandle,
+        namespace: &Namespace,
+    ) -> Result<(), Failure> {
+        if handle.has_checked_buckets(namespace) {
             return Ok(());
         }
-        let marker = Marker::new(namespace, self.store.buckets);
-        let was_known = self.store.witness.knows(namespace);
-        let mut first_used = failure::value(link.send(&marker.get(), false).await)?;
+        let count_key = BucketCountKey::new(namespace, self.store.buckets);
+        let was_known = self.store.loss_detector.has_namespace(namespace);
+        let mut recorded =
+            failure::check_reply(handle.send(&count_key.get_command(), false).await)?;
         let mut is_new = false;
-        if first_used == Value::Nil {
-            first_used = failure::value(link.send(&marker.set(), false).await)?;
+        if recorded == Value::Nil {
+            recorded = failure::check_reply(handle.send(&count_key.set_command(), false).await)?;
             // Only one of several concurrent clients sets the count.
-            is_new = first_used == Value::Nil;
+            is_new = recorded == Value::Nil;
         }
-        marker.compare(&first_used).map_err(Failure::Final)?;
-        self.store.witness.used(namespace, was_known && is_new, link.address());
-        link.note_compared(namespace);
+        count_key.check(&recorded).map_err(Failure::Final)?;
+        self.store.loss_detector.record_namespace(namespace, was_known && is_new, handle.address());
+        handle.set_buckets_checked(namespace);
         Ok(())
     }
 
     /// Checks the namespace's bucket count in the cluster, once. When the count is checked again,
-    /// the node that has it may be away; keys on other nodes do not wait for it.
-    async fn compare_in(&self, cluster: &Cluster, namespace: &Namespace) -> Result<(), Failure> {
-        let Some(is_known) = cluster.is_to_compare(namespace) else {
+    /// the node that has it may be unavailable; keys on other nodes do not wait for it.
+    async fn check_buckets_in_cluster(
+        &self,
+        cluster: &Cluster,
+        namespace: &Namespace,
+    ) -> Result<(), Failure> {
+        let Some(was_checked) = cluster.pending_bucket_check(namespace) else {
             return Ok(());
         };
-        let marker = Marker::new(namespace, self.store.buckets);
-        let slot = buckets_slot(namespace);
-        let was_known = self.store.witness.knows(namespace);
-        let asked = async {
-            let (mut first_used, link) = self.send(slot, &Errand::Command(marker.get())).await?;
+        let count_key = BucketCountKey::new(namespace, self.store.buckets);
+        let slot = bucket_count_slot(namespace);
+        let was_known = self.store.loss_detector.has_namespace(namespace);
+        let query = async {
+            let (mut recorded, handle) =
+                self.send(slot, &Request::Command(count_key.get_command())).await?;
             let mut is_new = false;
-            if first_used == Value::Nil {
-                first_used = self.send(slot, &Errand::Command(marker.set())).await?.0;
+            if recorded == Value::Nil {
+                recorded = self.send(slot, &Request::Command(count_key.set_command())).await?.0;
                 // Only one of several concurrent clients sets the count.
-                is_new = first_used == Value::Nil;
+                is_new = recorded == Value::Nil;
             }
-            self.store.witness.used(namespace, was_known && is_new, link.address());
-            Ok(first_used)
+            self.store.loss_detector.record_namespace(
+                namespace,
+                was_known && is_new,
+                handle.address(),
+            );
+            Ok(recorded)
         };
-        match asked.await {
-            Ok(first_used) => marker.compare(&first_used).map_err(Failure::Final)?,
-            Err(_) if is_known => {}
+        match query.await {
+            Ok(recorded) => count_key.check(&recorded).map_err(Failure::Final)?,
+            Err(_) if was_checked => {}
             Err(failure) => return Err(failure),
         }
-        cluster.note_compared(namespace);
+        cluster.set_buckets_checked(namespace);
         Ok(())
     }
 }
 
 /// Makes an error final, because a retry would not help. `was_sent`: an earlier try may have sent
 /// the command.
-fn refused(was_sent: bool) -> impl Fn(StoreError) -> Failure {
+fn final_failure(was_sent: bool) -> impl Fn(StoreError) -> Failure {
     move |error| Failure::Final(if was_sent { error.but_sent_before() } else { error })
 }
 
@@ -223,65 +258,67 @@ fn refused(was_sent: bool) -> impl Fn(StoreError) -> Failure {
 /// Dropping it without an answer discards the connection, whether the store's time limit or the
 /// caller's has passed. The connection may lead nowhere, and a peer that has vanished stays silent
 /// for many minutes.
-pub(crate) struct Way {
-    link: Option<Link>,
+pub(crate) struct InFlightGuard {
+    handle: Option<ConnectionHandle>,
     /// The node of a cluster.
     node: Option<Arc<Node>>,
     since: Instant,
-    has_ended: bool,
+    is_finished: bool,
 }
 
 /// A call that is dropped sooner does not count against the node: its caller left it too little
 /// time.
-const PATIENCE: Duration = Duration::from_millis(50);
+const MIN_UNANSWERED_TIME: Duration = Duration::from_millis(50);
 
-impl Way {
-    fn to(route: &Route<'_>) -> Self {
+impl InFlightGuard {
+    fn for_route(route: &Route<'_>) -> Self {
         let node = match route {
             Route::Node(node) => Some(Arc::clone(node)),
             Route::Standalone(_) | Route::Sentinel(_) => None,
         };
-        Self { link: None, node, since: Instant::now(), has_ended: false }
+        Self { handle: None, node, since: Instant::now(), is_finished: false }
     }
 
     /// A request that is sent later over a connection that has already answered.
-    pub(crate) fn over(link: &Link) -> Self {
-        Self { link: Some(link.clone()), node: None, since: Instant::now(), has_ended: false }
+    pub(crate) fn on_connection(handle: &ConnectionHandle) -> Self {
+        Self { handle: Some(handle.clone()), node: None, since: Instant::now(), is_finished: false }
     }
 
     /// Marks the request as answered or failed.
-    pub(crate) fn end(&mut self) {
-        self.has_ended = true;
+    pub(crate) fn finish(&mut self) {
+        self.is_finished = true;
     }
 
     /// Discards the broken connection. If this happens again at once, the node is unavailable.
-    fn give_up(&self, error: &RedisError, again: bool) {
-        if let Some(link) = &self.link {
-            link.discard(error);
+    fn discard_connection(&self, error: &RedisError, is_retry: bool) {
+        if let Some(handle) = &self.handle {
+            handle.discard(error);
         }
-        if let Some(node) = self.node.as_ref().filter(|_| again) {
-            node.is_missed(error);
+        if let Some(node) = self.node.as_ref().filter(|_| is_retry) {
+            node.mark_unavailable(error);
         }
     }
 
-    fn redirected(&self, error: &ServerError) -> Result<(u16, Address), Failure> {
-        let host = self.link.as_ref().map_or("", Link::host);
-        let target = error.details().and_then(|text| Address::redirected(text, host));
+    fn redirect_target(&self, error: &ServerError) -> Result<(u16, Address), Failure> {
+        let host = self.handle.as_ref().map_or("", ConnectionHandle::host);
+        let target = error.details().and_then(|text| Address::parse_redirection(text, host));
         target.ok_or_else(|| Failure::unexpected("a redirection without a valid address"))
     }
 }
 
-impl Drop for Way {
+impl Drop for InFlightGuard {
     fn drop(&mut self) {
         const REASON: &str = "no answer in time";
-        if self.has_ended {
+        if self.is_finished {
             return;
         }
-        if let Some(link) = &self.link {
-            link.discard(&REASON);
+        if let Some(handle) = &self.handle {
+            handle.discard(&REASON);
         }
-        if let Some(node) = self.node.as_ref().filter(|_| self.since.elapsed() >= PATIENCE) {
-            node.is_missed(&REASON);
+        if let Some(node) =
+            self.node.as_ref().filter(|_| self.since.elapsed() >= MIN_UNANSWERED_TIME)
+        {
+            node.mark_unavailable(&REASON);
         }
     }
 }

@@ -13,15 +13,15 @@ use tokio::time::{Instant, timeout_at};
 use crate::batch::Batch;
 use crate::bucket::Buckets;
 use crate::call::MAX_KEYS;
-use crate::check::{Witness, check_when_up};
-use crate::delivery::Delivery;
+use crate::check::{DataLossDetector, check_when_up};
+use crate::router::Router;
 use crate::script::{Scripts, Verb};
 use crate::topology::Topology;
-use crate::wait::{Lanes, Waiting};
+use crate::wait::{ConnectionPool, WaitState};
 use crate::{ConnectError, Finding, RedisConfig};
 
 /// The upper limit of every call, so that computing its deadline cannot overflow.
-pub(crate) const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
+pub(crate) const MAX_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Keeps entries in Redis 7.0 or later: in a single server, on the primary that sentinels name, or
 /// in a cluster. Clones share their connections.
@@ -66,14 +66,14 @@ pub(crate) const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 /// A dropped call may or may not have been applied, like a failed one. Its answer never goes to
 /// another call.
 #[derive(Clone)]
-pub struct RedisStore(Arc<Inner>);
+pub struct RedisStore(Arc<StoreInner>);
 
-pub(crate) struct Inner {
+pub(crate) struct StoreInner {
     topology: Topology,
     pub(crate) scripts: Scripts,
     pub(crate) buckets: Buckets,
-    pub(crate) waiting: Option<Waiting>,
-    pub(crate) witness: Arc<Witness>,
+    pub(crate) wait_state: Option<WaitState>,
+    pub(crate) loss_detector: Arc<DataLossDetector>,
     command_timeout: Duration,
     findings: Arc<[Finding]>,
 }
@@ -93,12 +93,15 @@ impl RedisStore {
         let config = config.into();
         let topology = config.topology()?;
         let findings = check_when_up(&topology, &config).await?;
-        let waiting = config.wait.map(|wait| Waiting::new(wait, Lanes::to(&topology)));
-        let witness = Arc::new(Witness::new(topology.cluster().is_some(), config.buckets));
-        Ok(Self(Arc::new(Inner {
+        let wait_state = config
+            .durability
+            .map(|durability| WaitState::new(durability, ConnectionPool::new(&topology)));
+        let loss_detector =
+            Arc::new(DataLossDetector::new(topology.cluster().is_some(), config.buckets));
+        Ok(Self(Arc::new(StoreInner {
             topology,
-            waiting,
-            witness,
+            wait_state,
+            loss_detector,
             scripts: Scripts::default(),
             buckets: config.buckets,
             command_timeout: config.command_timeout,
@@ -142,7 +145,7 @@ impl RedisStore {
     /// acknowledged because their work is done, so holding back the record would gain nothing.
     /// Always 0 for a store that does not wait.
     pub fn shortfalls(&self) -> u64 {
-        self.0.waiting.as_ref().map_or(0, |waiting| waiting.shortfalls.count())
+        self.0.wait_state.as_ref().map_or(0, |wait_state| wait_state.shortfalls.count())
     }
 }
 
@@ -152,43 +155,51 @@ impl Store for RedisStore {
     }
 
     async fn apply_batch(&self, commands: Vec<Command>) -> Vec<Result<Answer, StoreError>> {
-        let Inner { topology, waiting, .. } = &*self.0;
-        let waiting = waiting.as_ref().filter(|waiting| waiting.is_for(&commands));
-        let limit = self.0.limit(waiting);
+        let StoreInner { topology, wait_state, .. } = &*self.0;
+        let wait_state = wait_state.as_ref().filter(|wait_state| wait_state.applies_to(&commands));
+        let limit = self.0.call_timeout(wait_state);
         let deadline = Instant::now() + limit;
-        let late =
+        let timed_out =
             || StoreError::timeout(format!("Redis at {topology} did not answer within {limit:?}"));
-        let Ok(lane) = timeout_at(deadline, OptionFuture::from(waiting.map(Waiting::lane))).await
+        let Ok(connections) =
+            timeout_at(deadline, OptionFuture::from(wait_state.map(WaitState::connections))).await
         else {
-            return vec![Err(late()); commands.len()];
+            return vec![Err(timed_out()); commands.len()];
         };
-        let topology = lane.as_deref().unwrap_or(topology);
-        let delivery = Delivery { store: &self.0, topology, commands: &commands };
-        let mut batch = Batch::new(delivery);
+        let topology = connections.as_deref().unwrap_or(topology);
+        let router = Router { store: &self.0, topology, commands: &commands };
+        let mut batch = Batch::new(router);
         // Commands that have no answer by the deadline are left without one.
         let _ = timeout_at(deadline, batch.run()).await;
-        batch.answers(late)
+        batch.take_answers(timed_out)
     }
 
     /// At most 64 commands, the most keys of one script call. In a cluster, 64 for each bucket,
     /// because each bucket takes a call of its own there, and small calls are slow.
     fn max_batch(&self) -> NonZeroUsize {
-        let Inner { topology, buckets, .. } = &*self.0;
+        let StoreInner { topology, buckets, .. } = &*self.0;
         let calls = if topology.cluster().is_some() { usize::from(buckets.count()) } else { 1 };
         NonZeroUsize::new(calls * MAX_KEYS).expect("a namespace has at least one bucket")
     }
 
     /// Creates a store on the same servers, with connections of its own.
     fn separate(&self) -> Self {
-        let Inner { topology, scripts, buckets, waiting, witness, command_timeout, findings } =
-            &*self.0;
-        let topology = topology.another();
-        Self(Arc::new(Inner {
-            waiting: waiting.as_ref().map(|waiting| waiting.over(&topology)),
+        let StoreInner {
+            topology,
+            scripts,
+            buckets,
+            wait_state,
+            loss_detector,
+            command_timeout,
+            findings,
+        } = &*self.0;
+        let topology = topology.with_new_connections();
+        Self(Arc::new(StoreInner {
+            wait_state: wait_state.as_ref().map(|wait_state| wait_state.with_topology(&topology)),
             topology,
             scripts: scripts.clone(),
             buckets: *buckets,
-            witness: witness.clone(),
+            loss_detector: loss_detector.clone(),
             command_timeout: *command_timeout,
             findings: findings.clone(),
         }))
@@ -196,15 +207,15 @@ impl Store for RedisStore {
 
     /// The command timeout plus the timeout of [`RedisConfig::with_wait`].
     fn longest_call(&self) -> Option<Duration> {
-        Some(self.0.limit(self.0.waiting.as_ref()))
+        Some(self.0.call_timeout(self.0.wait_state.as_ref()))
     }
 }
 
-impl Inner {
+impl StoreInner {
     /// The time limit of a call, including its wait for replicas.
-    fn limit(&self, waiting: Option<&Waiting>) -> Duration {
-        let for_wait = waiting.map_or(Duration::ZERO, Waiting::timeout);
-        self.command_timeout.saturating_add(for_wait).min(LONGEST)
+    fn call_timeout(&self, wait_state: Option<&WaitState>) -> Duration {
+        let wait_timeout = wait_state.map_or(Duration::ZERO, WaitState::timeout);
+        self.command_timeout.saturating_add(wait_timeout).min(MAX_TIMEOUT)
     }
 }
 

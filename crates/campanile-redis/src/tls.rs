@@ -4,10 +4,10 @@
 mod certificates;
 
 #[cfg(feature = "tls")]
-pub(crate) use self::certificates::{Certificates, is_refusal};
+pub(crate) use self::certificates::{Certificates, is_handshake_failure};
 
 /// Without the feature `tls` there are no TLS errors.
 #[cfg(not(feature = "tls"))]
-pub(crate) fn is_refusal(_: &redis::RedisError) -> bool {
+pub(crate) fn is_handshake_failure(_: &redis::RedisError) -> bool {
     false
 }

@@ -11,11 +11,11 @@ use redis::{Arg, Value};
 
 use super::Plan;
 use crate::bucket::Buckets;
-use crate::reply::answers;
+use crate::reply::decode_answers;
 use crate::script::{Scripts, Verb};
 
 /// What the header of a script says.
-struct Head {
+struct ScriptHeader {
     title: String,
     /// The names of the arguments before the items.
     leading: Vec<String>,
@@ -26,18 +26,18 @@ struct Head {
     code: String,
 }
 
-impl Head {
-    fn read(text: &str) -> Self {
+impl ScriptHeader {
+    fn parse(text: &str) -> Self {
         let lines = || text.lines().skip_while(|line| line.starts_with("#!"));
-        let comment = |line: &str| line.strip_prefix("--").map(str::trim).map(str::to_owned);
-        let head: Vec<String> = lines().map_while(comment).collect();
-        let code: Vec<&str> = lines().skip(head.len()).collect();
+        let comment_text = |line: &str| line.strip_prefix("--").map(str::trim).map(str::to_owned);
+        let comments: Vec<String> = lines().map_while(comment_text).collect();
+        let code: Vec<&str> = lines().skip(comments.len()).collect();
 
         let argument = |line: &String| {
             let (number, rest) = line.strip_prefix("ARGV[")?.split_once(']')?;
             Some((number.to_owned(), rest.split_whitespace().next()?.to_owned()))
         };
-        let mut arguments: Vec<_> = head.iter().filter_map(argument).collect();
+        let mut arguments: Vec<_> = comments.iter().filter_map(argument).collect();
         let (number, item) = arguments.pop().expect("ARGV");
         let leading: Vec<String> = (1..)
             .zip(arguments)
@@ -48,12 +48,12 @@ impl Head {
             .collect();
         assert_eq!(number, format!("{}+", leading.len() + 1));
 
-        let whole = head.join(" ");
-        assert!(whole.contains("KEYS "), "KEYS");
-        let (before, returns) = whole.split_once("Returns").expect("Returns");
+        let comment = comments.join(" ");
+        assert!(comment.contains("KEYS "), "KEYS");
+        let (before, returns) = comment.split_once("Returns").expect("Returns");
         let (_, size) = before.split_once('=').expect("the size of an item");
         Self {
-            title: head[0].clone(),
+            title: comments[0].clone(),
             leading,
             item,
             item_bytes: size.split_whitespace().next().unwrap().parse().expect("a number of bytes"),
@@ -106,14 +106,14 @@ fn batch(operation: &Operation, count: usize) -> Vec<Command> {
     (0..count).map(command).collect()
 }
 
-fn head(verb: Verb) -> Head {
-    Head::read(Scripts::default().get(verb).text)
+fn script_header(verb: Verb) -> ScriptHeader {
+    ScriptHeader::parse(Scripts::default().get(verb).text)
 }
 
 #[test]
-fn a_head_names_each_argument_that_is_sent() {
+fn script_header_names_each_argument() {
     for (verb, operation) in scripts() {
-        let Head { title, leading, item, item_bytes, code, .. } = head(verb);
+        let ScriptHeader { title, leading, item, item_bytes, code, .. } = script_header(verb);
         assert!(title.starts_with(&format!("{}: ", operation.name())), "{title}");
         // The script uses the names that its header gives.
         let names = code.lines().filter(|line| line.contains("ARGV")).collect::<String>();
@@ -151,10 +151,10 @@ fn a_head_names_each_argument_that_is_sent() {
 }
 
 #[test]
-fn a_head_names_each_code_that_is_returned_and_all_are_understood() {
+fn script_header_names_each_code_and_all_are_decoded() {
     const NOW: [u8; 8] = 1_800_000_000_000_000_u64.to_be_bytes();
     for (verb, operation) in scripts() {
-        let Head { codes: named, code, .. } = head(verb);
+        let ScriptHeader { codes: named, code, .. } = script_header(verb);
         let mut returned = codes(&code);
         // The commands and options of Redis, and its error code for another type.
         for word in ["GET", "SET", "MGET", "TIME", "NX", "PX", "WRONGTYPE"] {
@@ -162,13 +162,13 @@ fn a_head_names_each_code_that_is_returned_and_all_are_understood() {
         }
         assert_eq!(named, returned, "{verb:?}");
         for code in named {
-            let told = [
+            let reply = [
                 Value::BulkString(NOW.to_vec()),
                 Value::Int(1),
                 Value::BulkString(code.clone().into_bytes()),
             ];
             let batch = batch(&operation, 1);
-            let answers = answers(Value::Array(told.into()), verb, batch.iter()).unwrap();
+            let answers = decode_answers(Value::Array(reply.into()), verb, batch.iter()).unwrap();
             let is_corrupt = matches!(&answers[0], Ok(answer) if answer.reply == Reply::Corrupt);
             assert_eq!(is_corrupt, code == "CORRUPT", "{verb:?} {code}");
         }
@@ -176,7 +176,7 @@ fn a_head_names_each_code_that_is_returned_and_all_are_understood() {
 }
 
 #[test]
-fn only_acquire_may_be_refused_for_want_of_memory() {
+fn only_acquire_may_fail_when_out_of_memory() {
     let texts = Scripts::default();
     for (verb, _) in scripts() {
         let text = &texts.get(verb).text;
@@ -185,13 +185,13 @@ fn only_acquire_may_be_refused_for_want_of_memory() {
 }
 
 #[test]
-fn all_scripts_that_settle_agree_on_what_is_an_entry() {
-    let judgement = |text: &str| {
+fn scripts_after_acquire_share_entry_validation() {
+    let state_of_body = |text: &str| {
         let (_, rest) = text.split_once("local function state_of").unwrap();
         rest.split_once("\nend\n").unwrap().0.to_owned()
     };
-    let expected = judgement(campanile_lua::COMPLETE);
+    let expected = state_of_body(campanile_lua::COMPLETE);
     for (verb, _) in scripts().into_iter().filter(|(verb, _)| *verb != Verb::Acquire) {
-        assert_eq!(judgement(Scripts::default().get(verb).text), expected, "{verb:?}");
+        assert_eq!(state_of_body(Scripts::default().get(verb).text), expected, "{verb:?}");
     }
 }

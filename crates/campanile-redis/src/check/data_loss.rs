@@ -8,23 +8,23 @@ use campanile_idempotency::StoreError;
 use redis::{RedisError, Value, cmd, from_redis_value};
 use tokio::time::Instant;
 
-use super::seen::Info;
+use super::report::Info;
 use crate::bucket::Buckets;
-use crate::connection::Link;
+use crate::connection::ConnectionHandle;
 use crate::key::write_entry_key;
 
 /// Remembers what the servers have acknowledged, as far as needed to detect a loss: the last
 /// completion of each, because a restart or a failover loses the latest writes first.
-pub(crate) struct Witness {
+pub(crate) struct DataLossDetector {
     is_cluster: bool,
     buckets: Buckets,
-    histories: Mutex<Vec<History>>,
+    histories: Mutex<Vec<ReplicationHistory>>,
     /// The namespaces that are known to exist.
     namespaces: Mutex<BTreeSet<Namespace>>,
 }
 
 /// The history of a primary, continued by the primary that replaces it.
-struct History {
+struct ReplicationHistory {
     /// The replication ID, which changes with each restart and each failover.
     id: String,
     /// The address of the primary.
@@ -33,9 +33,9 @@ struct History {
 }
 
 /// Why a server was not checked.
-pub(crate) enum Unmet {
+pub(crate) enum VerifyError {
     /// The connection broke.
-    Broken(RedisError),
+    Connection(RedisError),
     /// The server is still loading its data and cannot answer yet.
     Loading,
 }
@@ -43,13 +43,13 @@ pub(crate) enum Unmet {
 /// An acknowledged completion.
 #[derive(Clone)]
 struct Completion {
-    entry: Vec<u8>,
+    entry_key: Vec<u8>,
     token: FencingToken,
     /// The end of its retention. `None` if an `Instant` cannot represent it.
-    until: Option<Instant>,
+    expires_at: Option<Instant>,
 }
 
-impl Witness {
+impl DataLossDetector {
     pub(crate) fn new(is_cluster: bool, buckets: Buckets) -> Self {
         let (histories, namespaces) = Default::default();
         Self { is_cluster, buckets, histories, namespaces }
@@ -57,33 +57,33 @@ impl Witness {
 
     /// Checks the server at the end of a new connection, and logs if the server has lost something
     /// or may have. A server that does not report its replication ID is not checked.
-    pub(crate) async fn meet(&self, link: &Link) -> Result<(), Unmet> {
-        let told = link.send(&cmd("INFO").arg("replication").take(), false).await;
-        let told = told.map_err(Unmet::Broken)?;
-        let Ok(info) = from_redis_value(told).map(Info::new) else {
+    pub(crate) async fn verify(&self, handle: &ConnectionHandle) -> Result<(), VerifyError> {
+        let reply = handle.send(&cmd("INFO").arg("replication").take(), false).await;
+        let reply = reply.map_err(VerifyError::Connection)?;
+        let Ok(info) = from_redis_value(reply).map(Info::new) else {
             return Ok(());
         };
         let Some(id) = info.field("master_replid") else {
             return Ok(());
         };
-        let before = info.field("master_replid2").unwrap_or_default();
-        let Some(last) = self.last_of(id, before, link.address()) else {
+        let previous_id = info.field("master_replid2").unwrap_or_default();
+        let Some(last) = self.find_last_completion(id, previous_id, handle.address()) else {
             return Ok(());
         };
-        let is_kept = match last {
-            Some(last) => is_kept(&last, link).await?,
+        let is_present = match last {
+            Some(last) => has_completion(&last, handle).await?,
             None => None,
         };
-        if self.note(id, before, link.address()) {
-            tell(link.address(), is_kept);
+        if self.continue_history(id, previous_id, handle.address()) {
+            log_restart(handle.address(), is_present);
         }
         Ok(())
     }
 
     /// Remembers the last completion among the commands that a server has answered.
-    pub(crate) fn answered<'a>(
+    pub(crate) fn record_completions<'a>(
         &self,
-        link: &Link,
+        handle: &ConnectionHandle,
         commands: impl Iterator<Item = &'a Command>,
         answers: &[Result<Answer, StoreError>],
     ) {
@@ -96,24 +96,27 @@ impl Witness {
         let Some((Command { key, retention, .. }, grant)) = completed.last() else {
             return;
         };
-        let mut entry = Vec::new();
-        write_entry_key(&mut entry, key, self.buckets);
-        let until = Instant::now().checked_add(retention.completed);
+        let mut entry_key = Vec::new();
+        write_entry_key(&mut entry_key, key, self.buckets);
+        let expires_at = Instant::now().checked_add(retention.completed);
         let mut histories = self.histories();
-        if let Some(history) = histories.iter_mut().find(|one| *one.address == *link.address()) {
-            history.last = Some(Completion { entry, token: grant.token, until });
+        if let Some(history) =
+            histories.iter_mut().find(|history| *history.address == *handle.address())
+        {
+            history.last = Some(Completion { entry_key, token: grant.token, expires_at });
         }
     }
 
     /// Checks whether the namespace is known to exist.
-    pub(crate) fn knows(&self, namespace: &Namespace) -> bool {
+    pub(crate) fn has_namespace(&self, namespace: &Namespace) -> bool {
         self.namespaces().contains(namespace)
     }
 
-    /// Records that a namespace exists. `lost`: it existed before, but the server no longer had it.
-    pub(crate) fn used(&self, namespace: &Namespace, lost: bool, address: &str) {
+    /// Records that a namespace exists. `is_lost`: it existed before, but the server no longer had
+    /// it.
+    pub(crate) fn record_namespace(&self, namespace: &Namespace, is_lost: bool, address: &str) {
         self.namespaces().insert(namespace.clone());
-        if lost {
+        if is_lost {
             tracing::error!(
                 address,
                 %namespace,
@@ -124,65 +127,78 @@ impl Witness {
 
     /// Finds the last completion of the history that this server continues. `None` if it continues
     /// none.
-    fn last_of(&self, id: &str, before: &str, address: &str) -> Option<Option<Completion>> {
+    fn find_last_completion(
+        &self,
+        id: &str,
+        previous_id: &str,
+        address: &str,
+    ) -> Option<Option<Completion>> {
         let mut histories = self.histories();
-        if let Some(same) = histories.iter_mut().find(|one| one.id == id) {
+        if let Some(same) = histories.iter_mut().find(|history| history.id == id) {
             same.address = address.into();
             return None;
         }
-        match self.followed(&mut histories, before, address) {
+        match self.find_history(&mut histories, previous_id, address) {
             Some(history) => Some(history.last.clone()),
             None => {
-                histories.push(History { id: id.into(), address: address.into(), last: None });
+                histories.push(ReplicationHistory {
+                    id: id.into(),
+                    address: address.into(),
+                    last: None,
+                });
                 None
             }
         }
     }
 
     /// Continues the history with this replication ID. Returns whether the ID is new.
-    fn note(&self, id: &str, before: &str, address: &str) -> bool {
+    fn continue_history(&self, id: &str, previous_id: &str, address: &str) -> bool {
         let mut histories = self.histories();
-        if histories.iter().any(|one| one.id == id) {
+        if histories.iter().any(|history| history.id == id) {
             return false;
         }
-        if let Some(history) = self.followed(&mut histories, before, address) {
-            *history = History { id: id.into(), address: address.into(), last: None };
+        if let Some(history) = self.find_history(&mut histories, previous_id, address) {
+            *history = ReplicationHistory { id: id.into(), address: address.into(), last: None };
         }
         true
     }
 
     /// Finds the history of the same server, or of the primary that this server was a replica of.
     /// Only a cluster has more than one history.
-    fn followed<'a>(
+    fn find_history<'a>(
         &self,
-        histories: &'a mut [History],
-        before: &str,
+        histories: &'a mut [ReplicationHistory],
+        previous_id: &str,
         address: &str,
-    ) -> Option<&'a mut History> {
-        let is_followed =
-            |one: &History| one.id == before || *one.address == *address || !self.is_cluster;
-        histories.iter_mut().find(|one| is_followed(one))
+    ) -> Option<&'a mut ReplicationHistory> {
+        let matches = |history: &ReplicationHistory| {
+            history.id == previous_id || *history.address == *address || !self.is_cluster
+        };
+        histories.iter_mut().find(|history| matches(history))
     }
 
     fn namespaces(&self) -> MutexGuard<'_, BTreeSet<Namespace>> {
         self.namespaces.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn histories(&self) -> MutexGuard<'_, Vec<History>> {
+    fn histories(&self) -> MutexGuard<'_, Vec<ReplicationHistory>> {
         self.histories.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Asks the server whether it still has the completion. `None` if it does not say, or if the
 /// retention has ended.
-async fn is_kept(completion: &Completion, link: &Link) -> Result<Option<bool>, Unmet> {
-    let Completion { entry, token, until } = completion;
-    if until.is_some_and(|until| until <= Instant::now()) {
+async fn has_completion(
+    completion: &Completion,
+    handle: &ConnectionHandle,
+) -> Result<Option<bool>, VerifyError> {
+    let Completion { entry_key, token, expires_at } = completion;
+    if expires_at.is_some_and(|expires_at| expires_at <= Instant::now()) {
         return Ok(None);
     }
-    let get = cmd("GET").arg(entry).take();
-    Ok(match link.send(&get, false).await.map_err(Unmet::Broken)? {
-        Value::ServerError(error) if error.code() == "LOADING" => return Err(Unmet::Loading),
+    let get = cmd("GET").arg(entry_key).take();
+    Ok(match handle.send(&get, false).await.map_err(VerifyError::Connection)? {
+        Value::ServerError(error) if error.code() == "LOADING" => return Err(VerifyError::Loading),
         Value::Nil => Some(false),
         // A later state of the entry is as good: an operator may have reopened it.
         Value::BulkString(bytes) => Entry::from_bytes(&bytes).ok().map(|entry| {
@@ -193,8 +209,8 @@ async fn is_kept(completion: &Completion, link: &Link) -> Result<Option<bool>, U
     })
 }
 
-fn tell(address: &str, is_kept: Option<bool>) {
-    match is_kept {
+fn log_restart(address: &str, is_present: Option<bool>) {
+    match is_present {
         Some(false) => tracing::error!(
             address,
             "Redis was restarted or failed over and has lost completions that it had \

@@ -4,33 +4,33 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use super::finding::{Finding, FindingKind, Severity};
-use super::seen::{Info, Seen};
+use super::report::{Info, ServerReport};
 use crate::RedisConfig;
-use crate::wait::Reach;
+use crate::wait::DurabilityLevel;
 
 /// The largest accepted difference between a server's clock and the client's.
-const CLOCK_OFF: Duration = Duration::from_secs(1);
+const MAX_CLOCK_SKEW: Duration = Duration::from_secs(1);
 
 /// Derives all findings, worst first.
-pub(super) fn findings(seen: &Seen, address: &str, config: &RedisConfig) -> Vec<Finding> {
+pub(super) fn findings(report: &ServerReport, address: &str, config: &RedisConfig) -> Vec<Finding> {
     let mut findings = Findings { address, found: Vec::new() };
-    if let Some(info) = &seen.info {
-        findings.server(info, config);
-        findings.memory(info);
-        findings.persistence(info, seen, config);
-        findings.replication(info, seen, config);
+    if let Some(info) = &report.info {
+        findings.check_server(info, config);
+        findings.check_memory(info);
+        findings.check_persistence(info, report, config);
+        findings.check_replication(info, report, config);
     }
-    findings.permissions(seen, config);
-    findings.clock(seen);
-    findings.unseen(seen);
+    findings.check_permissions(report, config);
+    findings.check_clock(report);
+    findings.check_unanswered(report);
     let mut found = findings.found;
     found.sort_by_key(|finding| std::cmp::Reverse(finding.severity()));
     found
 }
 
 /// Checks whether a write must be on disk before it is answered.
-fn is_on_disk(config: &RedisConfig) -> bool {
-    config.wait.is_some_and(|wait| wait.reach == Reach::Disk)
+fn waits_for_disk(config: &RedisConfig) -> bool {
+    config.durability.is_some_and(|durability| durability.level == DurabilityLevel::Disk)
 }
 
 struct Findings<'a> {
@@ -39,7 +39,7 @@ struct Findings<'a> {
 }
 
 impl Findings<'_> {
-    fn server(&mut self, info: &Info, config: &RedisConfig) {
+    fn check_server(&mut self, info: &Info, config: &RedisConfig) {
         if info.is_too_old() {
             self.add(
                 (FindingKind::Version, Severity::Breaks),
@@ -47,7 +47,7 @@ impl Findings<'_> {
                 "the scripts cannot run, so no lock is granted",
                 "use Redis 7.0 or later, or Valkey",
             );
-        } else if is_on_disk(config) && info.is_before((7, 2)) {
+        } else if waits_for_disk(config) && info.is_before((7, 2)) {
             self.add(
                 (FindingKind::Version, Severity::Breaks),
                 format!("its version is {}", info.version()),
@@ -65,7 +65,7 @@ impl Findings<'_> {
         }
     }
 
-    fn memory(&mut self, info: &Info) {
+    fn check_memory(&mut self, info: &Info) {
         let policy = info.field("maxmemory_policy").unwrap_or("noeviction");
         let is_limited = info.field("maxmemory").is_some_and(|bytes| bytes != "0");
         if is_limited && policy != "noeviction" {
@@ -79,10 +79,10 @@ impl Findings<'_> {
         }
     }
 
-    fn persistence(&mut self, info: &Info, seen: &Seen, config: &RedisConfig) {
+    fn check_persistence(&mut self, info: &Info, report: &ServerReport, config: &RedisConfig) {
         match info.field("aof_enabled") {
             Some("0") => {
-                let seen = match seen.setting("save") {
+                let seen = match report.setting("save") {
                     Some("") => "nothing is kept on disk (appendonly no, save \"\")".into(),
                     Some(save) => {
                         format!("only snapshots are kept (appendonly no, save {save})")
@@ -90,7 +90,8 @@ impl Findings<'_> {
                     None => "there is no append-only file (appendonly no)".into(),
                 };
                 // The server refuses WAITAOF without an append-only file.
-                let severity = if is_on_disk(config) { Severity::Breaks } else { Severity::Loses };
+                let severity =
+                    if waits_for_disk(config) { Severity::Breaks } else { Severity::Loses };
                 self.add(
                     (FindingKind::Persistence, severity),
                     seen,
@@ -99,15 +100,15 @@ impl Findings<'_> {
                     "set appendonly yes",
                 );
             }
-            Some(_) => self.fsync(seen),
+            Some(_) => self.check_fsync(report),
             None => {}
         }
     }
 
-    fn fsync(&mut self, seen: &Seen) {
+    fn check_fsync(&mut self, report: &ServerReport) {
         const ALWAYS: &str = "set appendfsync always";
-        let is_left_out = seen.setting("no-appendfsync-on-rewrite") == Some("yes");
-        let (severity, setting, risk, remedy) = match seen.setting("appendfsync") {
+        let skips_fsync_on_rewrite = report.setting("no-appendfsync-on-rewrite") == Some("yes");
+        let (severity, setting, risk, remedy) = match report.setting("appendfsync") {
             Some("no") => (
                 Severity::Loses,
                 "appendfsync no",
@@ -115,7 +116,7 @@ impl Findings<'_> {
                  those of half a minute or more",
                 ALWAYS,
             ),
-            Some("always" | "everysec") if is_left_out => (
+            Some("always" | "everysec") if skips_fsync_on_rewrite => (
                 Severity::Loses,
                 "no-appendfsync-on-rewrite yes",
                 "a crash of the machine during a rewrite of the append-only file loses the \
@@ -133,7 +134,7 @@ impl Findings<'_> {
         self.add((FindingKind::Fsync, severity), setting, risk, remedy);
     }
 
-    fn replication(&mut self, info: &Info, seen: &Seen, config: &RedisConfig) {
+    fn check_replication(&mut self, info: &Info, report: &ServerReport, config: &RedisConfig) {
         if info.field("role") == Some("slave") {
             let primary = (info.field("master_host"), info.field("master_port"));
             let (host, port) = (primary.0.unwrap_or("?"), primary.1.unwrap_or("?"));
@@ -145,11 +146,11 @@ impl Findings<'_> {
             );
         }
         let replicas = info.field("connected_slaves").and_then(|n| n.parse::<u32>().ok());
-        let wanted = config.wait.map_or(0, |wait| wait.replicas);
-        if let Some(replicas) = replicas.filter(|replicas| *replicas < wanted) {
+        let required = config.durability.map_or(0, |durability| durability.replicas);
+        if let Some(replicas) = replicas.filter(|replicas| *replicas < required) {
             self.add(
                 (FindingKind::Replicas, Severity::Loses),
-                format!("{replicas} replicas are connected, but {wanted} are waited for"),
+                format!("{replicas} replicas are connected, but {required} are waited for"),
                 "no lock is granted, and a failover loses what is completed meanwhile",
                 "add replicas (replicaof), or wait for fewer",
             );
@@ -160,7 +161,7 @@ impl Findings<'_> {
                 "the loss of its machine loses all locks and completions",
                 "add a replica (replicaof)",
             );
-        } else if replicas.is_some() && seen.setting("min-replicas-to-write") == Some("0") {
+        } else if replicas.is_some() && report.setting("min-replicas-to-write") == Some("0") {
             self.add(
                 (FindingKind::MinReplicas, Severity::Loses),
                 "the server accepts writes that no replica receives (min-replicas-to-write 0)",
@@ -171,8 +172,8 @@ impl Findings<'_> {
         }
     }
 
-    fn permissions(&mut self, seen: &Seen, config: &RedisConfig) {
-        let denied = &seen.denied;
+    fn check_permissions(&mut self, report: &ServerReport, config: &RedisConfig) {
+        let denied = &report.denied;
         let what = [
             (&denied.commands, "the user may not send"),
             (&denied.keys, "the user may not read and write the keys"),
@@ -185,7 +186,7 @@ impl Findings<'_> {
                 "grant the permissions listed in the docs of `RedisConfig` (ACL SETUSER)",
             );
         }
-        if denied.is_limited && config.namespaces.is_empty() {
+        if denied.has_denied_namespaces && config.namespaces.is_empty() {
             self.add(
                 (FindingKind::Keys, Severity::Loses),
                 "the user may not use the keys of every namespace (campanile:* and {*)",
@@ -195,11 +196,11 @@ impl Findings<'_> {
         }
     }
 
-    fn clock(&mut self, seen: &Seen) {
-        if let Some(off) = seen.clock_off.filter(|off| *off > CLOCK_OFF) {
+    fn check_clock(&mut self, report: &ServerReport) {
+        if let Some(skew) = report.clock_skew.filter(|skew| *skew > MAX_CLOCK_SKEW) {
             self.add(
                 (FindingKind::Clock, Severity::Loses),
-                format!("server and client clocks are {:.1} s apart", off.as_secs_f64()),
+                format!("server and client clocks are {:.1} s apart", skew.as_secs_f64()),
                 "after a failover to a server with the right time, locks and backoffs end too \
                  early or too late, and a fencing token may be lower than an earlier one",
                 "synchronize both clocks (NTP)",
@@ -207,12 +208,12 @@ impl Findings<'_> {
         }
     }
 
-    fn unseen(&mut self, seen: &Seen) {
-        let unseen = seen.unseen();
-        if !unseen.is_empty() {
+    fn check_unanswered(&mut self, report: &ServerReport) {
+        let unanswered = report.unanswered();
+        if !unanswered.is_empty() {
             self.add(
                 (FindingKind::Unseen, Severity::Notice),
-                format!("the server does not answer {}", unseen.join(" and ")),
+                format!("the server does not answer {}", unanswered.join(" and ")),
                 "its eviction, persistence and replication were not checked, or not completely",
                 "allow the user +info and +config|get, or check the settings yourself",
             );

@@ -1,14 +1,14 @@
 //! Inspects a server before the store relies on it.
 //!
-//! `seen` queries the server, `permissions` queries what its user may do, and `judge` derives
-//! findings from both; this module decides which findings refuse the server. `witness` checks over
-//! each new connection whether the server still has what it acknowledged.
+//! `report` queries the server, `permissions` queries what its user may do, and `evaluate` derives
+//! findings from both; this module decides which findings refuse the server. `data_loss` checks
+//! over each new connection whether the server still has what it acknowledged.
 
+mod data_loss;
+mod evaluate;
 mod finding;
-mod judge;
 mod permissions;
-mod seen;
-mod witness;
+mod report;
 
 use std::time::Duration;
 
@@ -16,17 +16,17 @@ use futures_util::future::join_all;
 use redis::ConnectionInfo;
 use tokio::time::{Instant, timeout_at};
 
+pub(crate) use self::data_loss::{DataLossDetector, VerifyError};
 pub use self::finding::{Finding, FindingKind, Safety, Severity};
-use self::seen::Seen;
-pub(crate) use self::witness::{Unmet, Witness};
+use self::report::ServerReport;
 use crate::connection;
-use crate::error::may_pass;
-use crate::store::LONGEST;
+use crate::error::is_transient;
+use crate::store::MAX_TIMEOUT;
 use crate::topology::Topology;
 use crate::{ConnectError, RedisConfig};
 
 /// The pause between two attempts to reach a server that is not up yet.
-const PAUSE: Duration = Duration::from_millis(100);
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Inspects each server that accepts writes. Returns the accepted findings.
 ///
@@ -36,68 +36,68 @@ pub(crate) async fn check_when_up(
     topology: &Topology,
     config: &RedisConfig,
 ) -> Result<Box<[Finding]>, ConnectError> {
-    let time = Time::new(config.connect_timeout);
-    let mut is_told = false;
+    let deadline = ConnectDeadline::new(config.connect_timeout);
+    let mut has_logged = false;
     loop {
-        match check_all(topology, config, &time).await {
-            Err(ConnectError::Unreachable { address, source }) if may_pass(&*source) => {
-                if !time.allows(PAUSE) {
-                    let (after, source) = (time.limit, Some(source));
+        match check_all(topology, config, &deadline).await {
+            Err(ConnectError::Unreachable { address, source }) if is_transient(&*source) => {
+                if !deadline.allows(RETRY_INTERVAL) {
+                    let (after, source) = (deadline.limit, Some(source));
                     return Err(ConnectError::TimedOut { address, after, source });
                 }
-                if !is_told {
+                if !has_logged {
                     let error = &*source as &dyn std::error::Error;
                     tracing::warn!(
                         %address,
                         error,
-                        limit = ?time.limit,
+                        limit = ?deadline.limit,
                         "Redis is not available yet; retrying"
                     );
-                    is_told = true;
+                    has_logged = true;
                 }
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(RETRY_INTERVAL).await;
             }
             checked => return checked,
         }
     }
 }
 
-/// Inspects all servers. A master of a cluster that is away is skipped if another one is available,
+/// Inspects all servers. An unavailable master of a cluster is skipped if another one is available,
 /// as it is in later calls.
 async fn check_all(
     topology: &Topology,
     config: &RedisConfig,
-    time: &Time,
+    deadline: &ConnectDeadline,
 ) -> Result<Box<[Finding]>, ConnectError> {
     let address = topology.to_string();
-    let primaries = time.bound(&address, topology.primaries()).await?;
-    let primaries = primaries.map_err(|error| ConnectError::of(error, &address))?;
+    let primaries = deadline.timeout(&address, topology.primaries()).await?;
+    let primaries = primaries.map_err(|error| ConnectError::classify(error, &address))?;
     let count = primaries.len();
 
-    let checks = primaries.into_iter().map(|info| check(info, config, time));
-    let (mut all, mut away) = (Vec::new(), Vec::new());
+    let checks = primaries.into_iter().map(|info| check(info, config, deadline));
+    let (mut findings, mut unavailable) = (Vec::new(), Vec::new());
     for checked in join_all(checks).await {
         match checked {
-            Ok(findings) => all.extend(findings),
+            Ok(found) => findings.extend(found),
             Err(error @ (ConnectError::Unreachable { .. } | ConnectError::TimedOut { .. })) => {
-                away.push(error);
+                unavailable.push(error);
             }
             Err(error) => return Err(error),
         }
     }
-    if away.len() == count
-        && let Some(error) = away.pop()
+    if unavailable.len() == count
+        && let Some(error) = unavailable.pop()
     {
         return Err(error);
     }
-    for error in &away {
+    for error in &unavailable {
         tracing::warn!(
             error = error as &dyn std::error::Error,
             "Redis cluster node is unavailable; continuing without it"
         );
     }
-    all.sort_by_key(|finding| std::cmp::Reverse(finding.severity()));
-    Ok(all.into())
+    findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity()));
+    Ok(findings.into())
 }
 
 /// Connects, inspects the server, and closes the connection again: it belongs to the caller's
@@ -107,10 +107,10 @@ async fn check_all(
 async fn check(
     info: ConnectionInfo,
     config: &RedisConfig,
-    time: &Time,
+    deadline: &ConnectDeadline,
 ) -> Result<Box<[Finding]>, ConnectError> {
     let address = info.addr().to_string().into_boxed_str();
-    let findings = time.bound(&address, look(info, &address, config)).await??;
+    let findings = deadline.timeout(&address, inspect(info, &address, config)).await??;
     if config.safety == Safety::Refuse {
         let is_fatal = |finding: &&Finding| finding.severity() == Severity::Breaks;
         let fatal: Box<[_]> = findings.iter().filter(is_fatal).cloned().collect();
@@ -118,46 +118,46 @@ async fn check(
             return Err(ConnectError::Unsafe { address, findings: fatal });
         }
     }
-    findings.iter().for_each(tell);
+    findings.iter().for_each(log_finding);
     Ok(findings.into())
 }
 
-async fn look(
+async fn inspect(
     info: ConnectionInfo,
     address: &str,
     config: &RedisConfig,
 ) -> Result<Vec<Finding>, ConnectError> {
-    let failed = |error| ConnectError::of(error, address);
+    let failed = |error| ConnectError::classify(error, address);
     let mut connection = connection::open(info).await.map_err(failed)?;
     if config.safety == Safety::Off {
         return Ok(Vec::new());
     }
-    let seen = Seen::ask(&mut connection, config).await.map_err(failed)?;
-    Ok(judge::findings(&seen, address, config))
+    let report = ServerReport::query(&mut connection, config).await.map_err(failed)?;
+    Ok(evaluate::findings(&report, address, config))
 }
 
 /// The time limit of connecting the store.
-struct Time {
+struct ConnectDeadline {
     limit: Duration,
-    ends: Instant,
+    at: Instant,
 }
 
-impl Time {
+impl ConnectDeadline {
     fn new(limit: Duration) -> Self {
-        Self { limit, ends: Instant::now() + limit.min(LONGEST) }
+        Self { limit, at: Instant::now() + limit.min(MAX_TIMEOUT) }
     }
 
     /// Returns whether more than this time is left.
     fn allows(&self, pause: Duration) -> bool {
-        Instant::now() + pause < self.ends
+        Instant::now() + pause < self.at
     }
 
-    async fn bound<T>(
+    async fn timeout<T>(
         &self,
         address: &str,
-        asked: impl Future<Output = T>,
+        future: impl Future<Output = T>,
     ) -> Result<T, ConnectError> {
-        timeout_at(self.ends, asked).await.map_err(|_| ConnectError::TimedOut {
+        timeout_at(self.at, future).await.map_err(|_| ConnectError::TimedOut {
             address: address.into(),
             after: self.limit,
             source: None,
@@ -165,7 +165,7 @@ impl Time {
     }
 }
 
-fn tell(finding: &Finding) {
+fn log_finding(finding: &Finding) {
     let (address, kind) = (finding.address(), finding.kind());
     match finding.severity() {
         Severity::Breaks | Severity::Loses => {

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use redis::aio::MultiplexedConnection;
 use redis::{FromRedisValue, RedisError, RedisResult, ServerErrorKind, cmd};
 
-use super::permissions::{self, Denied};
+use super::permissions::{self, DeniedPermissions};
 use crate::RedisConfig;
 
 /// The settings that `INFO` does not include.
@@ -14,33 +14,33 @@ const SETTINGS: [&str; 4] =
     ["save", "appendfsync", "no-appendfsync-on-rewrite", "min-replicas-to-write"];
 
 /// What a server reports about itself. `None` for anything that it does not report.
-pub(super) struct Seen {
+pub(super) struct ServerReport {
     pub(super) info: Option<Info>,
     settings: Option<HashMap<String, String>>,
-    pub(super) denied: Denied,
+    pub(super) denied: DeniedPermissions,
     /// The minimum difference between the server's clock and the client's.
-    pub(super) clock_off: Option<Duration>,
+    pub(super) clock_skew: Option<Duration>,
 }
 
 /// The reply to `INFO`.
 pub(super) struct Info(String);
 
-impl Seen {
+impl ServerReport {
     /// Queries the server. A query that the server or its ACL forbids is not an error.
-    pub(super) async fn ask(
+    pub(super) async fn query(
         connection: &mut MultiplexedConnection,
         config: &RedisConfig,
     ) -> RedisResult<Self> {
-        let info = allowed(cmd("INFO").query_async(connection).await)?.map(Info::new);
+        let info = none_if_forbidden(cmd("INFO").query_async(connection).await)?.map(Info::new);
         let settings = cmd("CONFIG").arg("GET").arg(&SETTINGS).query_async(connection).await;
-        let settings = allowed(settings)?;
+        let settings = none_if_forbidden(settings)?;
         // An older server has no command to ask, and is refused for its version.
         let denied = match &info {
-            Some(info) if info.is_too_old() => Denied::default(),
-            _ => permissions::denied(connection, config).await?,
+            Some(info) if info.is_too_old() => DeniedPermissions::default(),
+            _ => permissions::query_denied(connection, config).await?,
         };
-        let clock_off = clock_off(connection).await?;
-        Ok(Self { info, settings, denied, clock_off })
+        let clock_skew = measure_clock_skew(connection).await?;
+        Ok(Self { info, settings, denied, clock_skew })
     }
 
     /// The value of a setting that `INFO` does not include.
@@ -49,9 +49,12 @@ impl Seen {
     }
 
     /// The commands that the server does not answer.
-    pub(super) fn unseen(&self) -> Vec<&'static str> {
-        let asked = [(self.info.is_none(), "INFO"), (self.settings.is_none(), "CONFIG GET")];
-        asked.into_iter().filter_map(|(is_unseen, what)| is_unseen.then_some(what)).collect()
+    pub(super) fn unanswered(&self) -> Vec<&'static str> {
+        let queries = [(self.info.is_none(), "INFO"), (self.settings.is_none(), "CONFIG GET")];
+        queries
+            .into_iter()
+            .filter_map(|(is_unanswered, query)| is_unanswered.then_some(query))
+            .collect()
     }
 }
 
@@ -86,7 +89,7 @@ impl Info {
 
 /// Maps an error to `None` if the command is forbidden or unknown to the server. Some providers
 /// forbid a command by removing it.
-fn allowed<T: FromRedisValue>(answer: RedisResult<T>) -> RedisResult<Option<T>> {
+fn none_if_forbidden<T: FromRedisValue>(answer: RedisResult<T>) -> RedisResult<Option<T>> {
     match answer {
         Ok(answer) => Ok(Some(answer)),
         Err(error) if is_forbidden(&error) => Ok(None),
@@ -104,21 +107,23 @@ pub(super) fn is_forbidden(error: &RedisError) -> bool {
 
 /// Measures the minimum difference between the server's clock and the client's: the server's
 /// reading was taken between two readings of the client's.
-async fn clock_off(connection: &mut MultiplexedConnection) -> RedisResult<Option<Duration>> {
-    let before = our_clock();
+async fn measure_clock_skew(
+    connection: &mut MultiplexedConnection,
+) -> RedisResult<Option<Duration>> {
+    let before = client_time();
     let time = cmd("TIME").query_async::<(u64, u64)>(connection).await;
-    let Some((seconds, micros)) = allowed(time)? else {
+    let Some((seconds, micros)) = none_if_forbidden(time)? else {
         return Ok(None);
     };
-    let after = our_clock();
-    let theirs = Duration::from_secs(seconds) + Duration::from_micros(micros);
-    Ok(Some(before.saturating_sub(theirs).max(theirs.saturating_sub(after))))
+    let after = client_time();
+    let server_time = Duration::from_secs(seconds) + Duration::from_micros(micros);
+    Ok(Some(before.saturating_sub(server_time).max(server_time.saturating_sub(after))))
 }
 
 #[expect(
     clippy::disallowed_methods,
     reason = "compared with the server's clock to report a difference; decides nothing"
 )]
-fn our_clock() -> Duration {
+fn client_time() -> Duration {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }

@@ -8,7 +8,7 @@ use campanile_core::{FencingToken, Fingerprint, Owner};
 
 use super::microseconds;
 
-const FLOOR_AT: usize = 16;
+const FLOOR_OFFSET: usize = 16;
 
 /// The time to live of a lock, in µs.
 pub(super) fn ttl(ttl: Duration) -> u64 {
@@ -16,7 +16,7 @@ pub(super) fn ttl(ttl: Duration) -> u64 {
 }
 
 /// Writes the item `asked`.
-pub(super) fn write_asked(
+pub(super) fn write_item(
     item: &mut Vec<u8>,
     owner: Owner,
     fingerprint: Option<Fingerprint>,
@@ -29,7 +29,7 @@ pub(super) fn write_asked(
 
 /// Computes the highest floor of these items. While the server's clock is ahead of it, one token
 /// serves all keys.
-pub(super) fn highest_floor<'a>(asked: impl Iterator<Item = &'a [u8]>) -> u64 {
-    let floors = asked.filter_map(|item| item[FLOOR_AT..].first_chunk());
+pub(super) fn highest_floor<'a>(items: impl Iterator<Item = &'a [u8]>) -> u64 {
+    let floors = items.filter_map(|item| item[FLOOR_OFFSET..].first_chunk());
     floors.map(|floor| u64::from_be_bytes(*floor)).max().unwrap_or(0)
 }

@@ -4,6 +4,6 @@ use bytes::BufMut;
 use campanile_core::Owner;
 
 /// Writes the item `owner`.
-pub(super) fn write_owner(item: &mut Vec<u8>, owner: Owner) {
+pub(super) fn write_item(item: &mut Vec<u8>, owner: Owner) {
     item.put_u64(owner.get());
 }

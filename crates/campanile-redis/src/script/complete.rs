@@ -10,7 +10,7 @@ const NO_TAIL: u8 = 0;
 const REPLY: u8 = 2;
 
 /// Writes the item `done`: what the client knows of an entry to adopt, and the reply.
-pub(super) fn write_done(
+pub(super) fn write_item(
     item: &mut Vec<u8>,
     grant: Grant,
     attempt: u16,

@@ -13,7 +13,7 @@ use super::renew::write_grant;
 const DOOMED: u8 = 16;
 
 /// Writes the item `failed`.
-pub(super) fn write_failed(
+pub(super) fn write_item(
     item: &mut Vec<u8>,
     grant: Grant,
     delay: Duration,

@@ -1,7 +1,7 @@
 //! The scripts and the arguments of each, in one file for each Lua file.
 //!
-//! `ARGV` begins with what all keys of a call share ([`Shared`]), so that commands with the same
-//! shared arguments can be sent in one call. One item for each key follows.
+//! `ARGV` begins with what all keys of a call share ([`SharedArgs`]), so that commands with the
+//! same shared arguments can be sent in one call. One item for each key follows.
 
 mod acquire;
 mod cancel;
@@ -23,7 +23,7 @@ pub(crate) use self::text::{Script, Scripts};
 
 /// The arguments that the commands of one call share.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Shared {
+pub(crate) struct SharedArgs {
     pub(crate) verb: Verb,
     /// The time to live of the lock, in µs. Acquire and renew only.
     ttl: u64,
@@ -33,7 +33,7 @@ pub(crate) struct Shared {
     retention: u64,
 }
 
-impl Shared {
+impl SharedArgs {
     /// Splits a command into what it can share with others and its own item, which is appended to
     /// `item`. Returns `None` for an operation that this version does not support.
     pub(crate) fn split(command: &Command, item: &mut Vec<u8>) -> Option<Self> {
@@ -45,7 +45,7 @@ impl Shared {
         };
         Some(match command.operation {
             Operation::Acquire { owner, ttl, max_attempts, fingerprint, floor } => {
-                acquire::write_asked(item, owner, fingerprint, floor);
+                acquire::write_item(item, owner, fingerprint, floor);
                 let ttl = acquire::ttl(ttl);
                 Self { ttl, max_attempts, ..after(Verb::Acquire, State::Processing) }
             }
@@ -54,27 +54,27 @@ impl Shared {
                 Self { ttl: acquire::ttl(ttl), ..after(Verb::Renew, State::Processing) }
             }
             Operation::Complete { grant, attempt, fingerprint, ref reply } => {
-                complete::write_done(item, grant, attempt, fingerprint, reply.as_deref());
+                complete::write_item(item, grant, attempt, fingerprint, reply.as_deref());
                 after(Verb::Complete, State::Completed)
             }
             Operation::Fail { grant, delay, last, ref error } => {
-                fail::write_failed(item, grant, delay, last, error);
+                fail::write_item(item, grant, delay, last, error);
                 after(Verb::Fail, State::Retrying)
             }
             Operation::Release { grant, ran } => {
-                release::write_released(item, grant, ran);
+                release::write_item(item, grant, ran);
                 after(Verb::Release, State::Retrying)
             }
             Operation::Cancel { owner } => {
-                cancel::write_owner(item, owner);
+                cancel::write_item(item, owner);
                 after(Verb::Cancel, State::Retrying)
             }
             Operation::Reject { grant, ref reason } => {
-                reject::write_rejected(item, grant, reason);
+                reject::write_item(item, grant, reason);
                 after(Verb::Reject, State::Failed)
             }
             Operation::Redrive { token, force } => {
-                redrive::write_reopened(item, token, force);
+                redrive::write_item(item, token, force);
                 after(Verb::Redrive, State::Retrying)
             }
             _ => return None,
@@ -99,7 +99,7 @@ impl Shared {
 }
 
 /// The reply to an operation that the script did not report on, because it had its usual result.
-pub(crate) fn usual_reply(verb: Verb, command: &Command, now: std::time::SystemTime) -> Reply {
+pub(crate) fn default_reply(verb: Verb, command: &Command, now: std::time::SystemTime) -> Reply {
     match verb {
         // The key was absent, and `step` derives the grant from the script's `now`.
         Verb::Acquire => step(None, &command.operation, now).1,
@@ -115,8 +115,8 @@ pub(crate) fn usual_reply(verb: Verb, command: &Command, now: std::time::SystemT
 /// Converts to whole milliseconds, the unit of Redis's time to live. Rounds up, because Redis
 /// refuses zero, and limits the result to some 30 000 years, because more would overflow in Redis.
 fn milliseconds(retention: Duration) -> u64 {
-    const LONGEST: u128 = 1 << 50;
-    let rounded_up = retention.as_nanos().div_ceil(1_000_000).clamp(1, LONGEST);
+    const MAX_MILLISECONDS: u128 = 1 << 50;
+    let rounded_up = retention.as_nanos().div_ceil(1_000_000).clamp(1, MAX_MILLISECONDS);
     u64::try_from(rounded_up).expect("clamped")
 }
 

@@ -6,7 +6,7 @@ use campanile_core::{Entry, Grant};
 use super::renew::write_grant;
 
 /// Writes the item `rejected`.
-pub(super) fn write_rejected(item: &mut Vec<u8>, grant: Grant, reason: &str) {
+pub(super) fn write_item(item: &mut Vec<u8>, grant: Grant, reason: &str) {
     write_grant(item, grant);
     item.put_slice(Entry::kept_error(reason).as_bytes());
 }

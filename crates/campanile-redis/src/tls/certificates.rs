@@ -13,7 +13,7 @@ use crate::{ConnectError, RedisConfig};
 #[derive(Clone, Default)]
 pub(crate) struct Certificates {
     authority: Option<Vec<u8>>,
-    own: Option<(Vec<u8>, Vec<u8>)>,
+    client_certificate: Option<(Vec<u8>, Vec<u8>)>,
 }
 
 /// Methods of the feature `tls`. TLS is used for URLs that begin with `rediss://`, and for all
@@ -33,7 +33,7 @@ impl RedisConfig {
         certificates: impl Into<Vec<u8>>,
         key: impl Into<Vec<u8>>,
     ) -> Self {
-        self.certificates.own = Some((certificates.into(), key.into()));
+        self.certificates.client_certificate = Some((certificates.into(), key.into()));
         self
     }
 }
@@ -42,15 +42,15 @@ impl Certificates {
     /// Adds the certificates to a server's connection info.
     pub(crate) fn apply(&self, info: ConnectionInfo) -> Result<ConnectionInfo, ConnectError> {
         if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
-            provide_cryptography();
+            install_crypto_provider();
         }
-        let Self { authority, own } = self;
-        if authority.is_none() && own.is_none() {
+        let Self { authority, client_certificate } = self;
+        if authority.is_none() && client_certificate.is_none() {
             return Ok(info);
         }
-        let own = own.clone();
+        let client_certificate = client_certificate.clone();
         let certificates = TlsCertificates {
-            client_tls: own
+            client_tls: client_certificate
                 .map(|(client_cert, client_key)| ClientTlsConfig { client_cert, client_key }),
             root_cert: authority.clone(),
         };
@@ -61,7 +61,7 @@ impl Certificates {
 
 /// Installs a default crypto provider. The process has a single one, so a provider that the
 /// application has installed is kept.
-fn provide_cryptography() {
+fn install_crypto_provider() {
     if CryptoProvider::get_default().is_none() {
         // Fails only if another thread has just installed a provider, which serves as well.
         let _ = ring::default_provider().install_default();
@@ -69,7 +69,7 @@ fn provide_cryptography() {
 }
 
 /// Checks whether the TLS handshake failed because either side rejected the other.
-pub(crate) fn is_refusal(error: &RedisError) -> bool {
+pub(crate) fn is_handshake_failure(error: &RedisError) -> bool {
     // The `redis` crate wraps the I/O error in an `Arc` and does not expose the TLS error as a
     // source.
     let shared = error.source().and_then(|s| s.downcast_ref::<Arc<dyn Error + Send + Sync>>());

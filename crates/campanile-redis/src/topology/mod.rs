@@ -12,12 +12,12 @@ use redis::ConnectionInfo;
 
 pub(crate) use self::cluster::{Address, Cluster, Node, slot_of};
 pub(crate) use self::sentinel::{NoPrimary, Sentinel};
-use crate::connection::{Connections, Link};
+use crate::connection::{ConnectionHandle, SharedConnection};
 
 /// The servers of a store and the connections to them.
 pub(crate) enum Topology {
     /// A single server.
-    Standalone(Arc<Connections>),
+    Standalone(Arc<SharedConnection>),
     /// The primary that sentinels name.
     Sentinel(Box<Sentinel>),
     /// The masters of a cluster.
@@ -27,7 +27,7 @@ pub(crate) enum Topology {
 /// The server that a command is sent to and answered by.
 #[derive(Clone)]
 pub(crate) enum Route<'a> {
-    Standalone(&'a Arc<Connections>),
+    Standalone(&'a Arc<SharedConnection>),
     Sentinel(&'a Sentinel),
     Node(Arc<Node>),
 }
@@ -36,37 +36,37 @@ impl Topology {
     /// Finds the route to a slot. Only a cluster has more than one route.
     pub(crate) fn route(&self, slot: u16) -> Result<Route<'_>, StoreError> {
         Ok(match self {
-            Self::Standalone(connections) => Route::Standalone(connections),
+            Self::Standalone(connection) => Route::Standalone(connection),
             Self::Sentinel(sentinel) => Route::Sentinel(sentinel),
-            Self::Cluster(cluster) => Route::Node(cluster.owner(slot)?),
+            Self::Cluster(cluster) => Route::Node(cluster.master_of(slot)?),
         })
     }
 
     /// The same servers, over connections of its own.
-    pub(crate) fn another(&self) -> Self {
+    pub(crate) fn with_new_connections(&self) -> Self {
         match self {
-            Self::Standalone(connections) => Self::Standalone(connections.another()),
-            Self::Sentinel(sentinel) => Self::Sentinel(Box::new(sentinel.another())),
-            Self::Cluster(cluster) => Self::Cluster(cluster.another()),
+            Self::Standalone(connection) => Self::Standalone(connection.with_new_connection()),
+            Self::Sentinel(sentinel) => Self::Sentinel(Box::new(sentinel.with_new_connections())),
+            Self::Cluster(cluster) => Self::Cluster(cluster.with_new_connections()),
         }
     }
 
     /// Finds the servers that accept writes now.
     pub(crate) async fn primaries(&self) -> Result<Vec<ConnectionInfo>, BoxError> {
         Ok(match self {
-            Self::Standalone(connections) => vec![connections.info().clone()],
-            Self::Sentinel(sentinel) => vec![sentinel.info().await?],
+            Self::Standalone(connection) => vec![connection.info().clone()],
+            Self::Sentinel(sentinel) => vec![sentinel.primary_info().await?],
             Self::Cluster(cluster) => {
-                let masters = cluster.masters().await?;
-                masters.iter().map(|address| cluster.info(address)).collect()
+                let masters = cluster.fetch_masters().await?;
+                masters.iter().map(|address| cluster.connection_info(address)).collect()
             }
         })
     }
 
     /// Notes that a write did not reach the replicas: the primary may have been replaced unnoticed.
-    pub(crate) fn doubt(&self) {
+    pub(crate) fn recheck_primary(&self) {
         if let Self::Sentinel(sentinel) = self {
-            sentinel.doubt();
+            sentinel.recheck_primary();
         }
     }
 
@@ -81,11 +81,11 @@ impl Topology {
 
 impl Route<'_> {
     /// Gets the connection, opening it if there is none.
-    pub(crate) async fn link(&self) -> Result<Link, StoreError> {
+    pub(crate) async fn connection(&self) -> Result<ConnectionHandle, StoreError> {
         match self {
-            Self::Standalone(connections) => connections.link().await,
-            Self::Sentinel(sentinel) => sentinel.link().await,
-            Self::Node(node) => node.link().await,
+            Self::Standalone(connection) => connection.get().await,
+            Self::Sentinel(sentinel) => sentinel.connection().await,
+            Self::Node(node) => node.connection().await,
         }
     }
 }
@@ -94,7 +94,7 @@ impl Route<'_> {
 impl fmt::Display for Topology {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Standalone(connections) => f.write_str(connections.address()),
+            Self::Standalone(connection) => f.write_str(connection.address()),
             Self::Sentinel(sentinel) => sentinel.fmt(f),
             Self::Cluster(cluster) => cluster.fmt(f),
         }

@@ -6,33 +6,34 @@ use std::fmt;
 use campanile_idempotency::StoreError;
 use redis::{Cmd, Pipeline, RedisError, Value, cmd};
 
-use super::{Reach, Wait};
-use crate::connection::Link;
+use super::{Durability, DurabilityLevel};
+use crate::connection::ConnectionHandle;
 use crate::failure::{self, Failure};
 
 /// A write for `WAIT` to wait for, which covers everything written before. `WAIT` alone may cover
 /// only the writes of its own connection (as Valkey 8 does), and a command that is repeated because
 /// its answer was lost writes nothing. The key expires after a second.
-const BARRIER: &str = "#!lua flags=allow-oom\nredis.call('SET', KEYS[1], '', 'PX', 1000)";
+const BARRIER_SCRIPT: &str = "#!lua flags=allow-oom\nredis.call('SET', KEYS[1], '', 'PX', 1000)";
 
 /// Why a write may not have reached the required replicas or disks.
 #[derive(Clone, Debug)]
-pub(crate) enum Short {
+pub(crate) enum Shortfall {
     /// The wait timed out.
-    Late { wait: Wait, reached: Reached },
+    TimedOut { durability: Durability, progress: ReplicationProgress },
     /// The server did not report how far the write has come.
-    Refused(StoreError),
+    Failed(StoreError),
 }
 
 /// How far a write had come when the wait ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Reached {
-    /// Whether the primary itself has it where required: always true for [`Reach::Memory`].
+pub(crate) struct ReplicationProgress {
+    /// Whether the primary itself has it where required: always true for
+    /// [`DurabilityLevel::Memory`].
     primary: bool,
     replicas: u32,
 }
 
-impl Wait {
+impl Durability {
     /// Waits until everything written before has reached the required replicas or disks, or until
     /// the timeout. Blocks the connection meanwhile. `key` is any key that the server serves.
     ///
@@ -41,82 +42,92 @@ impl Wait {
     /// serves `key`.
     pub(crate) async fn confirm(
         self,
-        link: &Link,
+        handle: &ConnectionHandle,
         key: &[u8],
-    ) -> Result<Option<Short>, RedisError> {
-        match self.ask(link, key).await {
-            Ok(reached) if reached.primary && reached.replicas >= self.replicas => Ok(None),
-            Ok(reached) => Ok(Some(Short::Late { wait: self, reached })),
+    ) -> Result<Option<Shortfall>, RedisError> {
+        match self.query(handle, key).await {
+            Ok(progress) if progress.primary && progress.replicas >= self.replicas => Ok(None),
+            Ok(progress) => Ok(Some(Shortfall::TimedOut { durability: self, progress })),
             Err(Failure::Connection(error)) => Err(error),
             // The keys have moved to another node, together with what was written.
             Err(Failure::Moved(error)) => Err(error.into()),
-            Err(failure) => Ok(Some(Short::Refused(failure.into()))),
+            Err(failure) => Ok(Some(Shortfall::Failed(failure.into()))),
         }
     }
 
-    async fn ask(self, link: &Link, key: &[u8]) -> Result<Reached, Failure> {
-        let mut asked = Pipeline::with_capacity(2);
-        asked.add_command(cmd("EVAL").arg(BARRIER).arg(1).arg(key).take());
-        asked.add_command(self.question());
-        let answers = link.connection.clone().send_packed_commands(&asked, 0, 2).await;
+    async fn query(
+        self,
+        handle: &ConnectionHandle,
+        key: &[u8],
+    ) -> Result<ReplicationProgress, Failure> {
+        let mut pipeline = Pipeline::with_capacity(2);
+        pipeline.add_command(cmd("EVAL").arg(BARRIER_SCRIPT).arg(1).arg(key).take());
+        pipeline.add_command(self.wait_command());
+        let answers = handle.connection.clone().send_packed_commands(&pipeline, 0, 2).await;
         let answers = answers.map_err(Failure::Connection)?;
         let Ok([barrier, answer]) = <[Value; 2]>::try_from(answers) else {
             return Err(Failure::unexpected("expected two replies to two commands"));
         };
-        failure::value(Ok(barrier))?;
-        let answer = failure::value(Ok(answer))?;
-        self.read(answer).ok_or_else(|| Failure::unexpected("unexpected reply to WAIT or WAITAOF"))
+        failure::check_reply(Ok(barrier))?;
+        let answer = failure::check_reply(Ok(answer))?;
+        self.parse(answer).ok_or_else(|| Failure::unexpected("unexpected reply to WAIT or WAITAOF"))
     }
 
-    fn question(self) -> Cmd {
-        let mut question = cmd(self.command());
-        if self.reach == Reach::Disk {
-            question.arg(1);
+    fn wait_command(self) -> Cmd {
+        let mut command = cmd(self.command_name());
+        if self.level == DurabilityLevel::Disk {
+            command.arg(1);
         }
         let milliseconds = self.timeout.as_nanos().div_ceil(1_000_000);
-        question.arg(self.replicas).arg(u64::try_from(milliseconds).unwrap_or(u64::MAX));
-        question
+        command.arg(self.replicas).arg(u64::try_from(milliseconds).unwrap_or(u64::MAX));
+        command
     }
 
-    fn read(self, answer: Value) -> Option<Reached> {
+    fn parse(self, answer: Value) -> Option<ReplicationProgress> {
         let number = |value: &Value| match value {
             Value::Int(number) => u32::try_from(*number).ok(),
             _ => None,
         };
-        match (self.reach, answer) {
-            (Reach::Memory, answer) => Some(Reached { primary: true, replicas: number(&answer)? }),
-            (Reach::Disk, Value::Array(answer)) => {
-                let [local, replicas] = &*answer else { return None };
-                Some(Reached { primary: number(local)? > 0, replicas: number(replicas)? })
+        match (self.level, answer) {
+            (DurabilityLevel::Memory, answer) => {
+                Some(ReplicationProgress { primary: true, replicas: number(&answer)? })
             }
-            (Reach::Disk, _) => None,
+            (DurabilityLevel::Disk, Value::Array(answer)) => {
+                let [local, replicas] = &*answer else { return None };
+                Some(ReplicationProgress {
+                    primary: number(local)? > 0,
+                    replicas: number(replicas)?,
+                })
+            }
+            (DurabilityLevel::Disk, _) => None,
         }
     }
 }
 
-impl fmt::Display for Short {
+impl fmt::Display for Shortfall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Late { wait: Wait { replicas, timeout, .. }, reached } => {
-                let local = if reached.primary { "" } else { "not on the primary's disk, and on " };
-                let Reached { replicas: reached, .. } = reached;
+            Self::TimedOut { durability: Durability { replicas, timeout, .. }, progress } => {
+                let local =
+                    if progress.primary { "" } else { "not on the primary's disk, and on " };
+                let ReplicationProgress { replicas: confirmed, .. } = progress;
                 write!(
                     f,
-                    "write not confirmed in {timeout:?}: {local}{reached} of {replicas} replicas"
+                    "write not confirmed in {timeout:?}: {local}{confirmed} of {replicas} replicas"
                 )
             }
-            Self::Refused(_) => {
+            Self::Failed(_) => {
                 f.write_str("Redis did not report how far a write has been replicated")
             }
         }
     }
 }
 
-impl Error for Short {
+impl Error for Shortfall {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
-            Self::Refused(error) => Some(error),
-            Self::Late { .. } => None,
+            Self::Failed(error) => Some(error),
+            Self::TimedOut { .. } => None,
         }
     }
 }

@@ -17,20 +17,20 @@ use campanile_redis::{RedisConfig, RedisStore, Safety};
 use campanile_test::{RedisSentinel, RedisServer};
 
 use lines::Lines;
-use support::{acquire, acquired, apply, complete, grant, key, patient, replica_of};
+use support::{acquire, acquire_lock, apply, complete, grant, key, long_timeout, replica_of};
 
 async fn store(server: &RedisServer) -> RedisStore {
-    RedisStore::connect(patient(server.url())).await.unwrap()
+    RedisStore::connect(long_timeout(server.url())).await.unwrap()
 }
 
-async fn completed(store: &RedisStore, name: &'static str) {
+async fn complete_key(store: &RedisStore, name: &'static str) {
     let key = key(name);
-    let grant = acquired(store, &key, 1).await;
+    let grant = acquire_lock(store, &key, 1).await;
     assert_eq!(apply(store, &key, complete(grant, "done")).await.unwrap(), Reply::Completed);
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_a_server_is_told_once() {
+async fn findings_are_logged_once() {
     let mut server = RedisServer::builder()
         .config("maxmemory", "100mb")
         .config("maxmemory-policy", "allkeys-lru")
@@ -38,11 +38,11 @@ async fn what_is_wrong_with_a_server_is_told_once() {
         .unwrap();
     let lines = Lines::default();
     let _guard = lines.listen();
-    let config = patient(server.url()).with_safety(Safety::Warn);
+    let config = long_timeout(server.url()).with_safety(Safety::Warn);
     let store = RedisStore::connect(config).await.unwrap();
-    completed(&store, "a").await;
+    complete_key(&store, "a").await;
     server.restart().unwrap();
-    completed(&store, "b").await;
+    complete_key(&store, "b").await;
     let address = server.addr().to_string();
     for setting in ["allkeys-lru", "appendonly no", "no replica"] {
         assert_eq!(lines.count(&["WARN", setting, &address]), 1, "{setting}: {lines:?}");
@@ -55,22 +55,22 @@ async fn what_is_wrong_with_a_server_is_told_once() {
 }
 
 #[tokio::test]
-async fn a_restart_that_loses_everything_is_told() {
+async fn restart_that_loses_all_data_is_logged() {
     let mut server = RedisServer::start().unwrap();
     let store = store(&server).await;
-    completed(&store, "a").await;
+    complete_key(&store, "a").await;
     let lines = Lines::default();
     let _guard = lines.listen();
-    completed(&store, "b").await;
+    complete_key(&store, "b").await;
     server.restart().unwrap();
-    completed(&store, "c").await;
-    completed(&store, "d").await;
+    complete_key(&store, "c").await;
+    complete_key(&store, "d").await;
     assert_eq!(lines.count(&["ERROR", "lost its data", support::NAMESPACE]), 1, "{lines:?}");
     assert_eq!(lines.count(&["ERROR", "lost completions"]), 1, "{lines:?}");
 }
 
 #[tokio::test]
-async fn those_who_are_the_first_in_a_namespace_together_are_told_of_no_loss() {
+async fn concurrent_first_uses_of_namespace_log_no_loss() {
     let server = RedisServer::start().unwrap();
     let store = store(&server).await;
     let lines = Lines::default();
@@ -91,38 +91,38 @@ async fn those_who_are_the_first_in_a_namespace_together_are_told_of_no_loss() {
 }
 
 #[tokio::test]
-async fn a_restart_that_loses_the_last_completion_is_told() {
+async fn restart_that_loses_last_completion_is_logged() {
     let mut server = RedisServer::start().unwrap();
     let store = store(&server).await;
-    completed(&store, "a").await;
+    complete_key(&store, "a").await;
     server.cli(&["SAVE"]).unwrap();
-    completed(&store, "b").await;
+    complete_key(&store, "b").await;
     let lines = Lines::default();
     let _guard = lines.listen();
     server.restart().unwrap();
-    completed(&store, "c").await;
+    complete_key(&store, "c").await;
     assert_eq!(lines.count(&["ERROR", "lost completions", &server.addr().to_string()]), 1);
     assert_eq!(lines.count(&["ERROR"]), 1, "the namespace should still exist: {lines:?}");
 }
 
 #[tokio::test]
-async fn a_restart_that_keeps_the_last_completion_says_so() {
+async fn restart_that_keeps_last_completion_is_logged() {
     let mut server =
         RedisServer::builder().append_only(true).config("appendfsync", "always").start().unwrap();
     let store = store(&server).await;
-    completed(&store, "a").await;
+    complete_key(&store, "a").await;
     let lines = Lines::default();
     let _guard = lines.listen();
     for name in ["b", "c"] {
         server.restart().unwrap();
-        completed(&store, name).await;
+        complete_key(&store, name).await;
     }
     assert_eq!(lines.count(&["WARN", "restarted", "still there"]), 2, "{lines:?}");
     assert_eq!(lines.count(&["ERROR"]), 0, "{lines:?}");
 }
 
 #[tokio::test]
-async fn a_server_is_asked_for_the_last_completion_when_it_has_loaded_its_data() {
+async fn last_completion_is_checked_after_loading() {
     let mut server = RedisServer::builder()
         .append_only(true)
         .config("appendfsync", "always")
@@ -131,7 +131,7 @@ async fn a_server_is_asked_for_the_last_completion_when_it_has_loaded_its_data()
         .start()
         .unwrap();
     let store = store(&server).await;
-    completed(&store, "a").await;
+    complete_key(&store, "a").await;
     let fill = "for n = 1, 10000 do redis.call('SET', 'filler' .. n, '') end";
     server.cli(&["EVAL", fill, "0"]).unwrap();
     let lines = Lines::default();
@@ -146,43 +146,43 @@ async fn a_server_is_asked_for_the_last_completion_when_it_has_loaded_its_data()
         was_loading |= support::chain(&error).contains("loading the dataset");
     }
     let _server = restart.join().unwrap();
-    completed(&store, "c").await;
+    complete_key(&store, "c").await;
     assert!(was_loading, "{lines:?}");
     assert_eq!(lines.count(&["WARN", "restarted", "still there"]), 1, "{lines:?}");
     assert_eq!(lines.count(&["WARN", "restarted"]), 1, "{lines:?}");
 }
 
 #[tokio::test]
-async fn a_connection_that_is_made_anew_to_the_same_server_is_no_loss() {
+async fn reconnect_to_same_server_logs_no_loss() {
     let server = RedisServer::start().unwrap();
     let store = store(&server).await;
-    completed(&store, "a").await;
+    complete_key(&store, "a").await;
     let lines = Lines::default();
     let _guard = lines.listen();
     server.cli(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).unwrap();
-    completed(&store, "b").await;
+    complete_key(&store, "b").await;
     assert_eq!(lines.count(&["discarded a connection"]), 1, "{lines:?}");
     assert_eq!(lines.count(&["restarted"]) + lines.count(&["ERROR"]), 0, "{lines:?}");
 }
 
 #[tokio::test]
-async fn a_server_that_does_not_tell_its_history_still_shows_that_its_data_is_gone() {
+async fn data_loss_is_logged_without_replication_id() {
     let rules = "app on >pw ~campanile:* ~{* -@all +eval +evalsha +get +mget +set +time";
     let mut server = RedisServer::builder().config("user", rules).start().unwrap();
     let url = format!("redis://app:pw@{}", server.addr());
-    let store = RedisStore::connect(patient(url)).await.unwrap();
-    completed(&store, "a").await;
+    let store = RedisStore::connect(long_timeout(url)).await.unwrap();
+    complete_key(&store, "a").await;
     let lines = Lines::default();
     let _guard = lines.listen();
     server.restart().unwrap();
-    completed(&store, "b").await;
+    complete_key(&store, "b").await;
     assert_eq!(lines.count(&["ERROR", "lost its data"]), 1, "{lines:?}");
 }
 
 #[tokio::test]
-async fn a_want_of_replicas_is_told_when_it_begins_and_when_it_ends() {
+async fn replica_shortfall_is_logged_at_start_and_end() {
     let server = RedisServer::start().unwrap();
-    let config = patient(server.url()).with_wait(1, Duration::from_millis(50)).unwrap();
+    let config = long_timeout(server.url()).with_wait(1, Duration::from_millis(50)).unwrap();
     let store = RedisStore::connect(config).await.unwrap();
     let lines = Lines::default();
     let _guard = lines.listen();
@@ -201,12 +201,12 @@ async fn a_want_of_replicas_is_told_when_it_begins_and_when_it_ends() {
 }
 
 #[tokio::test]
-async fn a_failover_says_whether_the_last_completion_is_still_there() {
+async fn failover_that_keeps_last_completion_is_logged() {
     let mut redis = RedisSentinel::start().unwrap();
     let config = RedisConfig::sentinel(redis.name(), redis.urls());
-    let waiting = config.clone().with_wait(1, Duration::from_secs(60)).unwrap();
-    let store = RedisStore::connect(waiting).await.unwrap();
-    completed(&store, "a").await;
+    let with_wait = config.clone().with_wait(1, Duration::from_secs(60)).unwrap();
+    let store = RedisStore::connect(with_wait).await.unwrap();
+    complete_key(&store, "a").await;
     let lines = Lines::default();
     let _guard = lines.listen();
     redis.kill(0).unwrap();
@@ -226,7 +226,7 @@ async fn a_failover_says_whether_the_last_completion_is_still_there() {
 }
 
 #[tokio::test]
-async fn a_timeout_that_is_longer_than_the_keeper_waits_is_told_with_what_to_change() {
+async fn too_long_timeout_is_logged_with_the_setting() {
     let server = RedisServer::start().unwrap();
     let store = async |timeout, wait| {
         let config = RedisConfig::new(server.url()).with_command_timeout(timeout).unwrap();
@@ -238,22 +238,22 @@ async fn a_timeout_that_is_longer_than_the_keeper_waits_is_told_with_what_to_cha
     };
     let lines = Lines::default();
     let _guard = lines.listen();
-    let told = |what: &[&str]| {
+    let count_warnings = |what: &[&str]| {
         let what: Vec<_> = ["WARN", "with_command_timeout"].iter().chain(what).copied().collect();
         lines.count(&what)
     };
     let second = Duration::from_secs(1);
     let layer = IdempotencyLayer::new(store(second, None).await, "n", ()).unwrap();
     let layer = layer.with_lock_ttl(second * 6).unwrap();
-    assert_eq!(told(&[]), 0, "{lines:?}");
+    assert_eq!(count_warnings(&[]), 0, "{lines:?}");
     let _ = layer.with_lock_ttl(second * 5).unwrap();
-    assert_eq!(told(&["longest=1s", "limit=833.333333ms"]), 1, "{lines:?}");
+    assert_eq!(count_warnings(&["longest=1s", "limit=833.333333ms"]), 1, "{lines:?}");
 
     let _ = LockKeeper::new(store(second * 5, None).await).unwrap();
-    assert_eq!(told(&[]), 1, "{lines:?}");
+    assert_eq!(count_warnings(&[]), 1, "{lines:?}");
     let _ = LockKeeper::new(store(second * 6, None).await).unwrap();
-    assert_eq!(told(&["longest=6s", "limit=5s"]), 1, "{lines:?}");
-    let waiting = store(second, Some(second * 6)).await.boxed();
-    let _ = LockKeeper::new(Cached::new(Arc::new(waiting), 1024)).unwrap();
-    assert_eq!(told(&["longest=7s", "limit=5s"]), 1, "{lines:?}");
+    assert_eq!(count_warnings(&["longest=6s", "limit=5s"]), 1, "{lines:?}");
+    let with_wait = store(second, Some(second * 6)).await.boxed();
+    let _ = LockKeeper::new(Cached::new(Arc::new(with_wait), 1024)).unwrap();
+    assert_eq!(count_warnings(&["longest=7s", "limit=5s"]), 1, "{lines:?}");
 }

@@ -6,11 +6,12 @@ use campanile_core::{FencingToken, Operation, Reply};
 use campanile_idempotency::Store;
 
 use crate::support::{
-    acquire, acquired, apply, command, complete, key, raw, redis_key, replies, server_and_store,
+    acquire, acquire_lock, apply, command, complete, key, raw_connection, redis_key, replies,
+    server_and_store,
 };
 
 #[tokio::test]
-async fn more_commands_than_one_script_takes_are_all_answered_in_order() {
+async fn batch_larger_than_one_call_is_answered_in_order() {
     let (_server, store) = server_and_store().await;
     let keys: Vec<_> = (0..200).map(|n| key(n.to_string())).collect();
     let acquires = keys.iter().zip(1..).map(|(key, owner)| command(key, acquire(owner)));
@@ -36,14 +37,14 @@ async fn more_commands_than_one_script_takes_are_all_answered_in_order() {
 }
 
 #[tokio::test]
-async fn commands_with_other_settings_keep_their_own() {
+async fn batched_commands_keep_their_own_retention() {
     let (server, store) = server_and_store().await;
     let mut commands = vec![command(&key("a"), acquire(1)), command(&key("b"), acquire(1))];
     commands[1].retention.attempts = Duration::from_secs(3);
     let names: Vec<_> = commands.iter().map(|command| redis_key(&command.key)).collect();
     replies(store.apply_batch(commands).await);
 
-    let mut raw = raw(&server);
+    let mut raw = raw_connection(&server);
     let lives = names.iter().map(|name| redis::cmd("TTL").arg(name).query(&mut raw).unwrap());
     let lives: Vec<i64> = lives.collect();
     assert!(lives[0] > 600_000, "{lives:?}");
@@ -51,9 +52,9 @@ async fn commands_with_other_settings_keep_their_own() {
 }
 
 #[tokio::test]
-async fn a_retention_shorter_or_longer_than_redis_counts_is_kept_as_well_as_it_can() {
+async fn extreme_retention_still_sets_an_expiry() {
     let (server, store) = server_and_store().await;
-    let mut raw = raw(&server);
+    let mut raw = raw_connection(&server);
     for (name, retention) in [("none", Duration::ZERO), ("for ever", Duration::MAX)] {
         let key = key(name);
         let mut command = command(&key, acquire(1));
@@ -66,7 +67,7 @@ async fn a_retention_shorter_or_longer_than_redis_counts_is_kept_as_well_as_it_c
 }
 
 #[tokio::test]
-async fn keys_of_any_bytes_and_of_a_megabyte_are_keys() {
+async fn keys_of_any_bytes_or_a_megabyte_are_distinct() {
     let (_server, store) = server_and_store().await;
     let every_byte: Vec<u8> = (0..=255).collect();
     let long = vec![b'x'; 1 << 20];
@@ -75,7 +76,7 @@ async fn keys_of_any_bytes_and_of_a_megabyte_are_keys() {
     let tokens = [&b"{a}\r\n$-1\r\n"[..], &b"\0"[..], &b"}"[..], &every_byte, &long, &longer]
         .map(|name| key(name.to_vec()));
     for key in &tokens {
-        let grant = acquired(&store, key, 1).await;
+        let grant = acquire_lock(&store, key, 1).await;
         assert_eq!(apply(&store, key, complete(grant, "done")).await.unwrap(), Reply::Completed);
     }
     for key in &tokens {
@@ -85,10 +86,10 @@ async fn keys_of_any_bytes_and_of_a_megabyte_are_keys() {
 }
 
 #[tokio::test]
-async fn a_reply_of_a_megabyte_is_replayed() {
+async fn megabyte_reply_is_replayed() {
     let (_server, store) = server_and_store().await;
     let key = key("large");
-    let grant = acquired(&store, &key, 1).await;
+    let grant = acquire_lock(&store, &key, 1).await;
     let large = bytes::Bytes::from(vec![7; 1 << 20]);
     let operation =
         Operation::Complete { grant, attempt: 1, fingerprint: None, reply: Some(large.clone()) };
@@ -98,15 +99,15 @@ async fn a_reply_of_a_megabyte_is_replayed() {
 }
 
 #[tokio::test]
-async fn an_empty_batch_has_no_answers() {
+async fn empty_batch_has_no_answers() {
     let (_server, store) = server_and_store().await;
     assert!(store.apply_batch(Vec::new()).await.is_empty());
 }
 
 #[tokio::test]
-async fn a_token_is_above_all_that_the_client_has_seen() {
+async fn token_exceeds_the_clients_floor() {
     let (_server, store) = server_and_store().await;
-    let ahead = acquired(&store, &key("clock"), 1).await.token.get() + 3_600_000_000;
+    let ahead = acquire_lock(&store, &key("clock"), 1).await.token.get() + 3_600_000_000;
     let floor = FencingToken::new(ahead).unwrap();
     for (name, bits) in [("a", 1), ("b", 2)] {
         let mut operation = acquire(bits);

@@ -6,8 +6,8 @@ use campanile_core::{FencingToken, Operation, Reply, StoreKey};
 use campanile_idempotency::Store;
 
 use crate::support::{
-    acquire, acquired, command, complete, grant, key, owner, raw, redis_key, replies,
-    server_and_store,
+    acquire, acquire_lock, command, complete, grant, key, owner, raw_connection, redis_key,
+    replies, server_and_store,
 };
 
 fn every_operation() -> Vec<Operation> {
@@ -29,7 +29,7 @@ fn every_operation() -> Vec<Operation> {
 /// asserts that only this key is affected.
 async fn assert_corrupt(what: &str, put: impl Fn(&mut redis::Connection, &[u8])) {
     let (server, store) = server_and_store().await;
-    let mut raw = raw(&server);
+    let mut raw = raw_connection(&server);
     let bad = key("bad");
     let name = redis_key(&bad);
     put(&mut raw, &name);
@@ -58,7 +58,7 @@ fn set(raw: &mut redis::Connection, name: &[u8], value: &[u8]) {
 }
 
 #[tokio::test]
-async fn a_value_of_another_type_is_corrupt_and_left_alone() {
+async fn value_of_another_type_is_corrupt_and_unchanged() {
     for (kind, verb, argument) in [
         ("list", "LPUSH", "x"),
         ("set", "SADD", "x"),
@@ -78,11 +78,12 @@ async fn a_value_of_another_type_is_corrupt_and_left_alone() {
 }
 
 #[tokio::test]
-async fn garbage_and_later_versions_are_corrupt_and_left_alone() {
+async fn garbage_and_newer_versions_are_corrupt_and_unchanged() {
     let (server, store) = server_and_store().await;
     let key = key("good");
-    acquired(&store, &key, 1).await;
-    let good: Vec<u8> = redis::cmd("GET").arg(redis_key(&key)).query(&mut raw(&server)).unwrap();
+    acquire_lock(&store, &key, 1).await;
+    let good: Vec<u8> =
+        redis::cmd("GET").arg(redis_key(&key)).query(&mut raw_connection(&server)).unwrap();
     assert_eq!(good.len(), 44);
 
     assert_corrupt("nothing", |raw, name| set(raw, name, b"")).await;

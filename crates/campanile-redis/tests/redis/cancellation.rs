@@ -7,10 +7,10 @@ use std::task::{Context, Poll, Waker};
 use campanile_core::{Operation, Reply};
 use campanile_idempotency::Store;
 
-use crate::support::{acquire, acquired, apply, command, complete, key, server_and_store};
+use crate::support::{acquire, acquire_lock, apply, command, complete, key, server_and_store};
 
 /// Polls the future up to `polls` times, yields to the connection after each, and drops it.
-async fn dropped_after(polls: usize, future: impl Future) {
+async fn poll_and_drop(polls: usize, future: impl Future) {
     let mut future = pin!(future);
     for _ in 0..polls {
         if future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready() {
@@ -21,13 +21,13 @@ async fn dropped_after(polls: usize, future: impl Future) {
 }
 
 #[tokio::test]
-async fn no_reply_goes_to_another_call_when_calls_are_dropped() {
+async fn dropped_calls_never_mix_up_replies() {
     let (_server, store) = server_and_store().await;
     // Each key is completed with its own name, so that an answer identifies the call it belongs to.
     let names: Vec<String> = (0..50).map(|n| format!("key {n}")).collect();
     for name in &names {
         let key = key(name.clone());
-        let grant = acquired(&store, &key, 1).await;
+        let grant = acquire_lock(&store, &key, 1).await;
         let reply = Some(name.clone().into());
         let done = Operation::Complete { grant, attempt: 1, fingerprint: None, reply };
         assert_eq!(apply(&store, &key, done).await.unwrap(), Reply::Completed);
@@ -35,7 +35,7 @@ async fn no_reply_goes_to_another_call_when_calls_are_dropped() {
     for polls in 0..6 {
         for (n, name) in names.iter().enumerate() {
             let dropped = store.apply(command(&key(names[(n + 7) % 50].clone()), acquire(2)));
-            dropped_after(polls, dropped).await;
+            poll_and_drop(polls, dropped).await;
             let reply = apply(&store, &key(name.clone()), acquire(3)).await.unwrap();
             assert!(
                 matches!(&reply, Reply::Duplicate { reply: Some(reply), .. } if reply == name),
@@ -46,18 +46,18 @@ async fn no_reply_goes_to_another_call_when_calls_are_dropped() {
 }
 
 #[tokio::test]
-async fn an_acquire_that_was_dropped_can_be_repeated_by_its_owner() {
+async fn dropped_acquire_can_be_repeated_by_its_owner() {
     let (_server, store) = server_and_store().await;
     for polls in 0..8 {
         let key = key(format!("key {polls}"));
-        dropped_after(polls, store.apply(command(&key, acquire(1)))).await;
-        let grant = acquired(&store, &key, 1).await;
+        poll_and_drop(polls, store.apply(command(&key, acquire(1)))).await;
+        let grant = acquire_lock(&store, &key, 1).await;
         assert_eq!(apply(&store, &key, complete(grant, "done")).await.unwrap(), Reply::Completed);
     }
 }
 
 #[test]
-fn a_call_that_is_dropped_while_the_connection_is_made_leaves_it_to_the_next() {
+fn call_dropped_while_connecting_does_not_block_the_next() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let (_server, store) = server_and_store().await;
@@ -69,14 +69,14 @@ fn a_call_that_is_dropped_while_the_connection_is_made_leaves_it_to_the_next() {
                 Poll::Pending
             ));
         }
-        acquired(&store, &key, 2).await;
+        acquire_lock(&store, &key, 2).await;
     });
 }
 
 #[test]
-fn a_store_outlives_the_runtime_that_it_was_first_used_on() {
+fn store_outlives_its_first_runtime() {
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (_server, store) = runtime().block_on(server_and_store());
-    runtime().block_on(acquired(&store, &key("first"), 1));
-    runtime().block_on(acquired(&store, &key("second"), 1));
+    runtime().block_on(acquire_lock(&store, &key("first"), 1));
+    runtime().block_on(acquire_lock(&store, &key("second"), 1));
 }

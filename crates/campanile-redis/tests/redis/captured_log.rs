@@ -6,17 +6,17 @@ use std::sync::{Arc, Mutex};
 
 /// Everything that was logged, or formatted for a user.
 #[derive(Clone, Default)]
-pub(crate) struct Told(Arc<Mutex<Vec<u8>>>);
+pub(crate) struct CapturedLog(Arc<Mutex<Vec<u8>>>);
 
-impl Told {
+impl CapturedLog {
     /// Captures the logs of this workspace's crates. Whether other crates log depends on features
     /// that any package of the workspace may enable.
     pub(crate) fn listen(&self) {
-        let told = self.clone();
+        let log = self.clone();
         tracing_subscriber::fmt()
             .with_ansi(false)
             .with_env_filter("campanile=trace")
-            .with_writer(move || told.clone())
+            .with_writer(move || log.clone())
             .init();
     }
 
@@ -39,7 +39,7 @@ impl Told {
     }
 }
 
-impl io::Write for Told {
+impl io::Write for CapturedLog {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.lock().unwrap().extend_from_slice(bytes);
         Ok(bytes.len())

@@ -4,7 +4,7 @@ use campanile_core::Namespace;
 use campanile_redis::{ConnectError, Finding, FindingKind, RedisConfig, RedisStore, Safety};
 use campanile_test::RedisServer;
 
-use crate::support::{acquired, key, patient};
+use crate::support::{acquire_lock, key, long_timeout};
 
 const ALL_KEYS: &str = "~campanile:* ~{*";
 const ALL_COMMANDS: &str = "+eval +evalsha +get +mget +set +time +info +config|get";
@@ -13,16 +13,16 @@ const ALL_COMMANDS: &str = "+eval +evalsha +get +mget +set +time +info +config|g
 fn server(rules: &str) -> (RedisServer, RedisConfig) {
     let rules = format!("app on >pw -@all {rules}");
     let server = RedisServer::builder().config("user", &rules).start().unwrap();
-    let config = patient(format!("redis://app:pw@{}", server.addr()));
+    let config = long_timeout(format!("redis://app:pw@{}", server.addr()));
     (server, config)
 }
 
-fn tests() -> [Namespace; 1] {
+fn test_namespaces() -> [Namespace; 1] {
     [Namespace::try_from(crate::support::NAMESPACE).unwrap()]
 }
 
 /// Connects, and returns the finding for which the server is refused.
-async fn refused(config: &RedisConfig) -> Finding {
+async fn refusal(config: &RedisConfig) -> Finding {
     match RedisStore::connect(config.clone()).await {
         Err(ConnectError::Unsafe { findings, .. }) if findings.len() == 1 => findings[0].clone(),
         other => panic!("{other:?}"),
@@ -30,10 +30,10 @@ async fn refused(config: &RedisConfig) -> Finding {
 }
 
 #[tokio::test]
-async fn each_command_that_is_needed_and_denied_is_named() {
+async fn finding_names_each_denied_command() {
     for command in ["eval", "evalsha", "get", "mget", "set", "time"] {
         let (_server, config) = server(&format!("{ALL_KEYS} {ALL_COMMANDS} -{command}"));
-        let finding = refused(&config).await;
+        let finding = refusal(&config).await;
         assert_eq!(finding.kind(), FindingKind::Permission);
         let expected = format!("the user may not send {}", command.to_uppercase());
         assert_eq!(finding.seen(), expected);
@@ -41,54 +41,54 @@ async fn each_command_that_is_needed_and_denied_is_named() {
 }
 
 #[tokio::test]
-async fn keys_that_are_needed_and_denied_are_named() {
+async fn finding_names_the_denied_keys() {
     for keys in ["", "~campanile:*", "~{*", "~{other:* ~campanile:{other}", "%R~{* %R~campanile:*"]
     {
         let (_server, config) = server(&format!("{ALL_COMMANDS} {keys}"));
-        let finding = refused(&config.with_namespaces(tests())).await;
+        let finding = refusal(&config.with_namespaces(test_namespaces())).await;
         assert_eq!(finding.kind(), FindingKind::Permission);
         assert!(finding.seen().contains("campanile:{tests} and {tests:"), "{keys}: {finding}");
     }
 }
 
 #[tokio::test]
-async fn a_user_of_one_namespace_is_enough_for_a_store_that_names_it() {
+async fn single_namespace_user_suffices_if_configured() {
     let (_server, config) = server(&format!("{ALL_COMMANDS} ~{{tests:* ~campanile:{{tests}}"));
-    let of_user = |store: &RedisStore| -> Vec<_> {
+    let user_findings = |store: &RedisStore| -> Vec<_> {
         let kinds = store.findings().iter().map(Finding::kind);
         kinds.filter(|kind| matches!(kind, FindingKind::Permission | FindingKind::Keys)).collect()
     };
     let store = RedisStore::connect(config.clone()).await.unwrap();
-    assert_eq!(of_user(&store), [FindingKind::Keys]);
-    let store = RedisStore::connect(config.with_namespaces(tests())).await.unwrap();
-    assert_eq!(of_user(&store), []);
-    acquired(&store, &key("key"), 1).await;
+    assert_eq!(user_findings(&store), [FindingKind::Keys]);
+    let store = RedisStore::connect(config.with_namespaces(test_namespaces())).await.unwrap();
+    assert_eq!(user_findings(&store), []);
+    acquire_lock(&store, &key("key"), 1).await;
 }
 
 #[tokio::test]
-async fn a_server_that_cannot_be_looked_at_is_not_refused_for_that() {
+async fn server_without_info_permission_is_accepted() {
     let commands = ALL_COMMANDS.replace(" +info +config|get", "");
     let (_server, config) = server(&format!("{ALL_KEYS} {commands}"));
     let store = RedisStore::connect(config).await.unwrap();
     let [finding] = store.findings() else { panic!("{:?}", store.findings()) };
     assert_eq!(finding.kind(), FindingKind::Unseen);
     assert!(finding.seen().contains("INFO and CONFIG GET"), "{finding}");
-    acquired(&store, &key("key"), 1).await;
+    acquire_lock(&store, &key("key"), 1).await;
 }
 
 #[tokio::test]
-async fn a_server_without_config_is_not_refused_for_that() {
+async fn server_without_config_command_is_accepted() {
     let server = RedisServer::builder().config("rename-command", "CONFIG \"\"").start().unwrap();
-    let store = RedisStore::connect(patient(server.url())).await.unwrap();
+    let store = RedisStore::connect(long_timeout(server.url())).await.unwrap();
     let unseen = store.findings().iter().find(|finding| finding.kind() == FindingKind::Unseen);
     assert!(unseen.unwrap().seen().ends_with("CONFIG GET"), "{unseen:?}");
 }
 
 #[tokio::test]
-async fn a_user_who_may_do_too_little_is_accepted_by_choice() {
+async fn missing_permission_is_accepted_with_safety_warn() {
     let (_server, config) = server(&format!("{ALL_KEYS} {ALL_COMMANDS} -mget"));
     let store = RedisStore::connect(config.with_safety(Safety::Warn)).await.unwrap();
     assert!(store.findings().iter().any(|finding| finding.kind() == FindingKind::Permission));
     // Permitted commands work: an acquire does not need MGET.
-    acquired(&store, &key("key"), 1).await;
+    acquire_lock(&store, &key("key"), 1).await;
 }

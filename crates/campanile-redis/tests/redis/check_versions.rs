@@ -7,14 +7,14 @@ use std::time::{Duration, SystemTime};
 
 use campanile_redis::{ConnectError, FindingKind, RedisStore};
 
-use crate::support::patient;
+use crate::support::long_timeout;
 
 /// A fake server that replies as configured.
-struct Impostor {
+struct FakeServer {
     address: SocketAddr,
 }
 
-impl Impostor {
+impl FakeServer {
     /// Starts a server with this `INFO` reply and a clock that is ahead by this many seconds.
     fn new(info: &str, ahead: i64) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -31,14 +31,14 @@ impl Impostor {
     }
 
     async fn connect(&self) -> Result<RedisStore, ConnectError> {
-        RedisStore::connect(patient(format!("redis://{}", self.address))).await
+        RedisStore::connect(long_timeout(format!("redis://{}", self.address))).await
     }
 }
 
 fn serve(client: TcpStream, info: &str, ahead: i64) -> io::Result<()> {
     let mut client = BufReader::new(client);
     loop {
-        let words = request(&mut client)?;
+        let words = read_request(&mut client)?;
         let reply = match &*words[0] {
             "INFO" => format!("${}\r\n{info}\r\n", info.len()),
             "CONFIG" => "*0\r\n".to_owned(),
@@ -53,7 +53,7 @@ fn serve(client: TcpStream, info: &str, ahead: i64) -> io::Result<()> {
     }
 }
 
-fn request(client: &mut impl BufRead) -> io::Result<Vec<String>> {
+fn read_request(client: &mut impl BufRead) -> io::Result<Vec<String>> {
     let number = |prefix: char, client: &mut dyn BufRead| -> io::Result<usize> {
         let mut line = String::new();
         client.read_line(&mut line)?;
@@ -75,10 +75,10 @@ fn now() -> u64 {
 }
 
 #[tokio::test]
-async fn servers_on_which_the_scripts_do_not_run_are_refused() {
+async fn unsupported_versions_are_refused() {
     for version in ["6.2.14", "5.0.7", "unstable"] {
-        let old = Impostor::new(&format!("# Server\r\nredis_version:{version}\r\n"), 0);
-        let error = old.connect().await.unwrap_err();
+        let server = FakeServer::new(&format!("# Server\r\nredis_version:{version}\r\n"), 0);
+        let error = server.connect().await.unwrap_err();
         let ConnectError::Unsafe { findings, .. } = &error else { panic!("{error:?}") };
         assert_eq!(findings[0].kind(), FindingKind::Version);
         assert!(error.to_string().contains(version), "{error}");
@@ -87,18 +87,18 @@ async fn servers_on_which_the_scripts_do_not_run_are_refused() {
 }
 
 #[tokio::test]
-async fn later_servers_and_valkey_are_accepted() {
+async fn newer_redis_and_valkey_are_accepted() {
     let valkey = "redis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:8.0.1\r\n";
     for info in ["redis_version:7.0.0\r\n", "redis_version:10.2.0\r\n", valkey] {
-        let store = Impostor::new(info, 0).connect().await.unwrap();
+        let store = FakeServer::new(info, 0).connect().await.unwrap();
         assert!(store.findings().is_empty(), "{:?}", store.findings());
     }
 }
 
 #[tokio::test]
-async fn a_clock_that_is_wrong_is_told() {
+async fn clock_skew_is_a_finding() {
     for ahead in [-3600, 3600] {
-        let server = Impostor::new("redis_version:7.2.0\r\n", ahead);
+        let server = FakeServer::new("redis_version:7.2.0\r\n", ahead);
         let store = server.connect().await.unwrap();
         let [finding] = store.findings() else { panic!("{:?}", store.findings()) };
         assert_eq!(finding.kind(), FindingKind::Clock);

@@ -7,10 +7,10 @@ use campanile_core::Reply;
 use campanile_redis::{ConnectError, RedisConfig, RedisStore, Safety};
 use campanile_test::{RedisServer, free_port};
 
-use crate::support::{acquire, acquired, apply, chain, complete, key, patient, timed};
+use crate::support::{acquire, acquire_lock, apply, chain, complete, key, long_timeout, timed};
 
 #[tokio::test]
-async fn a_server_that_is_not_there_is_told_with_its_address() {
+async fn unreachable_server_error_shows_its_address() {
     let address = format!("127.0.0.1:{}", free_port().unwrap());
     let bound = Duration::from_millis(300);
     let config = RedisConfig::new(format!("redis://{address}"));
@@ -26,20 +26,20 @@ async fn a_server_that_is_not_there_is_told_with_its_address() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_started_a_second_after_its_client_is_waited_for() {
+async fn connect_waits_for_server_started_later() {
     let port = free_port().unwrap();
     let start = async {
         tokio::time::sleep(Duration::from_secs(1)).await;
         let start = move || RedisServer::builder().port(port).start().unwrap();
         tokio::task::spawn_blocking(start).await.unwrap()
     };
-    let connect = RedisStore::connect(patient(format!("redis://127.0.0.1:{port}")));
+    let connect = RedisStore::connect(long_timeout(format!("redis://127.0.0.1:{port}")));
     let (_server, store) = tokio::join!(start, connect);
-    acquired(&store.unwrap(), &key("key"), 1).await;
+    acquire_lock(&store.unwrap(), &key("key"), 1).await;
 }
 
 #[tokio::test]
-async fn a_server_that_loads_its_data_is_waited_for() {
+async fn connect_waits_for_loading_server() {
     let mut server = RedisServer::builder()
         .config("key-load-delay", "1000")
         .config("loading-process-events-interval-bytes", "1024")
@@ -54,7 +54,7 @@ async fn a_server_that_loads_its_data_is_waited_for() {
         server.restart().unwrap();
         server
     });
-    let store = RedisStore::connect(patient(url)).await.unwrap();
+    let store = RedisStore::connect(long_timeout(url)).await.unwrap();
     // A server that is still loading would refuse the command.
     let reply = apply(&store, &key("key"), acquire(1)).await.unwrap();
     assert!(matches!(reply, Reply::Acquired { .. }), "{reply:?}");
@@ -62,7 +62,7 @@ async fn a_server_that_loads_its_data_is_waited_for() {
 }
 
 #[tokio::test]
-async fn a_server_that_hangs_is_given_up_in_time() {
+async fn connect_to_hung_server_times_out() {
     let mut server = RedisServer::start().unwrap();
     server.pause().unwrap();
     let bound = Duration::from_millis(300);
@@ -75,7 +75,7 @@ async fn a_server_that_hangs_is_given_up_in_time() {
 }
 
 #[tokio::test]
-async fn what_is_no_redis_is_told() {
+async fn connect_to_non_redis_server_fails() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let web_server = std::thread::spawn(move || {
@@ -84,13 +84,13 @@ async fn what_is_no_redis_is_told() {
         client.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap();
     });
     let url = format!("redis://{address}");
-    let error = RedisStore::connect(patient(url)).await.unwrap_err();
+    let error = RedisStore::connect(long_timeout(url)).await.unwrap_err();
     assert!(matches!(error, ConnectError::Unreachable { .. }), "{error:?}");
     web_server.join().unwrap();
 }
 
 #[tokio::test]
-async fn a_wrong_or_missing_password_is_told_and_not_shown() {
+async fn wrong_or_missing_password_is_denied_and_not_shown() {
     let server = RedisServer::builder().password("Wr1ghtW0rd").start().unwrap();
     let at = server.addr();
     for url in [
@@ -98,19 +98,19 @@ async fn a_wrong_or_missing_password_is_told_and_not_shown() {
         format!("redis://:Wr0ngW0rd@{at}"),
         format!("redis://Ab3l:Wr0ngW0rd@{at}"),
     ] {
-        let error = RedisStore::connect(patient(url)).await.unwrap_err();
+        let error = RedisStore::connect(long_timeout(url)).await.unwrap_err();
         assert!(matches!(error, ConnectError::Denied { .. }), "{error:?}");
         let text = format!("{} {error:?}", chain(&error));
         assert!(text.contains(&at.to_string()), "{text}");
         assert!(!text.contains("Wr0ngW0rd") && !text.contains("Ab3l"), "{text}");
     }
-    let store = RedisStore::connect(patient(server.url())).await.unwrap();
+    let store = RedisStore::connect(long_timeout(server.url())).await.unwrap();
     assert!(!format!("{store:?}").contains("Wr1ghtW0rd"));
-    acquired(&store, &key("key"), 1).await;
+    acquire_lock(&store, &key("key"), 1).await;
 }
 
 #[tokio::test]
-async fn what_is_no_url_is_told() {
+async fn invalid_url_is_an_error() {
     for url in ["", "localhost", "http://127.0.0.1", "redis://127.0.0.1/x"] {
         let error = RedisStore::connect(url).await.unwrap_err();
         assert!(matches!(error, ConnectError::Url { .. }), "{url}: {error:?}");
@@ -118,39 +118,40 @@ async fn what_is_no_url_is_told() {
 }
 
 #[tokio::test]
-async fn a_server_that_evicts_is_refused_unless_that_is_accepted() {
+async fn evicting_server_is_refused_unless_accepted() {
     for policy in ["allkeys-lru", "volatile-ttl"] {
         let server = RedisServer::builder()
             .config("maxmemory", "100mb")
             .config("maxmemory-policy", policy)
             .start()
             .unwrap();
-        let error = RedisStore::connect(patient(server.url())).await.unwrap_err();
+        let error = RedisStore::connect(long_timeout(server.url())).await.unwrap_err();
         assert!(matches!(error, ConnectError::Unsafe { .. }), "{error:?}");
         assert!(error.to_string().contains(policy), "{error}");
-        let accepted = patient(server.url()).with_safety(Safety::Warn);
+        let accepted = long_timeout(server.url()).with_safety(Safety::Warn);
         let store = RedisStore::connect(accepted).await.unwrap();
-        acquired(&store, &key("key"), 1).await;
+        acquire_lock(&store, &key("key"), 1).await;
     }
 }
 
 #[tokio::test]
-async fn a_node_of_a_cluster_is_refused() {
+async fn cluster_node_is_refused_as_single_server() {
     let server = RedisServer::builder().config("cluster-enabled", "yes").start().unwrap();
-    let error = RedisStore::connect(patient(server.url())).await.unwrap_err();
+    let error = RedisStore::connect(long_timeout(server.url())).await.unwrap_err();
     assert!(matches!(error, ConnectError::Unsafe { .. }), "{error:?}");
 }
 
 #[tokio::test]
-async fn the_documented_permissions_are_enough() {
+async fn minimal_permissions_are_sufficient() {
     let server = RedisServer::builder()
         .config("user", "app on >pw ~campanile:* ~{* -@all +eval +evalsha +get +mget +set +time")
         .start()
         .unwrap();
-    let store =
-        RedisStore::connect(patient(format!("redis://app:pw@{}", server.addr()))).await.unwrap();
+    let store = RedisStore::connect(long_timeout(format!("redis://app:pw@{}", server.addr())))
+        .await
+        .unwrap();
     let key = key("key");
-    let grant = acquired(&store, &key, 1).await;
+    let grant = acquire_lock(&store, &key, 1).await;
     let renew = campanile_core::Operation::Renew { grant, ttl: Duration::from_secs(30) };
     assert_eq!(apply(&store, &key, renew).await.unwrap(), Reply::Renewed);
     assert_eq!(apply(&store, &key, complete(grant, "done")).await.unwrap(), Reply::Completed);

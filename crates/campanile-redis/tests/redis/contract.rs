@@ -5,7 +5,7 @@ use campanile_test::contract::{self, RealTime};
 use crate::support::server_and_store;
 
 #[tokio::test]
-async fn the_store_keeps_the_contract_of_all_stores() {
+async fn store_contract_holds_on_single_server() {
     let (_server, store) = server_and_store().await;
     contract::run(&store, &RealTime).await;
 }

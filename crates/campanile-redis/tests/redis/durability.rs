@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::support::{
-    acquire, acquired, command, complete, grant, key, patient, replica_through, setting,
+    acquire, acquire_lock, command, complete, grant, key, long_timeout, replica_through, setting,
 };
 
 /// The default; `CAMPANILE_DURABILITY_ROUNDS` sets another number.
@@ -29,7 +29,7 @@ const BATCH: u64 = 32;
 const IN_FLIGHT: u64 = 4;
 
 /// How far the replica is behind when its primary is lost.
-const BEHIND: Duration = Duration::from_millis(50);
+const REPLICA_LAG: Duration = Duration::from_millis(50);
 
 fn rounds() -> u64 {
     setting("CAMPANILE_DURABILITY_ROUNDS").unwrap_or(ROUNDS)
@@ -46,7 +46,7 @@ struct Load {
 type Acknowledged = (StoreKey, Instant);
 
 impl Load {
-    fn on(store: &RedisStore) -> Self {
+    fn start(store: &RedisStore) -> Self {
         let (mut workers, acknowledged) = (JoinSet::new(), Arc::<Mutex<Vec<_>>>::default());
         let next = Arc::new(AtomicU64::new(0));
         for _ in 0..IN_FLIGHT {
@@ -56,7 +56,7 @@ impl Load {
                 loop {
                     let first = next.fetch_add(BATCH, Ordering::Relaxed);
                     let keys = (first..first + BATCH).map(|n| key(n.to_string())).collect();
-                    match completed(&store, keys).await {
+                    match complete_keys(&store, keys).await {
                         Some(keys) => {
                             let now = Instant::now();
                             let keys = keys.into_iter().map(|key| (key, now));
@@ -78,7 +78,7 @@ impl Load {
     }
 
     /// The completions that were acknowledged before the server was gone.
-    async fn end(mut self) -> Vec<Acknowledged> {
+    async fn stop(mut self) -> Vec<Acknowledged> {
         while let Some(worker) = self.workers.join_next().await {
             worker.unwrap();
         }
@@ -87,7 +87,7 @@ impl Load {
 }
 
 /// Acquires and completes the keys. `None` if the store has failed.
-async fn completed(store: &RedisStore, keys: Vec<StoreKey>) -> Option<Vec<StoreKey>> {
+async fn complete_keys(store: &RedisStore, keys: Vec<StoreKey>) -> Option<Vec<StoreKey>> {
     let acquires = keys.iter().map(|key| command(key, acquire(1))).collect();
     let mut completions = Vec::new();
     for (key, answer) in keys.iter().zip(store.apply_batch(acquires).await) {
@@ -102,20 +102,20 @@ async fn completed(store: &RedisStore, keys: Vec<StoreKey>) -> Option<Vec<StoreK
 
 /// Counts the completions that the server does not have. Prints the number, and the age of the
 /// oldest one when the first server was killed.
-async fn lost(
+async fn count_lost(
     what: &str,
     server: &RedisServer,
     acknowledged: &[Acknowledged],
-    killed: Instant,
+    killed_at: Instant,
 ) -> u64 {
-    let store = RedisStore::connect(patient(server.url())).await.unwrap();
+    let store = RedisStore::connect(long_timeout(server.url())).await.unwrap();
     let (mut lost, mut oldest) = (0, Duration::ZERO);
     for some in acknowledged.chunks(64) {
         let acquires = some.iter().map(|(key, _)| command(key, acquire(2))).collect();
         for ((_, when), answer) in some.iter().zip(store.apply_batch(acquires).await) {
             if !matches!(answer.unwrap().reply, Reply::Duplicate { .. }) {
                 lost += 1;
-                oldest = oldest.max(killed - *when);
+                oldest = oldest.max(killed_at - *when);
             }
         }
     }
@@ -126,72 +126,72 @@ async fn lost(
 
 /// Kills a server with this `appendfsync` under load and restarts it. Returns how many acknowledged
 /// completions are lost.
-async fn killed(appendfsync: Option<&str>) -> u64 {
+async fn lost_by_kill(appendfsync: Option<&str>) -> u64 {
     let mut builder = RedisServer::builder().append_only(appendfsync.is_some());
     if let Some(appendfsync) = appendfsync {
         builder = builder.config("appendfsync", appendfsync);
     }
     let mut server = builder.start().unwrap();
-    let store = RedisStore::connect(patient(server.url())).await.unwrap();
-    let load = Load::on(&store);
+    let store = RedisStore::connect(long_timeout(server.url())).await.unwrap();
+    let load = Load::start(&store);
     load.warm_up().await;
     server.kill().unwrap();
-    let at = Instant::now();
-    let acknowledged = load.end().await;
+    let killed_at = Instant::now();
+    let acknowledged = load.stop().await;
     server.restart().unwrap();
     let setting =
         appendfsync.map_or("appendonly no".into(), |value| format!("appendfsync {value}"));
-    lost(&format!("killed, {setting}"), &server, &acknowledged, at).await
+    count_lost(&format!("killed, {setting}"), &server, &acknowledged, killed_at).await
 }
 
 /// Loses the primary's machine under load and promotes its replica, which was cut off from the
 /// primary a moment before. Returns the number of acknowledged completions that are lost, and the
 /// store's shortfalls.
-async fn failed_over(replicas: u32) -> (u64, u64) {
+async fn lost_by_failover(replicas: u32) -> (u64, u64) {
     let mut primary = RedisServer::start().unwrap();
-    let line = Proxy::to(primary.addr()).unwrap();
-    let replica = replica_through(&primary, line.addr().port());
-    let waiting = patient(primary.url()).with_wait(1, Duration::from_secs(60)).unwrap();
+    let proxy = Proxy::to(primary.addr()).unwrap();
+    let replica = replica_through(&primary, proxy.addr().port());
+    let waiting = long_timeout(primary.url()).with_wait(1, Duration::from_secs(60)).unwrap();
     let mut store = RedisStore::connect(waiting).await.unwrap();
     // Succeeds only once replication works.
-    acquired(&store, &key("first"), 1).await;
+    acquire_lock(&store, &key("first"), 1).await;
     if replicas == 0 {
-        store = RedisStore::connect(patient(primary.url())).await.unwrap();
+        store = RedisStore::connect(long_timeout(primary.url())).await.unwrap();
     }
-    let load = Load::on(&store);
+    let load = Load::start(&store);
     load.warm_up().await;
-    line.swallow_replies();
-    tokio::time::sleep(BEHIND).await;
-    line.cut();
+    proxy.swallow_replies();
+    tokio::time::sleep(REPLICA_LAG).await;
+    proxy.cut();
     primary.kill().unwrap();
-    let at = Instant::now();
-    let acknowledged = load.end().await;
+    let killed_at = Instant::now();
+    let acknowledged = load.stop().await;
     replica.cli(&["REPLICAOF", "NO", "ONE"]).unwrap();
-    let what = format!("failed over, a replica {BEHIND:?} behind, {replicas} waited for");
-    (lost(&what, &replica, &acknowledged, at).await, store.shortfalls())
+    let what = format!("failed over, a replica {REPLICA_LAG:?} behind, {replicas} waited for");
+    (count_lost(&what, &replica, &acknowledged, killed_at).await, store.shortfalls())
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_kill_loses_nothing_that_is_synced_before_it_is_acknowledged() {
+async fn kill_loses_nothing_with_appendfsync_always() {
     for _ in 0..rounds() {
-        assert_eq!(killed(Some("always")).await, 0);
+        assert_eq!(lost_by_kill(Some("always")).await, 0);
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_kill_loses_what_is_not_kept_on_disk() {
+async fn kill_loses_completions_without_persistence() {
     for _ in 0..rounds() {
-        killed(Some("everysec")).await;
-        killed(Some("no")).await;
-        assert!(killed(None).await >= COMPLETIONS as u64);
+        lost_by_kill(Some("everysec")).await;
+        lost_by_kill(Some("no")).await;
+        assert!(lost_by_kill(None).await >= COMPLETIONS as u64);
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_failover_loses_nothing_that_a_replica_was_waited_for() {
+async fn failover_loses_no_completion_waited_for() {
     for _ in 0..rounds() {
-        failed_over(0).await;
-        let (lost, shortfalls) = failed_over(1).await;
+        lost_by_failover(0).await;
+        let (lost, shortfalls) = lost_by_failover(1).await;
         assert_eq!((lost, shortfalls), (0, 0));
     }
 }

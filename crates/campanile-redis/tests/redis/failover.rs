@@ -11,13 +11,15 @@ use campanile_idempotency::StoreErrorKind;
 use campanile_redis::RedisStore;
 use campanile_test::{RedisServer, eventually};
 
-use crate::support::{acquire, acquired, apply, chain, complete, key, patient, server_and_store};
+use crate::support::{
+    acquire, acquire_lock, apply, chain, complete, key, long_timeout, server_and_store,
+};
 
 #[tokio::test]
-async fn a_read_only_server_is_an_error_until_it_takes_writes_again() {
+async fn read_only_server_fails_until_writable_again() {
     let (server, store) = server_and_store().await;
     let key = key("key");
-    let grant = acquired(&store, &key, 1).await;
+    let grant = acquire_lock(&store, &key, 1).await;
 
     server.cli(&["REPLICAOF", "127.0.0.1", "1"]).unwrap();
     for operation in [acquire(2), complete(grant, "done")] {
@@ -30,25 +32,26 @@ async fn a_read_only_server_is_an_error_until_it_takes_writes_again() {
 }
 
 #[tokio::test]
-async fn the_first_command_after_a_failover_reaches_the_new_primary() {
+async fn first_command_after_failover_reaches_new_primary() {
     let (old, new) = (RedisServer::start().unwrap(), RedisServer::start().unwrap());
     let name = MovingName::of(&old);
-    let store = RedisStore::connect(patient(format!("redis://{}", name.address))).await.unwrap();
+    let store =
+        RedisStore::connect(long_timeout(format!("redis://{}", name.address))).await.unwrap();
     let key = key("key");
-    let grant = acquired(&store, &key, 1).await;
+    let grant = acquire_lock(&store, &key, 1).await;
 
-    follow(&new, &old);
+    replicate_from(&new, &old);
     let has_all = || (new.cli(&["DBSIZE"]).unwrap() == old.cli(&["DBSIZE"]).unwrap()).then_some(());
     eventually(Duration::from_secs(20), has_all).expect("the replica should catch up");
     new.cli(&["REPLICAOF", "NO", "ONE"]).unwrap();
-    follow(&old, &new);
+    replicate_from(&old, &new);
     // The store's connection to the old primary stays open.
-    name.moves_to(&new);
+    name.point_to(&new);
 
     assert_eq!(apply(&store, &key, complete(grant, "done")).await.unwrap(), Reply::Completed);
 }
 
-fn follow(replica: &RedisServer, primary: &RedisServer) {
+fn replicate_from(replica: &RedisServer, primary: &RedisServer) {
     replica.cli(&["REPLICAOF", "127.0.0.1", &primary.port().to_string()]).unwrap();
 }
 
@@ -56,30 +59,30 @@ fn follow(replica: &RedisServer, primary: &RedisServer) {
 /// are not affected.
 struct MovingName {
     address: SocketAddr,
-    leads_to: Arc<Mutex<SocketAddr>>,
+    target: Arc<Mutex<SocketAddr>>,
 }
 
 impl MovingName {
     fn of(server: &RedisServer) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let leads_to = Arc::new(Mutex::new(server.addr()));
-        let target = Arc::clone(&leads_to);
+        let target = Arc::new(Mutex::new(server.addr()));
+        let current = Arc::clone(&target);
         thread::spawn(move || {
             for client in listener.incoming() {
-                let server = TcpStream::connect(*target.lock().unwrap()).unwrap();
-                join(client.unwrap(), server);
+                let server = TcpStream::connect(*current.lock().unwrap()).unwrap();
+                forward(client.unwrap(), server);
             }
         });
-        Self { address, leads_to }
+        Self { address, target }
     }
 
-    fn moves_to(&self, server: &RedisServer) {
-        *self.leads_to.lock().unwrap() = server.addr();
+    fn point_to(&self, server: &RedisServer) {
+        *self.target.lock().unwrap() = server.addr();
     }
 }
 
-fn join(client: TcpStream, server: TcpStream) {
+fn forward(client: TcpStream, server: TcpStream) {
     for (mut from, mut to) in
         [(client.try_clone().unwrap(), server.try_clone().unwrap()), (server, client)]
     {

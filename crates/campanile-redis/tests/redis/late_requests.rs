@@ -13,13 +13,16 @@ use campanile_redis::RedisStore;
 use campanile_test::RedisServer;
 use redis::io::tcp::socket2::SockRef;
 
-use crate::support::{acquire, acquired, command, impatient, insist, key, owner, raw, redis_key};
+use crate::support::{
+    acquire, acquire_lock, apply_with_retry, command, key, owner, raw_connection, redis_key,
+    short_timeout,
+};
 
 const LONG: Duration = Duration::from_secs(60);
 
 /// A proxy that can stall the requests of one connection. It stops reading them, so that they stay
 /// in the kernel of the client, as when the network loses packets.
-struct Congestion {
+struct StallingProxy {
     addr: SocketAddr,
     gate: Arc<Gate>,
     /// Receives a message when the stalled connection has ended on the server's side.
@@ -44,35 +47,35 @@ impl Gate {
     }
 }
 
-impl Congestion {
-    fn before(server: SocketAddr) -> Self {
+impl StallingProxy {
+    fn new(server: SocketAddr) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         // Inherited by the connections. The small buffer keeps most of the requests in the client's
         // kernel.
         SockRef::from(&listener).set_recv_buffer_size(2_048).unwrap();
         let (addr, gate) = (listener.local_addr().unwrap(), Arc::new(Gate::default()));
-        let (tell, ended) = mpsc::channel();
+        let (ended_sender, ended) = mpsc::channel();
         let shared = Arc::clone(&gate);
-        let is_held = Arc::new(AtomicBool::new(false));
+        let has_stalled = Arc::new(AtomicBool::new(false));
         thread::spawn(move || {
             for client in listener.incoming() {
                 let (client, server) = (client.unwrap(), TcpStream::connect(server).unwrap());
                 // The store checks its server over a separate connection, which it closes again.
                 let gate = Arc::clone(&shared);
-                let (tell, is_held) = (tell.clone(), Arc::clone(&is_held));
-                thread::spawn(move || serve(&client, &server, &gate, &is_held, &tell));
+                let (ended_sender, has_stalled) = (ended_sender.clone(), Arc::clone(&has_stalled));
+                thread::spawn(move || serve(&client, &server, &gate, &has_stalled, &ended_sender));
             }
         });
         Self { addr, gate, ended }
     }
 
     /// Stalls the existing connections.
-    fn begin(&self) {
+    fn stall(&self) {
         self.gate.set(true);
     }
 
     /// Delivers what has not been dropped, and waits until the server has processed it.
-    fn end(&self) {
+    fn resume(&self) {
         self.gate.set(false);
         self.ended.recv_timeout(LONG).expect("the connection should have been discarded");
     }
@@ -82,10 +85,10 @@ fn serve(
     client: &TcpStream,
     server: &TcpStream,
     gate: &Gate,
-    is_held: &AtomicBool,
-    tell: &mpsc::Sender<()>,
+    has_stalled: &AtomicBool,
+    ended_sender: &mpsc::Sender<()>,
 ) {
-    let mut was_held = false;
+    let mut is_stalled = false;
     thread::scope(|scope| {
         scope.spawn(move || {
             let (mut from, mut to) = (server, client);
@@ -100,9 +103,9 @@ fn serve(
         while let Ok(length @ 1..) = from.read(&mut bytes) {
             // Only one connection is stalled, and none of those that follow it.
             if *gate.is_closed.lock().unwrap()
-                && (was_held || !is_held.swap(true, Ordering::SeqCst))
+                && (is_stalled || !has_stalled.swap(true, Ordering::SeqCst))
             {
-                was_held = true;
+                is_stalled = true;
                 gate.wait();
             }
             to.write_all(&bytes[..length]).unwrap();
@@ -110,23 +113,23 @@ fn serve(
         let _ = server.shutdown(Shutdown::Write);
     });
     let _ = client.shutdown(Shutdown::Both);
-    if was_held {
-        tell.send(()).unwrap();
+    if is_stalled {
+        ended_sender.send(()).unwrap();
     }
 }
 
 /// The cancel of an unanswered acquire is sent over another connection. An acquire that arrived
 /// after its cancel would lock the key without an owner, and count an attempt.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_acquire_held_up_in_the_kernel_never_follows_its_cancel() {
+async fn stalled_acquire_never_arrives_after_its_cancel() {
     let server = RedisServer::start().unwrap();
-    let way = Congestion::before(server.addr());
-    let config = impatient(server.url_through(way.addr));
+    let proxy = StallingProxy::new(server.addr());
+    let config = short_timeout(server.url_through(proxy.addr));
     let store = RedisStore::connect(config).await.unwrap();
     // Caches the script on the server, which would otherwise refuse a late `EVALSHA`.
-    acquired(&store, &key("before"), 1).await;
+    acquire_lock(&store, &key("before"), 1).await;
 
-    way.begin();
+    proxy.stall();
     let keys: Vec<_> = (0..512).map(|n| key(n.to_string())).collect();
     let batch = keys.iter().map(|key| command(key, acquire(7))).collect();
     for answer in store.apply_batch(batch).await {
@@ -134,10 +137,10 @@ async fn an_acquire_held_up_in_the_kernel_never_follows_its_cancel() {
     }
     let last = &keys[511];
     let cancel = Operation::Cancel { owner: owner(7) };
-    assert_eq!(insist(&store, last, cancel).await, Reply::Released);
-    tokio::task::block_in_place(|| way.end());
+    assert_eq!(apply_with_retry(&store, last, cancel).await, Reply::Released);
+    tokio::task::block_in_place(|| proxy.resume());
 
     let stored: Option<Vec<u8>> =
-        redis::cmd("GET").arg(redis_key(last)).query(&mut raw(&server)).unwrap();
+        redis::cmd("GET").arg(redis_key(last)).query(&mut raw_connection(&server)).unwrap();
     assert_eq!(stored, None, "the key was locked after its cancel");
 }

@@ -8,33 +8,33 @@ use campanile_redis::RedisStore;
 use campanile_test::{Proxy, RedisServer, eventually};
 
 use crate::support::{
-    NAMESPACE, acquire, acquired, apply, chain, complete, grant, impatient, insist, key, patient,
-    raw, redis_key,
+    NAMESPACE, acquire, acquire_lock, apply, apply_with_retry, chain, complete, grant, key,
+    long_timeout, raw_connection, redis_key, short_timeout,
 };
 
-struct Line {
+struct ProxiedStore {
     server: RedisServer,
     proxy: Proxy,
     store: RedisStore,
 }
 
-impl Line {
+impl ProxiedStore {
     async fn new() -> Self {
         let server = RedisServer::start().unwrap();
         let proxy = Proxy::to(server.addr()).unwrap();
-        let config = impatient(server.url_through(proxy.addr()));
+        let config = short_timeout(server.url_through(proxy.addr()));
         let store = RedisStore::connect(config).await.unwrap();
         Self { server, proxy, store }
     }
 
     fn stored(&self, key: &StoreKey) -> Option<Vec<u8>> {
-        redis::cmd("GET").arg(redis_key(key)).query(&mut raw(&self.server)).unwrap()
+        redis::cmd("GET").arg(redis_key(key)).query(&mut raw_connection(&self.server)).unwrap()
     }
 
     /// Sends the command twice and loses the reply to the first. Returns the reply to the second.
-    async fn lost_and_repeated(&self, key: &StoreKey, operation: Operation) -> Reply {
+    async fn repeat_after_lost_reply(&self, key: &StoreKey, operation: Operation) -> Reply {
         // Caches the script on the server; the reply that is lost would otherwise be `NOSCRIPT`.
-        insist(&self.store, &crate::support::key("other"), operation.clone()).await;
+        apply_with_retry(&self.store, &crate::support::key("other"), operation.clone()).await;
         let before = self.stored(key);
         self.proxy.swallow_replies();
         let error = apply(&self.store, key, operation.clone()).await.unwrap_err();
@@ -42,24 +42,26 @@ impl Line {
         let applied = || (self.stored(key) != before).then_some(());
         eventually(Duration::from_secs(10), applied).expect("the command should be applied");
         self.proxy.heal().unwrap();
-        insist(&self.store, key, operation).await
+        apply_with_retry(&self.store, key, operation).await
     }
 }
 
 #[tokio::test]
-async fn an_acquire_whose_reply_was_lost_is_answered_with_the_same_grant() {
-    let line = Line::new().await;
+async fn repeated_acquire_after_lost_reply_gets_same_grant() {
+    let proxied = ProxiedStore::new().await;
     let key = key("key");
-    let Reply::Acquired { token, attempt } = line.lost_and_repeated(&key, acquire(1)).await else {
+    let Reply::Acquired { token, attempt } =
+        proxied.repeat_after_lost_reply(&key, acquire(1)).await
+    else {
         panic!("the acquire should find its own lock");
     };
     assert_eq!(attempt, 1);
-    let stored = line.stored(&key).unwrap();
+    let stored = proxied.stored(&key).unwrap();
     assert_eq!(stored[8..16], token.get().to_be_bytes());
 }
 
 #[tokio::test]
-async fn a_settling_command_whose_reply_was_lost_is_answered_the_same() {
+async fn repeated_settle_after_lost_reply_gets_same_reply() {
     type Settle = fn(Grant) -> Operation;
     let settles: [(Settle, Reply); 6] = [
         (|grant| Operation::Renew { grant, ttl: Duration::from_secs(60) }, Reply::Renewed),
@@ -77,42 +79,44 @@ async fn a_settling_command_whose_reply_was_lost_is_answered_the_same() {
         (|grant| Operation::Cancel { owner: grant.owner }, Reply::Released),
         (|grant| Operation::Reject { grant, reason: "reason".into() }, Reply::Rejected),
     ];
-    let line = Line::new().await;
+    let proxied = ProxiedStore::new().await;
     for (settle, expected) in settles {
         let name = settle(grant(campanile_core::FencingToken::ZERO, 1)).name();
         let key = key(name);
-        let grant = acquired(&line.store, &key, 1).await;
-        let reply = line.lost_and_repeated(&key, settle(grant)).await;
+        let grant = acquire_lock(&proxied.store, &key, 1).await;
+        let reply = proxied.repeat_after_lost_reply(&key, settle(grant)).await;
         assert_eq!(reply, expected, "{name}");
-        let interrupts = line.stored(&key).unwrap()[4];
+        let interrupts = proxied.stored(&key).unwrap()[4];
         assert_eq!(interrupts, u8::from(name == "release"), "{name} counts once");
     }
 }
 
 #[tokio::test]
-async fn a_redrive_whose_reply_was_lost_is_answered_the_same() {
-    let line = Line::new().await;
+async fn repeated_redrive_after_lost_reply_gets_same_reply() {
+    let proxied = ProxiedStore::new().await;
     let key = key("key");
-    let grant = acquired(&line.store, &key, 1).await;
+    let grant = acquire_lock(&proxied.store, &key, 1).await;
     let reject = Operation::Reject { grant, reason: "reason".into() };
-    assert_eq!(insist(&line.store, &key, reject).await, Reply::Rejected);
+    assert_eq!(apply_with_retry(&proxied.store, &key, reject).await, Reply::Rejected);
     let redrive = Operation::Redrive { token: grant.token, force: false };
-    assert_eq!(line.lost_and_repeated(&key, redrive).await, Reply::Reopened);
+    assert_eq!(proxied.repeat_after_lost_reply(&key, redrive).await, Reply::Reopened);
 }
 
 #[tokio::test]
-async fn an_acquire_whose_reply_was_lost_is_cancelled_although_the_next_try_was_not_sent() {
+async fn lost_acquire_is_cancelled_even_if_retry_was_not_sent() {
     let server = RedisServer::start().unwrap();
     let proxy = Proxy::to(server.addr()).unwrap();
-    let store = RedisStore::connect(patient(server.url_through(proxy.addr()))).await.unwrap();
+    let store = RedisStore::connect(long_timeout(server.url_through(proxy.addr()))).await.unwrap();
     let keeper = LockKeeper::new(store).unwrap();
     let guard = Guard::new(&keeper, NAMESPACE).unwrap();
     let run = async |id: &'static str| guard.run(id, async |_| Ok::<_, BoxError>(())).await;
     // Caches the script on the server; the reply that is lost would otherwise be `NOSCRIPT`.
     run("other").await.unwrap();
     let entry = || {
-        let stored: Option<Vec<u8>> =
-            redis::cmd("GET").arg(redis_key(&key("key"))).query(&mut raw(&server)).unwrap();
+        let stored: Option<Vec<u8>> = redis::cmd("GET")
+            .arg(redis_key(&key("key")))
+            .query(&mut raw_connection(&server))
+            .unwrap();
         stored.map(|bytes| Entry::from_bytes(&bytes).unwrap())
     };
     proxy.swallow_replies();
@@ -133,11 +137,11 @@ async fn an_acquire_whose_reply_was_lost_is_cancelled_although_the_next_try_was_
 }
 
 #[tokio::test]
-async fn an_acquire_that_was_not_sent_leaves_nothing_to_be_cancelled() {
-    let line = Line::new().await;
-    let keeper = LockKeeper::new(line.store.clone()).unwrap();
+async fn unsent_acquire_needs_no_cancel() {
+    let proxied = ProxiedStore::new().await;
+    let keeper = LockKeeper::new(proxied.store.clone()).unwrap();
     let guard = Guard::new(&keeper, NAMESPACE).unwrap();
-    line.proxy.cut();
+    proxied.proxy.cut();
     for id in 0..100_u32 {
         let refused = guard.run(id, async |_| Ok::<_, BoxError>(())).await.unwrap_err();
         assert!(chain(&*refused).contains("refused"));

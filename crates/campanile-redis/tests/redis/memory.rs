@@ -7,28 +7,28 @@ use campanile_idempotency::{Store, StoreErrorKind};
 use campanile_redis::RedisStore;
 
 use crate::support::{
-    acquire, acquired, apply, chain, command, complete, key, patient, raw, redis_key, replies,
-    server_and_store,
+    acquire, acquire_lock, apply, chain, command, complete, key, long_timeout, raw_connection,
+    redis_key, replies, server_and_store,
 };
 
 const LATER: Duration = Duration::from_secs(60);
 
 #[tokio::test]
-async fn without_memory_only_what_needs_some_is_refused() {
+async fn out_of_memory_refuses_only_acquires_that_write() {
     let (server, store) = server_and_store().await;
-    let mut raw = raw(&server);
+    let mut raw = raw_connection(&server);
     let [done, locked, own, far, late, due] =
         ["done", "locked", "own", "far", "late", "due"].map(key);
-    let grant = acquired(&store, &done, 1).await;
+    let grant = acquire_lock(&store, &done, 1).await;
     apply(&store, &done, complete(grant, "done")).await.unwrap();
-    acquired(&store, &locked, 1).await;
-    acquired(&store, &own, 1).await;
-    acquired(&store, &far, 1).await;
+    acquire_lock(&store, &locked, 1).await;
+    acquire_lock(&store, &own, 1).await;
+    acquire_lock(&store, &far, 1).await;
     // As after the clock went back: the lock ends later than any client could have asked for.
     let far_away = (u64::MAX / 2).to_be_bytes();
     redis::cmd("SETRANGE").arg(redis_key(&far)).arg(36).arg(&far_away).exec(&mut raw).unwrap();
     for (key, delay) in [(&late, LATER), (&due, Duration::ZERO)] {
-        let grant = acquired(&store, key, 1).await;
+        let grant = acquire_lock(&store, key, 1).await;
         let fail = Operation::Fail { grant, delay, last: false, error: "error".into() };
         assert_eq!(apply(&store, key, fail).await.unwrap(), Reply::Retrying);
     }
@@ -66,7 +66,7 @@ async fn without_memory_only_what_needs_some_is_refused() {
 }
 
 #[tokio::test]
-async fn without_memory_locks_are_still_renewed_and_settled() {
+async fn out_of_memory_locks_are_still_renewed_and_settled() {
     let (server, store) = server_and_store().await;
     let mut commands = Vec::new();
     let mut expected = Vec::new();
@@ -82,7 +82,7 @@ async fn without_memory_locks_are_still_renewed_and_settled() {
     .enumerate()
     {
         let key = key(n.to_string());
-        let grant = acquired(&store, &key, 1).await;
+        let grant = acquire_lock(&store, &key, 1).await;
         commands.push(command(
             &key,
             match n {
@@ -101,14 +101,14 @@ async fn without_memory_locks_are_still_renewed_and_settled() {
 }
 
 #[tokio::test]
-async fn a_client_that_starts_without_memory_answers_duplicates() {
+async fn client_started_out_of_memory_answers_duplicates() {
     let (server, store) = server_and_store().await;
     let key = key("key");
-    let grant = acquired(&store, &key, 1).await;
+    let grant = acquire_lock(&store, &key, 1).await;
     apply(&store, &key, complete(grant, "done")).await.unwrap();
     server.cli(&["CONFIG", "SET", "maxmemory", "1"]).unwrap();
 
-    let another = RedisStore::connect(patient(server.url())).await.unwrap();
+    let another = RedisStore::connect(long_timeout(server.url())).await.unwrap();
     let reply = apply(&another, &key, acquire(2)).await.unwrap();
     assert!(matches!(reply, Reply::Duplicate { .. }));
     let renew = Operation::Renew { grant, ttl: LATER };
@@ -116,11 +116,11 @@ async fn a_client_that_starts_without_memory_answers_duplicates() {
 }
 
 #[tokio::test]
-async fn an_entry_without_a_tail_is_embedded_in_one_allocation() {
+async fn entry_without_tail_is_embedded_in_one_allocation() {
     let (server, store) = server_and_store().await;
-    let mut raw = raw(&server);
+    let mut raw = raw_connection(&server);
     let key = key("x".repeat(57));
-    let grant = acquired(&store, &key, 1).await;
+    let grant = acquire_lock(&store, &key, 1).await;
     let embedded = |raw: &mut redis::Connection| {
         let name = redis_key(&key);
         let encoding: String = redis::cmd("OBJECT").arg("ENCODING").arg(&name).query(raw).unwrap();

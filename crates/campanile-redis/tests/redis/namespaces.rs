@@ -5,18 +5,18 @@ use campanile_idempotency::{Store, StoreErrorKind};
 use campanile_redis::RedisStore;
 
 use crate::support::{
-    NAMESPACE, acquire, acquired, apply, chain, command, key, patient, server_and_store,
+    NAMESPACE, acquire, acquire_lock, apply, chain, command, key, long_timeout, server_and_store,
 };
 
 #[tokio::test]
-async fn a_store_with_another_number_of_buckets_is_refused() {
+async fn different_bucket_count_is_refused() {
     let (server, store) = server_and_store().await;
-    acquired(&store, &key("key"), 1).await;
+    acquire_lock(&store, &key("key"), 1).await;
     assert_eq!(server.cli(&["GET", "campanile:{tests}"]).unwrap(), "16");
     assert_eq!(server.cli(&["TTL", "campanile:{tests}"]).unwrap(), "-1");
     let entries = server.cli(&["DBSIZE"]).unwrap();
 
-    let config = patient(server.url()).with_buckets(32).unwrap();
+    let config = long_timeout(server.url()).with_buckets(32).unwrap();
     let other = RedisStore::connect(config).await.unwrap();
     for _ in 0..2 {
         let error = apply(&other, &key("key"), acquire(2)).await.unwrap_err();
@@ -26,12 +26,12 @@ async fn a_store_with_another_number_of_buckets_is_refused() {
     }
     assert_eq!(server.cli(&["DBSIZE"]).unwrap(), entries, "nothing was written");
 
-    let same = RedisStore::connect(patient(server.url())).await.unwrap();
+    let same = RedisStore::connect(long_timeout(server.url())).await.unwrap();
     assert!(matches!(apply(&same, &key("key"), acquire(2)).await.unwrap(), Reply::Locked { .. }));
 }
 
 #[tokio::test]
-async fn a_namespace_that_is_refused_does_not_touch_others_in_the_batch() {
+async fn refused_namespace_does_not_affect_others_in_batch() {
     let (server, store) = server_and_store().await;
     server.cli(&["SET", "campanile:{other}", "4"]).unwrap();
     server.cli(&["SET", "campanile:{garbled}", "four"]).unwrap();
@@ -60,10 +60,10 @@ async fn a_namespace_that_is_refused_does_not_touch_others_in_the_batch() {
 }
 
 #[tokio::test]
-async fn the_same_key_in_two_namespaces_is_two_keys() {
+async fn same_key_in_two_namespaces_is_two_keys() {
     let (_server, store) = server_and_store().await;
     for namespace in ["billing", "shipping"] {
         let namespace = Namespace::try_from(namespace).unwrap();
-        acquired(&store, &StoreKey::new(namespace, IdempotencyKey::new("k").unwrap()), 1).await;
+        acquire_lock(&store, &StoreKey::new(namespace, IdempotencyKey::new("k").unwrap()), 1).await;
     }
 }

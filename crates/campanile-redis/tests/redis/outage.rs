@@ -8,21 +8,21 @@ use campanile_redis::RedisStore;
 use campanile_test::RedisServer;
 
 use crate::support::{
-    acquire, acquired, apply, chain, command, complete, impatient, insist, key, patient,
-    server_and_store, timed,
+    acquire, acquire_lock, apply, apply_with_retry, chain, command, complete, key, long_timeout,
+    server_and_store, short_timeout, timed,
 };
 
-/// The command timeout of the impatient store, with a margin of many times that for a busy machine.
-/// Well below any other timeout.
-const IN_TIME: Duration = Duration::from_secs(3);
+/// The short command timeout, with a margin of many times that for a busy machine. Well below any
+/// other timeout.
+const MAX_CALL_TIME: Duration = Duration::from_secs(3);
 
 #[tokio::test]
-async fn a_restart_shows_in_no_error() {
+async fn server_restart_causes_no_error() {
     let mut server = RedisServer::builder().append_only(true).start().unwrap();
-    let store = RedisStore::connect(patient(server.url())).await.unwrap();
+    let store = RedisStore::connect(long_timeout(server.url())).await.unwrap();
     let keys: Vec<_> = (0..3).map(|n| key(n.to_string())).collect();
     for key in &keys {
-        let grant = acquired(&store, key, 1).await;
+        let grant = acquire_lock(&store, key, 1).await;
         // Done only once the append-only file has the acquire.
         server.cli(&["CONFIG", "SET", "appendfsync", "always"]).unwrap();
         server.restart().unwrap();
@@ -36,9 +36,9 @@ async fn a_restart_shows_in_no_error() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_gone_is_an_error_at_once_and_found_when_it_is_back() {
+async fn killed_server_fails_at_once_and_recovers_on_restart() {
     let (mut server, store) = server_and_store().await;
-    acquired(&store, &key("before"), 1).await;
+    acquire_lock(&store, &key("before"), 1).await;
     server.kill().unwrap();
     for _ in 0..3 {
         let error = apply(&store, &key("while"), acquire(1)).await.unwrap_err();
@@ -47,15 +47,15 @@ async fn a_server_that_is_gone_is_an_error_at_once_and_found_when_it_is_back() {
         assert!(chain(&error).contains(&server.addr().to_string()), "{}", chain(&error));
     }
     server.restart().unwrap();
-    acquired(&store, &key("after"), 1).await;
+    acquire_lock(&store, &key("after"), 1).await;
 }
 
 #[tokio::test]
-async fn a_call_to_a_server_that_hangs_ends_in_time() {
+async fn call_to_hung_server_times_out() {
     let mut server = RedisServer::start().unwrap();
-    let config = || impatient(server.url());
+    let config = || short_timeout(server.url());
     let used = RedisStore::connect(config()).await.unwrap();
-    let grant = acquired(&used, &key("held"), 1).await;
+    let grant = acquire_lock(&used, &key("held"), 1).await;
     // One store has a connection; the other must open one while the server hangs.
     let unused = RedisStore::connect(config()).await.unwrap();
 
@@ -67,19 +67,19 @@ async fn a_call_to_a_server_that_hangs_ends_in_time() {
         for answer in answers {
             assert_eq!(answer.unwrap_err().kind(), StoreErrorKind::Timeout);
         }
-        assert!(took < IN_TIME, "{took:?}");
+        assert!(took < MAX_CALL_TIME, "{took:?}");
     }
     server.resume().unwrap();
     for store in [&used, &unused] {
-        let reply = insist(store, &key("held"), complete(grant, "done")).await;
+        let reply = apply_with_retry(store, &key("held"), complete(grant, "done")).await;
         assert_eq!(reply, Reply::Completed);
     }
 }
 
 #[tokio::test]
-async fn several_calls_that_wait_for_a_connection_end_in_time() {
+async fn concurrent_calls_without_connection_time_out_together() {
     let mut server = RedisServer::start().unwrap();
-    let store = RedisStore::connect(impatient(server.url())).await.unwrap();
+    let store = RedisStore::connect(short_timeout(server.url())).await.unwrap();
     server.pause().unwrap();
     let keys: Vec<_> = (0..4).map(|n| key(n.to_string())).collect();
     let calls = keys.iter().map(|key| apply(&store, key, acquire(1)));
@@ -87,5 +87,5 @@ async fn several_calls_that_wait_for_a_connection_end_in_time() {
     for answer in answers {
         assert_eq!(answer.unwrap_err().kind(), StoreErrorKind::Timeout);
     }
-    assert!(took < IN_TIME, "{took:?}: they wait side by side");
+    assert!(took < MAX_CALL_TIME, "{took:?}: they wait side by side");
 }

@@ -7,14 +7,15 @@ use campanile_redis::{RedisConfig, RedisStore};
 use campanile_test::contract::{self, RealTime};
 use campanile_test::{RedisCluster, RedisSentinel, RedisServer};
 
-use crate::support::{acquire, acquired, apply, key};
+use crate::support::{acquire, acquire_lock, apply, key};
 
 /// Reads the permissions that the documentation lists for this kind of server.
 fn documented(whose: &str) -> String {
     let docs = include_str!("../../src/config.rs").lines();
-    let mut lines = docs.filter_map(|line| line.trim().strip_prefix("/// "));
-    let line = lines.find_map(|line| line.strip_prefix(whose)?.strip_prefix(' '));
-    line.expect("the documentation should have this line").trim().to_owned()
+    let lines = docs.filter_map(|line| line.trim().strip_prefix("/// "));
+    let mut rules = lines.filter_map(|line| Some(line.strip_prefix(whose)?.trim()));
+    let rules = rules.find(|rules| rules.starts_with(['~', '+']));
+    rules.expect("the documentation should have this line").to_owned()
 }
 
 fn user(rules: &str) -> String {
@@ -22,7 +23,7 @@ fn user(rules: &str) -> String {
 }
 
 #[tokio::test]
-async fn the_contract_is_kept_under_the_permissions_documented_for_a_server() {
+async fn documented_server_permissions_satisfy_the_contract() {
     let server =
         RedisServer::builder().config("user", &user(&documented("server"))).start().unwrap();
     let config = RedisConfig::new(format!("redis://{}", server.addr()));
@@ -32,7 +33,7 @@ async fn the_contract_is_kept_under_the_permissions_documented_for_a_server() {
 }
 
 #[tokio::test]
-async fn the_contract_is_kept_under_the_permissions_documented_for_sentinels() {
+async fn documented_sentinel_permissions_satisfy_the_contract() {
     let redis = RedisSentinel::builder()
         .sentinels(1)
         .config("user", &user(&documented("primary")))
@@ -47,7 +48,7 @@ async fn the_contract_is_kept_under_the_permissions_documented_for_sentinels() {
 }
 
 #[tokio::test]
-async fn the_contract_is_kept_under_the_permissions_documented_for_a_cluster() {
+async fn documented_cluster_permissions_satisfy_the_contract() {
     let mut cluster =
         RedisCluster::builder().config("user", &user(&documented("node"))).start().unwrap();
     let config = || {
@@ -62,7 +63,7 @@ async fn the_contract_is_kept_under_the_permissions_documented_for_a_cluster() {
     let slot = crate::cluster::slot(&cluster, &moving);
     let to = (cluster.owner_of(slot).unwrap() + 1) % 3;
     cluster.begin_move(slot, to).unwrap();
-    acquired(&store, &moving, 1).await;
+    acquire_lock(&store, &moving, 1).await;
     cluster.end_move(slot, to).unwrap();
     let reply = apply(&store, &moving, acquire(2)).await.unwrap();
     assert!(matches!(reply, Reply::Locked { .. }), "{reply:?}");

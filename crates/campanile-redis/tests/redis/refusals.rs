@@ -8,23 +8,23 @@ use campanile_idempotency::StoreErrorKind;
 use campanile_redis::{RedisConfig, RedisStore};
 use campanile_test::{Proxy, RedisServer, eventually};
 
-use crate::support::{acquire, acquired, apply, chain, complete, key, timed};
+use crate::support::{acquire, acquire_lock, apply, chain, complete, key, timed};
 
-const SOON: Duration = Duration::from_secs(30);
+const MAX_WAIT: Duration = Duration::from_secs(30);
 
 /// The command timeout of the store.
 const TIMEOUT: Duration = Duration::from_millis(300);
 
 /// A server, a store on it, and a lock acquired before the fault.
-struct Scene {
+struct FaultFixture {
     server: RedisServer,
     proxy: Proxy,
     store: RedisStore,
     held: Grant,
 }
 
-impl Scene {
-    async fn on(server: RedisServer, user: Option<(&str, &str)>) -> Self {
+impl FaultFixture {
+    async fn with_server(server: RedisServer, user: Option<(&str, &str)>) -> Self {
         let proxy = Proxy::to(server.addr()).unwrap();
         let config = RedisConfig::new(format!("redis://{}", proxy.addr()));
         let mut config = config.with_command_timeout(TIMEOUT).unwrap();
@@ -32,16 +32,16 @@ impl Scene {
             config = config.with_credentials(user, password);
         }
         let store = RedisStore::connect(config).await.unwrap();
-        let held = acquired(&store, &key("held"), 1).await;
+        let held = acquire_lock(&store, &key("held"), 1).await;
         Self { server, proxy, store, held }
     }
 
     async fn new() -> Self {
-        Self::on(RedisServer::start().unwrap(), None).await
+        Self::with_server(RedisServer::start().unwrap(), None).await
     }
 
     /// Asserts that commands fail in this way during the fault.
-    async fn fails(&self, kind: StoreErrorKind, text: &str) {
+    async fn assert_fails(&self, kind: StoreErrorKind, text: &str) {
         for (name, operation) in [("held", complete(self.held, "done")), ("new", acquire(2))] {
             let (took, answer) = timed(apply(&self.store, &key(name), operation)).await;
             let error = answer.unwrap_err();
@@ -54,7 +54,7 @@ impl Scene {
 
     /// Asserts that commands succeed after the fault, and that no failed command has counted an
     /// attempt.
-    async fn goes_on(&self, what: &str) {
+    async fn assert_recovers(&self, what: &str) {
         let (took, ()) = timed(async {
             let mut tries = 0;
             while let Err(error) =
@@ -77,25 +77,25 @@ impl Scene {
 }
 
 #[tokio::test]
-async fn a_script_of_others_that_runs_long_is_an_error_and_counts_nothing() {
-    let scene = Scene::new().await;
-    scene.server.cli(&["CONFIG", "SET", "busy-reply-threshold", "20"]).unwrap();
-    let client = redis::Client::open(scene.server.url()).unwrap();
+async fn busy_server_fails_without_counting_attempts() {
+    let fixture = FaultFixture::new().await;
+    fixture.server.cli(&["CONFIG", "SET", "busy-reply-threshold", "20"]).unwrap();
+    let client = redis::Client::open(fixture.server.url()).unwrap();
     let endless = std::thread::spawn(move || {
         let mut connection = client.get_connection().unwrap();
         redis::cmd("EVAL").arg("while true do end").arg(0).exec(&mut connection)
     });
-    let is_busy = || scene.server.cli(&["PING"]).err().map(|error| error.to_string());
-    let busy = eventually(SOON, is_busy).expect("the server should be busy");
+    let is_busy = || fixture.server.cli(&["PING"]).err().map(|error| error.to_string());
+    let busy = eventually(MAX_WAIT, is_busy).expect("the server should be busy");
     assert!(busy.starts_with("BUSY"), "{busy}");
-    scene.fails(StoreErrorKind::Unavailable, "BUSY").await;
-    scene.server.cli(&["SCRIPT", "KILL"]).unwrap();
+    fixture.assert_fails(StoreErrorKind::Unavailable, "BUSY").await;
+    fixture.server.cli(&["SCRIPT", "KILL"]).unwrap();
     endless.join().unwrap().unwrap_err();
-    scene.goes_on("a script of others").await;
+    fixture.assert_recovers("a script of others").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_loads_its_data_is_an_error_until_it_has_it() {
+async fn loading_server_fails_until_loaded() {
     let server = RedisServer::builder()
         .append_only(true)
         .config("appendfsync", "always")
@@ -103,13 +103,13 @@ async fn a_server_that_loads_its_data_is_an_error_until_it_has_it() {
         .config("key-load-delay", "-8")
         .start()
         .unwrap();
-    let mut scene = Scene::on(server, None).await;
+    let mut fixture = FaultFixture::with_server(server, None).await;
     let fill = "for n = 1, 100000 do redis.call('SET', 'filler' .. n, '') end";
-    scene.server.cli(&["EVAL", fill, "0"]).unwrap();
-    let mut restarting = scene.server;
+    fixture.server.cli(&["EVAL", fill, "0"]).unwrap();
+    let mut restarting = fixture.server;
     // Killed before the store sends a command, which the server would still answer.
     restarting.kill().unwrap();
-    let (store, held) = (scene.store.clone(), scene.held);
+    let (store, held) = (fixture.store.clone(), fixture.held);
     let restart = std::thread::spawn(move || {
         restarting.restart().unwrap();
         restarting
@@ -127,58 +127,58 @@ async fn a_server_that_loads_its_data_is_an_error_until_it_has_it() {
     };
     assert_eq!(reply, Reply::Completed);
     assert!(was_loading, "the server should have been seen loading");
-    scene.server = restart.join().unwrap();
-    scene.goes_on("loading").await;
+    fixture.server = restart.join().unwrap();
+    fixture.assert_recovers("loading").await;
 }
 
 #[tokio::test]
-async fn a_server_that_cannot_write_its_snapshot_is_an_error_and_counts_nothing() {
-    let scene = Scene::new().await;
-    let folder = scene.server.cli(&["CONFIG", "GET", "dir"]).unwrap();
+async fn failed_snapshot_fails_without_counting_attempts() {
+    let fixture = FaultFixture::new().await;
+    let folder = fixture.server.cli(&["CONFIG", "GET", "dir"]).unwrap();
     let folder = std::path::Path::new(folder.lines().last().unwrap());
     // The snapshot is renamed to this path, which fails for a directory.
     std::fs::create_dir(folder.join("dump.rdb")).unwrap();
-    scene.server.cli(&["CONFIG", "SET", "save", "3600 1"]).unwrap();
-    scene.server.cli(&["BGSAVE"]).unwrap();
-    let is_refusing = || scene.server.cli(&["SET", "k", "v"]).err();
-    eventually(SOON, is_refusing).expect("the server should refuse writes");
-    scene.fails(StoreErrorKind::Unavailable, "MISCONF").await;
-    scene.server.cli(&["CONFIG", "SET", "stop-writes-on-bgsave-error", "no"]).unwrap();
-    scene.goes_on("no snapshot").await;
+    fixture.server.cli(&["CONFIG", "SET", "save", "3600 1"]).unwrap();
+    fixture.server.cli(&["BGSAVE"]).unwrap();
+    let is_refusing = || fixture.server.cli(&["SET", "k", "v"]).err();
+    eventually(MAX_WAIT, is_refusing).expect("the server should refuse writes");
+    fixture.assert_fails(StoreErrorKind::Unavailable, "MISCONF").await;
+    fixture.server.cli(&["CONFIG", "SET", "stop-writes-on-bgsave-error", "no"]).unwrap();
+    fixture.assert_recovers("no snapshot").await;
 }
 
 const USER: &str = "app on >Wr1ghtW0rd ~* +@all";
 
 #[tokio::test]
-async fn permissions_that_are_taken_away_are_an_error_and_count_nothing() {
+async fn revoked_permissions_fail_without_counting_attempts() {
     let server = RedisServer::builder().config("user", USER).start().unwrap();
-    let scene = Scene::on(server, Some(("app", "Wr1ghtW0rd"))).await;
-    let set = |rule: &str| scene.server.cli(&["ACL", "SETUSER", "app", rule]).unwrap();
+    let fixture = FaultFixture::with_server(server, Some(("app", "Wr1ghtW0rd"))).await;
+    let set = |rule: &str| fixture.server.cli(&["ACL", "SETUSER", "app", rule]).unwrap();
     for (denied, given) in [("-evalsha", "+evalsha"), ("-set", "+set"), ("resetkeys", "~*")] {
         set(denied);
-        scene.fails(StoreErrorKind::Unavailable, "").await;
+        fixture.assert_fails(StoreErrorKind::Unavailable, "").await;
         set(given);
     }
-    scene.goes_on("permissions").await;
+    fixture.assert_recovers("permissions").await;
 }
 
 #[tokio::test]
-async fn a_password_that_was_changed_is_an_error_that_does_not_show_it() {
+async fn changed_password_fails_without_being_shown() {
     let server = RedisServer::builder().config("user", USER).start().unwrap();
-    let scene = Scene::on(server, Some(("app", "Wr1ghtW0rd"))).await;
+    let fixture = FaultFixture::with_server(server, Some(("app", "Wr1ghtW0rd"))).await;
     let set = |rules: &[&str]| {
         let command: Vec<_> = ["ACL", "SETUSER", "app"].iter().chain(rules).copied().collect();
-        scene.server.cli(&command).unwrap();
-        scene.server.cli(&["CLIENT", "KILL", "USER", "app"]).unwrap();
+        fixture.server.cli(&command).unwrap();
+        fixture.server.cli(&["CLIENT", "KILL", "USER", "app"]).unwrap();
     };
     set(&["resetpass", ">other"]);
-    scene.fails(StoreErrorKind::Unavailable, "").await;
+    fixture.assert_fails(StoreErrorKind::Unavailable, "").await;
     set(&[">Wr1ghtW0rd"]);
-    scene.goes_on("password").await;
+    fixture.assert_recovers("password").await;
 }
 
 #[tokio::test]
-async fn what_is_lost_on_the_way_or_too_late_times_out_and_counts_once() {
+async fn lost_or_late_messages_time_out_and_count_once() {
     type Fault = fn(&Proxy);
     let faults: [(&str, Fault); 3] = [
         ("requests are lost", Proxy::swallow_requests),
@@ -186,35 +186,35 @@ async fn what_is_lost_on_the_way_or_too_late_times_out_and_counts_once() {
         ("each way takes a second", |proxy| proxy.delay(Duration::from_secs(1))),
     ];
     for (what, fault) in faults {
-        let scene = Scene::new().await;
-        fault(&scene.proxy);
-        scene.fails(StoreErrorKind::Timeout, &scene.proxy.addr().to_string()).await;
-        scene.proxy.heal().unwrap();
-        scene.goes_on(what).await;
+        let fixture = FaultFixture::new().await;
+        fault(&fixture.proxy);
+        fixture.assert_fails(StoreErrorKind::Timeout, &fixture.proxy.addr().to_string()).await;
+        fixture.proxy.heal().unwrap();
+        fixture.assert_recovers(what).await;
     }
 }
 
 #[tokio::test]
-async fn a_server_that_hangs_or_is_cut_off_is_found_again() {
-    let mut scene = Scene::new().await;
-    scene.server.pause().unwrap();
-    scene.fails(StoreErrorKind::Timeout, "did not answer").await;
-    scene.server.resume().unwrap();
-    scene.goes_on("hung").await;
+async fn store_recovers_from_hung_or_cut_off_server() {
+    let mut fixture = FaultFixture::new().await;
+    fixture.server.pause().unwrap();
+    fixture.assert_fails(StoreErrorKind::Timeout, "did not answer").await;
+    fixture.server.resume().unwrap();
+    fixture.assert_recovers("hung").await;
 
-    let scene = Scene::new().await;
-    scene.proxy.cut();
-    scene.fails(StoreErrorKind::Unavailable, &scene.proxy.addr().to_string()).await;
-    scene.proxy.heal().unwrap();
-    scene.goes_on("cut off").await;
+    let fixture = FaultFixture::new().await;
+    fixture.proxy.cut();
+    fixture.assert_fails(StoreErrorKind::Unavailable, &fixture.proxy.addr().to_string()).await;
+    fixture.proxy.heal().unwrap();
+    fixture.assert_recovers("cut off").await;
 }
 
 #[tokio::test]
-async fn a_server_that_is_slow_and_answers_in_time_is_no_error() {
-    let scene = Scene::new().await;
-    scene.proxy.delay(TIMEOUT / 6);
+async fn slow_server_within_timeout_causes_no_error() {
+    let fixture = FaultFixture::new().await;
+    fixture.proxy.delay(TIMEOUT / 6);
     for n in 0..3 {
-        acquired(&scene.store, &key(n.to_string()), 1).await;
+        acquire_lock(&fixture.store, &key(n.to_string()), 1).await;
     }
-    scene.goes_on("slow").await;
+    fixture.assert_recovers("slow").await;
 }

@@ -9,17 +9,17 @@ use campanile_core::{Operation, Reply};
 use campanile_idempotency::Store;
 
 use crate::support::{
-    acquire, acquired, apply, command, complete, key, raw, replies, server_and_store,
+    acquire, acquire_lock, apply, command, complete, key, raw_connection, replies, server_and_store,
 };
 
 #[tokio::test]
-async fn every_script_is_sent_again_after_a_flush() {
+async fn script_flush_resends_every_script() {
     let (server, store) = server_and_store().await;
     let (first, second) = (key("first"), key("second"));
     let flush = || server.cli(&["SCRIPT", "FLUSH"]).unwrap();
 
     flush();
-    let grant = acquired(&store, &first, 1).await;
+    let grant = acquire_lock(&store, &first, 1).await;
     let ttl = Duration::from_secs(60);
     for (operation, expected) in [
         (Operation::Renew { grant, ttl }, Reply::Renewed),
@@ -34,7 +34,7 @@ async fn every_script_is_sent_again_after_a_flush() {
         |grant| Operation::Release { grant, ran: false },
         |grant| complete(grant, "done"),
     ] {
-        let grant = acquired(&store, &second, fastrand::u64(1..)).await;
+        let grant = acquire_lock(&store, &second, fastrand::u64(1..)).await;
         flush();
         let reply = apply(&store, &second, settle(grant)).await.unwrap();
         assert!(matches!(reply, Reply::Retrying | Reply::Released | Reply::Completed), "{reply:?}");
@@ -46,9 +46,9 @@ async fn every_script_is_sent_again_after_a_flush() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn flushes_while_commands_are_under_way_show_in_no_error_and_count_no_attempt() {
+async fn script_flush_under_load_causes_no_error_or_attempt() {
     let (server, store) = server_and_store().await;
-    let mut raw = raw(&server);
+    let mut raw = raw_connection(&server);
     let stop = Arc::new(AtomicBool::new(false));
     let stopped = Arc::clone(&stop);
     let flushing = thread::spawn(move || {

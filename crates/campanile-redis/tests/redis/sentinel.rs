@@ -7,18 +7,18 @@ use campanile_redis::{ConnectError, RedisConfig, RedisStore};
 use campanile_test::contract::{self, RealTime};
 use campanile_test::{RedisSentinel, RedisServer, eventually, free_port};
 
-use crate::support::{Looks, acquire, acquired, apply, chain, complete, key, timed};
+use crate::support::{QueryCounter, acquire, acquire_lock, apply, chain, complete, key, timed};
 
-const SOON: Duration = Duration::from_secs(30);
+const MAX_WAIT: Duration = Duration::from_secs(30);
 
 fn config(redis: &RedisSentinel) -> RedisConfig {
     RedisConfig::sentinel(redis.name(), redis.urls())
 }
 
 /// Waits until the replica has as many keys as the primary.
-fn until_replicated(redis: &RedisSentinel, primary: usize, replica: usize) {
-    let is_so = || (keys(redis, primary) == keys(redis, replica)).then_some(());
-    eventually(SOON, is_so).expect("the replica should catch up");
+fn wait_until_replicated(redis: &RedisSentinel, primary: usize, replica: usize) {
+    let is_replicated = || (keys(redis, primary) == keys(redis, replica)).then_some(());
+    eventually(MAX_WAIT, is_replicated).expect("the replica should catch up");
 }
 
 fn keys(redis: &RedisSentinel, server: usize) -> usize {
@@ -26,18 +26,18 @@ fn keys(redis: &RedisSentinel, server: usize) -> usize {
 }
 
 /// Acquires one key after the other until the condition holds. Counts the keys.
-async fn writes_until(store: &RedisStore, mut so: impl FnMut() -> bool) -> usize {
+async fn write_until(store: &RedisStore, mut condition: impl FnMut() -> bool) -> usize {
     for n in 0..1_000 {
-        if so() {
+        if condition() {
             return n;
         }
-        acquired(store, &key(format!("{n}")), 1).await;
+        acquire_lock(store, &key(format!("{n}")), 1).await;
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     panic!("the condition never held");
 }
 
-async fn until_completed(
+async fn complete_with_retry(
     store: &RedisStore,
     key: &campanile_core::StoreKey,
     grant: campanile_core::Grant,
@@ -52,97 +52,97 @@ async fn until_completed(
 }
 
 #[tokio::test]
-async fn the_store_keeps_the_contract_of_all_stores_behind_sentinels() {
+async fn store_contract_holds_behind_sentinels() {
     let redis = RedisSentinel::builder().sentinels(1).start().unwrap();
     let store = RedisStore::connect(config(&redis)).await.unwrap();
     contract::run(&store, &RealTime).await;
 }
 
 #[tokio::test]
-async fn a_primary_that_is_killed_is_followed_by_the_one_that_is_promoted() {
+async fn killed_primary_is_replaced_by_promoted_replica() {
     let mut redis = RedisSentinel::builder().password("sesame").start().unwrap();
     let config = config(&redis).with_credentials("default", "sesame");
     let store = RedisStore::connect(config).await.unwrap();
     let key = key("key");
-    let grant = acquired(&store, &key, 1).await;
-    until_replicated(&redis, 0, 1);
+    let grant = acquire_lock(&store, &key, 1).await;
+    wait_until_replicated(&redis, 0, 1);
     redis.kill(0).unwrap();
     let error = apply(&store, &key, complete(grant, "done")).await.unwrap_err();
     assert!(!chain(&error).contains("sesame"), "{}", chain(&error));
     redis.until_other_primary(0).unwrap();
-    let (took, ()) = timed(until_completed(&store, &key, grant)).await;
+    let (took, ()) = timed(complete_with_retry(&store, &key, grant)).await;
     println!("answered {took:?} after the promotion");
     let reply = apply(&store, &key, acquire(2)).await.unwrap();
     assert!(matches!(reply, Reply::Duplicate { attempt: 1, .. }), "{reply:?}");
 }
 
 #[tokio::test]
-async fn a_primary_that_hangs_is_followed_by_the_one_that_is_promoted() {
+async fn hung_primary_is_replaced_by_promoted_replica() {
     let mut redis = RedisSentinel::start().unwrap();
     let timeout = Duration::from_millis(300);
     let config = config(&redis).with_command_timeout(timeout).unwrap();
     let store = RedisStore::connect(config).await.unwrap();
     let key = key("key");
-    let grant = acquired(&store, &key, 1).await;
-    until_replicated(&redis, 0, 1);
+    let grant = acquire_lock(&store, &key, 1).await;
+    wait_until_replicated(&redis, 0, 1);
     redis.pause(0).unwrap();
     redis.until_other_primary(0).unwrap();
-    let (took, ()) = timed(until_completed(&store, &key, grant)).await;
+    let (took, ()) = timed(complete_with_retry(&store, &key, grant)).await;
     println!("answered {took:?} after the promotion, with a timeout of {timeout:?}");
 }
 
 #[tokio::test]
-async fn a_primary_that_stands_back_is_left_for_the_new_one() {
+async fn demoted_primary_is_replaced_by_new_primary() {
     let mut redis = RedisSentinel::start().unwrap();
     let store = RedisStore::connect(config(&redis)).await.unwrap();
     let key = key("key");
-    let grant = acquired(&store, &key, 1).await;
-    until_replicated(&redis, 0, 1);
+    let grant = acquire_lock(&store, &key, 1).await;
+    wait_until_replicated(&redis, 0, 1);
     assert_eq!(redis.failover().unwrap(), 1);
     // The old primary accepts writes for a while before it becomes a replica. Its connection stays
     // open, and what is written to it until then is lost.
     let follows = || redis.server(0).cli(&["ROLE"]).ok().filter(|role| role.starts_with("slave"));
     redis.server(0).cli(&["REPLICAOF", "127.0.0.1", &redis.server(1).port().to_string()]).unwrap();
-    eventually(SOON, follows).unwrap();
+    eventually(MAX_WAIT, follows).unwrap();
     assert_eq!(apply(&store, &key, complete(grant, "done")).await.unwrap(), Reply::Completed);
 }
 
 #[tokio::test]
-async fn after_a_failover_by_command_the_old_primary_is_left_while_it_still_takes_writes() {
+async fn writable_old_primary_is_abandoned_after_failover() {
     let mut redis = RedisSentinel::start().unwrap();
     let store = RedisStore::connect(config(&redis)).await.unwrap();
-    acquired(&store, &key("before"), 1).await;
-    until_replicated(&redis, 0, 1);
+    acquire_lock(&store, &key("before"), 1).await;
+    wait_until_replicated(&redis, 0, 1);
     assert_eq!(redis.failover().unwrap(), 1);
     let had = keys(&redis, 1);
-    let (took, lost) = timed(writes_until(&store, || keys(&redis, 1) > had)).await;
+    let (took, lost) = timed(write_until(&store, || keys(&redis, 1) > had)).await;
     let role = redis.server(0).cli(&["ROLE"]).unwrap();
     println!("switched {took:?} after the promotion, {lost} writes were lost");
     assert!(role.starts_with("master"), "switched only after a refused write: {role}");
-    assert!(took < SOON / 5, "{took:?}");
+    assert!(took < MAX_WAIT / 5, "{took:?}");
     // The store does not return to the old primary either.
-    let (old, mut looks) = (keys(&redis, 0), Looks::at(redis.sentinel(0)));
-    writes_until(&store, || looks.count() > 2).await;
+    let (old, mut queries) = (keys(&redis, 0), QueryCounter::new(redis.sentinel(0)));
+    write_until(&store, || queries.count() > 2).await;
     assert_eq!(keys(&redis, 0), old);
 }
 
 #[tokio::test]
-async fn a_few_sentinels_that_name_another_primary_do_not_move_the_store() {
+async fn minority_of_sentinels_does_not_move_the_store() {
     let mut redis = RedisSentinel::start().unwrap();
     // A sentinel that names a server which reports itself as a primary.
     let cut_off = RedisSentinel::builder().replicas(0).sentinels(1).start().unwrap();
     let urls = [cut_off.urls(), redis.urls()].concat();
     let store = RedisStore::connect(RedisConfig::sentinel(redis.name(), urls)).await.unwrap();
-    acquired(&store, &key("first"), 1).await;
+    acquire_lock(&store, &key("first"), 1).await;
     // Now the only sentinel that still answers.
     (0..3).for_each(|sentinel| redis.kill_sentinel(sentinel).unwrap());
-    let mut looks = Looks::at(cut_off.sentinel(0));
-    writes_until(&store, || looks.count() > 2).await;
+    let mut queries = QueryCounter::new(cut_off.sentinel(0));
+    write_until(&store, || queries.count() > 2).await;
     assert_eq!(keys(&cut_off, 0), 0);
 }
 
 #[tokio::test]
-async fn sentinels_that_are_dead_or_hang_or_tell_what_was_are_passed_over() {
+async fn dead_hung_or_stale_sentinels_are_skipped() {
     let mut redis = RedisSentinel::start().unwrap();
     // One names an old primary that has become a replica since, and one does not exist.
     let stale = RedisServer::start().unwrap();
@@ -154,12 +154,12 @@ async fn sentinels_that_are_dead_or_hang_or_tell_what_was_are_passed_over() {
     urls.insert(0, stale.url());
     let config = RedisConfig::sentinel(redis.name(), urls);
     let (took, store) = timed(RedisStore::connect(config)).await;
-    acquired(&store.unwrap(), &key("key"), 1).await;
+    acquire_lock(&store.unwrap(), &key("key"), 1).await;
     assert!(took < Duration::from_secs(3), "{took:?}");
 }
 
 #[tokio::test]
-async fn a_sentinel_that_names_a_replica_is_not_believed() {
+async fn sentinel_that_names_a_replica_is_not_trusted() {
     let redis = RedisSentinel::builder().sentinels(1).start().unwrap();
     let replica = redis.server(1).port().to_string();
     let sentinel = redis.sentinel(0);
@@ -172,7 +172,7 @@ async fn a_sentinel_that_names_a_replica_is_not_believed() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_promoted_while_the_store_connects_is_waited_for() {
+async fn connect_waits_for_promotion_of_named_server() {
     let redis = RedisSentinel::builder().sentinels(1).start().unwrap();
     let promoted = redis.server(1);
     let (sentinel, port) = (redis.sentinel(0), promoted.port().to_string());
@@ -184,11 +184,11 @@ async fn a_server_that_is_promoted_while_the_store_connects_is_waited_for() {
         promoted.cli(&["REPLICAOF", "NO", "ONE"]).unwrap();
     };
     let (store, ()) = tokio::join!(RedisStore::connect(config), promote);
-    acquired(&store.unwrap(), &key("key"), 1).await;
+    acquire_lock(&store.unwrap(), &key("key"), 1).await;
 }
 
 #[tokio::test]
-async fn where_sentinels_differ_the_server_that_is_a_primary_is_taken() {
+async fn disagreeing_sentinels_resolve_to_actual_primary() {
     let redis = RedisSentinel::builder().sentinels(1).start().unwrap();
     let behind = RedisSentinel::builder().replicas(0).sentinels(1).start().unwrap();
     let (name, replica) = (redis.name(), redis.server(1).port().to_string());
@@ -198,13 +198,13 @@ async fn where_sentinels_differ_the_server_that_is_a_primary_is_taken() {
     for urls in [[behind.urls(), redis.urls()], [redis.urls(), behind.urls()]] {
         let config = RedisConfig::sentinel(name, urls.concat());
         let store = RedisStore::connect(config).await.unwrap();
-        acquired(&store, &key("key"), 1).await;
+        acquire_lock(&store, &key("key"), 1).await;
     }
     assert_eq!(redis.server(0).cli(&["EXISTS", "campanile:{tests}"]).unwrap(), "1");
 }
 
 #[tokio::test]
-async fn a_name_that_no_sentinel_knows_is_told_with_their_addresses() {
+async fn unknown_primary_name_error_shows_the_sentinels() {
     let redis = RedisSentinel::builder().replicas(0).sentinel_password("creak").start().unwrap();
     let config = RedisConfig::sentinel("belfry", redis.urls());
     assert!(!format!("{config:?}").contains("creak"), "{config:?}");

@@ -15,19 +15,19 @@ pub(crate) const NAMESPACE: &str = "tests";
 /// Starts a server and connects a store to it.
 pub(crate) async fn server_and_store() -> (RedisServer, RedisStore) {
     let server = RedisServer::start().unwrap();
-    let store = RedisStore::connect(patient(server.url())).await.unwrap();
+    let store = RedisStore::connect(long_timeout(server.url())).await.unwrap();
     (server, store)
 }
 
 /// A configuration for tests in which nothing times out, however busy the machine is.
-pub(crate) fn patient(url: impl Into<String>) -> RedisConfig {
+pub(crate) fn long_timeout(url: impl Into<String>) -> RedisConfig {
     let config = RedisConfig::new(url).with_connect_timeout(Duration::from_secs(60)).unwrap();
     config.with_command_timeout(Duration::from_secs(60)).unwrap()
 }
 
-/// A configuration for tests in which a command times out. [`insist`] retries commands that should
+/// A configuration for tests in which a command times out. [`apply_with_retry`] retries commands that should
 /// succeed.
-pub(crate) fn impatient(url: impl Into<String>) -> RedisConfig {
+pub(crate) fn short_timeout(url: impl Into<String>) -> RedisConfig {
     RedisConfig::new(url).with_command_timeout(Duration::from_millis(300)).unwrap()
 }
 
@@ -80,7 +80,11 @@ pub(crate) async fn apply(
 }
 
 /// Repeats the command until it is answered, as a lock keeper does.
-pub(crate) async fn insist(store: &RedisStore, key: &StoreKey, operation: Operation) -> Reply {
+pub(crate) async fn apply_with_retry(
+    store: &RedisStore,
+    key: &StoreKey,
+    operation: Operation,
+) -> Reply {
     for _ in 0..100 {
         match apply(store, key, operation.clone()).await {
             Err(error) if error.kind() == StoreErrorKind::Timeout => {}
@@ -91,8 +95,8 @@ pub(crate) async fn insist(store: &RedisStore, key: &StoreKey, operation: Operat
 }
 
 /// Acquires a key that no one else holds.
-pub(crate) async fn acquired(store: &RedisStore, key: &StoreKey, bits: u64) -> Grant {
-    match insist(store, key, acquire(bits)).await {
+pub(crate) async fn acquire_lock(store: &RedisStore, key: &StoreKey, bits: u64) -> Grant {
+    match apply_with_retry(store, key, acquire(bits)).await {
         Reply::Acquired { token, .. } => grant(token, bits),
         other => panic!("not acquired: {other:?}"),
     }
@@ -109,7 +113,7 @@ pub(crate) fn setting(name: &str) -> Option<u64> {
 }
 
 /// Opens a connection that bypasses the store.
-pub(crate) fn raw(server: &RedisServer) -> redis::Connection {
+pub(crate) fn raw_connection(server: &RedisServer) -> redis::Connection {
     redis::Client::open(server.url()).unwrap().get_connection().unwrap()
 }
 
@@ -131,15 +135,15 @@ pub(crate) fn replica_through(primary: &RedisServer, port: u16) -> RedisServer {
 }
 
 /// Counts how often the store asks a sentinel for the primary. Each query opens a connection.
-pub(crate) struct Looks<'a> {
+pub(crate) struct QueryCounter<'a> {
     sentinel: &'a RedisServer,
     before: u64,
     /// The connections opened by the counter itself.
     own: u64,
 }
 
-impl<'a> Looks<'a> {
-    pub(crate) fn at(sentinel: &'a RedisServer) -> Self {
+impl<'a> QueryCounter<'a> {
+    pub(crate) fn new(sentinel: &'a RedisServer) -> Self {
         Self { sentinel, before: connections(sentinel), own: 0 }
     }
 

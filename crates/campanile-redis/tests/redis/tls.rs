@@ -8,7 +8,7 @@ use campanile_redis::{ConnectError, RedisConfig, RedisStore};
 use campanile_test::{RedisServer, RedisServerBuilder, free_port};
 use tempfile::TempDir;
 
-use crate::support::{acquired, chain, key, patient};
+use crate::support::{acquire_lock, chain, key, long_timeout};
 
 /// A certificate authority and the certificates that it has signed.
 struct Authority {
@@ -66,7 +66,7 @@ impl Authority {
 }
 
 /// Starts a server with a certificate for its address, and builds its URL.
-fn started(authority: &Authority, clients: &str) -> (RedisServer, String) {
+fn start_server(authority: &Authority, clients: &str) -> (RedisServer, String) {
     authority.sign("server", "IP:127.0.0.1");
     let port = free_port().unwrap();
     let server = authority
@@ -80,15 +80,15 @@ fn started(authority: &Authority, clients: &str) -> (RedisServer, String) {
 }
 
 #[tokio::test]
-async fn a_server_is_believed_by_its_authority_alone() {
+async fn server_is_trusted_only_by_its_authority() {
     let authority = Authority::new();
-    let (_server, url) = started(&authority, "no");
-    let config = patient(&*url).with_ca(authority.read("ca.crt"));
+    let (_server, url) = start_server(&authority, "no");
+    let config = long_timeout(&*url).with_ca(authority.read("ca.crt"));
     let store = RedisStore::connect(config).await.unwrap();
-    acquired(&store, &key("key"), 1).await;
+    acquire_lock(&store, &key("key"), 1).await;
 
     let another = Authority::new().read("ca.crt");
-    for config in [patient(&*url).with_ca(another), patient(&*url)] {
+    for config in [long_timeout(&*url).with_ca(another), long_timeout(&*url)] {
         let shown = format!("{config:?}");
         let error = RedisStore::connect(config).await.unwrap_err();
         assert!(matches!(error, ConnectError::Untrusted { .. }), "{error:?}");
@@ -98,17 +98,17 @@ async fn a_server_is_believed_by_its_authority_alone() {
     }
     // The certificate is valid for the address but not for this name.
     let other_name = url.replace("127.0.0.1", "localhost");
-    let config = patient(other_name).with_ca(authority.read("ca.crt"));
+    let config = long_timeout(other_name).with_ca(authority.read("ca.crt"));
     let error = RedisStore::connect(config).await.unwrap_err();
     assert!(matches!(error, ConnectError::Untrusted { .. }), "{error:?}");
 }
 
 #[tokio::test]
-async fn a_server_that_asks_for_a_certificate_is_shown_ours() {
+async fn client_certificate_is_presented_on_request() {
     let authority = Authority::new();
     authority.sign("client", "DNS:client");
-    let (server, url) = started(&authority, "yes");
-    let config = || patient(&*url).with_ca(authority.read("ca.crt"));
+    let (server, url) = start_server(&authority, "yes");
+    let config = || long_timeout(&*url).with_ca(authority.read("ca.crt"));
     let error = RedisStore::connect(config()).await.unwrap_err();
     assert!(matches!(error, ConnectError::Untrusted { .. }), "{error:?}");
 
@@ -116,14 +116,14 @@ async fn a_server_that_asks_for_a_certificate_is_shown_ours() {
         .with_client_certificate(authority.read("client.crt"), authority.read("client.key"));
     assert!(!format!("{own:?}").contains("PRIVATE"), "{own:?}");
     let store = RedisStore::connect(own).await.unwrap();
-    acquired(&store, &key("key"), 1).await;
+    acquire_lock(&store, &key("key"), 1).await;
     // The next connection presents the certificate, too.
     server.cli(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).unwrap();
-    acquired(&store, &key("other"), 1).await;
+    acquire_lock(&store, &key("other"), 1).await;
 }
 
 #[tokio::test]
-async fn the_nodes_of_a_cluster_are_reached_by_tls_too() {
+async fn cluster_nodes_are_reached_over_tls() {
     let authority = Authority::new();
     authority.sign("server", "IP:127.0.0.1");
     let [port, bus] = [free_port().unwrap(), free_port().unwrap()].map(|port| port.to_string());
@@ -144,12 +144,12 @@ async fn the_nodes_of_a_cluster_are_reached_by_tls_too() {
     let config = RedisConfig::cluster([url]).with_ca(authority.read("ca.crt"));
     let store = RedisStore::connect(config).await.unwrap();
     for n in 0..20 {
-        acquired(&store, &key(n.to_string()), 1).await;
+        acquire_lock(&store, &key(n.to_string()), 1).await;
     }
 }
 
 #[tokio::test]
-async fn certificates_that_cannot_be_used_are_told() {
+async fn unusable_certificates_are_an_error() {
     for config in [
         // Refused because nothing would be encrypted.
         RedisConfig::new("redis://127.0.0.1").with_ca(Authority::new().read("ca.crt")),

@@ -8,33 +8,37 @@ use campanile_redis::RedisStore;
 use campanile_test::RedisServer;
 
 use crate::support::{
-    acquire, acquired, apply, chain, command, complete, key, patient, replica_of,
+    acquire, acquire_lock, apply, chain, command, complete, key, long_timeout, replica_of,
 };
 
 /// Longer than any test here takes.
 const LONG: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_millis(50);
 
-pub(crate) async fn waiting(server: &RedisServer, replicas: u32, timeout: Duration) -> RedisStore {
-    let config = patient(server.url()).with_wait(replicas, timeout).unwrap();
+pub(crate) async fn store_with_wait(
+    server: &RedisServer,
+    replicas: u32,
+    timeout: Duration,
+) -> RedisStore {
+    let config = long_timeout(server.url()).with_wait(replicas, timeout).unwrap();
     RedisStore::connect(config).await.unwrap()
 }
 
 #[tokio::test]
-async fn what_was_answered_is_at_the_replica() {
+async fn answered_writes_are_on_the_replica() {
     let mut primary = RedisServer::start().unwrap();
     let replica = replica_of(&primary);
-    let store = waiting(&primary, 1, LONG).await;
-    let grant = acquired(&store, &key("done"), 1).await;
+    let store = store_with_wait(&primary, 1, LONG).await;
+    let grant = acquire_lock(&store, &key("done"), 1).await;
     assert_eq!(
         apply(&store, &key("done"), complete(grant, "done")).await.unwrap(),
         Reply::Completed
     );
-    let held = acquired(&store, &key("held"), 1).await;
+    let held = acquire_lock(&store, &key("held"), 1).await;
     primary.kill().unwrap();
     replica.cli(&["REPLICAOF", "NO", "ONE"]).unwrap();
 
-    let store = RedisStore::connect(patient(replica.url())).await.unwrap();
+    let store = RedisStore::connect(long_timeout(replica.url())).await.unwrap();
     let reply = apply(&store, &key("done"), acquire(2)).await.unwrap();
     assert!(matches!(reply, Reply::Duplicate { attempt: 1, .. }), "{reply:?}");
     let renew = Operation::Renew { grant: held, ttl: LONG };
@@ -43,9 +47,9 @@ async fn what_was_answered_is_at_the_replica() {
 }
 
 #[tokio::test]
-async fn a_lock_that_no_replica_has_is_refused_and_cancelling_it_hands_the_attempt_back() {
+async fn unreplicated_lock_is_refused_and_cancel_returns_attempt() {
     let server = RedisServer::start().unwrap();
-    let store = waiting(&server, 1, SHORT).await;
+    let store = store_with_wait(&server, 1, SHORT).await;
     let key = key("key");
     let error = apply(&store, &key, acquire(1)).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Unavailable);
@@ -55,22 +59,22 @@ async fn a_lock_that_no_replica_has_is_refused_and_cancelling_it_hands_the_attem
     assert_eq!(apply(&store, &key, cancel).await.unwrap(), Reply::Released);
 
     let _replica = replica_of(&server);
-    let store = waiting(&server, 1, LONG).await;
+    let store = store_with_wait(&server, 1, LONG).await;
     let reply = apply(&store, &key, acquire(2)).await.unwrap();
     assert!(matches!(reply, Reply::Acquired { attempt: 1, .. }), "{reply:?}");
 }
 
 #[tokio::test]
-async fn a_completion_that_no_replica_has_counts_all_the_same() {
+async fn unreplicated_completion_is_acknowledged_and_counted() {
     let server = RedisServer::start().unwrap();
     let (plain, store) = (
-        RedisStore::connect(patient(server.url())).await.unwrap(),
-        waiting(&server, 1, SHORT).await,
+        RedisStore::connect(long_timeout(server.url())).await.unwrap(),
+        store_with_wait(&server, 1, SHORT).await,
     );
     let keys = ["a", "b", "c"].map(key);
     let mut batch = Vec::new();
     for key in &keys {
-        batch.push(command(key, complete(acquired(&plain, key, 1).await, "done")));
+        batch.push(command(key, complete(acquire_lock(&plain, key, 1).await, "done")));
     }
     for answer in store.apply_batch(batch.clone()).await {
         assert_eq!(answer.unwrap().reply, Reply::Completed);
@@ -78,19 +82,19 @@ async fn a_completion_that_no_replica_has_counts_all_the_same() {
     assert_eq!((store.shortfalls(), plain.shortfalls()), (3, 0));
 
     let _replica = replica_of(&server);
-    let store = waiting(&server, 1, LONG).await;
+    let store = store_with_wait(&server, 1, LONG).await;
     store.apply_batch(batch).await;
     assert_eq!(store.shortfalls(), 0, "the replica should have them now");
 }
 
 #[tokio::test]
-async fn a_completion_that_is_repeated_is_waited_for_although_it_writes_nothing() {
+async fn repeated_completion_waits_although_it_writes_nothing() {
     let server = RedisServer::start().unwrap();
     let mut replica = replica_of(&server);
-    let plain = RedisStore::connect(patient(server.url())).await.unwrap();
-    let store = waiting(&server, 1, SHORT).await;
+    let plain = RedisStore::connect(long_timeout(server.url())).await.unwrap();
+    let store = store_with_wait(&server, 1, SHORT).await;
     let key = key("key");
-    let grant = acquired(&plain, &key, 1).await;
+    let grant = acquire_lock(&plain, &key, 1).await;
     replica.pause().unwrap();
     // As if its answer had been lost.
     assert_eq!(apply(&plain, &key, complete(grant, "done")).await.unwrap(), Reply::Completed);
@@ -100,15 +104,15 @@ async fn a_completion_that_is_repeated_is_waited_for_although_it_writes_nothing(
 }
 
 #[tokio::test]
-async fn nothing_else_waits_for_replicas() {
+async fn other_replies_do_not_wait_for_replicas() {
     let server = RedisServer::start().unwrap();
-    let plain = RedisStore::connect(patient(server.url())).await.unwrap();
-    let store = waiting(&server, 1, LONG).await;
+    let plain = RedisStore::connect(long_timeout(server.url())).await.unwrap();
+    let store = store_with_wait(&server, 1, LONG).await;
     let [held, done, failed] = ["held", "done", "failed"].map(key);
-    let grant = acquired(&plain, &held, 1).await;
-    let of_done = acquired(&plain, &done, 1).await;
+    let grant = acquire_lock(&plain, &held, 1).await;
+    let of_done = acquire_lock(&plain, &done, 1).await;
     apply(&plain, &done, complete(of_done, "done")).await.unwrap();
-    let of_failed = acquired(&plain, &failed, 1).await;
+    let of_failed = acquire_lock(&plain, &failed, 1).await;
     let fail =
         Operation::Fail { grant: of_failed, delay: LONG, last: false, error: "error".into() };
 
@@ -125,13 +129,13 @@ async fn nothing_else_waits_for_replicas() {
 }
 
 #[tokio::test]
-async fn a_lock_in_a_batch_with_others_is_refused_alone() {
+async fn unreplicated_lock_is_refused_alone_in_batch() {
     let server = RedisServer::start().unwrap();
-    let plain = RedisStore::connect(patient(server.url())).await.unwrap();
-    let store = waiting(&server, 1, SHORT).await;
+    let plain = RedisStore::connect(long_timeout(server.url())).await.unwrap();
+    let store = store_with_wait(&server, 1, SHORT).await;
     let [held, free, done] = ["held", "free", "done"].map(key);
-    acquired(&plain, &held, 1).await;
-    let grant = acquired(&plain, &done, 1).await;
+    acquire_lock(&plain, &held, 1).await;
+    let grant = acquire_lock(&plain, &done, 1).await;
     let batch = vec![
         command(&held, acquire(2)),
         command(&free, acquire(3)),

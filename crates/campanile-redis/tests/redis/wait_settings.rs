@@ -6,11 +6,11 @@ use campanile_core::Reply;
 use campanile_redis::{ConnectError, Finding, FindingKind, RedisConfig, RedisStore, Severity};
 use campanile_test::RedisServer;
 
-use crate::support::{acquired, apply, complete, key, patient, replica_of};
+use crate::support::{acquire_lock, apply, complete, key, long_timeout, replica_of};
 
 const LONG: Duration = Duration::from_secs(60);
 
-async fn refused(config: RedisConfig) -> Vec<FindingKind> {
+async fn refusal_kinds(config: RedisConfig) -> Vec<FindingKind> {
     match RedisStore::connect(config).await {
         Err(ConnectError::Unsafe { findings, .. }) => findings.iter().map(Finding::kind).collect(),
         other => panic!("{other:?}"),
@@ -18,7 +18,7 @@ async fn refused(config: RedisConfig) -> Vec<FindingKind> {
 }
 
 #[test]
-fn a_wait_for_nothing_is_refused() {
+fn wait_for_no_replicas_or_no_time_is_rejected() {
     let config = RedisConfig::new("redis://127.0.0.1");
     assert!(config.clone().with_wait(0, LONG).is_err());
     assert!(config.clone().with_wait(1, Duration::ZERO).is_err());
@@ -27,10 +27,10 @@ fn a_wait_for_nothing_is_refused() {
 }
 
 #[tokio::test]
-async fn fewer_replicas_than_are_waited_for_are_told() {
+async fn too_few_replicas_for_the_wait_is_a_finding() {
     let server = RedisServer::start().unwrap();
     let _replica = replica_of(&server);
-    let config = |replicas| patient(server.url()).with_wait(replicas, LONG).unwrap();
+    let config = |replicas| long_timeout(server.url()).with_wait(replicas, LONG).unwrap();
     let store = RedisStore::connect(config(2)).await.unwrap();
     let mut findings = store.findings().iter();
     let finding = findings.find(|finding| finding.kind() == FindingKind::Replicas).unwrap();
@@ -42,39 +42,40 @@ async fn fewer_replicas_than_are_waited_for_are_told() {
 }
 
 #[tokio::test]
-async fn a_user_who_may_not_wait_is_refused() {
+async fn user_without_wait_permission_is_refused() {
     let rules = "app on >pw ~campanile:* ~{* -@all +eval +evalsha +get +mget +set +time";
     let server = RedisServer::builder().config("user", rules).start().unwrap();
-    let config = patient(format!("redis://app:pw@{}", server.addr())).with_wait(1, LONG).unwrap();
-    assert_eq!(refused(config.clone()).await, [FindingKind::Permission]);
+    let config =
+        long_timeout(format!("redis://app:pw@{}", server.addr())).with_wait(1, LONG).unwrap();
+    assert_eq!(refusal_kinds(config.clone()).await, [FindingKind::Permission]);
 
     server.cli(&["ACL", "SETUSER", "app", "+wait"]).unwrap();
     let _replica = replica_of(&server);
     let store = RedisStore::connect(config).await.unwrap();
-    acquired(&store, &key("key"), 1).await;
+    acquire_lock(&store, &key("key"), 1).await;
 }
 
 #[tokio::test]
-async fn a_server_that_cannot_wait_for_disks_is_refused_and_one_that_can_is_waited_for() {
+async fn waitaof_is_used_if_supported_and_refused_otherwise() {
     let server = RedisServer::builder().config("appendfsync", "always").start().unwrap();
-    let config = || patient(server.url()).with_wait_aof(0, LONG).unwrap();
+    let config = || long_timeout(server.url()).with_wait_aof(0, LONG).unwrap();
     let knows_how = server.cli(&["COMMAND", "INFO", "WAITAOF"]).unwrap() != "(nil)";
     if !knows_how {
-        let kinds = refused(config()).await;
+        let kinds = refusal_kinds(config()).await;
         assert!(kinds.contains(&FindingKind::Version), "{kinds:?}");
         return;
     }
-    assert_eq!(refused(config()).await, [FindingKind::Persistence]);
+    assert_eq!(refusal_kinds(config()).await, [FindingKind::Persistence]);
     server.cli(&["CONFIG", "SET", "appendonly", "yes"]).unwrap();
     let store = RedisStore::connect(config()).await.unwrap();
-    let grant = acquired(&store, &key("key"), 1).await;
+    let grant = acquire_lock(&store, &key("key"), 1).await;
     assert_eq!(
         apply(&store, &key("key"), complete(grant, "done")).await.unwrap(),
         Reply::Completed
     );
     assert_eq!(store.shortfalls(), 0);
 
-    let config = patient(server.url()).with_wait_aof(1, Duration::from_millis(50)).unwrap();
+    let config = long_timeout(server.url()).with_wait_aof(1, Duration::from_millis(50)).unwrap();
     let store = RedisStore::connect(config).await.unwrap();
     assert!(apply(&store, &key("no replica"), crate::support::acquire(1)).await.is_err());
 }

@@ -42,7 +42,7 @@ pub(crate) struct Address {
 
 impl Address {
     /// The address that a URL names. `None` for a Unix socket.
-    pub(crate) fn of(addr: &ConnectionAddr) -> Option<Self> {
+    pub(crate) fn from_connection_addr(addr: &ConnectionAddr) -> Option<Self> {
         let (host, port) = match addr {
             ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
                 (host, *port)
@@ -53,11 +53,11 @@ impl Address {
     }
 
     /// Parses the target of a redirection, `slot host:port`. A node that does not know its own host
-    /// name omits the host, which is then the host of the node that replied (`told_by`).
-    pub(crate) fn redirected(text: &str, told_by: &str) -> Option<(u16, Self)> {
+    /// name omits the host, which is then the host of the node that replied (`source_host`).
+    pub(crate) fn parse_redirection(text: &str, source_host: &str) -> Option<(u16, Self)> {
         let (slot, address) = text.trim().split_once(' ')?;
         let (host, port) = address.rsplit_once(':')?;
-        let host = if host.is_empty() { told_by } else { host };
+        let host = if host.is_empty() { source_host } else { host };
         Some((slot.parse().ok()?, Self { host: host.into(), port: port.parse().ok()? }))
     }
 }
@@ -72,44 +72,44 @@ impl fmt::Display for Address {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct SlotMap {
     /// In ascending order.
-    ranges: Vec<Range>,
+    ranges: Vec<SlotRange>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Range {
+struct SlotRange {
     first: u16,
     last: u16,
-    owner: Address,
+    master: Address,
 }
 
 impl SlotMap {
     /// Parses the reply to `CLUSTER SLOTS`: for each range its first and last slot, its master, and
     /// its replicas. `None` if the reply has another form, or if the node knows of no slots.
-    pub(super) fn read(reply: &Value, told_by: &str) -> Option<Self> {
+    pub(super) fn parse(reply: &Value, source_host: &str) -> Option<Self> {
         let Value::Array(ranges) = reply else {
             return None;
         };
         let ranges: Option<Vec<_>> =
-            ranges.iter().map(|range| Range::read(range, told_by)).collect();
+            ranges.iter().map(|range| SlotRange::parse(range, source_host)).collect();
         let mut ranges = ranges.filter(|ranges| !ranges.is_empty())?;
         ranges.sort_by_key(|range| range.first);
         Some(Self { ranges })
     }
 
-    pub(super) fn owner(&self, slot: u16) -> Option<&Address> {
+    pub(super) fn master_of(&self, slot: u16) -> Option<&Address> {
         let place = self.ranges.partition_point(|range| range.last < slot);
         let range = self.ranges.get(place)?;
-        (range.first <= slot).then_some(&range.owner)
+        (range.first <= slot).then_some(&range.master)
     }
 
     /// The masters that serve slots.
-    pub(super) fn owners(&self) -> BTreeSet<&Address> {
-        self.ranges.iter().map(|range| &range.owner).collect()
+    pub(super) fn masters(&self) -> BTreeSet<&Address> {
+        self.ranges.iter().map(|range| &range.master).collect()
     }
 }
 
-impl Range {
-    fn read(range: &Value, told_by: &str) -> Option<Self> {
+impl SlotRange {
+    fn parse(range: &Value, source_host: &str) -> Option<Self> {
         let Value::Array(range) = range else {
             return None;
         };
@@ -126,9 +126,9 @@ impl Range {
             _ => return None,
         };
         // The node does not know its own host name.
-        let host = if host.is_empty() || host == "?" { told_by } else { host };
-        let owner = Address { host: host.into(), port: u16::try_from(*port).ok()? };
-        Some(Self { first: u16::try_from(*first).ok()?, last: u16::try_from(*last).ok()?, owner })
+        let host = if host.is_empty() || host == "?" { source_host } else { host };
+        let master = Address { host: host.into(), port: u16::try_from(*port).ok()? };
+        Some(Self { first: u16::try_from(*first).ok()?, last: u16::try_from(*last).ok()?, master })
     }
 }
 
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_is_the_one_that_redis_computes() {
+    fn slot_matches_cluster_keyslot() {
         // As `CLUSTER KEYSLOT` computes them.
         for (tag, slot) in [("foo", 12182), ("123456789", 12739), ("payments:07", 13425)] {
             assert_eq!(slot_of(tag.as_bytes()), slot, "{tag}");
@@ -157,32 +157,35 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_belongs_to_the_range_that_has_it_and_else_to_nobody() {
+    fn slot_map_finds_master_only_within_ranges() {
         let reply = Value::Array(vec![
             range(100, 200, master(host("b"), 2)),
             range(0, 50, master(host("a"), 1)),
         ]);
-        let map = SlotMap::read(&reply, "x").unwrap();
-        let owner = |slot| map.owner(slot).map(Address::to_string);
-        assert_eq!([0, 50, 100, 200].map(owner).map(Option::unwrap), ["a:1", "a:1", "b:2", "b:2"]);
-        assert_eq!([51, 99, 201].map(owner), [None, None, None]);
-        assert_eq!(map.owners().len(), 2);
+        let map = SlotMap::parse(&reply, "x").unwrap();
+        let master_of = |slot| map.master_of(slot).map(Address::to_string);
+        assert_eq!(
+            [0, 50, 100, 200].map(master_of).map(Option::unwrap),
+            ["a:1", "a:1", "b:2", "b:2"]
+        );
+        assert_eq!([51, 99, 201].map(master_of), [None, None, None]);
+        assert_eq!(map.masters().len(), 2);
     }
 
     #[test]
-    fn a_node_without_a_name_is_where_it_was_asked() {
+    fn missing_host_defaults_to_queried_host() {
         for unknown in [Value::Nil, host(""), host("?")] {
             let reply = Value::Array(vec![range(0, 9, master(unknown, 7))]);
-            let map = SlotMap::read(&reply, "10.0.0.1").unwrap();
-            assert_eq!(map.owner(3).unwrap().to_string(), "10.0.0.1:7");
+            let map = SlotMap::parse(&reply, "10.0.0.1").unwrap();
+            assert_eq!(map.master_of(3).unwrap().to_string(), "10.0.0.1:7");
         }
-        let redirected = |text| Address::redirected(text, "10.0.0.1").unwrap().1.to_string();
+        let redirected = |text| Address::parse_redirection(text, "10.0.0.1").unwrap().1.to_string();
         assert_eq!(redirected("3999 :7"), "10.0.0.1:7");
         assert_eq!(redirected("3999 ::1:7"), "::1:7");
     }
 
     #[test]
-    fn what_is_no_map_is_none() {
+    fn invalid_slots_reply_is_none() {
         for reply in [
             Value::Nil,
             Value::Array(vec![]),
@@ -190,7 +193,7 @@ mod tests {
             Value::Array(vec![range(0, 70_000, master(host("a"), 1))]),
             Value::Array(vec![range(0, 1, Value::Nil)]),
         ] {
-            assert_eq!(SlotMap::read(&reply, "x"), None, "{reply:?}");
+            assert_eq!(SlotMap::parse(&reply, "x"), None, "{reply:?}");
         }
     }
 }

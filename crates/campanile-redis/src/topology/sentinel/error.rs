@@ -5,7 +5,7 @@ use std::fmt;
 use campanile_core::{BoxError, error};
 use redis::RedisError;
 
-use crate::error::may_pass;
+use crate::error::is_transient;
 
 /// No server was found that is the primary.
 #[derive(Debug)]
@@ -16,10 +16,10 @@ pub(crate) struct NoPrimary {
 
 impl NoPrimary {
     /// Checks whether a retry may find a primary, because some of the servers may only be starting.
-    pub(crate) fn may_pass(&self) -> bool {
+    pub(crate) fn is_transient(&self) -> bool {
         self.reasons.iter().any(|reason| match reason.downcast_ref() {
-            Some(NotTold { why: Why::UnknownName, .. }) => false,
-            _ => may_pass(&**reason),
+            Some(SentinelError { kind: SentinelErrorKind::UnknownName, .. }) => false,
+            _ => is_transient(&**reason),
         })
     }
 }
@@ -41,34 +41,34 @@ impl std::error::Error for NoPrimary {}
 
 /// A sentinel did not name a server.
 #[derive(Debug)]
-pub(super) struct NotTold {
+pub(super) struct SentinelError {
     pub(super) sentinel: String,
-    pub(super) why: Why,
+    pub(super) kind: SentinelErrorKind,
 }
 
 #[derive(Debug)]
-pub(super) enum Why {
+pub(super) enum SentinelErrorKind {
     UnknownName,
     Failed(RedisError),
-    Silent,
+    TimedOut,
 }
 
-impl fmt::Display for NotTold {
+impl fmt::Display for SentinelError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let why = match self.why {
-            Why::UnknownName => "does not know this name",
-            Why::Failed(_) => "failed",
-            Why::Silent => "did not answer",
+        let problem = match self.kind {
+            SentinelErrorKind::UnknownName => "does not know this name",
+            SentinelErrorKind::Failed(_) => "failed",
+            SentinelErrorKind::TimedOut => "did not answer",
         };
-        write!(f, "the sentinel at {} {why}", self.sentinel)
+        write!(f, "the sentinel at {} {problem}", self.sentinel)
     }
 }
 
-impl std::error::Error for NotTold {
+impl std::error::Error for SentinelError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match &self.why {
-            Why::Failed(error) => Some(error),
-            Why::UnknownName | Why::Silent => None,
+        match &self.kind {
+            SentinelErrorKind::Failed(error) => Some(error),
+            SentinelErrorKind::UnknownName | SentinelErrorKind::TimedOut => None,
         }
     }
 }

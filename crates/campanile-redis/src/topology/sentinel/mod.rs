@@ -1,11 +1,11 @@
 //! A primary that sentinels name and that changes with a failover.
 //!
-//! `sentinels` finds the primary when there is no connection to it. `watch` detects that the
+//! `sentinels` finds the primary when there is no connection to it. `monitor` detects that the
 //! sentinels have named another primary while the connection still works.
 
 mod error;
+mod monitor;
 mod sentinels;
-mod watch;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,39 +18,44 @@ use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::Instant;
 
 pub(crate) use self::error::NoPrimary;
-use self::sentinels::{Found, Sentinels};
-use self::watch::Watch;
+use self::monitor::FailoverMonitor;
+use self::sentinels::{FoundPrimary, Sentinels};
 use super::Address;
-use crate::access::Access;
-use crate::connection::{Connections, Link};
+use crate::connection::{ConnectionHandle, SharedConnection};
+use crate::connector::Connector;
 
 /// The primary, for as long as the connection to it lasts and the sentinels name no other. After
 /// that the sentinels are asked again.
 pub(crate) struct Sentinel {
-    watch: Arc<Watch>,
+    monitor: Arc<FailoverMonitor>,
     primary: Mutex<Option<Primary>>,
     /// Locked while the sentinels are asked, so that concurrent callers ask them once.
-    asking: AsyncMutex<()>,
+    query_lock: AsyncMutex<()>,
 }
 
 /// The server that was found to be the primary.
 struct Primary {
     /// When the sentinels were asked for it.
-    asked: Instant,
+    queried_at: Instant,
     address: Address,
-    connections: Arc<Connections>,
+    connection: Arc<SharedConnection>,
 }
 
 impl Sentinel {
     pub(crate) fn new(
         name: Box<str>,
         sentinels: Box<[ConnectionInfo]>,
-        access: Access,
+        connector: Connector,
         command_timeout: Duration,
     ) -> Self {
         // Short enough to try the second server named within the same call.
-        let patience = command_timeout / 4;
-        Self::of(Watch::new(Sentinels { name, infos: sentinels, access, patience }))
+        let query_timeout = command_timeout / 4;
+        Self::with_monitor(FailoverMonitor::new(Sentinels {
+            name,
+            infos: sentinels,
+            connector,
+            query_timeout,
+        }))
     }
 
     /// Gets the connection to the primary.
@@ -58,56 +63,56 @@ impl Sentinel {
     /// Asks the sentinels if there is no connection or if it was discarded: because it broke, did
     /// not answer, leads to a server that is now a replica, or leads to a server other than the one
     /// that the sentinels now name.
-    pub(crate) async fn link(&self) -> Result<Link, StoreError> {
-        if let Some(link) = self.current() {
-            return Ok(link);
+    pub(crate) async fn connection(&self) -> Result<ConnectionHandle, StoreError> {
+        if let Some(handle) = self.current() {
+            return Ok(handle);
         }
-        let _asking = self.asking.lock().await;
+        let _guard = self.query_lock.lock().await;
         // Another task may have connected while this one waited for the lock.
-        if let Some(link) = self.current() {
-            return Ok(link);
+        if let Some(handle) = self.current() {
+            return Ok(handle);
         }
-        let asked = Instant::now();
-        let found = self.watch.sentinels.find().await.map_err(StoreError::not_sent)?;
-        let Found { address, connections, link } = found;
-        *self.primary() = Some(Primary { asked, address, connections });
-        Ok(link)
+        let queried_at = Instant::now();
+        let found = self.monitor.sentinels.find_primary().await.map_err(StoreError::not_sent)?;
+        let FoundPrimary { address, connection, handle } = found;
+        *self.primary() = Some(Primary { queried_at, address, connection });
+        Ok(handle)
     }
 
     /// The same primary, over connections of its own. They share the background queries to the
     /// sentinels.
-    pub(crate) fn another(&self) -> Self {
-        Self::of(Arc::clone(&self.watch))
+    pub(crate) fn with_new_connections(&self) -> Self {
+        Self::with_monitor(Arc::clone(&self.monitor))
     }
 
     /// Finds the server that is the primary now.
-    pub(crate) async fn info(&self) -> Result<ConnectionInfo, BoxError> {
-        let sentinels = &self.watch.sentinels;
-        let Found { address, .. } = sentinels.find().await?;
-        Ok(sentinels.access.info(&address))
+    pub(crate) async fn primary_info(&self) -> Result<ConnectionInfo, BoxError> {
+        let sentinels = &self.monitor.sentinels;
+        let FoundPrimary { address, .. } = sentinels.find_primary().await?;
+        Ok(sentinels.connector.connection_info(&address))
     }
 
     /// Has the sentinels asked at once: the server may no longer be the primary although it
     /// answers.
-    pub(crate) fn doubt(&self) {
-        self.watch.doubt();
+    pub(crate) fn recheck_primary(&self) {
+        self.monitor.poll_now();
     }
 
-    fn of(watch: Arc<Watch>) -> Self {
-        let (primary, asking) = Default::default();
-        Self { watch, primary, asking }
+    fn with_monitor(monitor: Arc<FailoverMonitor>) -> Self {
+        let (primary, query_lock) = Default::default();
+        Self { monitor, primary, query_lock }
     }
 
-    fn current(&self) -> Option<Link> {
+    fn current(&self) -> Option<ConnectionHandle> {
         let primary = self.primary();
-        let Primary { asked, address, connections } = primary.as_ref()?;
-        let link = connections.current()?;
-        if let Some(left) = self.watch.left(address, *asked) {
-            link.discard(&left);
+        let Primary { queried_at, address, connection } = primary.as_ref()?;
+        let handle = connection.current()?;
+        if let Some(changed) = self.monitor.new_primary_since(address, *queried_at) {
+            handle.discard(&changed);
             return None;
         }
-        self.watch.go_on(address);
-        Some(link)
+        self.monitor.ensure_polling(address);
+        Some(handle)
     }
 
     fn primary(&self) -> MutexGuard<'_, Option<Primary>> {
@@ -117,6 +122,6 @@ impl Sentinel {
 
 impl fmt::Display for Sentinel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.watch.sentinels.fmt(f)
+        self.monitor.sentinels.fmt(f)
     }
 }

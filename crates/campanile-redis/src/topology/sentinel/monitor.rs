@@ -14,102 +14,110 @@ use crate::topology::Address;
 
 /// The interval between two queries while calls are made. The sentinels themselves query a replica
 /// that they promote once a second, so a shorter interval would gain little.
-const PERIOD: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The minimum pause between two queries, however often the primary is in doubt.
-const PAUSE: Duration = Duration::from_millis(100);
+const MIN_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Asks the sentinels for the primary in the background, while calls are made.
 ///
 /// After a failover by command, or during a network partition, the old primary accepts writes until
 /// the sentinels make it a replica some ten seconds later. Those writes are lost.
-pub(super) struct Watch {
+pub(super) struct FailoverMonitor {
     pub(super) sentinels: Sentinels,
-    is_looking: AtomicBool,
-    doubt: Notify,
-    told: Mutex<Option<Told>>,
+    is_polling: AtomicBool,
+    poll_requested: Notify,
+    last_poll: Mutex<Option<PollResult>>,
 }
 
 /// The primary that most of the sentinels named last.
-struct Told {
-    asked: Instant,
+struct PollResult {
+    polled_at: Instant,
     primary: Address,
 }
 
 /// The sentinels name a server other than the one in use.
-pub(super) struct Left {
+pub(super) struct PrimaryChanged {
     primary: Address,
 }
 
-impl Watch {
+impl FailoverMonitor {
     pub(super) fn new(sentinels: Sentinels) -> Arc<Self> {
-        let (is_looking, doubt, told) = Default::default();
-        Arc::new(Self { sentinels, is_looking, doubt, told })
+        let (is_polling, poll_requested, last_poll) = Default::default();
+        Arc::new(Self { sentinels, is_polling, poll_requested, last_poll })
     }
 
-    /// The primary that the sentinels have named in a query after `asked`, if it is not `followed`.
-    pub(super) fn left(&self, followed: &Address, asked: Instant) -> Option<Left> {
-        let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        let other = told.as_ref().filter(|told| told.asked > asked && told.primary != *followed)?;
-        Some(Left { primary: other.primary.clone() })
+    /// The primary that the sentinels have named in a query after `since`, if it is not `current`.
+    pub(super) fn new_primary_since(
+        &self,
+        current: &Address,
+        since: Instant,
+    ) -> Option<PrimaryChanged> {
+        let last_poll = self.last_poll.lock().unwrap_or_else(PoisonError::into_inner);
+        let other =
+            last_poll.as_ref().filter(|poll| poll.polled_at > since && poll.primary != *current)?;
+        Some(PrimaryChanged { primary: other.primary.clone() })
     }
 
     /// Starts a query in the background because a call is made to this server, unless one was
     /// started recently.
-    pub(super) fn go_on(self: &Arc<Self>, followed: &Address) {
-        if self.is_looking.swap(true, Ordering::Relaxed) {
+    pub(super) fn ensure_polling(self: &Arc<Self>, current: &Address) {
+        if self.is_polling.swap(true, Ordering::Relaxed) {
             return;
         }
-        let looking = Looking(Arc::clone(self));
+        let task = PollTask(Arc::clone(self));
         // Without a runtime there is no call either.
         if let Ok(runtime) = Handle::try_current() {
-            runtime.spawn(looking.run(followed.clone()));
+            runtime.spawn(task.run(current.clone()));
         }
     }
 
     /// Requests a query at once, if calls are being made.
-    pub(super) fn doubt(&self) {
-        self.doubt.notify_one();
+    pub(super) fn poll_now(&self) {
+        self.poll_requested.notify_one();
     }
 
     /// Asks the sentinels once. A server counts as the primary if most of the sentinels name it,
     /// because a few that were cut off name an outdated one, and if it reports itself as a primary.
     /// The server in use has already done the latter.
-    async fn look(&self, followed: &Address) {
-        let asked = Instant::now();
-        let Some(primary) = self.sentinels.most_named().await else {
+    async fn poll(&self, current: &Address) {
+        let polled_at = Instant::now();
+        let Some(primary) = self.sentinels.majority_primary().await else {
             return;
         };
-        if primary == *followed || self.sentinels.is_primary(&primary).await {
-            let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-            *told = Some(Told { asked, primary });
+        if primary == *current || self.sentinels.is_primary(&primary).await {
+            let mut last_poll = self.last_poll.lock().unwrap_or_else(PoisonError::into_inner);
+            *last_poll = Some(PollResult { polled_at, primary });
         }
     }
 }
 
 /// Allows the next query on drop, also when the task ends with its runtime.
-struct Looking(Arc<Watch>);
+struct PollTask(Arc<FailoverMonitor>);
 
-impl Looking {
-    async fn run(self, followed: Address) {
-        let Self(watch) = &self;
+impl PollTask {
+    async fn run(self, current: Address) {
+        let Self(monitor) = &self;
         loop {
-            watch.look(&followed).await;
-            sleep(PAUSE).await;
-            if timeout(PERIOD - PAUSE, watch.doubt.notified()).await.is_err() {
+            monitor.poll(&current).await;
+            sleep(MIN_POLL_INTERVAL).await;
+            if timeout(POLL_INTERVAL - MIN_POLL_INTERVAL, monitor.poll_requested.notified())
+                .await
+                .is_err()
+            {
                 return;
             }
         }
     }
 }
 
-impl Drop for Looking {
+impl Drop for PollTask {
     fn drop(&mut self) {
-        self.0.is_looking.store(false, Ordering::Relaxed);
+        self.0.is_polling.store(false, Ordering::Relaxed);
     }
 }
 
-impl fmt::Display for Left {
+impl fmt::Display for PrimaryChanged {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "the sentinels now name another primary, {}", self.primary)
     }

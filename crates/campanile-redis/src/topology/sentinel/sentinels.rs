@@ -10,9 +10,9 @@ use futures_util::stream::FuturesUnordered;
 use redis::{ConnectionInfo, Value, cmd};
 use tokio::time::timeout;
 
-use super::error::{NoPrimary, NotTold, Why};
-use crate::access::Access;
-use crate::connection::{self, Connections, Link};
+use super::error::{NoPrimary, SentinelError, SentinelErrorKind};
+use crate::connection::{self, ConnectionHandle, SharedConnection};
+use crate::connector::Connector;
 use crate::topology::Address;
 
 /// The sentinels of a primary.
@@ -20,106 +20,110 @@ pub(super) struct Sentinels {
     /// The name of the primary in the sentinels' configuration.
     pub(super) name: Box<str>,
     pub(super) infos: Box<[ConnectionInfo]>,
-    pub(super) access: Access,
+    pub(super) connector: Connector,
     /// The time that a sentinel, or a server that it names, has to answer.
-    pub(super) patience: Duration,
+    pub(super) query_timeout: Duration,
 }
 
 /// A server that is the primary, and a connection to it.
-pub(super) struct Found {
+pub(super) struct FoundPrimary {
     pub(super) address: Address,
-    pub(super) connections: Arc<Connections>,
-    pub(super) link: Link,
+    pub(super) connection: Arc<SharedConnection>,
+    pub(super) handle: ConnectionHandle,
 }
 
 impl Sentinels {
     /// Finds the first of the named servers that reports itself as the primary. The server that
     /// most sentinels name is tried first, because a sentinel that was cut off names an outdated
     /// one.
-    pub(super) async fn find(&self) -> Result<Found, NoPrimary> {
-        let mut missing = self.none();
-        for (address, _) in self.named(&mut missing).await {
-            match self.meet(&address).await {
+    pub(super) async fn find_primary(&self) -> Result<FoundPrimary, NoPrimary> {
+        let mut no_primary = self.no_primary();
+        for (address, _) in self.query_all(&mut no_primary).await {
+            match self.connect_if_primary(&address).await {
                 Ok(found) => return Ok(found),
-                Err(reason) => missing.reasons.push(reason),
+                Err(reason) => no_primary.reasons.push(reason),
             }
         }
-        Err(missing)
+        Err(no_primary)
     }
 
     /// Finds the server that more than half of the sentinels name.
-    pub(super) async fn most_named(&self) -> Option<Address> {
-        let named = self.named(&mut self.none()).await.into_iter().next();
-        named.filter(|(_, times)| self.is_most(*times)).map(|(address, _)| address)
+    pub(super) async fn majority_primary(&self) -> Option<Address> {
+        let most_named = self.query_all(&mut self.no_primary()).await.into_iter().next();
+        most_named.filter(|(_, count)| self.is_majority(*count)).map(|(address, _)| address)
     }
 
     /// Asks the server whether it is a primary.
     pub(super) async fn is_primary(&self, address: &Address) -> bool {
-        self.meet(address).await.is_ok()
+        self.connect_if_primary(address).await.is_ok()
     }
 
-    fn none(&self) -> NoPrimary {
+    fn no_primary(&self) -> NoPrimary {
         NoPrimary { name: self.name.clone(), reasons: Vec::new() }
     }
 
-    fn is_most(&self, times: usize) -> bool {
-        times * 2 > self.infos.len()
+    fn is_majority(&self, count: usize) -> bool {
+        count * 2 > self.infos.len()
     }
 
-    async fn meet(&self, address: &Address) -> Result<Found, BoxError> {
-        let connections = self.access.connections(address);
-        match timeout(self.patience, link_to_primary(&connections)).await {
-            Ok(link) => Ok(Found { address: address.clone(), link: link?, connections }),
+    async fn connect_if_primary(&self, address: &Address) -> Result<FoundPrimary, BoxError> {
+        let connection = self.connector.connection(address);
+        match timeout(self.query_timeout, connect_and_check_role(&connection)).await {
+            Ok(handle) => {
+                Ok(FoundPrimary { address: address.clone(), handle: handle?, connection })
+            }
             Err(_) => Err(format!("the server at {address} did not answer").into()),
         }
     }
 
     /// Asks the sentinels for the primary. Returns the servers that they name and how many name
-    /// each, in descending order of that number. Adds failures to `missing`.
-    async fn named(&self, missing: &mut NoPrimary) -> Vec<(Address, usize)> {
-        let mut asked: FuturesUnordered<_> = self.infos.iter().map(|s| self.ask(s)).collect();
-        let mut named: Vec<(Address, usize)> = Vec::new();
-        while let Some(answer) = asked.next().await {
+    /// each, in descending order of that number. Adds failures to `no_primary`.
+    async fn query_all(&self, no_primary: &mut NoPrimary) -> Vec<(Address, usize)> {
+        let mut queries: FuturesUnordered<_> = self.infos.iter().map(|s| self.query(s)).collect();
+        let mut candidates: Vec<(Address, usize)> = Vec::new();
+        while let Some(answer) = queries.next().await {
             match answer {
-                Ok(address) => match named.iter_mut().find(|(other, _)| *other == address) {
-                    Some((_, times)) => *times += 1,
-                    None => named.push((address, 1)),
+                Ok(address) => match candidates.iter_mut().find(|(other, _)| *other == address) {
+                    Some((_, count)) => *count += 1,
+                    None => candidates.push((address, 1)),
                 },
-                Err(error) => missing.reasons.push(error),
+                Err(error) => no_primary.reasons.push(error),
             }
-            if named.iter().any(|(_, times)| self.is_most(*times)) {
+            if candidates.iter().any(|(_, count)| self.is_majority(*count)) {
                 break;
             }
         }
-        named.sort_by_key(|(_, times)| std::cmp::Reverse(*times));
-        named
+        candidates.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+        candidates
     }
 
     /// Asks one sentinel for the address of the primary.
-    async fn ask(&self, sentinel: &ConnectionInfo) -> Result<Address, BoxError> {
-        let told_nothing = |why| NotTold { sentinel: sentinel.addr().to_string(), why };
-        let asked = async {
+    async fn query(&self, sentinel: &ConnectionInfo) -> Result<Address, BoxError> {
+        let failed = |kind| SentinelError { sentinel: sentinel.addr().to_string(), kind };
+        let query = async {
             let mut connection = connection::open(sentinel.clone()).await?;
-            let mut ask = cmd("SENTINEL");
-            ask.arg("GET-MASTER-ADDR-BY-NAME").arg(&*self.name);
-            ask.query_async::<Option<(String, u16)>>(&mut connection).await
+            let mut command = cmd("SENTINEL");
+            command.arg("GET-MASTER-ADDR-BY-NAME").arg(&*self.name);
+            command.query_async::<Option<(String, u16)>>(&mut connection).await
         };
-        match timeout(self.patience, asked).await {
+        match timeout(self.query_timeout, query).await {
             Ok(Ok(Some((host, port)))) => Ok(Address { host: host.into(), port }),
-            Ok(Ok(None)) => Err(told_nothing(Why::UnknownName).into()),
-            Ok(Err(error)) => Err(told_nothing(Why::Failed(error)).into()),
-            Err(_) => Err(told_nothing(Why::Silent).into()),
+            Ok(Ok(None)) => Err(failed(SentinelErrorKind::UnknownName).into()),
+            Ok(Err(error)) => Err(failed(SentinelErrorKind::Failed(error)).into()),
+            Err(_) => Err(failed(SentinelErrorKind::TimedOut).into()),
         }
     }
 }
 
 /// Connects to the server, and fails if it is not a primary.
-async fn link_to_primary(connections: &Arc<Connections>) -> Result<Link, BoxError> {
-    let mut link = connections.link().await?;
-    let role = cmd("ROLE").query_async::<Vec<Value>>(&mut link.connection).await?;
+async fn connect_and_check_role(
+    connection: &Arc<SharedConnection>,
+) -> Result<ConnectionHandle, BoxError> {
+    let mut handle = connection.get().await?;
+    let role = cmd("ROLE").query_async::<Vec<Value>>(&mut handle.connection).await?;
     match role.first() {
-        Some(Value::BulkString(role)) if role == b"master" => Ok(link),
-        _ => Err(format!("the server at {} is not a primary", connections.address()).into()),
+        Some(Value::BulkString(role)) if role == b"master" => Ok(handle),
+        _ => Err(format!("the server at {} is not a primary", connection.address()).into()),
     }
 }
 

@@ -33,17 +33,17 @@ local clients_now = highest_floor -- the latest time that the client has seen
 local expiry = pack('>I8', clients_now + ttl)
 
 -- The bytes of a first grant before its owner (head) and after its fingerprint (trailer).
-local function head(token)
+local function pack_head(token)
   return pack('>BBI2I4I8', 0xC1, PROCESSING, 1, 0, token)
 end
 local trailer = pack('>I4', time[1]) .. expiry
 
 -- One token and one head serve all keys, unless the clock is behind a token that a client has seen.
-local common_head = highest_floor < now and head(now)
+local common_head = highest_floor < now and pack_head(now)
 
-local function own_head(asked)
+local function pack_head_above_floor(asked)
   local token = max(now, unpack('>I8', asked, 17) + 1)
-  return token < TOKENS_END and head(token)
+  return token < TOKENS_END and pack_head(token)
 end
 
 local function is_error(reply, code)
@@ -51,7 +51,7 @@ local function is_error(reply, code)
 end
 
 -- Acquires a key that exists. Returns its entry after the call, or a code.
-local function meet(key, asked, entry, is_full)
+local function acquire_existing(key, asked, entry, is_full)
   if type(entry) == 'table' or #entry < 44 then return 'CORRUPT' end
   local version, bits, attempt, interrupts, burials = unpack('>BBI2BB', entry)
   local token, at = unpack('>I8', entry, 9), unpack('>I8', entry, 37)
@@ -106,7 +106,7 @@ end
 local reply = { pack('>I8', now) }
 for i, key in ipairs(KEYS) do
   local asked = ARGV[BEFORE_ASKED + i]
-  local first = common_head or own_head(asked)
+  local first = common_head or pack_head_above_floor(asked)
   -- The previous value; false if there was none and the key is granted.
   local found = first
     and pcall('SET', key, first .. sub(asked, 1, 16) .. trailer, 'NX', 'GET', 'PX', retention)
@@ -115,7 +115,7 @@ for i, key in ipairs(KEYS) do
     if refusal then found = pcall('GET', key) end
     if type(found) == 'table' and not is_error(found, 'WRONGTYPE') then return found end
     reply[#reply + 1] = i
-    reply[#reply + 1] = found and meet(key, asked, found, refusal == 'OOM') or refusal
+    reply[#reply + 1] = found and acquire_existing(key, asked, found, refusal == 'OOM') or refusal
   end
 end
 return #reply > 1 and reply or reply[1]

@@ -6,18 +6,18 @@ use campanile_redis::{ConnectError, RedisConfig, RedisStore};
 use campanile_test::contract::{self, RealTime};
 use campanile_test::{Proxy, RedisCluster, free_port};
 
-use super::{owner, patient, started};
-use crate::support::{acquire, acquired, chain, command, complete, grant, key, replies};
+use super::{long_timeout, owner, start_cluster};
+use crate::support::{acquire, acquire_lock, chain, command, complete, grant, key, replies};
 
 #[tokio::test]
-async fn the_store_keeps_the_contract_of_all_stores_on_a_cluster() {
-    let (_cluster, store) = started().await;
+async fn store_contract_holds_on_cluster() {
+    let (_cluster, store) = start_cluster().await;
     contract::run(&store, &RealTime).await;
 }
 
 #[tokio::test]
-async fn a_batch_over_all_masters_is_answered_in_order() {
-    let (cluster, store) = started().await;
+async fn batch_across_masters_is_answered_in_order() {
+    let (cluster, store) = start_cluster().await;
     assert_eq!(store.max_batch().get(), 16 * 64);
     let keys: Vec<_> = (0..300).map(|n| key(n.to_string())).collect();
     let masters: std::collections::BTreeSet<_> =
@@ -37,13 +37,13 @@ async fn a_batch_over_all_masters_is_answered_in_order() {
 }
 
 #[tokio::test]
-async fn one_node_is_enough_to_find_the_cluster_and_a_password_is_for_all() {
+async fn one_seed_and_one_password_reach_all_nodes() {
     let cluster = RedisCluster::builder().password("sesame").start().unwrap();
     let urls = [format!("redis://127.0.0.1:{}", free_port().unwrap()), cluster.urls()[1].clone()];
     let config = RedisConfig::cluster(urls).with_credentials("default", "sesame");
     let store = RedisStore::connect(config).await.unwrap();
     for n in 0..50 {
-        acquired(&store, &key(n.to_string()), 1).await;
+        acquire_lock(&store, &key(n.to_string()), 1).await;
     }
     let shown = format!("{store:?}");
     assert!(shown.contains(&cluster.node(1).addr().to_string()), "{shown}");
@@ -51,7 +51,7 @@ async fn one_node_is_enough_to_find_the_cluster_and_a_password_is_for_all() {
 }
 
 #[tokio::test]
-async fn nodes_are_reached_where_they_say_that_they_are() {
+async fn nodes_are_reached_at_announced_addresses() {
     let cluster = RedisCluster::start().unwrap();
     let proxies: Vec<_> = (0..3).map(|n| Proxy::to(cluster.node(n).addr()).unwrap()).collect();
     for (node, proxy) in proxies.iter().enumerate() {
@@ -70,14 +70,14 @@ async fn nodes_are_reached_where_they_say_that_they_are() {
     drop(store);
     let store =
         RedisStore::connect(RedisConfig::cluster([cluster.urls().remove(0)])).await.unwrap();
-    acquired(&store, &of_second, 1).await;
+    acquire_lock(&store, &of_second, 1).await;
     proxies[1].cut();
     let error = crate::support::apply(&store, &of_second, acquire(1)).await.unwrap_err();
     assert!(chain(&error).contains(&proxies[1].addr().to_string()), "{}", chain(&error));
 }
 
 #[tokio::test]
-async fn what_is_no_cluster_is_told() {
+async fn connect_to_non_cluster_fails() {
     let server = campanile_test::RedisServer::start().unwrap();
     let config = RedisConfig::cluster([server.url()]);
     let error = RedisStore::connect(config).await.unwrap_err();
@@ -89,10 +89,11 @@ async fn what_is_no_cluster_is_told() {
 }
 
 #[tokio::test]
-async fn another_number_of_buckets_is_refused_in_a_cluster_too() {
-    let (cluster, store) = started().await;
-    acquired(&store, &key("key"), 1).await;
-    let other = RedisStore::connect(patient(&cluster).with_buckets(32).unwrap()).await.unwrap();
+async fn different_bucket_count_is_refused_on_cluster() {
+    let (cluster, store) = start_cluster().await;
+    acquire_lock(&store, &key("key"), 1).await;
+    let other =
+        RedisStore::connect(long_timeout(&cluster).with_buckets(32).unwrap()).await.unwrap();
     let error = crate::support::apply(&other, &key("key"), acquire(2)).await.unwrap_err();
     assert!(chain(&error).contains("with_buckets(16)"), "{}", chain(&error));
 }

@@ -1,8 +1,8 @@
 //! A store on a cluster.
 
-mod away;
-mod moves;
-mod whole;
+mod healthy;
+mod node_down;
+mod slot_migration;
 
 use std::time::Duration;
 
@@ -13,15 +13,15 @@ use campanile_test::RedisCluster;
 use crate::support::{key, redis_key};
 
 /// A configuration for tests in which nothing times out, however busy the machine is.
-pub(crate) fn patient(cluster: &RedisCluster) -> RedisConfig {
+pub(crate) fn long_timeout(cluster: &RedisCluster) -> RedisConfig {
     let config = RedisConfig::cluster(cluster.urls());
     let config = config.with_connect_timeout(Duration::from_secs(60)).unwrap();
     config.with_command_timeout(Duration::from_secs(60)).unwrap()
 }
 
-async fn started() -> (RedisCluster, RedisStore) {
+async fn start_cluster() -> (RedisCluster, RedisStore) {
     let cluster = RedisCluster::start().unwrap();
-    let store = RedisStore::connect(patient(&cluster)).await.unwrap();
+    let store = RedisStore::connect(long_timeout(&cluster)).await.unwrap();
     (cluster, store)
 }
 

@@ -10,19 +10,19 @@ use campanile_redis::{RedisConfig, RedisStore};
 use campanile_test::RedisCluster;
 
 use super::{keys_of, owner};
-use crate::support::{acquire, acquired, apply, chain, command, complete, key, timed};
+use crate::support::{acquire, acquire_lock, apply, chain, command, complete, key, timed};
 
 /// Below any timeout of a library, and far above the expected time.
-const IN_TIME: Duration = Duration::from_secs(3);
+const MAX_CALL_TIME: Duration = Duration::from_secs(3);
 
-async fn impatient(cluster: &RedisCluster) -> RedisStore {
+async fn store_with_short_timeout(cluster: &RedisCluster) -> RedisStore {
     let config = RedisConfig::cluster(cluster.urls());
     let config = config.with_command_timeout(Duration::from_millis(300)).unwrap();
     RedisStore::connect(config).await.unwrap()
 }
 
 /// Repeats the command after any error, as a lock keeper does.
-pub(super) async fn until_answered(
+pub(super) async fn apply_until_answered(
     store: &RedisStore,
     key: &StoreKey,
     operation: Operation,
@@ -37,11 +37,11 @@ pub(super) async fn until_answered(
 }
 
 #[tokio::test]
-async fn keys_of_a_killed_master_are_refused_at_once_and_found_when_it_is_back() {
+async fn killed_masters_keys_fail_at_once_until_restart() {
     let mut cluster = RedisCluster::builder().config("appendonly", "yes").start().unwrap();
-    let store = impatient(&cluster).await;
+    let store = store_with_short_timeout(&cluster).await;
     let lost = keys_of(&cluster, 2).next().unwrap();
-    let grant = acquired(&store, &lost, 1).await;
+    let grant = acquire_lock(&store, &lost, 1).await;
     let kept: Vec<_> = keys_of(&cluster, 0).take(20).collect();
     // Done only once the acquire is on disk.
     cluster.node(2).cli(&["CONFIG", "SET", "appendfsync", "always"]).unwrap();
@@ -49,7 +49,7 @@ async fn keys_of_a_killed_master_are_refused_at_once_and_found_when_it_is_back()
     for key in &kept {
         let batch = vec![command(&lost, complete(grant, "done")), command(key, acquire(1))];
         let (took, answers) = timed(store.apply_batch(batch)).await;
-        assert!(took < IN_TIME, "{took:?}");
+        assert!(took < MAX_CALL_TIME, "{took:?}");
         let error = answers[0].as_ref().unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Unavailable);
         let address = cluster.node(2).addr().to_string();
@@ -58,46 +58,46 @@ async fn keys_of_a_killed_master_are_refused_at_once_and_found_when_it_is_back()
         assert!(matches!(reply, Reply::Acquired { attempt: 1, .. }), "{reply:?}");
     }
     cluster.restart(2).unwrap();
-    let (took, reply) = timed(until_answered(&store, &lost, complete(grant, "done"))).await;
+    let (took, reply) = timed(apply_until_answered(&store, &lost, complete(grant, "done"))).await;
     println!("answered {took:?} after the master was back");
     assert_eq!(reply, Reply::Completed);
 }
 
 #[tokio::test]
-async fn a_process_that_starts_while_a_master_is_away_uses_the_others() {
+async fn connect_skips_unavailable_master() {
     let mut cluster = RedisCluster::start().unwrap();
-    let marker = cluster.slot_of("campanile:{tests}").unwrap();
+    let count_slot = cluster.slot_of("campanile:{tests}").unwrap();
     // One of the nodes has the namespace's bucket count; this one does not.
-    let away = (cluster.owner_of(marker).unwrap() + 1) % 3;
-    let store = impatient(&cluster).await;
-    acquired(&store, &key("first"), 1).await;
-    let other = (0..3).find(|&node| node != away).unwrap();
+    let down = (cluster.owner_of(count_slot).unwrap() + 1) % 3;
+    let store = store_with_short_timeout(&cluster).await;
+    acquire_lock(&store, &key("first"), 1).await;
+    let other = (0..3).find(|&node| node != down).unwrap();
     let kept = keys_of(&cluster, other).next().unwrap();
-    cluster.pause(away).unwrap();
+    cluster.pause(down).unwrap();
     let config = RedisConfig::cluster(cluster.urls());
     let config = config.with_connect_timeout(Duration::from_millis(500)).unwrap();
     let (took, started) = timed(RedisStore::connect(config)).await;
-    assert!(took < IN_TIME, "{took:?}");
-    acquired(&started.unwrap(), &kept, 1).await;
+    assert!(took < MAX_CALL_TIME, "{took:?}");
+    acquire_lock(&started.unwrap(), &kept, 1).await;
 }
 
 #[tokio::test]
-async fn a_master_on_which_a_caller_gave_up_holds_up_nobody_else() {
+async fn master_that_timed_out_a_caller_blocks_nobody_else() {
     let mut cluster = RedisCluster::start().unwrap();
-    let store = RedisStore::connect(super::patient(&cluster)).await.unwrap();
+    let store = RedisStore::connect(super::long_timeout(&cluster)).await.unwrap();
     let [kept, lost] = [0, 2].map(|node| keys_of(&cluster, node).next().unwrap());
-    acquired(&store, &lost, 1).await;
+    acquire_lock(&store, &lost, 1).await;
     cluster.pause(2).unwrap();
     // Like a lock keeper, which has less time than the store.
-    let patience = Duration::from_millis(200);
-    tokio::time::timeout(patience, apply(&store, &lost, acquire(1))).await.unwrap_err();
+    let callers_timeout = Duration::from_millis(200);
+    tokio::time::timeout(callers_timeout, apply(&store, &lost, acquire(1))).await.unwrap_err();
     let batch = vec![command(&lost, acquire(1)), command(&kept, acquire(1))];
     let (took, answers) = timed(store.apply_batch(batch)).await;
-    assert!(took < IN_TIME, "{took:?}");
+    assert!(took < MAX_CALL_TIME, "{took:?}");
     assert!(chain(answers[0].as_ref().unwrap_err()).contains("is unavailable ("), "{answers:?}");
     assert!(answers[1].is_ok(), "{answers:?}");
     cluster.resume(2).unwrap();
-    until_answered(&store, &lost, acquire(1)).await;
+    apply_until_answered(&store, &lost, acquire(1)).await;
 }
 
 /// Counts the answered commands by master, under a load of calls with keys of all masters.
@@ -109,7 +109,7 @@ struct Load {
 
 impl Load {
     /// Like a lock keeper: several calls at a time, each with keys of any master.
-    fn begin(cluster: &RedisCluster, store: &RedisStore) -> Self {
+    fn start(cluster: &RedisCluster, store: &RedisStore) -> Self {
         let (done, stop) = (Arc::<[AtomicU64; 3]>::default(), Arc::new(AtomicBool::new(false)));
         let owners: Vec<_> = (0..600).map(|n| owner(cluster, &key(format!("load {n}")))).collect();
         let owners = Arc::new(owners);
@@ -138,13 +138,13 @@ impl Load {
     }
 
     /// Counts the commands answered in this time, by master.
-    async fn over(&self, time: Duration) -> [u64; 3] {
+    async fn count_during(&self, time: Duration) -> [u64; 3] {
         self.done.iter().for_each(|done| done.store(0, Ordering::Relaxed));
         tokio::time::sleep(time).await;
         [0, 1, 2].map(|master| self.done[master].load(Ordering::Relaxed))
     }
 
-    async fn end(mut self) {
+    async fn stop(mut self) {
         self.stop.store(true, Ordering::Relaxed);
         for worker in std::mem::take(&mut self.workers) {
             worker.await.unwrap();
@@ -159,25 +159,25 @@ impl Drop for Load {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_master_that_hangs_or_is_gone_does_not_hold_up_the_keys_of_the_others() {
+async fn unavailable_master_does_not_block_other_keys() {
     let mut cluster = RedisCluster::start().unwrap();
-    let store = impatient(&cluster).await;
-    let load = Load::begin(&cluster, &store);
+    let store = store_with_short_timeout(&cluster).await;
+    let load = Load::start(&cluster, &store);
     let second = Duration::from_secs(1);
-    load.over(second / 2).await;
+    load.count_during(second / 2).await;
     for hangs in [true, false] {
-        let before = load.over(second).await;
+        let before = load.count_during(second).await;
         if hangs {
             cluster.pause(2).unwrap()
         } else {
             cluster.kill(2).unwrap()
         }
-        let at_first = load.over(second).await;
+        let at_first = load.count_during(second).await;
         println!("{before:?} per second; {at_first:?} in the first second without master 2");
         // A blocked master would block in every window; other load on the machine would not.
         let mut windows = 0;
         loop {
-            let then = load.over(second).await;
+            let then = load.count_during(second).await;
             println!("then {then:?}");
             assert_eq!(then[2], 0);
             let of_others = |done: [u64; 3]| (done[0] + done[1]) as f64;
@@ -192,12 +192,12 @@ async fn a_master_that_hangs_or_is_gone_does_not_hold_up_the_keys_of_the_others(
         } else {
             cluster.restart(2).unwrap()
         }
-        let back = load.over(second).await;
+        let back = load.count_during(second).await;
         println!("and after its return {back:?}");
         let seen = campanile_test::eventually(Duration::from_secs(20), || {
             (load.done[2].load(Ordering::Relaxed) > 0).then_some(())
         });
         seen.expect("the keys of master 2 should be served again");
     }
-    load.end().await;
+    load.stop().await;
 }

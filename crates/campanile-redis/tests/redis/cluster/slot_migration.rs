@@ -9,16 +9,16 @@ use campanile_idempotency::Store;
 use campanile_redis::RedisStore;
 use campanile_test::{RedisCluster, eventually};
 
-use super::{keys_of, owner, patient, slot, started};
+use super::{keys_of, long_timeout, owner, slot, start_cluster};
 use crate::support::{
-    acquire, acquired, apply, command, complete, grant, insist, key, replies, timed,
+    acquire, acquire_lock, apply, apply_with_retry, command, complete, grant, key, replies, timed,
 };
 
-const SOON: Duration = Duration::from_secs(30);
+const MAX_WAIT: Duration = Duration::from_secs(30);
 
 #[tokio::test]
-async fn keys_of_a_slot_that_is_on_its_way_are_found_at_either_node() {
-    let (mut cluster, store) = started().await;
+async fn keys_of_migrating_slot_are_found_on_either_node() {
+    let (mut cluster, store) = start_cluster().await;
     let first = key("key 0");
     let slot_of_first = slot(&cluster, &first);
     let in_slot = |n: &u32| slot(&cluster, &key(format!("key {n}"))) == slot_of_first;
@@ -26,7 +26,7 @@ async fn keys_of_a_slot_that_is_on_its_way_are_found_at_either_node() {
     let (old, new) = keys.split_at(20);
     let mut grants = Vec::new();
     for key in old {
-        grants.push(acquired(&store, key, 1).await);
+        grants.push(acquire_lock(&store, key, 1).await);
     }
     let to = (owner(&cluster, &first) + 1) % 3;
     cluster.begin_move(slot_of_first, to).unwrap();
@@ -50,8 +50,8 @@ async fn keys_of_a_slot_that_is_on_its_way_are_found_at_either_node() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn slots_that_move_under_load_lose_nothing_and_count_nothing() {
-    let (mut cluster, store) = started().await;
+async fn slot_migration_under_load_loses_and_counts_nothing() {
+    let (mut cluster, store) = start_cluster().await;
     let stop = Arc::new(AtomicBool::new(false));
     let workers: Vec<_> = (0..4)
         .map(|worker| {
@@ -106,30 +106,31 @@ async fn slots_that_move_under_load_lose_nothing_and_count_nothing() {
 }
 
 #[tokio::test]
-async fn a_replica_that_takes_over_is_found() {
+async fn promoted_replica_is_found() {
     let mut cluster = RedisCluster::builder().replicas(1).start().unwrap();
-    let store = RedisStore::connect(patient(&cluster)).await.unwrap();
+    let store = RedisStore::connect(long_timeout(&cluster)).await.unwrap();
     let asked = keys_of(&cluster, 0).next().unwrap();
-    let grant = acquired(&store, &asked, 1).await;
+    let grant = acquire_lock(&store, &asked, 1).await;
     // The old master steps down and becomes a replica.
     cluster.promote(3).unwrap();
-    eventually(SOON, || (owner(&cluster, &asked) == 3).then_some(())).unwrap();
+    eventually(MAX_WAIT, || (owner(&cluster, &asked) == 3).then_some(())).unwrap();
     assert_eq!(apply(&store, &asked, complete(grant, "done")).await.unwrap(), Reply::Completed);
 
     let killed = keys_of(&cluster, 1).next().unwrap();
-    let grant = acquired(&store, &killed, 1).await;
+    let grant = acquire_lock(&store, &killed, 1).await;
     // A write is answered before a replica has it.
-    let reached = || {
+    let is_replicated = || {
         let keys = |node: usize| cluster.node(node).cli(&["DBSIZE"]).unwrap();
         (keys(1) == keys(4)).then_some(())
     };
-    eventually(SOON, reached).unwrap();
+    eventually(MAX_WAIT, is_replicated).unwrap();
     cluster.kill(1).unwrap();
-    let completed = super::away::until_answered(&store, &killed, complete(grant, "done"));
+    let completed =
+        super::node_down::apply_until_answered(&store, &killed, complete(grant, "done"));
     let (took, reply) = timed(completed).await;
     println!("answered {took:?} after its master was killed");
     assert_eq!(reply, Reply::Completed);
     assert_eq!(owner(&cluster, &killed), 4);
-    let reply = insist(&store, &killed, acquire(2)).await;
+    let reply = apply_with_retry(&store, &killed, acquire(2)).await;
     assert!(matches!(reply, Reply::Duplicate { attempt: 1, .. }), "{reply:?}");
 }

@@ -10,7 +10,7 @@ use campanile_idempotency::StoreError;
 use fastrand::Rng;
 
 use super::draw::{self, Sources};
-use super::model::{self, Expiry, Slot, Stored};
+use super::model::{self, Expiry, KeyModel, Stored};
 use crate::support;
 
 /// The size of the largest batch.
@@ -19,7 +19,7 @@ const KEYS: usize = 64;
 /// Small batches are drawn from these keys, so that some keys are used often.
 const HOT_KEYS: usize = 6;
 
-pub(super) struct Play {
+pub(super) struct Fuzzer {
     pub(super) rng: Rng,
     pub(super) keys: Vec<Key>,
     seed: u64,
@@ -29,7 +29,7 @@ pub(super) struct Play {
 
 pub(super) struct Key {
     pub(super) key: StoreKey,
-    pub(super) slot: Slot,
+    pub(super) model: KeyModel,
     /// The last commands, which may be repeated.
     sent: Vec<Command>,
     stale: Option<Grant>,
@@ -50,11 +50,11 @@ impl fmt::Display for Difference {
     }
 }
 
-impl Play {
+impl Fuzzer {
     pub(super) fn new(seed: u64) -> Self {
         let key = |number: usize| {
             let key = support::key(format!("key {number}"));
-            Key { key, slot: Slot::ABSENT, sent: Vec::new(), stale: None }
+            Key { key, model: KeyModel::ABSENT, sent: Vec::new(), stale: None }
         };
         Self {
             rng: Rng::with_seed(seed),
@@ -75,7 +75,7 @@ impl Play {
     }
 
     pub(super) fn assert_every_reply_was_seen(&self) {
-        assert_eq!(self.replies.len(), model::NAMES, "some kinds of reply were never seen");
+        assert_eq!(self.replies.len(), model::REPLY_KINDS, "some kinds of reply were never seen");
     }
 
     /// Draws the keys of a batch.
@@ -89,9 +89,9 @@ impl Play {
 
     /// Draws whether to replace the value of a key. Most likely for a key that no command would
     /// change.
-    pub(super) fn is_to_be_disturbed(&mut self, key: usize) -> bool {
-        let Slot { stored, .. } = &self.keys[key].slot;
-        let one_in = match self.keys[key].slot.entry().map(|entry| entry.state()) {
+    pub(super) fn should_overwrite(&mut self, key: usize) -> bool {
+        let KeyModel { stored, .. } = &self.keys[key].model;
+        let one_in = match self.keys[key].model.entry().map(|entry| entry.state()) {
             Some(State::Processing | State::Retrying) => 24,
             Some(State::Completed | State::Failed) => 5,
             None if *stored == Stored::Absent => 8,
@@ -107,11 +107,11 @@ impl Play {
     }
 
     fn draw_one(&mut self, key: usize, now: u64, high_floors: bool) -> Command {
-        let Key { key, slot, sent, stale } = &mut self.keys[key];
+        let Key { key, model, sent, stale } = &mut self.keys[key];
         if !sent.is_empty() && self.rng.u8(..6) == 0 {
             return sent[self.rng.usize(..sent.len())].clone();
         }
-        let sources = Sources { stored: slot.grant(), stale: *stale, now, high_floors };
+        let sources = Sources { stored: model.grant(), stale: *stale, now, high_floors };
         let command = Command {
             key: key.clone(),
             operation: draw::operation(&mut self.rng, &sources),
@@ -138,9 +138,9 @@ impl Play {
             if decided < now || decided > end {
                 return Err(self.differ(format!("{decided} is not between {now} and {end}")));
             }
-            let slot = &mut self.keys[*key].slot;
-            let before = slot.clone();
-            let reply = slot.apply(command, answer.now);
+            let model = &mut self.keys[*key].model;
+            let before = model.clone();
+            let reply = model.apply(command, answer.now);
             if reply != answer.reply {
                 return Err(self.differ(format!(
                     "{command:?} of {before:?} answered {:?}, not {reply:?}",
@@ -149,7 +149,7 @@ impl Play {
             }
             self.note_stale(*key, &before);
             self.operations += 1;
-            *self.replies.entry(model::name(&reply)).or_default() += 1;
+            *self.replies.entry(model::reply_kind(&reply)).or_default() += 1;
         }
         Ok(())
     }
@@ -162,25 +162,25 @@ impl Play {
         stored: Stored,
         expiry: i64,
     ) -> Result<(), Difference> {
-        let slot = &self.keys[key].slot;
-        if stored != slot.stored || !slot.expires_at(expiry) {
+        let model = &self.keys[key].model;
+        if stored != model.stored || !model.expires_at(expiry) {
             let commands: Vec<_> = batch.iter().filter(|(of, _)| *of == key).collect();
             return Err(self.differ(format!(
-                "{commands:?} left {stored:?}, kept until {expiry}, not {slot:?}"
+                "{commands:?} left {stored:?}, kept until {expiry}, not {model:?}"
             )));
         }
-        self.keys[key].slot.expiry = Expiry::At(expiry);
+        self.keys[key].model.expiry = Expiry::At(expiry);
         Ok(())
     }
 
     /// Remembers the previous grant of an entry once the entry has another.
-    fn note_stale(&mut self, key: usize, before: &Slot) {
-        let Key { slot, stale, .. } = &mut self.keys[key];
-        let grant = |slot: &Slot| {
-            let entry = slot.entry()?;
+    fn note_stale(&mut self, key: usize, before: &KeyModel) {
+        let Key { model, stale, .. } = &mut self.keys[key];
+        let grant = |model: &KeyModel| {
+            let entry = model.entry()?;
             Some(Grant { token: entry.token(), owner: entry.owner()? })
         };
-        let (old, new) = (grant(before), grant(slot));
+        let (old, new) = (grant(before), grant(model));
         if old.is_some() && old != new {
             *stale = old;
         }

@@ -2,15 +2,15 @@
 //! store the same.
 
 mod draw;
+mod fuzzer;
 mod model;
-mod play;
 mod runner;
 mod servers;
 
 use campanile_redis::{RedisStore, Verb};
 use campanile_test::{RedisCluster, RedisSentinel, RedisServer};
 
-use self::play::Difference;
+use self::fuzzer::Difference;
 use self::runner::Runner;
 use self::servers::Servers;
 use crate::support::setting;
@@ -19,11 +19,11 @@ use crate::support::setting;
 const OPERATIONS: usize = 30_000;
 
 /// For topologies that run the same scripts and differ only in how the servers are reached.
-const OPERATIONS_ELSEWHERE: usize = 10_000;
+const OPERATIONS_PER_TOPOLOGY: usize = 10_000;
 
 /// A broken script must be found within this many operations. The rarest fault needs some
 /// thousands, so the result does not depend on chance.
-const OPERATIONS_TO_FIND: usize = 1_000_000;
+const MAX_OPERATIONS_TO_DETECT: usize = 1_000_000;
 
 fn seed() -> u64 {
     let seed = setting("CAMPANILE_SEED").unwrap_or_else(|| fastrand::u64(..));
@@ -46,14 +46,14 @@ fn run(
     });
     let store = connected.unwrap();
     let mut runner = Runner::new(runtime, store, servers, seed());
-    while runner.play.operations() < operations {
+    while runner.fuzzer.operations() < operations {
         runner.batch()?;
     }
     Ok(runner)
 }
 
-fn one() -> Servers {
-    Servers::One(RedisServer::start().unwrap())
+fn single_server() -> Servers {
+    Servers::Single(RedisServer::start().unwrap())
 }
 
 fn assert_same(servers: &Servers, operations: usize) {
@@ -63,49 +63,49 @@ fn assert_same(servers: &Servers, operations: usize) {
         Ok(runner) => {
             println!(
                 "{} operations, 0 differences; {:?}",
-                runner.play.operations(),
-                runner.play.replies()
+                runner.fuzzer.operations(),
+                runner.fuzzer.replies()
             );
-            runner.play.assert_every_reply_was_seen();
+            runner.fuzzer.assert_every_reply_was_seen();
         }
         Err(difference) => panic!("{difference}"),
     }
 }
 
 #[test]
-fn scripts_and_step_answer_and_store_the_same() {
-    assert_same(&one(), OPERATIONS);
+fn scripts_match_step_on_single_server() {
+    assert_same(&single_server(), OPERATIONS);
 }
 
 #[test]
-fn scripts_and_step_answer_and_store_the_same_on_a_cluster() {
-    assert_same(&Servers::Cluster(RedisCluster::start().unwrap()), OPERATIONS_ELSEWHERE);
+fn scripts_match_step_on_cluster() {
+    assert_same(&Servers::Cluster(RedisCluster::start().unwrap()), OPERATIONS_PER_TOPOLOGY);
 }
 
 #[test]
-fn scripts_and_step_answer_and_store_the_same_behind_sentinels() {
+fn scripts_match_step_behind_sentinels() {
     let redis = RedisSentinel::builder().replicas(0).sentinels(1).start().unwrap();
-    assert_same(&Servers::Sentinel(redis), OPERATIONS_ELSEWHERE);
+    assert_same(&Servers::Sentinel(redis), OPERATIONS_PER_TOPOLOGY);
 }
 
-fn assert_found(verb: Verb, text: &'static str) {
-    match run(&one(), Some((verb, text)), OPERATIONS_TO_FIND) {
-        Ok(runner) => panic!("no difference found in {} operations", runner.play.operations()),
+fn assert_detected(verb: Verb, text: &'static str) {
+    match run(&single_server(), Some((verb, text)), MAX_OPERATIONS_TO_DETECT) {
+        Ok(runner) => panic!("no difference found in {} operations", runner.fuzzer.operations()),
         Err(difference) => println!("{difference}"),
     }
 }
 
 #[test]
-fn a_completion_by_a_stale_token_would_be_found() {
-    assert_found(Verb::Complete, include_str!("../broken/complete_any_token.lua"));
+fn stale_token_completion_mutant_is_detected() {
+    assert_detected(Verb::Complete, include_str!("../broken/complete_any_token.lua"));
 }
 
 #[test]
-fn a_takeover_that_counts_no_attempt_would_be_found() {
-    assert_found(Verb::Acquire, include_str!("../broken/acquire_uncounted.lua"));
+fn uncounted_takeover_mutant_is_detected() {
+    assert_detected(Verb::Acquire, include_str!("../broken/acquire_uncounted.lua"));
 }
 
 #[test]
-fn a_deadline_by_the_clients_clock_would_be_found() {
-    assert_found(Verb::Acquire, include_str!("../broken/acquire_client_clock.lua"));
+fn client_clock_mutant_is_detected() {
+    assert_detected(Verb::Acquire, include_str!("../broken/acquire_client_clock.lua"));
 }

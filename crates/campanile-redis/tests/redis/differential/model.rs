@@ -37,12 +37,12 @@ pub(super) enum Expiry {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Slot {
+pub(super) struct KeyModel {
     pub(super) stored: Stored,
     pub(super) expiry: Expiry,
 }
 
-impl Slot {
+impl KeyModel {
     pub(super) const ABSENT: Self = Self { stored: Stored::Absent, expiry: Expiry::At(-2) };
 
     pub(super) fn entry(&self) -> Option<Entry> {
@@ -103,7 +103,7 @@ fn milliseconds(time: SystemTime) -> i64 {
 }
 
 /// The name of a reply in the summary.
-pub(super) fn name(reply: &Reply) -> &'static str {
+pub(super) fn reply_kind(reply: &Reply) -> &'static str {
     match reply {
         Reply::Acquired { .. } => "Acquired",
         Reply::Exhausted { .. } => "Exhausted",
@@ -129,4 +129,4 @@ pub(super) fn name(reply: &Reply) -> &'static str {
 }
 
 /// The number of names.
-pub(super) const NAMES: usize = 19;
+pub(super) const REPLY_KINDS: usize = 19;

@@ -8,22 +8,22 @@ use campanile_redis::RedisStore;
 use tokio::runtime::Runtime;
 
 use super::draw;
-use super::model::{Expiry, Slot, Stored};
-use super::play::{Difference, Play};
+use super::fuzzer::{Difference, Fuzzer};
+use super::model::{Expiry, KeyModel, Stored};
 use super::servers::Servers;
 use crate::support;
 
 pub(super) struct Runner {
-    pub(super) play: Play,
+    pub(super) fuzzer: Fuzzer,
     runtime: Runtime,
     store: RedisStore,
     /// One for each server.
     raw: Vec<redis::Connection>,
-    places: Vec<Place>,
+    locations: Vec<KeyLocation>,
 }
 
 /// Where the entry of a key is stored.
-struct Place {
+struct KeyLocation {
     name: Vec<u8>,
     /// The index of the server that has the key.
     server: usize,
@@ -31,71 +31,72 @@ struct Place {
 
 impl Runner {
     pub(super) fn new(runtime: Runtime, store: RedisStore, servers: &Servers, seed: u64) -> Self {
-        let play = Play::new(seed);
-        let keys = play.keys.iter().map(|key| &key.key);
-        let place = |key| Place { name: support::redis_key(key), server: servers.owner(key) };
-        let places = keys.map(place).collect();
-        let raw = servers.all().into_iter().map(support::raw).collect();
-        Self { play, runtime, store, raw, places }
+        let fuzzer = Fuzzer::new(seed);
+        let keys = fuzzer.keys.iter().map(|key| &key.key);
+        let location =
+            |key| KeyLocation { name: support::redis_key(key), server: servers.owner(key) };
+        let locations = keys.map(location).collect();
+        let raw = servers.all().into_iter().map(support::raw_connection).collect();
+        Self { fuzzer, runtime, store, raw, locations }
     }
 
     /// Draws a batch, sends it and compares the results.
     pub(super) fn batch(&mut self) -> Result<(), Difference> {
-        let chosen = self.play.choose();
+        let chosen = self.fuzzer.choose();
         let now = self.clock();
         for &key in &chosen {
-            if self.play.is_to_be_disturbed(key) {
-                self.disturb(key, now);
+            if self.fuzzer.should_overwrite(key) {
+                self.overwrite(key, now);
             }
         }
-        let batch = self.play.draw(&chosen, now);
+        let batch = self.fuzzer.draw(&chosen, now);
         let commands = batch.iter().map(|(_, command)| command.clone()).collect();
         let answers = self.runtime.block_on(self.store.apply_batch(commands));
         let end = self.clock();
-        self.play.compare_answers(&batch, answers, now, end)?;
+        self.fuzzer.compare_answers(&batch, answers, now, end)?;
         self.compare_stored(&batch)
     }
 
     /// Replaces the value of a key: with nothing, another entry, garbage or another type.
-    fn disturb(&mut self, key: usize, now: u64) {
-        let Place { name, server } = &self.places[key];
+    fn overwrite(&mut self, key: usize, now: u64) {
+        let KeyLocation { name, server } = &self.locations[key];
         let raw = &mut self.raw[*server];
-        let Play { rng, keys, .. } = &mut self.play;
-        let slot = &mut keys[key].slot;
+        let Fuzzer { rng, keys, .. } = &mut self.fuzzer;
+        let model = &mut keys[key].model;
         let _: () = redis::cmd("DEL").arg(name).query(raw).unwrap();
-        *slot = Slot::ABSENT;
+        *model = KeyModel::ABSENT;
         let bytes = match rng.u8(..10) {
             0..3 => return,
             3 => {
                 let mut other = if rng.bool() { redis::cmd("LPUSH") } else { redis::cmd("SADD") };
                 let _: () = other.arg(name).arg("other").query(raw).unwrap();
-                *slot = Slot { stored: Stored::OtherType, expiry: Expiry::At(-1) };
+                *model = KeyModel { stored: Stored::OtherType, expiry: Expiry::At(-1) };
                 return;
             }
             4..7 => draw::garbage(rng, now),
             _ => draw::entry(rng, now),
         };
         let _: () = redis::cmd("SET").arg(name).arg(&bytes).query(raw).unwrap();
-        *slot = Slot { stored: Stored::Text(bytes), expiry: Expiry::At(-1) };
+        *model = KeyModel { stored: Stored::Text(bytes), expiry: Expiry::At(-1) };
     }
 
     /// Compares what is stored and when it expires.
     fn compare_stored(&mut self, batch: &[(usize, Command)]) -> Result<(), Difference> {
         let keys: BTreeSet<usize> = batch.iter().map(|(key, _)| *key).collect();
-        let mut looks: Vec<_> = self.raw.iter().map(|_| redis::pipe()).collect();
+        let mut pipelines: Vec<_> = self.raw.iter().map(|_| redis::pipe()).collect();
         for &key in &keys {
-            let Place { name, server } = &self.places[key];
+            let KeyLocation { name, server } = &self.locations[key];
             // MGET replies nil to a value of another type.
-            looks[*server].cmd("MGET").arg(name).cmd("PEXPIRETIME").arg(name);
+            pipelines[*server].cmd("MGET").arg(name).cmd("PEXPIRETIME").arg(name);
         }
-        let seen = looks.iter().zip(&mut self.raw).map(|(look, raw)| {
+        let seen = pipelines.iter().zip(&mut self.raw).map(|(pipeline, raw)| {
             let seen: Vec<redis::Value> =
-                if look.is_empty() { Vec::new() } else { look.query(raw).unwrap() };
+                if pipeline.is_empty() { Vec::new() } else { pipeline.query(raw).unwrap() };
             seen.into_iter()
         });
         let mut seen: Vec<_> = seen.collect();
         for key in keys {
-            let seen = &mut seen[self.places[key].server];
+            let seen = &mut seen[self.locations[key].server];
             let mut next = || seen.next().unwrap();
             let [text] = redis::from_redis_value::<[Option<Vec<u8>>; 1]>(next()).unwrap();
             let expiry: i64 = redis::from_redis_value(next()).unwrap();
@@ -104,7 +105,7 @@ impl Runner {
                 None if expiry == -2 => Stored::Absent,
                 None => Stored::OtherType,
             };
-            self.play.compare_stored(batch, key, stored, expiry)?;
+            self.fuzzer.compare_stored(batch, key, stored, expiry)?;
         }
         Ok(())
     }

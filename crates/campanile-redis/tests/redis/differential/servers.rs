@@ -4,10 +4,10 @@ use campanile_core::StoreKey;
 use campanile_redis::RedisConfig;
 use campanile_test::{RedisCluster, RedisSentinel, RedisServer};
 
-use crate::support::patient;
+use crate::support::long_timeout;
 
 pub(super) enum Servers {
-    One(RedisServer),
+    Single(RedisServer),
     Sentinel(RedisSentinel),
     Cluster(RedisCluster),
 }
@@ -15,15 +15,15 @@ pub(super) enum Servers {
 impl Servers {
     pub(super) fn config(&self) -> RedisConfig {
         match self {
-            Self::One(server) => patient(server.url()),
+            Self::Single(server) => long_timeout(server.url()),
             Self::Sentinel(redis) => RedisConfig::sentinel(redis.name(), redis.urls()),
-            Self::Cluster(cluster) => crate::cluster::patient(cluster),
+            Self::Cluster(cluster) => crate::cluster::long_timeout(cluster),
         }
     }
 
     pub(super) fn all(&self) -> Vec<&RedisServer> {
         match self {
-            Self::One(server) => vec![server],
+            Self::Single(server) => vec![server],
             Self::Sentinel(redis) => vec![redis.server(0)],
             Self::Cluster(cluster) => (0..cluster.len()).map(|node| cluster.node(node)).collect(),
         }
@@ -32,7 +32,7 @@ impl Servers {
     /// The index of the server that has the key.
     pub(super) fn owner(&self, key: &StoreKey) -> usize {
         match self {
-            Self::One(_) | Self::Sentinel(_) => 0,
+            Self::Single(_) | Self::Sentinel(_) => 0,
             Self::Cluster(cluster) => crate::cluster::owner(cluster, key),
         }
     }
