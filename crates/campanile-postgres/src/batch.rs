@@ -12,7 +12,7 @@ use crate::call::Call;
 use crate::failure::Failure;
 use crate::pool::{Lease, Pool};
 
-type Outcome = Result<Vec<Answer>, Failure>;
+type CallResult = Result<Vec<Answer>, Failure>;
 
 /// A batch and its answers so far. If the batch is cut short, it keeps the answers that it has.
 pub(crate) struct Batch<'a> {
@@ -32,7 +32,7 @@ impl<'a> Batch<'a> {
     pub(crate) async fn run(&mut self) {
         if timeout_at(self.deadline, self.perform()).await.is_err() {
             // The idle connections are as old as this one and may be dead, too.
-            self.pool.renew();
+            self.pool.close_idle();
         }
     }
 
@@ -43,19 +43,19 @@ impl<'a> Batch<'a> {
                 == commands.len(),
             "the keys of a batch are distinct"
         );
-        let Some(again) = self.attempt((0..commands.len()).collect(), false).await else {
+        let Some(to_retry) = self.attempt((0..commands.len()).collect(), false).await else {
             return;
         };
         // The connection broke, because the server was restarted or is now a replica. Every command
         // can be repeated, so send the unanswered ones once more over a new connection.
-        self.pool.renew();
-        let left = self.attempt(again, true).await;
-        debug_assert!(left.is_none(), "the second attempt answers every command");
+        self.pool.close_idle();
+        let remaining = self.attempt(to_retry, true).await;
+        debug_assert!(remaining.is_none(), "the second attempt answers every command");
     }
 
-    /// Finishes the batch. Each command without an answer gets the error `missing`.
-    pub(crate) fn answers(self, missing: &StoreError) -> Vec<Result<Answer, StoreError>> {
-        self.answers.into_iter().map(|it| it.unwrap_or_else(|| Err(missing.clone()))).collect()
+    /// Finishes the batch. Each command without an answer gets the error `timeout`.
+    pub(crate) fn into_answers(self, timeout: &StoreError) -> Vec<Result<Answer, StoreError>> {
+        self.answers.into_iter().map(|it| it.unwrap_or_else(|| Err(timeout.clone()))).collect()
     }
 
     /// Performs commands over one connection. Returns the commands that may be retried over another
@@ -66,12 +66,12 @@ impl<'a> Batch<'a> {
         let wait = self.deadline.saturating_duration_since(Instant::now()) / 2;
         let lease = match timeout(wait, self.pool.lease()).await {
             Ok(lease) => lease.map_err(|error| self.pool.unreachable(error)),
-            Err(_) => Err(self.pool.exhausted(wait)),
+            Err(_) => Err(self.pool.timed_out(wait)),
         };
         let lease = match lease {
             Ok(lease) => lease,
             Err(error) => {
-                self.refuse(indices, &if is_second { error.but_sent_before() } else { error });
+                self.fail(indices, &if is_second { error.but_sent_before() } else { error });
                 return None;
             }
         };
@@ -79,54 +79,58 @@ impl<'a> Batch<'a> {
         let (calls, unknown) = Call::group(indices.iter().map(|&index| (index, &commands[index])));
         if !unknown.is_empty() {
             let error = "unknown operation: not supported by this version of the store";
-            self.refuse(unknown, &StoreError::unavailable(error));
+            self.fail(unknown, &StoreError::unavailable(error));
         }
-        let mut outcomes = self.outcomes(&lease, calls).await;
+        let mut results = self.results(&lease, calls).await;
         // A row of the call is locked by another session. Retry the commands one by one, so that
         // only the command for that row waits.
-        let is_held = |(call, outcome): &(Call<'_>, Outcome)| {
-            call.indices().nth(1).is_some() && outcome.as_ref().is_err_and(Failure::is_held)
+        let is_lock_timeout = |(call, result): &(Call<'_>, CallResult)| {
+            call.indices().nth(1).is_some() && result.as_ref().is_err_and(Failure::is_lock_timeout)
         };
-        let held: Vec<_> = outcomes.extract_if(.., |outcome| is_held(outcome)).collect();
-        let singles = held.iter().flat_map(|(call, _)| call.apart()).collect();
-        outcomes.extend(self.outcomes(&lease, singles).await);
-        let (mut again, mut has_failed) = (Vec::new(), false);
-        for (call, outcome) in outcomes {
-            match outcome {
+        let locked: Vec<_> = results.extract_if(.., |result| is_lock_timeout(result)).collect();
+        let singles = locked.iter().flat_map(|(call, _)| call.split()).collect();
+        results.extend(self.results(&lease, singles).await);
+        let (mut to_retry, mut has_failed) = (Vec::new(), false);
+        for (call, result) in results {
+            match result {
                 Ok(answers) => {
                     for (index, answer) in call.indices().zip(answers) {
                         self.answers[index] = Some(Ok(answer));
                     }
                     continue;
                 }
-                Err(failure) if failure.may_pass() && !is_second => {
+                Err(failure) if failure.is_transient() && !is_second => {
                     let (address, error) = (self.pool.address(), StoreError::from(failure));
                     tracing::warn!(address, error = &error as &dyn Error, "call failed; retrying");
-                    again.extend(call.indices());
+                    to_retry.extend(call.indices());
                 }
                 // The connection is still usable.
-                Err(failure) if failure.is_held() => {
-                    self.refuse(call.indices(), &failure.into());
+                Err(failure) if failure.is_lock_timeout() => {
+                    self.fail(call.indices(), &failure.into());
                     continue;
                 }
-                Err(failure) => self.refuse(call.indices(), &failure.into()),
+                Err(failure) => self.fail(call.indices(), &failure.into()),
             }
             has_failed = true;
         }
         if !has_failed {
-            lease.end();
+            lease.release();
         }
-        Some(again).filter(|again| !again.is_empty())
+        Some(to_retry).filter(|to_retry| !to_retry.is_empty())
     }
 
     /// Pipelines the calls: sends them without waiting for answers. The server performs them in
     /// order.
-    async fn outcomes<'c>(&self, lease: &Lease, calls: Vec<Call<'c>>) -> Vec<(Call<'c>, Outcome)> {
-        let outcomes = join_all(calls.iter().map(|call| call.run(&**lease))).await;
-        calls.into_iter().zip(outcomes).collect()
+    async fn results<'c>(
+        &self,
+        lease: &Lease,
+        calls: Vec<Call<'c>>,
+    ) -> Vec<(Call<'c>, CallResult)> {
+        let results = join_all(calls.iter().map(|call| call.run(&**lease))).await;
+        calls.into_iter().zip(results).collect()
     }
 
-    fn refuse(&mut self, indices: impl IntoIterator<Item = usize>, error: &StoreError) {
+    fn fail(&mut self, indices: impl IntoIterator<Item = usize>, error: &StoreError) {
         for index in indices {
             self.answers[index] = Some(Err(error.clone()));
         }

@@ -10,20 +10,20 @@ use deadpool_postgres::GenericClient;
 use tokio_postgres::types::ToSql;
 
 use crate::failure::Failure;
-use crate::told::{Stands, Told};
+use crate::response::{Found, Response};
 
 /// The commands of a batch that one call performs. Their keys are distinct.
 #[derive(Debug)]
 pub(crate) struct Call<'a> {
     namespace: &'a Namespace,
-    shared: Shared,
+    parameters: Parameters,
     retention: i64,
     members: Vec<(usize, &'a Command)>,
 }
 
 /// The parameters that all commands of a call share, besides the namespace. Durations are in µs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Shared {
+enum Parameters {
     Acquire { ttl: i64, max_attempts: i32 },
     Renew { ttl: i64 },
     Complete,
@@ -47,19 +47,21 @@ impl<'a> Call<'a> {
     ) -> (Vec<Self>, Vec<usize>) {
         let (mut calls, mut unknown) = (Vec::<Self>::new(), Vec::new());
         for (index, command) in commands {
-            let Some((shared, retention)) = shared(command) else {
+            let Some((parameters, retention)) = parameters(command) else {
                 unknown.push(index);
                 continue;
             };
             let namespace = command.key.namespace();
             let is_same = |call: &&mut Self| {
-                call.shared == shared && call.retention == retention && call.namespace == namespace
+                call.parameters == parameters
+                    && call.retention == retention
+                    && call.namespace == namespace
             };
             match calls.iter_mut().find(is_same) {
                 Some(call) => call.members.push((index, command)),
                 None => {
                     let members = vec![(index, command)];
-                    calls.push(Self { namespace, shared, retention, members });
+                    calls.push(Self { namespace, parameters, retention, members });
                 }
             }
         }
@@ -72,7 +74,7 @@ impl<'a> Call<'a> {
     }
 
     /// Splits the call into one call for each command.
-    pub(crate) fn apart(&self) -> impl Iterator<Item = Self> {
+    pub(crate) fn split(&self) -> impl Iterator<Item = Self> {
         self.members.iter().map(|member| Self { members: vec![*member], ..*self })
     }
 
@@ -83,17 +85,18 @@ impl<'a> Call<'a> {
     /// The error of the server or of the connection. The call may have been performed nevertheless.
     pub(crate) async fn run<C: GenericClient>(&self, client: &C) -> Result<Vec<Answer>, Failure> {
         let (function, arguments) = self.arguments();
-        let told = ask(client, function, &arguments).await?;
-        let mut answers = self.answers(&told);
-        if self.shared == Shared::Complete {
-            let is_gone = |place: &usize| matches!(told.of(*place), Some((_, Stands::Absent)));
-            let gone: Vec<usize> = (0..self.members.len()).filter(is_gone).collect();
-            if !gone.is_empty() {
-                let members = gone.iter().map(|&place| self.members[place]).collect();
-                let lost = Self { members, ..*self };
-                let told = ask(client, ADOPT, &lost.adoption()).await?;
-                for (place, answer) in gone.into_iter().zip(lost.answers(&told)) {
-                    answers[place] = answer;
+        let response = execute(client, function, &arguments).await?;
+        let mut answers = self.answers(&response);
+        if self.parameters == Parameters::Complete {
+            let is_absent =
+                |position: &usize| matches!(response.get(*position), Some((_, Found::Absent)));
+            let absent: Vec<usize> = (0..self.members.len()).filter(is_absent).collect();
+            if !absent.is_empty() {
+                let members = absent.iter().map(|&position| self.members[position]).collect();
+                let adopted = Self { members, ..*self };
+                let response = execute(client, ADOPT, &adopted.adopt_arguments()).await?;
+                for (position, answer) in absent.into_iter().zip(adopted.answers(&response)) {
+                    answers[position] = answer;
                 }
             }
         }
@@ -102,14 +105,14 @@ impl<'a> Call<'a> {
 
     /// Derives the replies from the entries as they are after the call, with the function that
     /// `step` uses, so that an answer always matches the stored entry.
-    fn answers(&self, told: &Told) -> Vec<Answer> {
-        let answer = |(place, (_, command)): (usize, &(usize, &Command))| {
+    fn answers(&self, response: &Response) -> Vec<Answer> {
+        let answer = |(position, (_, command)): (usize, &(usize, &Command))| {
             let operation = &command.operation;
-            let (now, reply) = match told.of(place) {
-                None => (told.now(), usual_reply(operation, told.now())),
-                Some((now, Stands::Absent)) => (*now, reply(None, operation, *now)),
-                Some((now, Stands::Entry(entry))) => (*now, reply(Some(entry), operation, *now)),
-                Some((now, Stands::Unreadable)) => (*now, Reply::Corrupt),
+            let (now, reply) = match response.get(position) {
+                None => (response.now(), ordinary_reply(operation, response.now())),
+                Some((now, Found::Absent)) => (*now, reply(None, operation, *now)),
+                Some((now, Found::Entry(entry))) => (*now, reply(Some(entry), operation, *now)),
+                Some((now, Found::Unreadable)) => (*now, Reply::Corrupt),
             };
             Answer::new(now, reply)
         };
@@ -117,61 +120,61 @@ impl<'a> Call<'a> {
     }
 
     fn arguments(&self) -> (&'static str, Arguments<'a>) {
-        let (mut arguments, function) = (self.keys(), self.shared.function());
-        if !matches!(self.shared, Shared::Acquire { .. } | Shared::Cancel) {
+        let (mut arguments, function) = (self.key_arguments(), self.parameters.function());
+        if !matches!(self.parameters, Parameters::Acquire { .. } | Parameters::Cancel) {
             arguments.push(self.column(token));
         }
-        if !matches!(self.shared, Shared::Redrive { .. }) {
+        if !matches!(self.parameters, Parameters::Redrive { .. }) {
             arguments.push(self.column(owner));
         }
-        match self.shared {
-            Shared::Acquire { ttl, max_attempts } => {
+        match self.parameters {
+            Parameters::Acquire { ttl, max_attempts } => {
                 arguments.extend([self.column(fingerprint), self.column(floor)]);
                 arguments.push(Box::new(ttl));
                 arguments.push(Box::new(max_attempts));
             }
-            Shared::Renew { ttl } => arguments.push(Box::new(ttl)),
-            Shared::Complete => arguments.push(self.column(completion)),
-            Shared::Fail => {
-                arguments.extend([self.column(delay), self.column(last), self.column(text)]);
+            Parameters::Renew { ttl } => arguments.push(Box::new(ttl)),
+            Parameters::Complete => arguments.push(self.column(completion)),
+            Parameters::Fail => {
+                arguments.extend([self.column(delay), self.column(last), self.column(error_text)]);
             }
-            Shared::Release { ran } => arguments.push(Box::new(ran)),
-            Shared::Cancel => {}
-            Shared::Reject => arguments.push(self.column(text)),
-            Shared::Redrive { force } => arguments.push(Box::new(force)),
+            Parameters::Release { ran } => arguments.push(Box::new(ran)),
+            Parameters::Cancel => {}
+            Parameters::Reject => arguments.push(self.column(error_text)),
+            Parameters::Redrive { force } => arguments.push(Box::new(force)),
         }
         arguments.push(Box::new(self.retention));
         (function, arguments)
     }
 
     /// Builds the arguments of `adopt`, for completions without an entry.
-    fn adoption(&self) -> Arguments<'a> {
-        let mut arguments = self.keys();
+    fn adopt_arguments(&self) -> Arguments<'a> {
+        let mut arguments = self.key_arguments();
         arguments.extend([self.column(token), self.column(owner), self.column(attempt)]);
         arguments.extend([self.column(fingerprint), self.column(completion)]);
         arguments.push(Box::new(self.retention));
         arguments
     }
 
-    /// Builds the first arguments of every function.
-    fn keys(&self) -> Arguments<'a> {
-        let keys: Vec<&[u8]> =
+    /// Builds the first arguments of every function: the namespace and the keys.
+    fn key_arguments(&self) -> Arguments<'a> {
+        let digests: Vec<&[u8]> =
             self.members.iter().map(|(_, command)| &command.key.digest()[..]).collect();
-        vec![Box::new(self.namespace.as_str()), Box::new(keys)]
+        vec![Box::new(self.namespace.as_str()), Box::new(digests)]
     }
 
     /// Builds an array argument with one item for each key.
     fn column<T: ToSql + Send + Sync + 'a>(
         &self,
-        of: impl Fn(&'a Operation) -> Option<T>,
+        value: impl Fn(&'a Operation) -> Option<T>,
     ) -> Box<dyn ToSql + Send + Sync + 'a> {
         let items: Vec<Option<T>> =
-            self.members.iter().map(|(_, command)| of(&command.operation)).collect();
+            self.members.iter().map(|(_, command)| value(&command.operation)).collect();
         Box::new(items)
     }
 }
 
-impl Shared {
+impl Parameters {
     /// The statement that calls the operation's function.
     const fn function(self) -> &'static str {
         match self {
@@ -189,38 +192,38 @@ impl Shared {
     }
 }
 
-async fn ask<C: GenericClient>(
+async fn execute<C: GenericClient>(
     client: &C,
     function: &str,
     arguments: &Arguments<'_>,
-) -> Result<Told, Failure> {
+) -> Result<Response, Failure> {
     let statement = client.prepare_cached(function).await?;
     let arguments: Vec<&(dyn ToSql + Sync)> =
         arguments.iter().map(|argument| &**argument as _).collect();
-    Told::read(&client.query(&statement, &arguments).await?)
+    Response::read(&client.query(&statement, &arguments).await?)
 }
 
 /// Splits a command into the parameters that it can share with others, and its retention in µs;
 /// `None` for an operation that this version does not know.
-fn shared(command: &Command) -> Option<(Shared, i64)> {
-    let kept = &command.retention;
-    let (shared, retention) = match command.operation {
+fn parameters(command: &Command) -> Option<(Parameters, i64)> {
+    let retention = &command.retention;
+    let (parameters, duration) = match command.operation {
         Operation::Acquire { ttl, max_attempts, .. } => {
             let ttl = micros(ttl.min(MAX_LOCK_TTL));
-            (Shared::Acquire { ttl, max_attempts: max_attempts.into() }, kept.attempts)
+            (Parameters::Acquire { ttl, max_attempts: max_attempts.into() }, retention.attempts)
         }
         Operation::Renew { ttl, .. } => {
-            (Shared::Renew { ttl: micros(ttl.min(MAX_LOCK_TTL)) }, kept.attempts)
+            (Parameters::Renew { ttl: micros(ttl.min(MAX_LOCK_TTL)) }, retention.attempts)
         }
-        Operation::Complete { .. } => (Shared::Complete, kept.completed),
-        Operation::Fail { .. } => (Shared::Fail, kept.attempts),
-        Operation::Release { ran, .. } => (Shared::Release { ran }, kept.attempts),
-        Operation::Cancel { .. } => (Shared::Cancel, kept.attempts),
-        Operation::Reject { .. } => (Shared::Reject, kept.failed),
-        Operation::Redrive { force, .. } => (Shared::Redrive { force }, kept.attempts),
+        Operation::Complete { .. } => (Parameters::Complete, retention.completed),
+        Operation::Fail { .. } => (Parameters::Fail, retention.attempts),
+        Operation::Release { ran, .. } => (Parameters::Release { ran }, retention.attempts),
+        Operation::Cancel { .. } => (Parameters::Cancel, retention.attempts),
+        Operation::Reject { .. } => (Parameters::Reject, retention.failed),
+        Operation::Redrive { force, .. } => (Parameters::Redrive { force }, retention.attempts),
         _ => return None,
     };
-    Some((shared, retention_micros(retention)))
+    Some((parameters, retention_micros(duration)))
 }
 
 /// Limits a retention and converts it into µs.
@@ -236,7 +239,7 @@ fn micros(bounded: Duration) -> i64 {
 }
 
 /// The reply to an operation that had its ordinary outcome.
-fn usual_reply(operation: &Operation, now: SystemTime) -> Reply {
+fn ordinary_reply(operation: &Operation, now: SystemTime) -> Reply {
     match operation {
         Operation::Acquire { floor, .. } => {
             let since = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -327,7 +330,7 @@ fn last(operation: &Operation) -> Option<bool> {
 }
 
 /// The part of an error's text that is stored; `None` if the text is empty.
-fn text(operation: &Operation) -> Option<&[u8]> {
+fn error_text(operation: &Operation) -> Option<&[u8]> {
     match operation {
         Operation::Fail { error: text, .. } | Operation::Reject { reason: text, .. } => {
             Some(Entry::kept_error(text).as_bytes()).filter(|text| !text.is_empty())

@@ -7,7 +7,7 @@ use campanile_core::error::ConfigError;
 use tokio_postgres::Config;
 
 use crate::ConnectError;
-use crate::pool::{Pool, address};
+use crate::pool::{Pool, format_address};
 #[cfg(feature = "tls")]
 use crate::tls::Certificates;
 
@@ -90,7 +90,7 @@ impl PgConfig {
     /// # Errors
     /// Fails if `timeout` is zero.
     pub fn with_connect_timeout(mut self, timeout: Duration) -> Result<Self, ConfigError> {
-        self.connect_timeout = not_zero("connect_timeout", timeout)?;
+        self.connect_timeout = non_zero("connect_timeout", timeout)?;
         Ok(self)
     }
 
@@ -107,7 +107,7 @@ impl PgConfig {
     /// # Errors
     /// Fails if `timeout` is zero.
     pub fn with_command_timeout(mut self, timeout: Duration) -> Result<Self, ConfigError> {
-        self.command_timeout = not_zero("command_timeout", timeout)?;
+        self.command_timeout = non_zero("command_timeout", timeout)?;
         Ok(self)
     }
 
@@ -131,7 +131,7 @@ impl PgConfig {
     /// # Errors
     /// Fails if `interval` is zero.
     pub fn with_sweep_interval(mut self, interval: Duration) -> Result<Self, ConfigError> {
-        self.sweep_interval = Some(not_zero("sweep_interval", interval)?);
+        self.sweep_interval = Some(non_zero("sweep_interval", interval)?);
         Ok(self)
     }
 
@@ -144,50 +144,50 @@ impl PgConfig {
     }
 
     /// Creates the pool of a store.
-    pub(crate) fn pool(&self) -> Result<Pool, ConnectError> {
-        self.pool_for_entries(self.connections)
+    pub(crate) fn store_pool(&self) -> Result<Pool, ConnectError> {
+        self.entry_pool(self.connections)
     }
 
     /// Creates the second pool of a store, which is used for renewals.
-    pub(crate) fn separate(&self) -> Result<Pool, ConnectError> {
-        self.pool_for_entries(2)
+    pub(crate) fn renewal_pool(&self) -> Result<Pool, ConnectError> {
+        self.entry_pool(2)
     }
 
-    fn pool_for_entries(&self, connections: usize) -> Result<Pool, ConnectError> {
+    fn entry_pool(&self, connections: usize) -> Result<Pool, ConnectError> {
         let limit = self.command_timeout.as_millis().max(1);
         // A wait for a row that another session has locked must leave time for the other commands
         // of the batch.
         let wait = (limit / 5).max(1);
         let settings =
             format!("{ISOLATION}; SET statement_timeout = {limit}; SET lock_timeout = {wait}");
-        self.pool_of(connections, &settings)
+        self.build_pool(connections, &settings)
     }
 
     /// Creates a pool for checks, migrations and the relay of an outbox.
-    pub(crate) fn few(&self) -> Result<Pool, ConnectError> {
-        self.pool_of(2, ISOLATION)
+    pub(crate) fn admin_pool(&self) -> Result<Pool, ConnectError> {
+        self.build_pool(2, ISOLATION)
     }
 
     /// Creates a pool for the transactions of handlers. Their statements are not limited by the
     /// command timeout. Outside of a transaction of the inbox, these connections are read-only.
-    pub(crate) fn transactions(&self, connections: usize) -> Result<Pool, ConnectError> {
+    pub(crate) fn transaction_pool(&self, connections: usize) -> Result<Pool, ConnectError> {
         // Once a connection is discarded, its running statement must not hold locks until it
         // finishes.
         let settings = "SET client_connection_check_interval = 1000; \
             SET default_transaction_read_only = on";
-        self.pool_of(connections, settings)
+        self.build_pool(connections, settings)
     }
 
-    fn pool_of(&self, connections: usize, settings: &str) -> Result<Pool, ConnectError> {
-        let config = self.parsed()?;
+    fn build_pool(&self, connections: usize, settings: &str) -> Result<Pool, ConnectError> {
+        let config = self.parse()?;
         #[cfg(feature = "tls")]
         let connector = self.certificates.connector()?;
         #[cfg(not(feature = "tls"))]
-        let connector = crate::tls::without(&config)?;
+        let connector = crate::tls::no_tls(&config)?;
         Ok(Pool::new(config, connector, connections, self.connect_timeout, settings))
     }
 
-    fn parsed(&self) -> Result<Config, ConnectError> {
+    fn parse(&self) -> Result<Config, ConnectError> {
         let is_url = ["postgres://", "postgresql://"].iter().any(|it| self.url.starts_with(it));
         if is_url && self.url.matches('@').count() > 1 {
             // The text after the first `@` is not a host and may be part of the password.
@@ -195,11 +195,11 @@ impl PgConfig {
                 or another value";
             return Err(ConnectError::Url { source: source.into() });
         }
-        self.url.parse().map_err(ConnectError::url)
+        self.url.parse().map_err(ConnectError::invalid_url)
     }
 }
 
-fn not_zero(name: &str, timeout: Duration) -> Result<Duration, ConfigError> {
+fn non_zero(name: &str, timeout: Duration) -> Result<Duration, ConfigError> {
     if timeout.is_zero() {
         return Err(ConfigError::new(format!("{name} must not be zero")));
     }
@@ -220,7 +220,7 @@ impl From<String> for PgConfig {
 
 impl fmt::Debug for PgConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let address = self.parsed().map(|config| address(&config));
+        let address = self.parse().map(|config| format_address(&config));
         f.debug_struct("PgConfig")
             .field("address", &address.as_deref().unwrap_or("invalid Postgres URL"))
             .field("connect_timeout", &self.connect_timeout)
@@ -236,7 +236,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_form_of_a_url_shows_its_password() {
+    fn debug_of_any_url_form_hides_the_password() {
         for url in [
             "postgres://alice:s3cret@127.0.0.1:5432/app",
             "postgres://alice:s3cret@127.0.0.1:notaport",
@@ -250,21 +250,21 @@ mod tests {
             "password=my s3cret host=127.0.0.1",
         ] {
             let config = PgConfig::from(url);
-            let shown = format!("{config:?} {config:#?} {:?}", config.parsed().err());
+            let shown = format!("{config:?} {config:#?} {:?}", config.parse().err());
             assert!(!shown.contains("s3cret"), "{shown}");
         }
     }
 
     #[test]
-    fn an_option_of_other_clients_is_told_with_what_stands_for_it() {
+    fn unsupported_tls_option_error_names_the_replacement() {
         for url in ["sslmode=verify-full", "sslrootcert=/ca.pem", "sslcert=/c.pem"] {
-            let error = PgConfig::new(format!("postgres://db/app?{url}")).parsed().unwrap_err();
+            let error = PgConfig::new(format!("postgres://db/app?{url}")).parse().unwrap_err();
             assert!(format!("{error:?}").contains("PgConfig::with_"), "{error:?}");
         }
     }
 
     #[test]
-    fn what_could_never_work_is_refused() {
+    fn zero_timeouts_and_zero_connections_are_rejected() {
         let config = PgConfig::from("postgres://127.0.0.1");
         assert!(config.clone().with_connect_timeout(Duration::ZERO).is_err());
         assert!(config.clone().with_command_timeout(Duration::ZERO).is_err());

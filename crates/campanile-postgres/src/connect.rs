@@ -10,21 +10,21 @@ use tokio_postgres::SimpleQueryMessage;
 use tokio_postgres::error::SqlState;
 
 use crate::ConnectError;
-use crate::error::may_pass;
+use crate::error::is_transient;
 use crate::pool::Pool;
 
-const POOLER: &str = "the pooler shares one session between several connections; use session pooling, \
+const SESSION_POOLING_ADVICE: &str = "the pooler shares one session between several connections; use session pooling, \
     such as `pool_mode = session` of PgBouncer";
 
-const GRANTS: &str = "run `GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA campanile` for it, again after each \
+const GRANT_ADVICE: &str = "run `GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA campanile` for it, again after each \
     migration";
 
 /// The query for an identifier of the session.
-const SESSION: &str = "SELECT pg_catalog.pg_backend_pid()";
+const SESSION_ID: &str = "SELECT pg_catalog.pg_backend_pid()";
 
 /// The query for the same identifier, the version of the schema, and the functions that are missing
 /// or that the user may not call.
-const LOOK: &str = "SELECT pg_catalog.pg_backend_pid(), campanile.version(), ( \
+const CHECK: &str = "SELECT pg_catalog.pg_backend_pid(), campanile.version(), ( \
     SELECT pg_catalog.string_agg(name, ', ') FROM pg_catalog.unnest('{acquire, renew, complete, adopt, \
         fail, release, cancel, reject, redrive, sweep, conclude, publish, relay}'::text[]) AS name \
     WHERE NOT EXISTS ( \
@@ -33,65 +33,70 @@ const LOOK: &str = "SELECT pg_catalog.pg_backend_pid(), campanile.version(), ( \
         AND pg_catalog.has_function_privilege(p.oid, 'EXECUTE')))";
 
 /// The time limit for opening the second connection.
-const SECOND: Duration = Duration::from_secs(1);
+const SECOND_CONNECTION_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The pause between two attempts to reach a server that is not up yet.
-const PAUSE: Duration = Duration::from_millis(100);
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 /// Checks that the server has the schema that this library requires and that the user may call its
-/// functions. Warns if calls limited to `call` cannot be answered in time. The pool must allow two
-/// connections.
-pub(crate) async fn look(pool: &Pool, limit: Duration, call: Duration) -> Result<(), ConnectError> {
+/// functions. Warns if calls limited to `call_timeout` cannot be answered in time. The pool must
+/// allow two connections.
+pub(crate) async fn check_server(
+    pool: &Pool,
+    limit: Duration,
+    call_timeout: Duration,
+) -> Result<(), ConnectError> {
     let deadline = Instant::now() + limit;
-    let client = connection_by(pool, limit, deadline).await?;
+    let client = wait_for_connection_until(pool, limit, deadline).await?;
     let address = pool.address();
-    let late = |_| ConnectError::TimedOut { address: address.into(), after: limit, source: None };
-    let looking = async {
-        let said = |error| ConnectError::said(error, address);
+    let timed_out =
+        |_| ConnectError::TimedOut { address: address.into(), after: limit, source: None };
+    let checking = async {
+        let from_server = |error| ConnectError::from_server(error, address);
         // If no second connection is available in time, none can share this session, so that check
         // is skipped.
-        let other = timeout(SECOND, pool.client()).await;
+        let other = timeout(SECOND_CONNECTION_TIMEOUT, pool.client()).await;
         let sent = Instant::now();
-        let [session, version, refused] = match asked(&client, LOOK).await {
+        let [session, version, not_granted] = match query_row(&client, CHECK).await {
             Err(error) if is_without_schema(&error) => {
                 return Err(ConnectError::Schema { address: address.into(), found: None });
             }
-            seen => seen.map_err(said)?,
+            result => result.map_err(from_server)?,
         };
         let round_trip = sent.elapsed();
-        if call < round_trip * 4 {
+        if call_timeout < round_trip * 4 {
             // A call waits for a connection for at most half of its time. The first call over a new
             // connection also prepares its statement.
             tracing::warn!(
                 address,
                 ?round_trip,
                 "Postgres is too far away for the command timeout; calls will time out: \
-                 `PgConfig::with_command_timeout` must be at least four round trips, and is {call:?}"
+                 `PgConfig::with_command_timeout` must be at least four round trips, and is {call_timeout:?}"
             );
         }
         // Sequential on purpose: if both queries ran at the same time, a pooler would use two
         // sessions.
         if let Ok(Ok(other)) = other
-            && asked(&other, SESSION).await.map_err(said)? == [session]
+            && query_row(&other, SESSION_ID).await.map_err(from_server)? == [session]
         {
-            let source = POOLER.into();
+            let source = SESSION_POOLING_ADVICE.into();
             return Err(ConnectError::Unreachable { address: address.into(), source });
         }
         match version.and_then(|version| version.parse().ok()) {
             Some(VERSION) => {}
             found => return Err(ConnectError::Schema { address: address.into(), found }),
         }
-        let Some(names) = refused else {
+        let Some(names) = not_granted else {
             return Ok(());
         };
-        let source = format!("the user may not call {names}; {GRANTS}").into();
+        let source = format!("the user may not call {names}; {GRANT_ADVICE}").into();
         Err(ConnectError::Denied { address: address.into(), source })
     };
-    timeout_at(deadline, looking).await.map_err(late)?
+    timeout_at(deadline, checking).await.map_err(timed_out)?
 }
 
 /// Runs a query without parameters in one round trip. Returns the columns of its only row.
-async fn asked<const N: usize>(
+async fn query_row<const N: usize>(
     client: &Client,
     query: &str,
 ) -> Result<[Option<String>; N], tokio_postgres::Error> {
@@ -109,11 +114,14 @@ fn is_without_schema(error: &tokio_postgres::Error) -> bool {
 }
 
 /// Connects to a server that accepts writes, and waits for such a server.
-pub(crate) async fn connection(pool: &Pool, limit: Duration) -> Result<Client, ConnectError> {
-    connection_by(pool, limit, Instant::now() + limit).await
+pub(crate) async fn wait_for_connection(
+    pool: &Pool,
+    limit: Duration,
+) -> Result<Client, ConnectError> {
+    wait_for_connection_until(pool, limit, Instant::now() + limit).await
 }
 
-async fn connection_by(
+async fn wait_for_connection_until(
     pool: &Pool,
     limit: Duration,
     deadline: Instant,
@@ -123,8 +131,8 @@ async fn connection_by(
     loop {
         let error = match timeout_at(deadline, pool.client()).await {
             Ok(Ok(client)) => return Ok(client),
-            Ok(Err(error)) if may_pass(&error) => error,
-            Ok(Err(error)) => return Err(ConnectError::of(error, address)),
+            Ok(Err(error)) if is_transient(&error) => error,
+            Ok(Err(error)) => return Err(ConnectError::from_pool(error, address)),
             Err(_) => {
                 let source = last.map(Into::into);
                 return Err(ConnectError::TimedOut {
@@ -139,6 +147,6 @@ async fn connection_by(
         }
         last = Some(error);
         // If the deadline passes during the pause, the next attempt times out.
-        sleep(PAUSE).await;
+        sleep(RETRY_PAUSE).await;
     }
 }

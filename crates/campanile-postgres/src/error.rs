@@ -10,8 +10,8 @@ use campanile_sql::VERSION;
 use deadpool_postgres::PoolError;
 use tokio_postgres::error::SqlState;
 
-use crate::failure::explained;
-use crate::tls::is_refusal;
+use crate::failure::with_advice;
+use crate::tls::is_verification_failure;
 
 /// The error of [`PgStore::connect`](crate::PgStore::connect) and [`migrate`](crate::migrate()). It
 /// contains the server's address and never the password.
@@ -84,36 +84,36 @@ pub enum ConnectError {
 impl ConnectError {
     /// Drops the library's error, because it quotes the option, which may be part of a password
     /// with a space.
-    pub(crate) fn url(error: tokio_postgres::Error) -> Self {
+    pub(crate) fn invalid_url(error: tokio_postgres::Error) -> Self {
         const TLS: &str = "`sslmode` must be `disable`, `prefer` or `require`; set certificates with \
             `PgConfig::with_ca` and `PgConfig::with_client_certificate` (feature `tls`, or `postgres-tls` \
             of the crate `campanile`); the server's certificate is always verified";
         const OTHER: &str = "it is not of the form postgres://[user[:password]@]host[:port][/database], or \
             an option is unknown or has an invalid value; in `key=value` pairs, put a value with a space \
             in single quotes";
-        let said = find_text(&error);
-        let of_tls = ["`sslmode`", "`sslrootcert`", "`sslcert`", "`sslkey`"];
-        let is_of_tls = of_tls.iter().any(|name| said.contains(name));
-        Self::Url { source: if is_of_tls { TLS } else { OTHER }.into() }
+        let text = full_text(&error);
+        let tls_options = ["`sslmode`", "`sslrootcert`", "`sslcert`", "`sslkey`"];
+        let is_about_tls = tls_options.iter().any(|name| text.contains(name));
+        Self::Url { source: if is_about_tls { TLS } else { OTHER }.into() }
     }
 
     /// Converts an error of the pool: the server answered with an error, or cannot be reached.
-    pub(crate) fn of(error: PoolError, address: &str) -> Self {
+    pub(crate) fn from_pool(error: PoolError, address: &str) -> Self {
         match error {
-            PoolError::Backend(error) => Self::said(error, address),
+            PoolError::Backend(error) => Self::from_server(error, address),
             error => Self::Unreachable { address: address.into(), source: error.into() },
         }
     }
 
-    pub(crate) fn said(error: tokio_postgres::Error, address: &str) -> Self {
-        if is_refusal(&error) {
+    pub(crate) fn from_server(error: tokio_postgres::Error, address: &str) -> Self {
+        if is_verification_failure(&error) {
             return Self::Untrusted { address: address.into(), source: error.into() };
         }
         let is_denied = error.code().is_some_and(|state| {
             // SQLSTATE class 28 is "invalid authorization".
             state.code().starts_with("28") || *state == SqlState::INSUFFICIENT_PRIVILEGE
         });
-        let (address, source) = (address.into(), explained(error));
+        let (address, source) = (address.into(), with_advice(error));
         if is_denied {
             Self::Denied { address, source }
         } else {
@@ -122,13 +122,13 @@ impl ConnectError {
     }
 }
 
-fn find_text(error: &(dyn Error + 'static)) -> String {
+fn full_text(error: &(dyn Error + 'static)) -> String {
     sources(error).map(ToString::to_string).collect()
 }
 
 /// Whether the error may be transient: the server may not be up yet, or no server may accept writes
 /// yet.
-pub(crate) fn may_pass(error: &PoolError) -> bool {
+pub(crate) fn is_transient(error: &PoolError) -> bool {
     let PoolError::Backend(error) = error else {
         return true;
     };
@@ -139,7 +139,8 @@ pub(crate) fn may_pass(error: &PoolError) -> bool {
         // Errors of the library itself have their cause as a source, except for those of the
         // configuration.
         None => {
-            (find::<std::io::Error>(error).is_some() || error.is_closed()) && !is_refusal(error)
+            (find::<std::io::Error>(error).is_some() || error.is_closed())
+                && !is_verification_failure(error)
         }
     }
 }

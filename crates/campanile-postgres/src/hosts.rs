@@ -27,33 +27,33 @@ const HEAD_START: Duration = Duration::from_millis(200);
 
 /// A host that has been silent for this time is asked again: it may have been restarted and know
 /// nothing of the first attempt.
-const AGAIN: Duration = Duration::from_secs(2);
+const RETRY_AFTER: Duration = Duration::from_secs(2);
 
 /// Opens connections in tasks of their own, which continue even if no caller waits for them: a call
 /// times out, and the next call gets its connection.
-pub(crate) struct Hosts(Arc<Shared>);
+pub(crate) struct Hosts(Arc<Opener>);
 
-struct Shared {
-    each: Vec<Config>,
+struct Opener {
+    hosts: Vec<Config>,
     connector: Connector,
     /// The statements at the start of each session.
     settings: String,
     limit: Duration,
     /// The host that most recently accepted writes.
-    last: AtomicUsize,
+    last_writable: AtomicUsize,
     queue: Mutex<Queue>,
 }
 
 #[derive(Default)]
 struct Queue {
-    waiting: VecDeque<oneshot::Sender<Result<Made, Error>>>,
+    waiters: VecDeque<oneshot::Sender<Result<Connected, Error>>>,
     /// The number of tasks that are opening a connection.
-    at_work: usize,
+    connecting: usize,
     /// Connections that no caller was waiting for.
-    made: Vec<Made>,
+    ready: Vec<Connected>,
 }
 
-type Made = (Client, JoinHandle<()>);
+type Connected = (Client, JoinHandle<()>);
 
 impl Hosts {
     /// Each session starts with `settings` and must be open within `limit`.
@@ -63,8 +63,9 @@ impl Hosts {
         settings: String,
         limit: Duration,
     ) -> Self {
-        let (each, last, queue) = (apart(config), AtomicUsize::new(0), Mutex::default());
-        Self(Arc::new(Shared { each, connector, settings, limit, last, queue }))
+        let (hosts, last_writable, queue) =
+            (per_host(config), AtomicUsize::new(0), Mutex::default());
+        Self(Arc::new(Opener { hosts, connector, settings, limit, last_writable, queue }))
     }
 }
 
@@ -72,15 +73,15 @@ impl Connect for Hosts {
     fn connect(
         &self,
         _: &Config,
-    ) -> Pin<Box<dyn Future<Output = Result<Made, Error>> + Send + '_>> {
+    ) -> Pin<Box<dyn Future<Output = Result<Connected, Error>> + Send + '_>> {
         Box::pin(async {
             loop {
-                let coming = match self.0.ask() {
-                    Ok(made) => return Ok(made),
-                    Err(coming) => coming,
+                let receiver = match self.0.request() {
+                    Ok(ready) => return Ok(ready),
+                    Err(receiver) => receiver,
                 };
                 // Otherwise the task timed out, or was dropped with its runtime: ask again.
-                if let Ok(result) = coming.await {
+                if let Ok(result) = receiver.await {
                     return result;
                 }
             }
@@ -88,27 +89,27 @@ impl Connect for Hosts {
     }
 }
 
-impl Shared {
+impl Opener {
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes an open connection, or queues for one that is being opened.
-    fn ask(self: &Arc<Self>) -> Result<Made, oneshot::Receiver<Result<Made, Error>>> {
+    fn request(self: &Arc<Self>) -> Result<Connected, oneshot::Receiver<Result<Connected, Error>>> {
         let mut queue = self.queue();
-        queue.made.retain(|(client, _)| !client.is_closed());
-        if let Some(made) = queue.made.pop() {
-            return Ok(made);
+        queue.ready.retain(|(client, _)| !client.is_closed());
+        if let Some(ready) = queue.ready.pop() {
+            return Ok(ready);
         }
         let (sender, receiver) = oneshot::channel();
-        queue.waiting.retain(|waiting| !waiting.is_closed());
-        queue.waiting.push_back(sender);
-        if queue.waiting.len() > queue.at_work {
-            queue.at_work += 1;
-            let task = Task(Arc::clone(self));
+        queue.waiters.retain(|waiter| !waiter.is_closed());
+        queue.waiters.push_back(sender);
+        if queue.waiters.len() > queue.connecting {
+            queue.connecting += 1;
+            let task = OpenTask(Arc::clone(self));
             tokio::spawn(async move {
-                if let Ok(result) = timeout(task.0.limit, task.0.race()).await {
-                    task.0.queue().give(result);
+                if let Ok(result) = timeout(task.0.limit, task.0.connect_first()).await {
+                    task.0.queue().deliver(result);
                 }
             });
         }
@@ -116,49 +117,49 @@ impl Shared {
     }
 
     /// Connects to the first host that accepts writes. Fails once every host has refused.
-    async fn race(&self) -> Result<Made, Error> {
-        let each: Vec<Config> = join_all(self.each.iter().map(at_each)).await.concat();
-        let (count, first) = (each.len(), self.last.load(Ordering::Relaxed));
+    async fn connect_first(&self) -> Result<Connected, Error> {
+        let configs: Vec<Config> = join_all(self.hosts.iter().map(per_address)).await.concat();
+        let (count, first) = (configs.len(), self.last_writable.load(Ordering::Relaxed));
         let mut untried = (0..count).map(|index| (first + index) % count);
         // The hosts that were asked, and when each is asked again.
-        let mut asked: Vec<(usize, Instant)> = Vec::with_capacity(count);
-        let mut tries = FuturesUnordered::new();
-        let mut next_is_due = true;
+        let mut tried: Vec<(usize, Instant)> = Vec::with_capacity(count);
+        let mut attempts = FuturesUnordered::new();
+        let mut start_next = true;
         loop {
             let now = Instant::now();
-            if std::mem::take(&mut next_is_due)
+            if std::mem::take(&mut start_next)
                 && let Some(host) = untried.next()
             {
-                asked.push((host, now));
+                tried.push((host, now));
             }
-            for (host, due) in &mut asked {
+            for (host, due) in &mut tried {
                 if *due <= now {
-                    *due = now + AGAIN;
-                    tries.push(self.open(*host, &each[*host]));
+                    *due = now + RETRY_AFTER;
+                    attempts.push(self.open(*host, &configs[*host]));
                 }
             }
-            let due = asked.iter().map(|(_, due)| *due).min().unwrap_or(now);
+            let due = tried.iter().map(|(_, due)| *due).min().unwrap_or(now);
             let due = if untried.len() > 0 { due.min(now + HEAD_START) } else { due };
-            match timeout_at(due, tries.next()).await {
-                Ok(Some((host, Ok(made)))) => {
-                    self.last.store(host, Ordering::Relaxed);
-                    return Ok(made);
+            match timeout_at(due, attempts.next()).await {
+                Ok(Some((host, Ok(ready)))) => {
+                    self.last_writable.store(host, Ordering::Relaxed);
+                    return Ok(ready);
                 }
                 Ok(Some((host, Err(error)))) => {
-                    next_is_due = true;
-                    if tries.is_empty() && untried.len() == 0 {
+                    start_next = true;
+                    if attempts.is_empty() && untried.len() == 0 {
                         return Err(error);
                     }
-                    for (_, due) in asked.iter_mut().filter(|(asked, _)| *asked == host) {
+                    for (_, due) in tried.iter_mut().filter(|(index, _)| *index == host) {
                         *due = Instant::now() + HEAD_START;
                     }
                 }
-                Ok(None) | Err(_) => next_is_due = true,
+                Ok(None) | Err(_) => start_next = true,
             }
         }
     }
 
-    async fn open(&self, host: usize, config: &Config) -> (usize, Result<Made, Error>) {
+    async fn open(&self, host: usize, config: &Config) -> (usize, Result<Connected, Error>) {
         let opened = async {
             let (client, connection) = config.connect(Connector::clone(&self.connector)).await?;
             let task = tokio::spawn(async move {
@@ -177,100 +178,101 @@ impl Shared {
 
 impl Queue {
     /// Gives the result to the caller that has waited longest.
-    fn give(&mut self, mut result: Result<Made, Error>) {
-        while let Some(waiting) = self.waiting.pop_front() {
-            match waiting.send(result) {
+    fn deliver(&mut self, mut result: Result<Connected, Error>) {
+        while let Some(waiter) = self.waiters.pop_front() {
+            match waiter.send(result) {
                 Ok(()) => return,
                 Err(back) => result = back,
             }
         }
-        self.made.extend(result);
+        self.ready.extend(result);
     }
 }
 
 /// A task that opens a connection.
-struct Task(Arc<Shared>);
+struct OpenTask(Arc<Opener>);
 
-impl Drop for Task {
+impl Drop for OpenTask {
     fn drop(&mut self) {
         let mut queue = self.0.queue();
-        queue.at_work -= 1;
+        queue.connecting -= 1;
         // Each waiting caller needs a task. Drop the senders of the others, so that they ask again.
-        let with_task = queue.at_work.min(queue.waiting.len());
-        queue.waiting.truncate(with_task);
+        let with_task = queue.connecting.min(queue.waiters.len());
+        queue.waiters.truncate(with_task);
     }
 }
 
 /// Splits a host into one configuration for each address of its name, so that no address delays
 /// another. If the lookup fails or takes too long, keeps the name alone; connecting then repeats
 /// the lookup and reports its error.
-async fn at_each(config: &Config) -> Vec<Config> {
-    let alone = || vec![config.clone()];
+async fn per_address(config: &Config) -> Vec<Config> {
+    let unsplit = || vec![config.clone()];
     let ([Host::Tcp(name)], []) = (config.get_hosts(), config.get_hostaddrs()) else {
-        return alone();
+        return unsplit();
     };
     // The lookup needs a port but does not use it; the configuration has the actual one.
     let Ok(Ok(found)) = timeout(HEAD_START, lookup_host((&**name, 0))).await else {
-        return alone();
+        return unsplit();
     };
-    let each: Vec<_> = found.map(|address| at(config, address.ip())).collect();
-    if each.is_empty() { alone() } else { each }
+    let configs: Vec<_> = found.map(|address| with_address(config, address.ip())).collect();
+    if configs.is_empty() { unsplit() } else { configs }
 }
 
-fn at(config: &Config, address: IpAddr) -> Config {
-    let mut one = config.clone();
-    one.hostaddr(address);
-    one
+fn with_address(config: &Config, address: IpAddr) -> Config {
+    let mut single = config.clone();
+    single.hostaddr(address);
+    single
 }
 
 /// Splits the configuration into one for each host, so that no host delays another.
-fn apart(config: &Config) -> Vec<Config> {
+fn per_host(config: &Config) -> Vec<Config> {
     let (hosts, addresses, ports) =
         (config.get_hosts(), config.get_hostaddrs(), config.get_ports());
     let count = hosts.len().max(addresses.len());
-    let fits = |len| [0, count].contains(&len);
+    let is_consistent = |len| [0, count].contains(&len);
     if count < 2
-        || !fits(hosts.len())
-        || !fits(addresses.len())
-        || !(ports.len() < 2 || fits(ports.len()))
+        || !is_consistent(hosts.len())
+        || !is_consistent(addresses.len())
+        || !(ports.len() < 2 || is_consistent(ports.len()))
     {
         // An inconsistent configuration is rejected when it is used.
         return vec![config.clone()];
     }
-    let one = |index: usize| {
-        let mut one = without_hosts(config);
+    let single = |index: usize| {
+        let mut single = copy_without_hosts(config);
         match hosts.get(index) {
-            Some(Host::Tcp(name)) => drop(one.host(name)),
+            Some(Host::Tcp(name)) => drop(single.host(name)),
             #[cfg(unix)]
-            Some(Host::Unix(path)) => drop(one.host_path(path)),
+            Some(Host::Unix(path)) => drop(single.host_path(path)),
             None => {}
         }
-        addresses.get(index).map(|address| one.hostaddr(*address));
-        ports.get(index).or(ports.first()).map(|port| one.port(*port));
-        one
+        addresses.get(index).map(|address| single.hostaddr(*address));
+        ports.get(index).or(ports.first()).map(|port| single.port(*port));
+        single
     };
-    (0..count).map(one).collect()
+    (0..count).map(single).collect()
 }
 
-fn without_hosts(config: &Config) -> Config {
-    let mut one = Config::new();
-    config.get_user().map(|user| one.user(user));
-    config.get_password().map(|password| one.password(password));
-    config.get_dbname().map(|name| one.dbname(name));
-    config.get_options().map(|options| one.options(options));
-    config.get_application_name().map(|name| one.application_name(name));
-    config.get_connect_timeout().map(|timeout| one.connect_timeout(*timeout));
-    config.get_tcp_user_timeout().map(|timeout| one.tcp_user_timeout(*timeout));
-    config.get_keepalives_interval().map(|interval| one.keepalives_interval(interval));
-    config.get_keepalives_retries().map(|retries| one.keepalives_retries(retries));
-    one.keepalives(config.get_keepalives())
+fn copy_without_hosts(config: &Config) -> Config {
+    let mut single = Config::new();
+    config.get_user().map(|user| single.user(user));
+    config.get_password().map(|password| single.password(password));
+    config.get_dbname().map(|name| single.dbname(name));
+    config.get_options().map(|options| single.options(options));
+    config.get_application_name().map(|name| single.application_name(name));
+    config.get_connect_timeout().map(|timeout| single.connect_timeout(*timeout));
+    config.get_tcp_user_timeout().map(|timeout| single.tcp_user_timeout(*timeout));
+    config.get_keepalives_interval().map(|interval| single.keepalives_interval(interval));
+    config.get_keepalives_retries().map(|retries| single.keepalives_retries(retries));
+    single
+        .keepalives(config.get_keepalives())
         .keepalives_idle(config.get_keepalives_idle())
         .ssl_mode(config.get_ssl_mode())
         .ssl_negotiation(config.get_ssl_negotiation())
         .target_session_attrs(config.get_target_session_attrs())
         .channel_binding(config.get_channel_binding())
         .load_balance_hosts(config.get_load_balance_hosts());
-    one
+    single
 }
 
 #[cfg(test)]
@@ -278,22 +280,22 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn each_address_of_a_name_is_asked_by_itself_and_still_by_that_name() {
+    async fn host_name_is_split_per_address_and_keeps_its_name() {
         let config: Config = "postgres://app@localhost:5433/app".parse().unwrap();
         let addresses: Vec<_> = lookup_host("localhost:5433").await.unwrap().collect();
-        let each = at_each(&config).await;
-        let asked: Vec<_> = each.iter().flat_map(Config::get_hostaddrs).copied().collect();
-        assert_eq!(asked, addresses.iter().map(|address| address.ip()).collect::<Vec<_>>());
-        for one in each {
-            assert_eq!((one.get_hosts(), one.get_ports()), (config.get_hosts(), &[5433][..]));
+        let configs = per_address(&config).await;
+        let found: Vec<_> = configs.iter().flat_map(Config::get_hostaddrs).copied().collect();
+        assert_eq!(found, addresses.iter().map(|address| address.ip()).collect::<Vec<_>>());
+        for single in configs {
+            assert_eq!((single.get_hosts(), single.get_ports()), (config.get_hosts(), &[5433][..]));
         }
     }
 
     #[tokio::test]
-    async fn a_host_without_a_name_that_is_known_is_left_to_its_connection() {
+    async fn host_without_resolvable_name_is_not_split() {
         for url in ["host=nowhere.invalid", "host=/run/postgresql", "host=db hostaddr=127.0.0.1"] {
             let config: Config = url.parse().unwrap();
-            assert_eq!(at_each(&config).await, [config], "{url}");
+            assert_eq!(per_address(&config).await, [config], "{url}");
         }
     }
 }

@@ -47,7 +47,7 @@
 //! * [`Inbox`] commits a handler's writes and the completion of its entry in one transaction.
 //!   `outbox` adds messages for Kafka to that transaction; [`Inbox::relay`] publishes them.
 //! * `batch` turns the commands of a batch into answers. `call` groups commands into calls and
-//!   builds the arguments; `told` reads the results.
+//!   builds the arguments; `response` reads the results.
 //! * `connect` checks a server at the start, `hosts` opens connections, `pool` holds them and
 //!   discards those that are no longer usable, and `failure` classifies the server's errors.
 //! * `sweep` deletes expired entries, some pages of the table at a time.
@@ -61,14 +61,14 @@ mod error;
 mod failure;
 mod hosts;
 mod inbox;
+mod log_limit;
 mod migrate;
 mod outbox;
 mod pool;
-mod seldom;
+mod response;
 mod store;
 mod sweep;
 mod tls;
-mod told;
 
 pub use self::config::PgConfig;
 pub use self::error::ConnectError;

@@ -6,16 +6,16 @@ use tokio::time::Instant;
 
 /// Allows a log message once a minute.
 #[derive(Debug, Default)]
-pub(crate) struct Seldom(Option<Instant>);
+pub(crate) struct LogLimit(Option<Instant>);
 
-impl Seldom {
-    /// Whether the message may be logged again.
-    pub(crate) fn is_due(&mut self, now: Instant) -> bool {
-        const PAUSE: Duration = Duration::from_secs(60);
-        let is_due = self.0.is_none_or(|told| now > told + PAUSE);
-        if is_due {
+impl LogLimit {
+    /// Returns whether the message may be logged now.
+    pub(crate) fn allow(&mut self, now: Instant) -> bool {
+        const MIN_INTERVAL: Duration = Duration::from_secs(60);
+        let is_allowed = self.0.is_none_or(|last| now > last + MIN_INTERVAL);
+        if is_allowed {
             self.0 = Some(now);
         }
-        is_due
+        is_allowed
     }
 }

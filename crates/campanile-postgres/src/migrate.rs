@@ -6,8 +6,8 @@ use deadpool_postgres::GenericClient;
 use tokio_postgres::Error;
 use tokio_postgres::error::SqlState;
 
-use crate::connect::connection;
-use crate::failure::{Explained, explained};
+use crate::connect::wait_for_connection;
+use crate::failure::{WithAdvice, with_advice};
 use crate::{ConnectError, PgConfig};
 
 /// Migrates the database's schema to the version that this library requires, in one transaction.
@@ -28,14 +28,14 @@ pub async fn migrate(config: impl Into<PgConfig>) -> Result<(), ConnectError> {
     // Identifies this project's migration among all advisory locks.
     const LOCK: i64 = 0x6361_6d70_616e_6900;
     let config = config.into();
-    let pool = config.few()?;
-    let mut client = connection(&pool, config.connect_timeout).await?;
+    let pool = config.admin_pool()?;
+    let mut client = wait_for_connection(&pool, config.connect_timeout).await?;
     let address = pool.address();
-    let said = |error| ConnectError::said(error, address);
+    let from_server = |error| ConnectError::from_server(error, address);
 
-    let transaction = client.transaction().await.map_err(said)?;
-    transaction.execute("SELECT pg_advisory_xact_lock($1)", &[&LOCK]).await.map_err(said)?;
-    let found = version(&transaction, address).await?;
+    let transaction = client.transaction().await.map_err(from_server)?;
+    transaction.execute("SELECT pg_advisory_xact_lock($1)", &[&LOCK]).await.map_err(from_server)?;
+    let found = installed_version(&transaction, address).await?;
     if found > Some(VERSION) {
         return Err(ConnectError::Schema { address: address.into(), found });
     }
@@ -43,32 +43,35 @@ pub async fn migrate(config: impl Into<PgConfig>) -> Result<(), ConnectError> {
         let failed = |error| ConnectError::Migration {
             address: address.into(),
             version,
-            source: advised(error, found),
+            source: with_migration_advice(error, found),
         };
         transaction.batch_execute(text).await.map_err(failed)?;
         tracing::info!(address, version, "migrated the Campanile schema");
     }
-    transaction.commit().await.map_err(said)
+    transaction.commit().await.map_err(from_server)
 }
 
 /// Adds advice to a permission error: a migration needs other permissions than the store does.
-fn advised(error: Error, found: Option<i32>) -> BoxError {
+fn with_migration_advice(error: Error, found: Option<i32>) -> BoxError {
     let advice = match found {
-        _ if error.code() != Some(&SqlState::INSUFFICIENT_PRIVILEGE) => return explained(error),
+        _ if error.code() != Some(&SqlState::INSUFFICIENT_PRIVILEGE) => return with_advice(error),
         None => "the user may not create a schema; run `GRANT CREATE ON DATABASE` for it",
         Some(_) => "the schema belongs to another user; migrate as its owner",
     };
-    Explained { advice, error }.into()
+    WithAdvice { advice, error }.into()
 }
 
 /// Reads the version of the installed schema; `None` if there is no schema.
-async fn version<C: GenericClient>(client: &C, address: &str) -> Result<Option<i32>, ConnectError> {
-    const IS_THERE: &str = "SELECT to_regprocedure('campanile.version()') IS NOT NULL";
-    let said = |error| ConnectError::said(error, address);
-    let row = client.query_one(IS_THERE, &[]).await.map_err(said)?;
-    if !row.try_get::<_, bool>(0).map_err(said)? {
+async fn installed_version<C: GenericClient>(
+    client: &C,
+    address: &str,
+) -> Result<Option<i32>, ConnectError> {
+    const SCHEMA_EXISTS: &str = "SELECT to_regprocedure('campanile.version()') IS NOT NULL";
+    let from_server = |error| ConnectError::from_server(error, address);
+    let row = client.query_one(SCHEMA_EXISTS, &[]).await.map_err(from_server)?;
+    if !row.try_get::<_, bool>(0).map_err(from_server)? {
         return Ok(None);
     }
-    let row = client.query_one("SELECT campanile.version()", &[]).await.map_err(said)?;
-    row.try_get(0).map_err(said)
+    let row = client.query_one("SELECT campanile.version()", &[]).await.map_err(from_server)?;
+    row.try_get(0).map_err(from_server)
 }

@@ -13,17 +13,17 @@ use deadpool_postgres::{
 use tokio_postgres::Config;
 use tokio_postgres::config::{Host, TargetSessionAttrs};
 
-use crate::failure::explained;
+use crate::failure::with_advice;
 use crate::hosts::Hosts;
 use crate::tls::Connector;
 
 /// Keepalive settings, used where the URL sets none: a client or a server that sends nothing is
 /// considered dead after 25 s. That is less than the lifetime of a lock, because a session holds
 /// its row locks as long as the server considers its client alive.
-const IDLE: Duration = Duration::from_secs(10);
-const INTERVAL: Duration = Duration::from_secs(5);
-const PROBES: u32 = 3;
-const SILENCE: Duration = Duration::from_secs(25);
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
+const KEEPALIVE_PROBES: u32 = 3;
+const DEAD_PEER_TIMEOUT: Duration = Duration::from_secs(25);
 
 /// Lends connections, each to one user at a time.
 #[derive(Clone)]
@@ -32,8 +32,8 @@ pub(crate) struct Pool {
     address: Arc<str>,
 }
 
-/// A connection in use. [`end`](Self::end) returns it to the pool. Dropping it without `end` closes
-/// it, because an answer may still be pending or the connection may be dead.
+/// A connection in use. [`release`](Self::release) returns it to the pool. Dropping it without
+/// `release` closes it, because an answer may still be pending or the connection may be dead.
 pub(crate) struct Lease(Option<Client>);
 
 impl Pool {
@@ -45,14 +45,14 @@ impl Pool {
         connect_timeout: Duration,
         settings: &str,
     ) -> Self {
-        let address = address(&config).into();
+        let address = format_address(&config).into();
         if config.get_application_name().is_none() {
             config.application_name("campanile");
         }
         // A replica would reject every operation.
         config.target_session_attrs(TargetSessionAttrs::ReadWrite);
         config.connect_timeout(connect_timeout);
-        let settings = format!("{}; {settings}", probing(&mut config));
+        let settings = format!("{}; {settings}", set_keepalives(&mut config));
         let hosts = Hosts::new(&config, connector, settings, connect_timeout);
         let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
         // `hosts` already has the configuration.
@@ -82,21 +82,21 @@ impl Pool {
     }
 
     /// Closes all idle connections, because a connection of the same age was found broken.
-    pub(crate) fn renew(&self) {
+    pub(crate) fn close_idle(&self) {
         self.pool.retain(|_, _| false);
     }
 
     /// The error of a call for which no connection could be opened.
     pub(crate) fn unreachable(&self, error: PoolError) -> StoreError {
         let source: BoxError = match error {
-            PoolError::Backend(error) => explained(error),
+            PoolError::Backend(error) => with_advice(error),
             error => error.into(),
         };
         StoreError::not_sent(Unreachable { address: self.address.clone(), source })
     }
 
     /// The error of a call for which no connection became free in time.
-    pub(crate) fn exhausted(&self, limit: Duration) -> StoreError {
+    pub(crate) fn timed_out(&self, limit: Duration) -> StoreError {
         let (status, address) = (self.pool.status(), &self.address);
         StoreError::not_sent(format!(
             "timed out after {limit:?} waiting for a connection to Postgres at {address}; {} of at most \
@@ -108,7 +108,7 @@ impl Pool {
 
 impl Lease {
     /// Returns the connection to the pool. Every request sent over it must have been answered.
-    pub(crate) fn end(mut self) {
+    pub(crate) fn release(mut self) {
         drop(self.0.take());
     }
 }
@@ -117,7 +117,7 @@ impl Deref for Lease {
     type Target = Client;
 
     fn deref(&self) -> &Self::Target {
-        self.0.as_ref().expect("only `end` and `drop` take the client")
+        self.0.as_ref().expect("only `release` and `drop` take the client")
     }
 }
 
@@ -133,35 +133,35 @@ impl Drop for Lease {
 }
 
 /// Makes client and server probe each other. Returns the statements that set up the server's side.
-fn probing(config: &mut Config) -> String {
+fn set_keepalives(config: &mut Config) -> String {
     // The value that `tokio_postgres` uses if the URL sets none.
-    const NOT_SET: Duration = Duration::from_secs(2 * 60 * 60);
-    if config.get_keepalives_idle() == NOT_SET {
-        config.keepalives_idle(IDLE);
+    const LIBRARY_DEFAULT: Duration = Duration::from_secs(2 * 60 * 60);
+    if config.get_keepalives_idle() == LIBRARY_DEFAULT {
+        config.keepalives_idle(KEEPALIVE_IDLE);
     }
     if config.get_keepalives_interval().is_none() {
-        config.keepalives_interval(INTERVAL);
+        config.keepalives_interval(KEEPALIVE_INTERVAL);
     }
     if config.get_keepalives_retries().is_none() {
-        config.keepalives_retries(PROBES);
+        config.keepalives_retries(KEEPALIVE_PROBES);
     }
     if config.get_tcp_user_timeout().is_none() {
-        config.tcp_user_timeout(SILENCE);
+        config.tcp_user_timeout(DEAD_PEER_TIMEOUT);
     }
     let settings = [
-        ("tcp_keepalives_idle", IDLE.as_secs()),
-        ("tcp_keepalives_interval", INTERVAL.as_secs()),
-        ("tcp_keepalives_count", PROBES.into()),
-        ("tcp_user_timeout", SILENCE.as_secs() * 1000),
+        ("tcp_keepalives_idle", KEEPALIVE_IDLE.as_secs()),
+        ("tcp_keepalives_interval", KEEPALIVE_INTERVAL.as_secs()),
+        ("tcp_keepalives_count", KEEPALIVE_PROBES.into()),
+        ("tcp_user_timeout", DEAD_PEER_TIMEOUT.as_secs() * 1000),
     ];
-    let given = config.get_options().unwrap_or_default();
-    let missing = settings.iter().filter(|(name, _)| !given.contains(name));
+    let options = config.get_options().unwrap_or_default();
+    let missing = settings.iter().filter(|(name, _)| !options.contains(name));
     let settings: Vec<_> = missing.map(|(name, value)| format!("SET {name} = {value}")).collect();
     settings.join("; ")
 }
 
 /// Formats the hosts with their ports, and the database, without credentials.
-pub(crate) fn address(config: &Config) -> String {
+pub(crate) fn format_address(config: &Config) -> String {
     const PORT: u16 = 5432;
     let ports = config.get_ports();
     let port = |index: usize| ports.get(index).or(ports.first()).copied().unwrap_or(PORT);

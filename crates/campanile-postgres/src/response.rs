@@ -11,39 +11,40 @@ use crate::failure::Failure;
 /// The database's clock when it decided, and the entries, after the call, of all operations that
 /// did not have the ordinary outcome.
 #[derive(Debug)]
-pub(crate) struct Told {
+pub(crate) struct Response {
     now: SystemTime,
-    /// Indexed by the key's place in the call.
-    others: Vec<Option<(SystemTime, Stands)>>,
+    /// Indexed by the key's position in the call.
+    found: Vec<Option<(SystemTime, Found)>>,
 }
 
 /// What the table has for a key.
 #[derive(Debug)]
-pub(crate) enum Stands {
+pub(crate) enum Found {
     Absent,
     Entry(Entry),
     /// A row that the constraints of the table should have rejected.
     Unreadable,
 }
 
-impl Told {
+impl Response {
     pub(crate) fn read(rows: &[Row]) -> Result<Self, Failure> {
         let [first, rows @ ..] = rows else {
             return Err(Failure::Unexpected("a function did not return the server's clock"));
         };
-        let mut told = Self { now: first.try_get("now")?, others: Vec::new() };
+        let mut response = Self { now: first.try_get("now")?, found: Vec::new() };
         for row in rows {
-            let place: i32 = row.try_get("place")?;
-            let Some(place) = usize::try_from(place).ok().and_then(|place| place.checked_sub(1))
+            let position: i32 = row.try_get("place")?;
+            let Some(position) =
+                usize::try_from(position).ok().and_then(|position| position.checked_sub(1))
             else {
                 return Err(Failure::Unexpected("a function returned a key that it was not given"));
             };
-            if told.others.len() <= place {
-                told.others.resize_with(place + 1, || None);
+            if response.found.len() <= position {
+                response.found.resize_with(position + 1, || None);
             }
-            told.others[place] = Some((row.try_get("now")?, stands(row)?));
+            response.found[position] = Some((row.try_get("now")?, read_found(row)?));
         }
-        Ok(told)
+        Ok(response)
     }
 
     /// The time at which all operations with the ordinary outcome were decided.
@@ -51,23 +52,23 @@ impl Told {
         self.now
     }
 
-    /// The entry of the key at this place of the call, counted from 0, and when its operation was
-    /// decided; `None` if the operation had the ordinary outcome.
-    pub(crate) fn of(&self, place: usize) -> Option<&(SystemTime, Stands)> {
-        self.others.get(place)?.as_ref()
+    /// The entry of the key at this position of the call, counted from 0, and when its operation
+    /// was decided; `None` if the operation had the ordinary outcome.
+    pub(crate) fn get(&self, position: usize) -> Option<&(SystemTime, Found)> {
+        self.found.get(position)?.as_ref()
     }
 }
 
-fn stands(row: &Row) -> Result<Stands, Error> {
+fn read_found(row: &Row) -> Result<Found, Error> {
     let Some(state) = row.try_get::<_, Option<i8>>("state")? else {
-        return Ok(Stands::Absent);
+        return Ok(Found::Absent);
     };
-    let bytes = bytes(row, state.cast_unsigned())?;
-    Ok(Entry::from_bytes(&bytes).map_or(Stands::Unreadable, Stands::Entry))
+    let entry = encode_entry(row, state.cast_unsigned())?;
+    Ok(Entry::from_bytes(&entry).map_or(Found::Unreadable, Found::Entry))
 }
 
 /// Encodes the row in the format in which other stores keep an entry.
-fn bytes(row: &Row, state: u8) -> Result<BytesMut, Error> {
+fn encode_entry(row: &Row, state: u8) -> Result<BytesMut, Error> {
     let (error, reply) = (row.try_get::<_, Option<&[u8]>>("error")?, row.try_get("reply")?);
     let (kind, tail) = match (reply, error) {
         (Some(reply), _) => (2, reply),
@@ -83,15 +84,15 @@ fn bytes(row: &Row, state: u8) -> Result<BytesMut, Error> {
     };
     let flag = |name, bit: u8| Ok::<_, Error>(if row.try_get(name)? { bit } else { 0 });
     let bits = |name| Ok::<_, Error>(row.try_get::<_, Option<i64>>(name)?.unwrap_or(0));
-    let created = since(row.try_get("created")?).as_secs();
-    let at = since(row.try_get("at")?).as_micros();
+    let created = since_epoch(row.try_get("created")?).as_secs();
+    let at = since_epoch(row.try_get("at")?).as_micros();
 
     let mut bytes = BytesMut::with_capacity(44 + tail.len());
     bytes.put_u8(0xC1);
     bytes.put_u8(state | flag("burial", 8)? | flag("doomed", 16)? | flag("released", 32)?);
     bytes.put_u16(u16::try_from(row.try_get::<_, i32>("attempt")?).unwrap_or(u16::MAX));
-    bytes.put_u8(small(row.try_get("interrupts")?));
-    bytes.put_u8(small(row.try_get("burials")?));
+    bytes.put_u8(saturating_u8(row.try_get("interrupts")?));
+    bytes.put_u8(saturating_u8(row.try_get("burials")?));
     bytes.put_u8(kind);
     bytes.put_u8(0);
     for name in ["token", "owner", "fingerprint"] {
@@ -103,10 +104,10 @@ fn bytes(row: &Row, state: u8) -> Result<BytesMut, Error> {
     Ok(bytes)
 }
 
-fn small(number: i16) -> u8 {
+fn saturating_u8(number: i16) -> u8 {
     u8::try_from(number).unwrap_or(u8::MAX)
 }
 
-fn since(time: SystemTime) -> Duration {
+fn since_epoch(time: SystemTime) -> Duration {
     time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }

@@ -9,13 +9,13 @@ use campanile_idempotency::{Store, StoreError};
 use tokio::time::{Instant, timeout_at};
 
 use crate::batch::Batch;
-use crate::connect::look;
+use crate::connect::check_server;
 use crate::pool::Pool;
 use crate::sweep::{self, Sweeper};
 use crate::{ConnectError, PgConfig};
 
 /// The upper limit of all timeouts, so that their deadlines can be computed without overflow.
-const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
+const MAX_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Keeps entries in a table of Postgres, version 14 or later, with the schema that
 /// [`migrate`](crate::migrate()) creates. Clones share their connections.
@@ -75,9 +75,14 @@ impl PgStore {
     /// address.
     pub async fn connect(config: impl Into<PgConfig>) -> Result<Self, ConnectError> {
         let config = config.into();
-        let pool = config.pool()?;
-        let command_timeout = config.command_timeout.min(LONGEST);
-        look(&config.few()?, config.connect_timeout.min(LONGEST), command_timeout).await?;
+        let pool = config.store_pool()?;
+        let command_timeout = config.command_timeout.min(MAX_TIMEOUT);
+        check_server(
+            &config.admin_pool()?,
+            config.connect_timeout.min(MAX_TIMEOUT),
+            command_timeout,
+        )
+        .await?;
         let sweeper = config.sweep_interval.map(Sweeper::new);
         Ok(Self(Arc::new(Inner { pool, config, command_timeout, sweeper })))
     }
@@ -88,21 +93,21 @@ impl PgStore {
     /// # Errors
     /// The errors of [`apply`](Store::apply). Entries deleted before the error stay deleted.
     pub async fn sweep(&self) -> Result<u64, StoreError> {
-        sweep::all(&self.0).await
+        sweep::sweep_table(&self.0).await
     }
 }
 
 impl Inner {
     /// Limits a call to the command timeout.
-    pub(crate) async fn bounded<T>(
+    pub(crate) async fn with_timeout<T>(
         &self,
         call: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
         let deadline = Instant::now() + self.command_timeout;
-        timeout_at(deadline, call).await.unwrap_or_else(|_| Err(self.late()))
+        timeout_at(deadline, call).await.unwrap_or_else(|_| Err(self.timeout_error()))
     }
 
-    fn late(&self) -> StoreError {
+    fn timeout_error(&self) -> StoreError {
         let (address, limit) = (self.pool.address(), self.command_timeout);
         StoreError::timeout(format!("Postgres at {address} did not answer within {limit:?}"))
     }
@@ -116,18 +121,18 @@ impl Store for PgStore {
     async fn apply_batch(&self, commands: Vec<Command>) -> Vec<Result<Answer, StoreError>> {
         let Inner { pool, command_timeout, sweeper, .. } = &*self.0;
         if let Some(sweeper) = sweeper {
-            sweeper.begin(&self.0);
+            sweeper.ensure_running(&self.0);
         }
         let mut batch = Batch::new(pool, &commands, Instant::now() + *command_timeout);
         batch.run().await;
-        batch.answers(&self.0.late())
+        batch.into_answers(&self.0.timeout_error())
     }
 
     /// Creates a store for the same database with two connections of its own. The original store
     /// does the sweeping.
     fn separate(&self) -> Self {
         let Inner { config, command_timeout, .. } = &*self.0;
-        let pool = config.separate().expect("`connect` made a pool of the same settings");
+        let pool = config.renewal_pool().expect("`connect` made a pool of the same settings");
         let (config, command_timeout) = (config.clone(), *command_timeout);
         Self(Arc::new(Inner { pool, config, command_timeout, sweeper: None }))
     }

@@ -11,7 +11,7 @@ use crate::failure::Failure;
 use crate::store::Inner;
 
 /// The number of pages of the table that one call sweeps: 2 MiB, which takes some milliseconds.
-const PAGES: i32 = 256;
+const PAGES_PER_CALL: i32 = 256;
 
 /// Sweeps the table while the store is in use.
 #[derive(Debug)]
@@ -27,36 +27,36 @@ impl Sweeper {
     }
 
     /// Starts sweeping on the current runtime, unless a task already does.
-    pub(crate) fn begin(&self, store: &Arc<Inner>) {
+    pub(crate) fn ensure_running(&self, store: &Arc<Inner>) {
         if !self.is_running.swap(true, Ordering::Relaxed) {
-            let running = Running(Arc::clone(&self.is_running));
-            tokio::spawn(run(Arc::downgrade(store), self.interval, running));
+            let guard = RunningGuard(Arc::clone(&self.is_running));
+            tokio::spawn(run(Arc::downgrade(store), self.interval, guard));
         }
     }
 }
 
 /// Clears the flag when it is dropped, also if the whole runtime is dropped. The store may then be
 /// used on another runtime.
-struct Running(Arc<AtomicBool>);
+struct RunningGuard(Arc<AtomicBool>);
 
-impl Drop for Running {
+impl Drop for RunningGuard {
     fn drop(&mut self) {
         self.0.store(false, Ordering::Relaxed);
     }
 }
 
-async fn run(store: Weak<Inner>, interval: Duration, _running: Running) {
-    let mut first = 0;
+async fn run(store: Weak<Inner>, interval: Duration, _guard: RunningGuard) {
+    let mut first_page = 0;
     loop {
         // Wait first, so that a process that restarts again and again does not sweep at each start.
-        if first == 0 {
+        if first_page == 0 {
             sleep(interval).await;
         }
         let Some(store) = store.upgrade() else {
             return;
         };
-        let begun = Instant::now();
-        first = match some(&store, first).await {
+        let started = Instant::now();
+        first_page = match sweep_pages(&store, first_page).await {
             Ok(Swept { next: Some(next), .. }) => next,
             Ok(_) => 0,
             Err(error) => {
@@ -67,18 +67,18 @@ async fn run(store: Weak<Inner>, interval: Duration, _running: Running) {
         };
         drop(store);
         // Use at most a fifth of a connection's time.
-        sleep(begun.elapsed() * 4).await;
+        sleep(started.elapsed() * 4).await;
     }
 }
 
 /// Sweeps the whole table. Returns the number of deleted entries.
-pub(crate) async fn all(store: &Inner) -> Result<u64, StoreError> {
-    let (mut first, mut deleted) = (0, 0);
+pub(crate) async fn sweep_table(store: &Inner) -> Result<u64, StoreError> {
+    let (mut first_page, mut deleted) = (0, 0);
     loop {
-        let swept = some(store, first).await?;
+        let swept = sweep_pages(store, first_page).await?;
         deleted += swept.deleted;
         match swept.next {
-            Some(next) => first = next,
+            Some(next) => first_page = next,
             None => return Ok(deleted),
         }
     }
@@ -90,22 +90,22 @@ struct Swept {
     next: Option<i64>,
 }
 
-/// Sweeps `PAGES` pages of the table, starting at page `first`.
-async fn some(store: &Inner, first: i64) -> Result<Swept, StoreError> {
+/// Sweeps `PAGES_PER_CALL` pages of the table, starting at page `first_page`.
+async fn sweep_pages(store: &Inner, first_page: i64) -> Result<Swept, StoreError> {
     const SWEEP: &str = "SELECT deleted, next FROM campanile.sweep($1, $2)";
     let swept = async {
         let pool = &store.pool;
         let lease = pool.lease().await.map_err(|error| pool.unreachable(error))?;
         let swept = async {
             let statement = lease.prepare_cached(SWEEP).await?;
-            let row = lease.query_one(&statement, &[&first, &PAGES]).await?;
+            let row = lease.query_one(&statement, &[&first_page, &PAGES_PER_CALL]).await?;
             let deleted: Option<i64> = row.try_get("deleted")?;
             let next = row.try_get("next")?;
             Ok(Swept { deleted: deleted.unwrap_or(0).cast_unsigned(), next })
         };
         let swept = swept.await.map_err(|error| StoreError::from(Failure::Server(error)))?;
-        lease.end();
+        lease.release();
         Ok(swept)
     };
-    store.bounded(swept).await
+    store.with_timeout(swept).await
 }

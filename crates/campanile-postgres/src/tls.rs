@@ -4,7 +4,7 @@
 mod certificates;
 
 #[cfg(feature = "tls")]
-pub(crate) use self::certificates::{Certificates, is_refusal};
+pub(crate) use self::certificates::{Certificates, is_verification_failure};
 
 /// Makes TLS connections.
 #[cfg(feature = "tls")]
@@ -16,13 +16,13 @@ pub(crate) type Connector = tokio_postgres::NoTls;
 
 /// Always `false`, because without TLS no certificate is checked.
 #[cfg(not(feature = "tls"))]
-pub(crate) fn is_refusal(_: &(dyn std::error::Error + 'static)) -> bool {
+pub(crate) fn is_verification_failure(_: &(dyn std::error::Error + 'static)) -> bool {
     false
 }
 
 /// Creates a connector without TLS, or fails if the URL requires TLS.
 #[cfg(any(test, not(feature = "tls")))]
-pub(crate) fn without(
+pub(crate) fn no_tls(
     config: &tokio_postgres::Config,
 ) -> Result<tokio_postgres::NoTls, crate::ConnectError> {
     const FEATURE: &str = "`sslmode=require` needs the feature `postgres-tls` of the crate `campanile`, or \
@@ -38,11 +38,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tls_that_is_not_built_in_is_told_with_its_feature() {
-        let refused = without(&"postgres://db/app?sslmode=require".parse().unwrap()).unwrap_err();
-        assert!(format!("{refused:?}").contains("`postgres-tls`"), "{refused:?}");
+    fn missing_tls_feature_error_names_the_feature() {
+        let error = no_tls(&"postgres://db/app?sslmode=require".parse().unwrap()).unwrap_err();
+        assert!(format!("{error:?}").contains("`postgres-tls`"), "{error:?}");
         for url in ["postgres://db/app", "postgres://db/app?sslmode=disable"] {
-            assert!(without(&url.parse().unwrap()).is_ok(), "{url}");
+            assert!(no_tls(&url.parse().unwrap()).is_ok(), "{url}");
         }
     }
 }

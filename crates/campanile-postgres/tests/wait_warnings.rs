@@ -3,15 +3,15 @@
 
 #![expect(clippy::unwrap_used, reason = "test helpers")]
 
+#[path = "../../campanile-redis/tests/redis/captured_log.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod captured_log;
+#[path = "inbox/fixture.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod fixture;
 #[path = "postgres/support.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
 mod support;
-#[path = "../../campanile-redis/tests/redis/told.rs"]
-#[allow(dead_code, reason = "other tests use the rest")]
-mod told;
-#[path = "inbox/world.rs"]
-#[allow(dead_code, reason = "other tests use the rest")]
-mod world;
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -22,64 +22,65 @@ use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 use tower::{Layer, ServiceExt, service_fn};
 
+use crate::captured_log::CapturedLog;
+use crate::fixture::{EVENT_TIMEOUT, Fixture, book, request};
 use crate::support::Database;
-use crate::told::Told;
-use crate::world::{LONG, World, book, request};
 
 /// The log messages of all tests in this binary.
-fn told() -> &'static Told {
-    static TOLD: OnceLock<Told> = OnceLock::new();
-    TOLD.get_or_init(|| {
-        let told = Told::default();
-        told.listen();
-        told
+fn log() -> &'static CapturedLog {
+    static LOG: OnceLock<CapturedLog> = OnceLock::new();
+    LOG.get_or_init(|| {
+        let log = CapturedLog::default();
+        log.listen();
+        log
     })
 }
 
 #[tokio::test]
-async fn a_server_that_is_too_far_away_for_a_call_is_told_at_the_start() {
-    let told = told();
+async fn server_too_far_for_the_command_timeout_is_logged_at_start() {
+    let log = log();
     let database = Database::new().await;
     database.store().await;
-    let far = |text: &str| text.matches("Postgres is too far away").count();
-    assert_eq!(far(&told.text()), 0, "{}", told.text());
+    let warnings = |text: &str| text.matches("Postgres is too far away").count();
+    assert_eq!(warnings(&log.text()), 0, "{}", log.text());
     let (server, name) = database.url().rsplit_once('/').unwrap();
     let (user, server) = server.rsplit_once('@').unwrap();
     let proxy = Proxy::to(server).unwrap();
     proxy.delay(Duration::from_millis(30));
-    let config = support::patient(&format!("{user}@{}/{name}", proxy.addr()));
+    let config = support::long_timeouts(&format!("{user}@{}/{name}", proxy.addr()));
     let config = config.with_command_timeout(Duration::from_millis(200)).unwrap();
     PgStore::connect(config).await.unwrap();
-    let text = told.text();
-    assert_eq!(far(&text), 1, "{text}");
+    let text = log.text();
+    assert_eq!(warnings(&text), 1, "{text}");
     assert!(text.contains("`PgConfig::with_command_timeout` must be"), "{text}");
 }
 
 #[tokio::test]
-async fn handlers_that_wait_for_a_connection_are_told_of_with_how_to_have_more() {
-    let told = told();
-    let world = World::new().await.with(|inbox| inbox.with_connections(1).unwrap());
-    let (began, go_on) = (Notify::new(), Notify::new());
-    let (began, go_on): (&'static _, &'static _) =
-        (Box::leak(began.into()), Box::leak(go_on.into()));
-    let service = world.layer().layer(service_fn(async |request| {
+async fn handlers_waiting_for_connections_are_logged_with_advice() {
+    let log = log();
+    let fixture = Fixture::new().await.with(|inbox| inbox.with_connections(1).unwrap());
+    let (began, resume) = (Notify::new(), Notify::new());
+    let (began, resume): (&'static _, &'static _) =
+        (Box::leak(began.into()), Box::leak(resume.into()));
+    let service = fixture.layer().layer(service_fn(async |request| {
         began.notify_one();
-        go_on.notified().await;
+        resume.notified().await;
         book(request).await
     }));
     let first = tokio::spawn(service.oneshot(request("b-1")));
     began.notified().await;
     let waiting = async {
-        while !told.text().contains("Inbox::with_connections") {
+        while !log.text().contains("Inbox::with_connections") {
             sleep(Duration::from_millis(20)).await;
         }
-        go_on.notify_one();
+        resume.notify_one();
     };
-    let second = world.run(service_fn(book), "b-2");
-    let (second, ()) = timeout(LONG, async { tokio::join!(second, waiting) }).await.unwrap();
+    let second = fixture.run(service_fn(book), "b-2");
+    let (second, ()) =
+        timeout(EVENT_TIMEOUT, async { tokio::join!(second, waiting) }).await.unwrap();
     second.unwrap();
     first.await.unwrap().unwrap();
-    let text = told.text();
+    let text = log.text();
     let lines = text.lines().filter(|line| line.contains("handlers are waiting for connections"));
     let lines: Vec<_> = lines.collect();
     assert!(

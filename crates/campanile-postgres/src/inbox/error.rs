@@ -75,9 +75,9 @@ impl StdError for InboxError {
 /// Hands back the attempt if the error is not the record's fault, and gives up a record that must
 /// not run again.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Opinion;
+pub(super) struct InboxClassifier;
 
-impl Classify for Opinion {
+impl Classify for InboxClassifier {
     fn classify(&self, error: &(dyn StdError + 'static)) -> Option<Disposition> {
         match find(error)? {
             InboxError::GivenUp { .. } | InboxError::CommittedBefore => Some(Disposition::Release),

@@ -69,7 +69,7 @@ impl<C> InboxGuard<C> {
     {
         let in_transaction = |lock| {
             let run = Run::new(self.inbox.clone(), self.layer.clone(), lock);
-            run.process(Call, Guarded::new(f))
+            run.process(FunctionService, Guarded::new(f))
         };
         self.guard.run(key, in_transaction).await
     }
@@ -99,9 +99,9 @@ impl<C> fmt::Debug for InboxGuard<C> {
 }
 
 /// The service that runs the function.
-struct Call;
+struct FunctionService;
 
-impl<F, Fut, T, Err> Service<Guarded<F>> for Call
+impl<F, Fut, T, Err> Service<Guarded<F>> for FunctionService
 where
     F: FnOnce(Transaction) -> Fut,
     Fut: Future<Output = Result<T, Err>>,

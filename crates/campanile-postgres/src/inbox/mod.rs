@@ -2,8 +2,8 @@
 //!
 //! * [`Inbox`] → [`InboxLayer`] → [`InboxService`], directly inside the idempotency layer's
 //!   service; or [`InboxGuard`], around a plain function.
-//! * `run` handles one request, until its transaction is committed or the handler fails; `open` is
-//!   one transaction, from BEGIN to its end.
+//! * `run` handles one request, until its transaction is committed or the handler fails;
+//!   `open_transaction` is one transaction, from BEGIN to its end.
 //! * [`Transaction`] is the handle that the handler gets; [`InboxError`] is the reason for a
 //!   rollback.
 
@@ -11,7 +11,7 @@ mod error;
 mod guard;
 mod isolation;
 mod layer;
-mod open;
+mod open_transaction;
 mod run;
 mod service;
 mod transaction;
@@ -25,16 +25,16 @@ use campanile_idempotency::{IdempotencyLayer, LockKeeper, StoreError};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use self::error::InboxClassifier;
 pub use self::error::InboxError;
-use self::error::Opinion;
 pub use self::guard::InboxGuard;
 pub use self::isolation::Isolation;
 pub use self::layer::InboxLayer;
 pub use self::service::{CloneableRequest, InboxService};
 pub use self::transaction::{CarryTransaction, Connection, Transaction, TransactionError};
-use crate::outbox::Outgoing;
+use crate::log_limit::LogLimit;
+use crate::outbox::MessageCounter;
 use crate::pool::Pool;
-use crate::seldom::Seldom;
 use crate::{PgConfig, PgStore};
 
 /// Runs handlers in Postgres transactions, each of which is committed together with the completion
@@ -144,15 +144,15 @@ use crate::{PgConfig, PgStore};
 /// timeout](crate::PgConfig::with_command_timeout).
 #[derive(Clone)]
 pub struct Inbox {
-    shared: Arc<Shared>,
+    settings: Arc<Settings>,
     keeper: LockKeeper,
-    told: Arc<Mutex<Seldom>>,
+    log_limit: Arc<Mutex<LogLimit>>,
     /// Notified of each commit that has written a message to the outbox.
-    written: Arc<Notify>,
+    outbox_written: Arc<Notify>,
 }
 
 #[derive(Clone)]
-struct Shared {
+struct Settings {
     store: PgStore,
     pool: Pool,
     isolation: Isolation,
@@ -168,15 +168,20 @@ impl Inbox {
     /// Fails if the keeper's thread cannot be started.
     pub fn new(store: &PgStore) -> Result<Self, ConfigError> {
         let keeper = LockKeeper::new(store.clone())?;
-        let pool = pool(store, 16)?;
-        let shared = Shared {
+        let pool = build_pool(store, 16)?;
+        let settings = Settings {
             store: store.clone(),
             pool,
             isolation: Isolation::default(),
             max_wait: Duration::from_secs(10),
             max_reruns: 10,
         };
-        Ok(Self { shared: Arc::new(shared), keeper, told: Arc::default(), written: Arc::default() })
+        Ok(Self {
+            settings: Arc::new(settings),
+            keeper,
+            log_limit: Arc::default(),
+            outbox_written: Arc::default(),
+        })
     }
 
     /// Sets the maximum number of concurrent transactions. Default: 16. A handler without a
@@ -190,21 +195,21 @@ impl Inbox {
         if connections == 0 {
             return Err(ConfigError::new("an inbox needs at least one connection"));
         }
-        let pool = pool(&self.shared.store, connections)?;
-        Arc::make_mut(&mut self.shared).pool = pool;
+        let pool = build_pool(&self.settings.store, connections)?;
+        Arc::make_mut(&mut self.settings).pool = pool;
         Ok(self)
     }
 
     /// Sets how long a handler waits for a connection before its attempt is handed back. Default:
     /// 10 s.
     pub fn with_max_wait(mut self, wait: Duration) -> Self {
-        Arc::make_mut(&mut self.shared).max_wait = wait;
+        Arc::make_mut(&mut self.settings).max_wait = wait;
         self
     }
 
     /// Sets the isolation level. Default: read committed.
     pub fn with_isolation(mut self, isolation: Isolation) -> Self {
-        Arc::make_mut(&mut self.shared).isolation = isolation;
+        Arc::make_mut(&mut self.settings).isolation = isolation;
         self
     }
 
@@ -213,7 +218,7 @@ impl Inbox {
     /// backoff of 10 ms doubling to 1 s with full jitter. Together that is some seconds, as long as
     /// a restart of the server takes.
     pub fn with_max_reruns(mut self, reruns: u32) -> Self {
-        Arc::make_mut(&mut self.shared).max_reruns = reruns;
+        Arc::make_mut(&mut self.settings).max_reruns = reruns;
         self
     }
 
@@ -235,7 +240,7 @@ impl Inbox {
                 "the layer's entries must be in the inbox's database: create it with `inbox.keeper()`",
             ));
         }
-        Ok(InboxLayer::new(self.clone(), layer.with_classifier(Opinion)))
+        Ok(InboxLayer::new(self.clone(), layer.with_classifier(InboxClassifier)))
     }
 
     /// Runs plain functions in transactions, each once for its key in this namespace. For other
@@ -251,29 +256,29 @@ impl Inbox {
     }
 
     fn store(&self) -> &PgStore {
-        &self.shared.store
+        &self.settings.store
     }
 
     fn pool(&self) -> &Pool {
-        &self.shared.pool
+        &self.settings.pool
     }
 
     fn isolation(&self) -> Isolation {
-        self.shared.isolation
+        self.settings.isolation
     }
 
     fn max_wait(&self) -> Duration {
-        self.shared.max_wait
+        self.settings.max_wait
     }
 
     fn max_reruns(&self) -> u32 {
-        self.shared.max_reruns
+        self.settings.max_reruns
     }
 
     /// Logs why handlers have to wait, at most once a minute.
-    fn tell(&self, error: &StoreError) {
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        if told.is_due(Instant::now()) {
+    fn log_wait(&self, error: &StoreError) {
+        let mut log_limit = self.log_limit.lock().unwrap_or_else(PoisonError::into_inner);
+        if log_limit.allow(Instant::now()) {
             tracing::warn!(
                 error = error as &dyn std::error::Error,
                 "handlers are waiting for connections; increase `Inbox::with_connections`, and check \
@@ -283,36 +288,36 @@ impl Inbox {
     }
 
     /// Notifies the relay of a commit, if the transaction has written messages.
-    fn announce(&self, outgoing: &Outgoing) {
-        if outgoing.has_any() {
-            self.written.notify_one();
+    fn notify_relay(&self, message_counter: &MessageCounter) {
+        if message_counter.has_messages() {
+            self.outbox_written.notify_one();
         }
     }
 
-    pub(crate) fn written(&self) -> &Arc<Notify> {
-        &self.written
+    pub(crate) fn outbox_written(&self) -> &Arc<Notify> {
+        &self.outbox_written
     }
 
     pub(crate) fn config(&self) -> &PgConfig {
-        &self.shared.store.0.config
+        &self.settings.store.0.config
     }
 
     /// The time limit of BEGIN and of each way to end a transaction.
-    fn limit(&self) -> Duration {
+    fn command_timeout(&self) -> Duration {
         self.config().command_timeout
     }
 }
 
-fn pool(store: &PgStore, connections: usize) -> Result<Pool, ConfigError> {
-    let pool = store.0.config.transactions(connections);
+fn build_pool(store: &PgStore, connections: usize) -> Result<Pool, ConfigError> {
+    let pool = store.0.config.transaction_pool(connections);
     pool.map_err(|error| ConfigError::new(error.to_string()))
 }
 
 impl fmt::Debug for Inbox {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Inbox")
-            .field("store", &self.shared.store)
-            .field("isolation", &self.shared.isolation)
+            .field("store", &self.settings.store)
+            .field("isolation", &self.settings.isolation)
             .finish_non_exhaustive()
     }
 }

@@ -15,12 +15,12 @@ use super::error::InboxError;
 use super::isolation::Isolation;
 use super::transaction::Transaction;
 use crate::call::retention_micros;
-use crate::outbox::Outgoing;
+use crate::outbox::MessageCounter;
 use crate::pool::Lease;
 
 /// A connection with its transaction. Dropping it closes the connection, which rolls back the
 /// transaction.
-pub(super) struct Open {
+pub(super) struct OpenTransaction {
     lease: Arc<Lease>,
     conclude: Statement,
     limit: Duration,
@@ -30,29 +30,29 @@ pub(super) struct Open {
 pub(super) enum NotCommitted {
     /// The transaction conflicted with another, or broke before it could be committed. It may run
     /// again.
-    Again(Error),
+    Retry(Error),
     /// The grant no longer holds the entry, or has completed it before.
-    Over,
+    GrantLost,
     /// The commit was not answered: the transaction may have been committed.
     Unknown,
     /// The transaction will never be committed.
     Failed(InboxError),
     /// The server was unable to commit, which is not the handler's fault.
-    Unable(Error),
+    ServerError(Error),
 }
 
 const CONCLUDE: &str = "SELECT campanile.conclude($1, $2, $3, $4, $5, $6)";
-const STILL_OPEN: &str = "DO $$BEGIN \
+const CHECK_OPEN: &str = "DO $$BEGIN \
     IF current_setting('campanile.inbox', true) IS DISTINCT FROM 'open' THEN \
         RAISE 'the handler has ended the transaction of its inbox' USING ERRCODE = 'CI001'; \
     END IF; END$$";
 const ENDED_BY_HANDLER: &str = "CI001";
-const OVER: &str = "CI002";
+const GRANT_LOST: &str = "CI002";
 
-impl Open {
+impl OpenTransaction {
     /// Uses this connection. `limit` is the time limit of BEGIN and of each way to end the
     /// transaction.
-    pub(super) async fn over(lease: Lease, limit: Duration) -> Result<Self, Error> {
+    pub(super) async fn new(lease: Lease, limit: Duration) -> Result<Self, Error> {
         // Each connection prepares it once.
         let conclude = lease.prepare_cached(CONCLUDE).await?;
         Ok(Self { lease: Arc::new(lease), conclude, limit })
@@ -63,7 +63,7 @@ impl Open {
     ///
     /// If BEGIN fails, the handler is dropped. Its statements have changed nothing, because without
     /// BEGIN the connection is read-only.
-    pub(super) async fn within<T>(
+    pub(super) async fn run_handler<T>(
         &self,
         isolation: Isolation,
         handler: impl Future<Output = T>,
@@ -76,13 +76,13 @@ impl Open {
         };
         // `try_join` polls its first future first, which sends BEGIN before any statement of the
         // handler.
-        let ((), ended) = try_join(begun, async { Ok(handler.await) }).await?;
-        Ok(ended)
+        let ((), result) = try_join(begun, async { Ok(handler.await) }).await?;
+        Ok(result)
     }
 
     /// Creates the transaction handle for the handler.
-    pub(super) fn handle(&self, outgoing: &Arc<Outgoing>) -> Transaction {
-        Transaction::new(&self.lease, outgoing)
+    pub(super) fn handle(&self, message_counter: &Arc<MessageCounter>) -> Transaction {
+        Transaction::new(&self.lease, message_counter)
     }
 
     /// Rolls back the transaction and returns the connection to the pool, or closes the connection
@@ -95,7 +95,7 @@ impl Open {
             return is_closed;
         };
         match timeout(limit, lease.batch_execute("ROLLBACK")).await {
-            Ok(Ok(())) => lease.end(),
+            Ok(Ok(())) => lease.release(),
             // Only a broken connection makes ROLLBACK fail. `is_closed` may turn true only after
             // the error that reported it.
             Ok(Err(_)) => return true,
@@ -109,10 +109,10 @@ impl Open {
         let Self { lease, limit, .. } = self;
         let lease = Arc::into_inner(lease).ok_or(IN_USE)?;
         // If a statement of the transaction has failed, COMMIT rolls back without an error;
-        // `STILL_OPEN` then returns one.
-        let both = join(lease.batch_execute(STILL_OPEN), lease.batch_execute("COMMIT"));
-        let answers = timeout(limit, both).await.map_err(|_| NotCommitted::Unknown)?;
-        ended(answers, lease)
+        // `CHECK_OPEN` then returns one.
+        let statements = join(lease.batch_execute(CHECK_OPEN), lease.batch_execute("COMMIT"));
+        let answers = timeout(limit, statements).await.map_err(|_| NotCommitted::Unknown)?;
+        evaluate(answers, lease)
     }
 
     /// Completes the entry within the transaction and commits it, without a time limit. Returns
@@ -124,64 +124,64 @@ impl Open {
             unreachable!("`conclude` takes only completions");
         };
         let (token, owner) = (grant.token.get().cast_signed(), grant.owner.get().cast_signed());
-        let space = completion.key.namespace().as_str();
+        let namespace = completion.key.namespace().as_str();
         let digest = completion.key.digest();
         let key = &digest[..];
         let reply = reply.as_ref().map(Bytes::as_ref);
-        let kept = retention_micros(completion.retention.completed);
+        let retention = retention_micros(completion.retention.completed);
         let parameters: &[&(dyn tokio_postgres::types::ToSql + Sync)] =
-            &[&space, &key, &token, &owner, &reply, &kept];
+            &[&namespace, &key, &token, &owner, &reply, &retention];
         // Sent together: if `conclude` raises an error, the COMMIT after it rolls back.
         let concluding = async { lease.query_one(&conclude, parameters).await?.try_get(0) };
         let answers = join(concluding, lease.batch_execute("COMMIT")).await;
-        ended(answers, lease)
+        evaluate(answers, lease)
     }
 }
 
 type Answers<T> = (Result<T, Error>, Result<(), Error>);
 
 /// Evaluates the answers to COMMIT and to the statement before it.
-fn ended<T>(answers: Answers<T>, lease: Lease) -> Result<T, NotCommitted> {
+fn evaluate<T>(answers: Answers<T>, lease: Lease) -> Result<T, NotCommitted> {
     match answers {
         (Ok(last), Ok(())) => {
-            lease.end();
+            lease.release();
             Ok(last)
         }
-        (Ok(_), Err(error)) => Err(of_commit(error)),
+        (Ok(_), Err(error)) => Err(classify_commit_error(error)),
         (Err(error), committed) => {
             if committed.is_ok() {
-                lease.end();
+                lease.release();
             }
-            Err(of_last(error))
+            Err(classify_last_error(error))
         }
     }
 }
 
 const IN_USE: NotCommitted = NotCommitted::Failed(InboxError::InUse);
 
-fn of_last(error: Error) -> NotCommitted {
+fn classify_last_error(error: Error) -> NotCommitted {
     match error.code().map(SqlState::code) {
         Some(ENDED_BY_HANDLER) => NotCommitted::Failed(InboxError::EndedByHandler),
-        Some(OVER) => NotCommitted::Over,
+        Some(GRANT_LOST) => NotCommitted::GrantLost,
         // An error of the last statement, not of the handler's: `conclude` is missing or the user
         // may not call it.
-        Some("42501" | "42883" | "3F000") => NotCommitted::Unable(error),
-        _ => of_commit(error),
+        Some("42501" | "42883" | "3F000") => NotCommitted::ServerError(error),
+        _ => classify_commit_error(error),
     }
 }
 
 /// With severity `ERROR` the server has rolled back. An error that ends the connection may also
 /// arrive after the commit, while it waits for a replica.
-fn of_commit(error: Error) -> NotCommitted {
+fn classify_commit_error(error: Error) -> NotCommitted {
     let severity = error.as_db_error().and_then(DbError::parsed_severity);
     let state = error.code().map_or("", SqlState::code);
     if severity != Some(Severity::Error) {
         NotCommitted::Unknown
     } else if state.starts_with("53") || state.starts_with("58") {
         // Insufficient resources, or a failing disk.
-        NotCommitted::Unable(error)
+        NotCommitted::ServerError(error)
     } else if is_conflict(&error) {
-        NotCommitted::Again(error)
+        NotCommitted::Retry(error)
     } else {
         NotCommitted::Failed(InboxError::NotCommitted(error))
     }
@@ -197,7 +197,7 @@ pub(super) fn is_conflict(error: &Error) -> bool {
 /// Whether the statement was prepared before its table was altered, or the connection no longer
 /// knows it. Another connection prepares it anew.
 pub(super) fn is_stale(error: &Error) -> bool {
-    let of_plan = |error: &DbError| error.routine() == Some("RevalidateCachedQuery");
-    error.as_db_error().is_some_and(of_plan)
+    let is_replan = |error: &DbError| error.routine() == Some("RevalidateCachedQuery");
+    error.as_db_error().is_some_and(is_replan)
         || error.code() == Some(&SqlState::INVALID_SQL_STATEMENT_NAME)
 }

@@ -18,17 +18,17 @@ use tower_service::Service;
 
 use super::Inbox;
 use super::error::InboxError;
-use super::open::{NotCommitted, Open, is_conflict, is_stale};
+use super::open_transaction::{NotCommitted, OpenTransaction, is_conflict, is_stale};
 use super::transaction::CarryTransaction;
-use crate::failure::explained;
-use crate::outbox::Outgoing;
+use crate::failure::with_advice;
+use crate::outbox::MessageCounter;
 use crate::pool::Lease;
 
 /// A longer wait for a connection is logged.
-const NOTICED: Duration = Duration::from_secs(1);
+const LOG_AFTER: Duration = Duration::from_secs(1);
 
 /// The pause between two reads of an entry while the outcome of its commit is unknown.
-const PAUSE: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 pub(super) struct Run<E, C> {
     inbox: Inbox,
@@ -38,13 +38,13 @@ pub(super) struct Run<E, C> {
 }
 
 /// The reason why a run has no reply.
-enum Ended {
+enum RunError {
     /// The handler may run again.
-    Again(BoxError),
+    Retry(BoxError),
     Failed(BoxError),
 }
 
-use Ended::{Again, Failed};
+use RunError::{Failed, Retry};
 
 impl<E, C> Run<E, C> {
     pub(super) fn new(
@@ -80,7 +80,7 @@ impl<E, C> Run<E, C> {
                     return Err(InboxError::GivenUp { runs, source }.into());
                 }
                 Err(Failed(error)) => return Err(error),
-                Err(Again(error)) => error,
+                Err(Retry(error)) => error,
             };
             runs += 1;
             has_run |= !source.is::<NotRun>();
@@ -100,34 +100,34 @@ impl<E, C> Run<E, C> {
         service: &mut S,
         mut request: R,
         is_first: bool,
-    ) -> Result<S::Response, Ended>
+    ) -> Result<S::Response, RunError>
     where
         R: CarryLock + CarryTransaction,
         S: Service<R>,
         S::Error: BoxableError,
         C: ReplyCodec<S::Response>,
     {
-        let open = self.open().await?;
+        let transaction = self.open_transaction().await?;
         let key = self.lock.as_ref().map(|lock| self.layer.store_key(lock));
-        let outgoing = Arc::new(Outgoing::of(key));
-        request.set_transaction(open.handle(&outgoing));
+        let message_counter = Arc::new(MessageCounter::new(key));
+        request.set_transaction(transaction.handle(&message_counter));
         let interrupt = request.interrupt();
         // Polled, and thus called, only after BEGIN has been sent.
         let handler = async { service.call(request).await.map_err(Into::<BoxError>::into) };
-        let called = open.within(self.inbox.isolation(), handler).await;
-        let reply = match called.map_err(|error| self.broken(error))? {
+        let handled = transaction.run_handler(self.inbox.isolation(), handler).await;
+        let reply = match handled.map_err(|error| self.connection_lost(error))? {
             Ok(reply) => reply,
             Err(error) => {
                 if find(&*error).is_some_and(is_stale) {
-                    // Close this connection; `broken` closes the idle ones, which have the same
-                    // stale statements.
-                    drop(open);
-                    return Err(self.broken(error));
+                    // Close this connection; `connection_lost` closes the idle ones, which have the
+                    // same stale statements.
+                    drop(transaction);
+                    return Err(self.connection_lost(error));
                 }
                 let is_conflict = find(&*error).is_some_and(is_conflict);
-                return Err(match open.roll_back().await {
-                    true => self.broken(error),
-                    false if is_conflict => Again(error),
+                return Err(match transaction.roll_back().await {
+                    true => self.connection_lost(error),
+                    false if is_conflict => Retry(error),
                     false => Failed(error),
                 });
             }
@@ -135,21 +135,21 @@ impl<E, C> Run<E, C> {
         let Some(lock) = &self.lock else {
             // Without a lock there is no entry that could show whether the commit took place, so
             // there is nothing to wait for.
-            let committed = open.commit().await;
-            committed.map_err(|not| self.unrecorded(not))?;
-            self.inbox.announce(&outgoing);
+            let committed = transaction.commit().await;
+            committed.map_err(|error| self.commit_error_without_lock(error))?;
+            self.inbox.notify_relay(&message_counter);
             return Ok(reply);
         };
         let record = interrupt.as_ref().map(Interrupt::record);
         let completion = match self.layer.completion(lock, record, &reply) {
             Ok(completion) => completion,
             Err(error) => {
-                open.roll_back().await;
+                transaction.roll_back().await;
                 return Err(Failed(error));
             }
         };
-        let at = self.conclude(open, &completion, lock, is_first).await?;
-        self.inbox.announce(&outgoing);
+        let at = self.conclude(transaction, &completion, lock, is_first).await?;
+        self.inbox.notify_relay(&message_counter);
         if let Operation::Complete { reply, .. } = completion.operation {
             // `None` means that the keeper has stopped; it will not complete the entry either.
             if let Some(control) = self.layer.control(lock) {
@@ -163,65 +163,65 @@ impl<E, C> Run<E, C> {
     /// long: the commit is awaited as long as it holds the entry's row and the lock is alive.
     async fn conclude(
         &self,
-        open: Open,
+        transaction: OpenTransaction,
         completion: &Command,
         lock: &Lock,
         is_first: bool,
-    ) -> Result<SystemTime, Ended> {
-        let mut concluding = pin!(open.conclude(completion));
-        let concluded = match timeout(self.inbox.limit(), &mut concluding).await {
+    ) -> Result<SystemTime, RunError> {
+        let mut concluding = pin!(transaction.conclude(completion));
+        let concluded = match timeout(self.inbox.command_timeout(), &mut concluding).await {
             Ok(concluded) => concluded,
-            Err(_) => match select(concluding, pin!(self.settled(lock, is_first))).await {
+            Err(_) => match select(concluding, pin!(self.resolve_commit(lock, is_first))).await {
                 Either::Left((concluded, _)) => concluded,
                 // Dropping `concluding` closes the connection.
-                Either::Right((settled, _)) => return settled,
+                Either::Right((resolved, _)) => return resolved,
             },
         };
         match concluded {
             Ok(at) => Ok(at),
-            Err(NotCommitted::Again(error)) => Err(Again(error.into())),
+            Err(NotCommitted::Retry(error)) => Err(Retry(error.into())),
             Err(NotCommitted::Failed(error)) => Err(Failed(error.into())),
-            Err(NotCommitted::Unable(error)) => Err(unable(error)),
-            Err(NotCommitted::Unknown) => self.settled(lock, is_first).await,
-            Err(NotCommitted::Over) => self.settled(lock, false).await,
+            Err(NotCommitted::ServerError(error)) => Err(server_error(error)),
+            Err(NotCommitted::Unknown) => self.resolve_commit(lock, is_first).await,
+            Err(NotCommitted::GrantLost) => self.resolve_commit(lock, false).await,
         }
     }
 
-    async fn open(&self) -> Result<Open, Ended> {
-        let limit = self.inbox.limit();
-        let lease = self.lease().await?;
-        match timeout(limit, Open::over(lease, limit)).await {
-            Ok(Ok(open)) => Ok(open),
-            Ok(Err(error)) => Err(self.broken(not_run(error).into())),
-            Err(_) => Err(Again(not_run(StoreError::timeout("PREPARE was not answered")).into())),
+    async fn open_transaction(&self) -> Result<OpenTransaction, RunError> {
+        let limit = self.inbox.command_timeout();
+        let lease = self.lease_connection().await?;
+        match timeout(limit, OpenTransaction::new(lease, limit)).await {
+            Ok(Ok(transaction)) => Ok(transaction),
+            Ok(Err(error)) => Err(self.connection_lost(not_run(error).into())),
+            Err(_) => Err(Retry(not_run(StoreError::timeout("PREPARE was not answered")).into())),
         }
     }
 
-    async fn lease(&self) -> Result<Lease, Ended> {
+    async fn lease_connection(&self) -> Result<Lease, RunError> {
         let (pool, wait) = (self.inbox.pool(), self.inbox.max_wait());
         let mut leasing = pin!(pool.lease());
-        let mut leased = timeout(wait.min(NOTICED), &mut leasing).await;
-        if leased.is_err() && wait > NOTICED {
-            self.inbox.tell(&pool.exhausted(NOTICED));
-            leased = timeout(wait - NOTICED, leasing).await;
+        let mut leased = timeout(wait.min(LOG_AFTER), &mut leasing).await;
+        if leased.is_err() && wait > LOG_AFTER {
+            self.inbox.log_wait(&pool.timed_out(LOG_AFTER));
+            leased = timeout(wait - LOG_AFTER, leasing).await;
         }
         match leased {
             Ok(Ok(lease)) => Ok(lease),
             // The server may be coming back.
             Ok(Err(error)) => {
                 let error = pool.unreachable(error);
-                self.inbox.tell(&error);
-                Err(Again(not_run(error).into()))
+                self.inbox.log_wait(&error);
+                Err(Retry(not_run(error).into()))
             }
-            Err(_) => Err(Failed(not_run(pool.exhausted(wait)).into())),
+            Err(_) => Err(Failed(not_run(pool.timed_out(wait)).into())),
         }
     }
 
     /// Closes the idle connections after one of them broke. The handler may run again.
-    fn broken(&self, error: BoxError) -> Ended {
+    fn connection_lost(&self, error: BoxError) -> RunError {
         // The idle connections are as old, and their server may be gone, too.
-        self.inbox.pool().renew();
-        Again(error)
+        self.inbox.pool().close_idle();
+        Retry(error)
     }
 
     /// Finds out whether a transaction was committed if its commit was not answered. Returns when
@@ -231,7 +231,7 @@ impl<E, C> Run<E, C> {
     /// A commit that is still running has locked the entry's row, so the renewal used here waits
     /// for it. A commit that arrives even later has no effect: only the transaction that takes the
     /// entry out of PROCESSING is committed.
-    async fn settled(&self, lock: &Lock, is_only: bool) -> Result<SystemTime, Ended> {
+    async fn resolve_commit(&self, lock: &Lock, is_only: bool) -> Result<SystemTime, RunError> {
         let store = self.inbox.store();
         loop {
             if let Ok(answer) = store.apply(self.layer.renewal(lock)).await {
@@ -246,7 +246,7 @@ impl<E, C> Run<E, C> {
                     }
                     Reply::Renewed => {
                         let error = "the commit was not answered and did not take place";
-                        return Err(Again(error.into()));
+                        return Err(Retry(error.into()));
                     }
                     Reply::Lost | Reply::Settled(_) => {
                         if let Some(control) = self.layer.control(lock) {
@@ -259,16 +259,16 @@ impl<E, C> Run<E, C> {
             if let Err(lost) = lock.check() {
                 return Err(Failed(lost.into()));
             }
-            sleep(PAUSE).await;
+            sleep(POLL_INTERVAL).await;
         }
     }
 
-    fn unrecorded(&self, not: NotCommitted) -> Ended {
-        match not {
-            NotCommitted::Again(error) => Again(error.into()),
+    fn commit_error_without_lock(&self, error: NotCommitted) -> RunError {
+        match error {
+            NotCommitted::Retry(error) => Retry(error.into()),
             NotCommitted::Failed(error) => Failed(error.into()),
-            NotCommitted::Unable(error) => unable(error),
-            NotCommitted::Over | NotCommitted::Unknown => {
+            NotCommitted::ServerError(error) => server_error(error),
+            NotCommitted::GrantLost | NotCommitted::Unknown => {
                 Failed("unknown whether the transaction was committed".into())
             }
         }
@@ -276,6 +276,6 @@ impl<E, C> Run<E, C> {
 }
 
 /// Converts an error of a server that could not commit, with advice, as for the store's own calls.
-fn unable(error: tokio_postgres::Error) -> Ended {
-    Failed(undone(StoreError::unavailable(explained(error))).into())
+fn server_error(error: tokio_postgres::Error) -> RunError {
+    Failed(undone(StoreError::unavailable(with_advice(error))).into())
 }

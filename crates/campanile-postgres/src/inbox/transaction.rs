@@ -10,7 +10,7 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Error, Row, Statement};
 
-use crate::outbox::Outgoing;
+use crate::outbox::MessageCounter;
 use crate::pool::Lease;
 
 /// The transaction in which the inbox runs a handler. Writes through it are committed together with
@@ -26,13 +26,13 @@ use crate::pool::Lease;
 /// use campanile_postgres::Transaction;
 ///
 /// /// Inserts the customer, unless a constraint is violated.
-/// async fn note(tx: &Transaction, name: &str) -> Result<(), BoxError> {
+/// async fn insert_customer(tx: &Transaction, name: &str) -> Result<(), BoxError> {
 ///     tx.batch_execute("SAVEPOINT customer").await?;
 ///     match tx.execute("INSERT INTO customer VALUES ($1)", &[&name]).await {
 ///         Err(error) if error.code().is_some() => {
 ///             tx.batch_execute("ROLLBACK TO SAVEPOINT customer").await?;
 ///         }
-///         noted => drop(noted?),
+///         inserted => drop(inserted?),
 ///     }
 ///     Ok(())
 /// }
@@ -44,7 +44,7 @@ use crate::pool::Lease;
 #[derive(Clone)]
 pub struct Transaction {
     lease: Weak<Lease>,
-    pub(crate) outgoing: Arc<Outgoing>,
+    pub(crate) message_counter: Arc<MessageCounter>,
 }
 
 /// A request that carries the [`Transaction`] to the handler.
@@ -87,8 +87,8 @@ impl Transaction {
         request.transaction().ok_or(TransactionError::Ended)
     }
 
-    pub(super) fn new(lease: &Arc<Lease>, outgoing: &Arc<Outgoing>) -> Self {
-        Self { lease: Arc::downgrade(lease), outgoing: outgoing.clone() }
+    pub(super) fn new(lease: &Arc<Lease>, message_counter: &Arc<MessageCounter>) -> Self {
+        Self { lease: Arc::downgrade(lease), message_counter: message_counter.clone() }
     }
 
     /// Performs a statement and returns the number of rows that it changed.
@@ -106,7 +106,7 @@ impl Transaction {
         statement: &str,
         parameters: &[&(dyn ToSql + Sync)],
     ) -> Result<u64, TransactionError> {
-        let (connection, statement) = self.prepared(statement).await?;
+        let (connection, statement) = self.prepare(statement).await?;
         Ok(connection.execute(&statement, parameters).await?)
     }
 
@@ -119,7 +119,7 @@ impl Transaction {
         statement: &str,
         parameters: &[&(dyn ToSql + Sync)],
     ) -> Result<Vec<Row>, TransactionError> {
-        let (connection, statement) = self.prepared(statement).await?;
+        let (connection, statement) = self.prepare(statement).await?;
         Ok(connection.query(&statement, parameters).await?)
     }
 
@@ -132,7 +132,7 @@ impl Transaction {
         statement: &str,
         parameters: &[&(dyn ToSql + Sync)],
     ) -> Result<Row, TransactionError> {
-        let (connection, statement) = self.prepared(statement).await?;
+        let (connection, statement) = self.prepare(statement).await?;
         Ok(connection.query_one(&statement, parameters).await?)
     }
 
@@ -145,7 +145,7 @@ impl Transaction {
         statement: &str,
         parameters: &[&(dyn ToSql + Sync)],
     ) -> Result<Option<Row>, TransactionError> {
-        let (connection, statement) = self.prepared(statement).await?;
+        let (connection, statement) = self.prepare(statement).await?;
         Ok(connection.query_opt(&statement, parameters).await?)
     }
 
@@ -173,7 +173,7 @@ impl Transaction {
     ///     client.query_one(sql, &[&account]).await?.try_get(0)
     /// }
     ///
-    /// async fn look(tx: &Transaction) -> Result<i64, BoxError> {
+    /// async fn read_balance(tx: &Transaction) -> Result<i64, BoxError> {
     ///     let connection = tx.connection()?;
     ///     Ok(balance(&*connection, 17).await?)
     /// }
@@ -186,7 +186,7 @@ impl Transaction {
     }
 
     /// Prepares the statement, once for each connection.
-    async fn prepared(&self, statement: &str) -> Result<(Connection, Statement), TransactionError> {
+    async fn prepare(&self, statement: &str) -> Result<(Connection, Statement), TransactionError> {
         let connection = self.connection()?;
         let statement = connection.0.prepare_cached(statement).await?;
         Ok((connection, statement))

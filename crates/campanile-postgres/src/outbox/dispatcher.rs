@@ -1,4 +1,4 @@
-//! The relay's state: messages in hand, and the results so far.
+//! The relay's dispatcher: buffered messages, and the results so far.
 
 use std::collections::{HashSet, VecDeque};
 use std::future::{Future, poll_fn};
@@ -11,56 +11,56 @@ use futures_util::stream::{FuturesUnordered, SelectNextSome};
 use tokio::time::Instant;
 use tower_service::Service;
 
-use super::lane::{Lane, Message};
+use super::key_queue::{KeyQueue, Message};
 use super::refused::Refused;
-use super::relay::PAUSE;
-use super::session::Asked;
+use super::relay::POLL_INTERVAL;
+use super::session::ExchangeRequest;
 use super::topics::{Topics, backoff};
-use crate::seldom::Seldom;
+use crate::log_limit::LogLimit;
 
 /// The maximum number of messages in flight, each with a different key.
-const AT_A_TIME: usize = 64;
+const MAX_IN_FLIGHT: usize = 64;
 
 /// The maximum number of those that were refused before: other messages must not wait for messages
 /// that may take long to fail.
-const AGAIN_AT_A_TIME: usize = 16;
+const MAX_RETRIES_IN_FLIGHT: usize = 16;
 
-/// The maximum number of messages, and of their bytes, in one read. Twice as many may be in hand.
-const PAGE: usize = 250;
-const PAGE_SIZE: usize = 2 << 20;
+/// The maximum number of messages, and of their bytes, in one read. Twice as many may be buffered.
+const MAX_PAGE_MESSAGES: usize = 250;
+const MAX_PAGE_BYTES: usize = 2 << 20;
 
 /// The minimum ratio of the pause between two reads to the duration of a read, unless there is a
 /// reason to read. A table with many unpublishable messages takes long to scan.
-const SELDOM: u32 = 20;
+const READ_PAUSE_FACTOR: u32 = 20;
 
-type Publishing = Pin<Box<dyn Future<Output = Ended> + Send>>;
+type PublishFuture = Pin<Box<dyn Future<Output = PublishResult> + Send>>;
 
-/// The result of the first message of a lane.
-pub(super) struct Ended(Lane, Result<(), BoxError>);
+/// The result of the first message of a queue.
+pub(super) struct PublishResult(KeyQueue, Result<(), BoxError>);
 
-/// The messages in hand. Each is in a lane that waits or that has its first message in flight.
-pub(super) struct Work<P> {
+/// The buffered messages. Each is in a queue that waits or that has its first message in flight.
+pub(super) struct Dispatcher<P> {
     publisher: P,
-    lanes: VecDeque<Lane>,
-    publishing: FuturesUnordered<Publishing>,
-    in_hand: HashSet<i64>,
+    queues: VecDeque<KeyQueue>,
+    in_flight: FuturesUnordered<PublishFuture>,
+    buffered: HashSet<i64>,
     bytes: usize,
     /// Acknowledged messages that are to be deleted.
     published: Vec<i64>,
     refused: Refused,
     topics: Topics,
-    told: Seldom,
+    log_limit: LogLimit,
     /// Whether the table may have messages that could be taken.
-    may_have_more: bool,
+    has_more: bool,
     /// When the table was last read, how long that took, and when the last statement was sent.
-    read: Instant,
-    took: Duration,
-    asked: Instant,
+    last_read: Instant,
+    read_duration: Duration,
+    last_request: Instant,
     /// Whether a shutdown has begun, after which no more messages are taken.
-    is_ending: bool,
+    is_shutting_down: bool,
 }
 
-impl<P> Work<P>
+impl<P> Dispatcher<P>
 where
     P: Service<Output> + Clone + Send + 'static,
     P::Error: BoxableError,
@@ -70,129 +70,145 @@ where
         let now = Instant::now();
         Self {
             publisher,
-            lanes: VecDeque::new(),
-            publishing: FuturesUnordered::new(),
-            in_hand: HashSet::new(),
+            queues: VecDeque::new(),
+            in_flight: FuturesUnordered::new(),
+            buffered: HashSet::new(),
             bytes: 0,
             published: Vec::new(),
             refused: Refused::new(backoff()),
             topics: Topics::new(backoff()),
-            told: Seldom::default(),
-            may_have_more: true,
-            read: now,
-            took: Duration::ZERO,
-            asked: now,
-            is_ending: false,
+            log_limit: LogLimit::default(),
+            has_more: true,
+            last_read: now,
+            read_duration: Duration::ZERO,
+            last_request: now,
+            is_shutting_down: false,
         }
     }
 
-    /// Starts over with a new session. The messages in hand will be read again; the refused ones
+    /// Starts over with a new session. The buffered messages will be read again; the refused ones
     /// are remembered.
-    pub(super) fn start_anew(&mut self) {
-        self.lanes.clear();
-        self.publishing.clear();
-        self.in_hand.clear();
+    pub(super) fn reset(&mut self) {
+        self.queues.clear();
+        self.in_flight.clear();
+        self.buffered.clear();
         self.bytes = 0;
         self.published.clear();
-        self.topics.let_all_go();
-        self.may_have_more = true;
-        self.asked = Instant::now();
+        self.topics.release_all();
+        self.has_more = true;
+        self.last_request = Instant::now();
     }
 
     /// Builds the next statement's arguments, if a statement is needed.
-    pub(super) fn ask(&mut self, now: Instant) -> Option<Asked> {
-        let has_room = self.in_hand.len() <= PAGE && self.bytes <= PAGE_SIZE && !self.is_ending;
-        let is_to_read = has_room && self.may_read(now);
+    pub(super) fn next_request(&mut self, now: Instant) -> Option<ExchangeRequest> {
+        let has_room = self.buffered.len() <= MAX_PAGE_MESSAGES
+            && self.bytes <= MAX_PAGE_BYTES
+            && !self.is_shutting_down;
+        let is_to_read = has_room && self.should_read(now);
         let due = if has_room { self.due(now) } else { Vec::new() };
         // A leader that sends no statement for long loses the lead.
-        let is_silent = now >= self.asked + PAUSE;
-        if self.published.is_empty() && due.is_empty() && !is_to_read && !is_silent {
+        let must_keep_alive = now >= self.last_request + POLL_INTERVAL;
+        if self.published.is_empty() && due.is_empty() && !is_to_read && !must_keep_alive {
             return None;
         }
-        self.asked = now;
-        let mut asked =
-            Asked { published: std::mem::take(&mut self.published), due, ..Asked::default() };
+        self.last_request = now;
+        let mut request = ExchangeRequest {
+            published: std::mem::take(&mut self.published),
+            due,
+            ..ExchangeRequest::default()
+        };
         if is_to_read {
-            self.may_have_more = false;
-            self.read = now;
-            asked.held = self.in_hand.iter().copied().chain(self.refused.ids()).collect();
-            asked.full = self.topics.full(now);
-            (asked.most, asked.size) = (PAGE as i32, PAGE_SIZE as i64);
+            self.has_more = false;
+            self.last_read = now;
+            request.held = self.buffered.iter().copied().chain(self.refused.ids()).collect();
+            request.full_topics = self.topics.full(now);
+            (request.max_messages, request.max_bytes) =
+                (MAX_PAGE_MESSAGES as i32, MAX_PAGE_BYTES as i64);
         }
-        Some(asked)
+        Some(request)
     }
 
     /// Takes the answer to that statement, as far as each topic may get more messages.
-    pub(super) fn take(&mut self, messages: Vec<Message>, asked: &Asked, now: Instant) {
-        let is_gone = |id: &i64| messages.iter().all(|message| message.id != *id);
-        asked.due.iter().filter(|id| is_gone(id)).for_each(|&id| self.refused.remove(id));
-        if asked.most > 0 {
-            self.took = now - self.read;
+    pub(super) fn accept(
+        &mut self,
+        messages: Vec<Message>,
+        request: &ExchangeRequest,
+        now: Instant,
+    ) {
+        let is_missing = |id: &i64| messages.iter().all(|message| message.id != *id);
+        request.due.iter().filter(|id| is_missing(id)).for_each(|&id| self.refused.remove(id));
+        if request.max_messages > 0 {
+            self.read_duration = now - self.last_read;
         }
-        let (again, others): (Vec<_>, Vec<_>) =
+        let (retries, others): (Vec<_>, Vec<_>) =
             messages.into_iter().partition(|message| self.refused.contains(message.id));
-        self.may_have_more |= !others.is_empty();
-        let has_another: HashSet<_> =
+        self.has_more |= !others.is_empty();
+        let topics_of_others: HashSet<_> =
             others.iter().map(|message| message.output.topic.clone()).collect();
-        let is_in_turn = |message: &Message| {
+        let is_its_turn = |message: &Message| {
             let topic = &message.output.topic;
-            !(has_another.contains(topic) && self.topics.is_for_another(topic))
+            !(topics_of_others.contains(topic) && self.topics.wants_other_message(topic))
         };
-        let again: Vec<_> = again.into_iter().filter(is_in_turn).collect();
-        for lane in Lane::group(again).into_iter().chain(Lane::group(others)) {
-            let topic = lane.first().output.topic.clone();
+        let retries: Vec<_> = retries.into_iter().filter(is_its_turn).collect();
+        for queue in KeyQueue::group(retries).into_iter().chain(KeyQueue::group(others)) {
+            let topic = queue.first().output.topic.clone();
             if !self.topics.has_room(&topic, now) {
                 continue;
             }
             // If this message is refused, the later ones need not wait in memory.
-            let lane = if self.topics.takes(&topic) { lane } else { lane.only_first() };
-            for message in lane.iter() {
-                self.in_hand.insert(message.id);
+            let queue =
+                if self.topics.is_healthy(&topic) { queue } else { queue.truncate_to_first() };
+            for message in queue.iter() {
+                self.buffered.insert(message.id);
                 self.bytes += message.output.size();
-                self.topics.take(&topic);
+                self.topics.reserve(&topic);
             }
-            self.lanes.push_back(lane);
+            self.queues.push_back(queue);
         }
     }
 
     /// Publishes as many messages as may be in flight.
-    pub(super) fn begin(&mut self) {
-        while !self.is_ending && self.publishing.len() < AT_A_TIME {
-            let Some(lane) = self.lanes.pop_front() else {
+    pub(super) fn start_publishing(&mut self) {
+        while !self.is_shutting_down && self.in_flight.len() < MAX_IN_FLIGHT {
+            let Some(queue) = self.queues.pop_front() else {
                 return;
             };
-            let publishing = publish(self.publisher.clone(), lane.first().output.clone());
-            self.publishing.push(Box::pin(async { Ended(lane, publishing.await) }));
+            let publishing = publish(self.publisher.clone(), queue.first().output.clone());
+            self.in_flight.push(Box::pin(async { PublishResult(queue, publishing.await) }));
         }
     }
 
     /// Waits for the next message to be published or refused.
-    pub(super) fn ended(&mut self) -> SelectNextSome<'_, FuturesUnordered<Publishing>> {
-        self.publishing.select_next_some()
+    pub(super) fn next_result(&mut self) -> SelectNextSome<'_, FuturesUnordered<PublishFuture>> {
+        self.in_flight.select_next_some()
     }
 
-    pub(super) fn settle(&mut self, Ended(lane, result): Ended, now: Instant) {
-        let (first, rest) = lane.advance();
-        self.let_go(&first);
+    pub(super) fn handle_result(
+        &mut self,
+        PublishResult(queue, result): PublishResult,
+        now: Instant,
+    ) {
+        let (first, rest) = queue.pop_first();
+        self.release(&first);
         match result {
             Ok(()) => {
                 self.published.push(first.id);
                 self.refused.remove(first.id);
-                let takes_more = self.topics.acknowledge(&first.output.topic);
-                self.may_have_more |= takes_more || rest.is_none();
-                self.lanes.extend(rest);
+                let accepts_more = self.topics.acknowledge(&first.output.topic);
+                self.has_more |= accepts_more || rest.is_none();
+                self.queues.extend(rest);
             }
             Err(error) => {
-                rest.iter().flat_map(Lane::iter).for_each(|message| self.let_go(message));
+                rest.iter().flat_map(KeyQueue::iter).for_each(|message| self.release(message));
                 let (id, topic) = (first.id, &first.output.topic);
                 self.refused.insert(id, topic, now);
                 self.topics.refuse(topic, now);
-                if self.told.is_due(now) {
+                if self.log_limit.allow(now) {
                     tracing::warn!(
                         topic = &**topic,
                         id,
                         refused = self.refused.len(),
-                        topic_waits = !self.topics.takes(topic),
+                        topic_waits = !self.topics.is_healthy(topic),
                         error = &*error as &dyn std::error::Error,
                         "outbox message refused; retrying while later messages of its key wait"
                     );
@@ -202,47 +218,51 @@ where
     }
 
     /// Records that the table may have more messages.
-    pub(super) fn look(&mut self) {
-        self.may_have_more = true;
+    pub(super) fn mark_has_more(&mut self) {
+        self.has_more = true;
     }
 
     /// Takes and publishes no more messages.
-    pub(super) fn end(&mut self) {
-        self.is_ending = true;
+    pub(super) fn shut_down(&mut self) {
+        self.is_shutting_down = true;
     }
 
     /// Whether no message is in flight.
     pub(super) fn is_idle(&self) -> bool {
-        self.publishing.is_empty()
+        self.in_flight.is_empty()
     }
 
     /// The next time after `now` at which there is something to do, if nothing happens until then.
-    pub(super) fn next(&self, now: Instant) -> Option<Instant> {
-        let rested =
-            Some(self.read + 2 * self.took).filter(|&rested| rested > now && self.may_have_more);
-        [self.refused.next(now), self.topics.next(now), rested].into_iter().flatten().min()
+    pub(super) fn next_wakeup(&self, now: Instant) -> Option<Instant> {
+        let after_rest = Some(self.last_read + 2 * self.read_duration)
+            .filter(|&after_rest| after_rest > now && self.has_more);
+        [self.refused.next_retry(now), self.topics.next_retry(now), after_rest]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Whether a read of the table may return anything. Each read scans the messages that are held
     /// up, so reads take at most half of the time.
-    fn may_read(&self, now: Instant) -> bool {
+    fn should_read(&self, now: Instant) -> bool {
         let is_due = |next: Option<Instant>| next.is_some_and(|next| next <= now);
-        let is_asked_for = self.may_have_more || is_due(self.topics.next(self.read));
-        let is_time = now >= self.read + PAUSE.max(SELDOM * self.took);
-        now >= self.read + 2 * self.took && (is_asked_for || is_time)
+        let has_reason = self.has_more || is_due(self.topics.next_retry(self.last_read));
+        let is_poll_due =
+            now >= self.last_read + POLL_INTERVAL.max(READ_PAUSE_FACTOR * self.read_duration);
+        now >= self.last_read + 2 * self.read_duration && (has_reason || is_poll_due)
     }
 
     /// Lists the refused messages that are due for a retry.
     fn due(&self, now: Instant) -> Vec<i64> {
-        let again = self.in_hand.iter().filter(|id| self.refused.contains(**id)).count();
-        let most = AGAIN_AT_A_TIME.saturating_sub(again);
-        self.refused.due(now, most, &self.in_hand, |topic| self.topics.has_room(topic, now))
+        let retries = self.buffered.iter().filter(|id| self.refused.contains(**id)).count();
+        let limit = MAX_RETRIES_IN_FLIGHT.saturating_sub(retries);
+        self.refused.due(now, limit, &self.buffered, |topic| self.topics.has_room(topic, now))
     }
 
-    fn let_go(&mut self, message: &Message) {
-        self.in_hand.remove(&message.id);
+    fn release(&mut self, message: &Message) {
+        self.buffered.remove(&message.id);
         self.bytes -= message.output.size();
-        self.topics.let_go(&message.output.topic);
+        self.topics.release(&message.output.topic);
     }
 }
 

@@ -16,7 +16,7 @@ pub(super) struct Message {
 
 /// Messages of one topic and key, which are published one after the other. Never empty.
 #[derive(Debug)]
-pub(super) struct Lane(VecDeque<Message>);
+pub(super) struct KeyQueue(VecDeque<Message>);
 
 impl Message {
     pub(super) fn read(row: &Row) -> Result<Self, Error> {
@@ -32,45 +32,45 @@ impl Message {
     }
 }
 
-impl Lane {
-    /// The maximum number of messages in a lane, so that a key with many messages leaves room for
+impl KeyQueue {
+    /// The maximum number of messages in a queue, so that a key with many messages leaves room for
     /// others.
-    const MOST: usize = 100;
+    const MAX_MESSAGES: usize = 100;
 
-    /// Groups messages into one lane for each key, and one for each message without a key. Messages
-    /// that exceed a lane's maximum are left out.
+    /// Groups messages into one queue for each key, and one for each message without a key.
+    /// Messages that exceed a queue's maximum are left out.
     pub(super) fn group(messages: Vec<Message>) -> Vec<Self> {
-        let mut lanes = Vec::<Self>::new();
-        let mut of_key = HashMap::<(Arc<str>, Bytes), usize>::new();
+        let mut queues = Vec::<Self>::new();
+        let mut by_key = HashMap::<(Arc<str>, Bytes), usize>::new();
         for message in messages {
             let Output { topic, key, .. } = &message.output;
-            let place = match key {
-                Some(key) => *of_key.entry((topic.clone(), key.clone())).or_insert(lanes.len()),
-                None => lanes.len(),
+            let index = match key {
+                Some(key) => *by_key.entry((topic.clone(), key.clone())).or_insert(queues.len()),
+                None => queues.len(),
             };
-            match lanes.get_mut(place) {
-                Some(lane) if lane.0.len() < Self::MOST => lane.0.push_back(message),
+            match queues.get_mut(index) {
+                Some(queue) if queue.0.len() < Self::MAX_MESSAGES => queue.0.push_back(message),
                 Some(_) => {}
-                None => lanes.push(Self([message].into())),
+                None => queues.push(Self([message].into())),
             }
         }
-        lanes
+        queues
     }
 
     /// Drops all messages but the first.
-    pub(super) fn only_first(mut self) -> Self {
+    pub(super) fn truncate_to_first(mut self) -> Self {
         self.0.truncate(1);
         self
     }
 
     pub(super) fn first(&self) -> &Message {
-        self.0.front().expect("a lane is never empty")
+        self.0.front().expect("a queue is never empty")
     }
 
-    /// Removes the first message. Returns it with the lane of the others, if there are any.
-    pub(super) fn advance(mut self) -> (Message, Option<Self>) {
-        let first = self.0.pop_front().expect("a lane is never empty");
-        (first, Some(self).filter(|lane| !lane.0.is_empty()))
+    /// Removes the first message. Returns it with the queue of the others, if there are any.
+    pub(super) fn pop_first(mut self) -> (Message, Option<Self>) {
+        let first = self.0.pop_front().expect("a queue is never empty");
+        (first, Some(self).filter(|queue| !queue.0.is_empty()))
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Message> {

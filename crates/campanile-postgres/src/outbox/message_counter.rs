@@ -6,27 +6,27 @@ use campanile_core::StoreKey;
 
 /// The key for which a transaction writes messages, and how many it has written.
 #[derive(Debug)]
-pub(crate) struct Outgoing {
+pub(crate) struct MessageCounter {
     /// `None` if a policy let the request through without a lock.
     key: Option<StoreKey>,
     count: AtomicU32,
 }
 
-impl Outgoing {
-    pub(crate) fn of(key: Option<StoreKey>) -> Self {
+impl MessageCounter {
+    pub(crate) fn new(key: Option<StoreKey>) -> Self {
         Self { key, count: AtomicU32::new(0) }
     }
 
     /// Counts a message and returns its identity. The identity is the same in each run, provided
     /// that each run publishes the same messages in the same order.
-    pub(super) fn next(&self) -> Option<String> {
-        let place = self.count.fetch_add(1, Ordering::Relaxed);
+    pub(super) fn next_id(&self) -> Option<String> {
+        let index = self.count.fetch_add(1, Ordering::Relaxed);
         let key = self.key.as_ref()?;
         let digest = u128::from_be_bytes(*key.digest());
-        Some(format!("{}/{digest:032x}/{place}", key.namespace()))
+        Some(format!("{}/{digest:032x}/{index}", key.namespace()))
     }
 
-    pub(crate) fn has_any(&self) -> bool {
+    pub(crate) fn has_messages(&self) -> bool {
         self.count.load(Ordering::Relaxed) > 0
     }
 }

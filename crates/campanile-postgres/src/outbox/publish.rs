@@ -6,7 +6,7 @@ use campanile_core::{Output, Timestamp, millis};
 use crate::{Transaction, TransactionError};
 
 /// The header that identifies a message to its consumers.
-const KEY: &str = "idempotency-key";
+const HEADER: &str = "idempotency-key";
 
 impl Transaction {
     /// Writes a message to the outbox, as a statement of this transaction. If the transaction is
@@ -56,10 +56,10 @@ impl Transaction {
     pub async fn publish(&self, output: Output) -> Result<(), TransactionError> {
         const PUBLISH: &str = "SELECT campanile.publish($1, $2, $3, $4, $5, $6)";
         let Output { topic, key, payload, timestamp, mut headers, .. } = output;
-        if let Some(known_by) = self.outgoing.next()
-            && headers.iter().all(|(name, _)| name != KEY)
+        if let Some(id) = self.message_counter.next_id()
+            && headers.iter().all(|(name, _)| name != HEADER)
         {
-            headers.push((KEY.to_owned(), Some(known_by.into())));
+            headers.push((HEADER.to_owned(), Some(id.into())));
         }
         let (key, payload) = (key.as_deref(), payload.as_deref());
         let millis = timestamp
@@ -82,23 +82,23 @@ mod tests {
     use crate::{Inbox, PgStore, Transaction, migrate};
 
     #[tokio::test]
-    async fn the_relay_is_told_of_a_commit_that_has_written_a_message_and_of_no_other() {
+    async fn relay_is_notified_only_of_commits_with_messages() {
         let server = PgServer::start().unwrap();
         migrate(server.url()).await.unwrap();
         let inbox = Inbox::new(&PgStore::connect(server.url()).await.unwrap()).unwrap();
         let guard = inbox.guard("bills").unwrap();
-        let is_told = || inbox.written().notified().now_or_never().is_some();
-        let silent = async |_| Ok::<_, BoxError>(());
-        guard.run("b-1", silent).await.unwrap();
-        assert!(!is_told());
+        let is_notified = || inbox.outbox_written().notified().now_or_never().is_some();
+        let without_message = async |_| Ok::<_, BoxError>(());
+        guard.run("b-1", without_message).await.unwrap();
+        assert!(!is_notified());
         let failing = async |tx: Transaction| {
             tx.publish(Output::to("bills")).await?;
             Err::<(), BoxError>("no such account".into())
         };
         guard.run("b-2", failing).await.unwrap_err();
-        assert!(!is_told());
+        assert!(!is_notified());
         let publishing = async |tx: Transaction| tx.publish(Output::to("bills")).await;
         guard.run("b-3", publishing).await.unwrap();
-        assert!(is_told() && !is_told());
+        assert!(is_notified() && !is_notified());
     }
 }

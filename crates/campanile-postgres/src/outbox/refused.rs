@@ -10,66 +10,70 @@ use tokio::time::Instant;
 #[derive(Debug)]
 pub(super) struct Refused {
     backoff: Backoff,
-    messages: HashMap<i64, Message>,
+    refusals: HashMap<i64, Refusal>,
 }
 
 #[derive(Debug)]
-struct Message {
+struct Refusal {
     topic: Arc<str>,
-    times: u32,
-    until: Instant,
+    count: u32,
+    retry_at: Instant,
 }
 
 impl Refused {
     pub(super) fn new(backoff: Backoff) -> Self {
-        Self { backoff, messages: HashMap::new() }
+        Self { backoff, refusals: HashMap::new() }
     }
 
     /// Adds a message that was refused, perhaps not for the first time.
     pub(super) fn insert(&mut self, id: i64, topic: &Arc<str>, now: Instant) {
-        let new = || Message { topic: topic.clone(), times: 0, until: now };
-        let message = self.messages.entry(id).or_insert_with(new);
-        message.times = message.times.saturating_add(1);
-        message.until = now + self.backoff.delay(message.times);
+        let new = || Refusal { topic: topic.clone(), count: 0, retry_at: now };
+        let refusal = self.refusals.entry(id).or_insert_with(new);
+        refusal.count = refusal.count.saturating_add(1);
+        refusal.retry_at = now + self.backoff.delay(refusal.count);
     }
 
     /// Removes a message that was published or is no longer in the table.
     pub(super) fn remove(&mut self, id: i64) {
-        self.messages.remove(&id);
+        self.refusals.remove(&id);
     }
 
-    /// Lists up to `most` messages that are due and not in hand, of topics accepted by `of`, those
+    /// Lists up to `limit` messages that are due and not buffered, of topics that `accepts`, those
     /// that are due first.
     pub(super) fn due(
         &self,
         now: Instant,
-        most: usize,
-        in_hand: &HashSet<i64>,
-        of: impl Fn(&str) -> bool,
+        limit: usize,
+        buffered: &HashSet<i64>,
+        accepts: impl Fn(&str) -> bool,
     ) -> Vec<i64> {
-        let is_due = |(id, message): &(&i64, &Message)| {
-            message.until <= now && !in_hand.contains(id) && of(&message.topic)
+        let is_due = |(id, refusal): &(&i64, &Refusal)| {
+            refusal.retry_at <= now && !buffered.contains(id) && accepts(&refusal.topic)
         };
-        let mut due: Vec<_> = self.messages.iter().filter(is_due).collect();
-        due.sort_unstable_by_key(|(_, message)| message.until);
-        due.iter().take(most).map(|(id, _)| **id).collect()
+        let mut due: Vec<_> = self.refusals.iter().filter(is_due).collect();
+        due.sort_unstable_by_key(|(_, refusal)| refusal.retry_at);
+        due.iter().take(limit).map(|(id, _)| **id).collect()
     }
 
     pub(super) fn ids(&self) -> impl Iterator<Item = i64> {
-        self.messages.keys().copied()
+        self.refusals.keys().copied()
     }
 
     pub(super) fn contains(&self, id: i64) -> bool {
-        self.messages.contains_key(&id)
+        self.refusals.contains_key(&id)
     }
 
     /// The next time after `now` at which a message becomes due.
-    pub(super) fn next(&self, now: Instant) -> Option<Instant> {
-        self.messages.values().map(|message| message.until).filter(|&until| until > now).min()
+    pub(super) fn next_retry(&self, now: Instant) -> Option<Instant> {
+        self.refusals
+            .values()
+            .map(|refusal| refusal.retry_at)
+            .filter(|&retry_at| retry_at > now)
+            .min()
     }
 
     pub(super) fn len(&self) -> usize {
-        self.messages.len()
+        self.refusals.len()
     }
 }
 
@@ -81,27 +85,33 @@ mod tests {
     use super::*;
 
     /// Longer than any backoff.
-    const LONG: Duration = Duration::from_secs(60);
+    const LONGER_THAN_BACKOFF: Duration = Duration::from_secs(60);
 
     #[test]
-    fn what_is_refused_again_and_again_waits_for_half_a_minute_at_most() {
+    fn repeated_refusals_wait_half_a_minute_at_most() {
         let (mut refused, now) = (Refused::new(backoff()), Instant::now());
         let none = HashSet::new();
         for _ in 0..1000 {
             refused.insert(7, &"bills".into(), now);
-            assert!(refused.next(now).is_none_or(|next| next <= now + LONG));
+            assert!(refused.next_retry(now).is_none_or(|next| next <= now + LONGER_THAN_BACKOFF));
         }
-        assert_eq!(refused.due(now + LONG, 1, &none, |_| true), [7]);
-        assert_eq!((refused.next(now + LONG), refused.len()), (None, 1));
-        assert_eq!(refused.due(now + LONG, 1, &HashSet::from([7]), |_| true), [0; 0]);
+        assert_eq!(refused.due(now + LONGER_THAN_BACKOFF, 1, &none, |_| true), [7]);
+        assert_eq!((refused.next_retry(now + LONGER_THAN_BACKOFF), refused.len()), (None, 1));
+        assert_eq!(
+            refused.due(now + LONGER_THAN_BACKOFF, 1, &HashSet::from([7]), |_| true),
+            [0; 0]
+        );
     }
 
     #[test]
-    fn of_those_that_are_due_the_first_are_first() {
+    fn due_messages_are_sorted_by_due_time() {
         let (mut refused, now) = (Refused::new(backoff()), Instant::now());
         for id in 0..4 {
-            refused.insert(id, &"bills".into(), now + LONG * (4 - id as u32));
+            refused.insert(id, &"bills".into(), now + LONGER_THAN_BACKOFF * (4 - id as u32));
         }
-        assert_eq!(refused.due(now + LONG * 4, 2, &HashSet::new(), |_| true), [3, 2]);
+        assert_eq!(
+            refused.due(now + LONGER_THAN_BACKOFF * 4, 2, &HashSet::new(), |_| true),
+            [3, 2]
+        );
     }
 }

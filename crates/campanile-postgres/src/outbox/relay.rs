@@ -11,17 +11,17 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until};
 use tower_service::Service;
 
+use super::dispatcher::Dispatcher;
 use super::session::Session;
-use super::work::Work;
-use crate::seldom::Seldom;
+use crate::log_limit::LogLimit;
 use crate::{Inbox, PgConfig};
 
 /// The pause between two reads of the table for messages of other processes, and between two
 /// attempts to lead.
-pub(super) const PAUSE: Duration = Duration::from_secs(1);
+pub(super) const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The time limit for acknowledgments of in-flight messages at a shutdown.
-const DRAIN: Duration = Duration::from_secs(5);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Inbox {
     /// Publishes the messages that handlers have [written](crate::Transaction::publish) to the
@@ -109,7 +109,8 @@ impl Inbox {
         P::Future: Send,
         F: Future<Output = ()> + Send,
     {
-        let relay = Relay { config: self.config().clone(), written: self.written().clone() };
+        let relay =
+            Relay { config: self.config().clone(), outbox_written: self.outbox_written().clone() };
         async move { relay.run(publisher, pin!(shutdown.fuse())).await }
     }
 }
@@ -117,7 +118,7 @@ impl Inbox {
 struct Relay {
     config: PgConfig,
     /// Notified of each commit of this process that has written a message.
-    written: Arc<Notify>,
+    outbox_written: Arc<Notify>,
 }
 
 impl Relay {
@@ -128,13 +129,13 @@ impl Relay {
         P::Future: Send,
         F: Future<Output = ()>,
     {
-        let (mut told, mut work) = (Seldom::default(), Work::new(publisher));
+        let (mut log_limit, mut dispatcher) = (LogLimit::default(), Dispatcher::new(publisher));
         loop {
-            let error = match select(shutdown.as_mut(), pin!(self.lead())).await {
+            let error = match select(shutdown.as_mut(), pin!(self.acquire_leadership())).await {
                 Either::Left(_) => return,
                 Either::Right((Ok(session), _)) => {
-                    work.start_anew();
-                    match self.publish(&mut work, &session, shutdown.as_mut()).await {
+                    dispatcher.reset();
+                    match self.publish(&mut dispatcher, &session, shutdown.as_mut()).await {
                         Ok(()) => return,
                         // `shutdown` completes only once, so another round would never end.
                         Err(_) if shutdown.is_terminated() => return,
@@ -143,21 +144,21 @@ impl Relay {
                 }
                 Either::Right((Err(error), _)) => error,
             };
-            if told.is_due(Instant::now()) {
+            if log_limit.allow(Instant::now()) {
                 let error = &*error as &dyn std::error::Error;
                 tracing::warn!(error, "relay cannot reach the outbox; retrying");
             }
-            if let Either::Left(_) = select(shutdown.as_mut(), pin!(sleep(PAUSE))).await {
+            if let Either::Left(_) = select(shutdown.as_mut(), pin!(sleep(POLL_INTERVAL))).await {
                 return;
             }
         }
     }
 
     /// Waits until this relay leads.
-    async fn lead(&self) -> Result<Session, BoxError> {
+    async fn acquire_leadership(&self) -> Result<Session, BoxError> {
         let session = Session::open(&self.config).await?;
         while !session.try_lead().await? {
-            sleep(PAUSE).await;
+            sleep(POLL_INTERVAL).await;
         }
         tracing::info!("relay is now the leader; publishing the outbox");
         Ok(session)
@@ -166,7 +167,7 @@ impl Relay {
     /// Publishes until the session breaks or the shutdown is complete.
     async fn publish<P, F>(
         &self,
-        work: &mut Work<P>,
+        dispatcher: &mut Dispatcher<P>,
         session: &Session,
         mut shutdown: Pin<&mut Fuse<F>>,
     ) -> Result<(), BoxError>
@@ -177,32 +178,35 @@ impl Relay {
         F: Future<Output = ()>,
     {
         let mut exchange = pin!(Fuse::terminated());
-        let mut end = None;
+        let mut drain_deadline = None;
         loop {
             let now = Instant::now();
-            work.begin();
+            dispatcher.start_publishing();
             if exchange.is_terminated() {
-                match work.ask(now) {
-                    Some(asked) => exchange.set(session.exchange(asked).fuse()),
-                    None if end.is_some() && work.is_idle() => return Ok(()),
+                match dispatcher.next_request(now) {
+                    Some(request) => exchange.set(session.exchange(request).fuse()),
+                    None if drain_deadline.is_some() && dispatcher.is_idle() => return Ok(()),
                     None => {}
                 }
             }
-            let next = [Some(now + PAUSE), work.next(now), end].into_iter().flatten().min();
-            let mut pause = pin!(sleep_until(next.expect("the pause is always set")).fuse());
-            let mut written = pin!(self.written.notified().fuse());
+            let wakeup = [Some(now + POLL_INTERVAL), dispatcher.next_wakeup(now), drain_deadline]
+                .into_iter()
+                .flatten()
+                .min();
+            let mut pause = pin!(sleep_until(wakeup.expect("the pause is always set")).fuse());
+            let mut written = pin!(self.outbox_written.notified().fuse());
             select_biased! {
                 () = shutdown => {
-                    work.end();
-                    end = Some(now + DRAIN);
+                    dispatcher.shut_down();
+                    drain_deadline = Some(now + DRAIN_TIMEOUT);
                 }
-                answered = exchange => {
-                    let (asked, messages) = answered?;
-                    work.take(messages, &asked, Instant::now());
+                response = exchange => {
+                    let (request, messages) = response?;
+                    dispatcher.accept(messages, &request, Instant::now());
                 }
-                ended = work.ended() => work.settle(ended, Instant::now()),
-                () = written => work.look(),
-                () = pause => if end.is_some_and(|end| end <= Instant::now()) {
+                result = dispatcher.next_result() => dispatcher.handle_result(result, Instant::now()),
+                () = written => dispatcher.mark_has_more(),
+                () = pause => if drain_deadline.is_some_and(|deadline| deadline <= Instant::now()) {
                     return Ok(());
                 },
             }

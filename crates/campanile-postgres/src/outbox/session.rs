@@ -7,18 +7,18 @@ use tokio::time::timeout;
 use tokio_postgres::Statement;
 use tokio_postgres::types::ToSql;
 
-use super::lane::Message;
+use super::key_queue::Message;
 use crate::PgConfig;
-use crate::failure::explained;
+use crate::failure::with_advice;
 use crate::pool::Lease;
 
 /// The time limit of a statement. It is generous, because a page of messages may come from far away
 /// and no caller waits for it.
-const PATIENCE: Duration = Duration::from_secs(30);
+const STATEMENT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The server ends an idle session after this time, so that another relay leads if this process
 /// hangs. A leader sends a statement every second.
-const SILENT: &str = "SET idle_session_timeout = '15s'";
+const SET_IDLE_TIMEOUT: &str = "SET idle_session_timeout = '15s'";
 
 /// The relay's own session. Dropping it closes it and gives up the lead.
 pub(super) struct Session {
@@ -28,7 +28,7 @@ pub(super) struct Session {
 
 /// The arguments of an exchange.
 #[derive(Debug, Default)]
-pub(super) struct Asked {
+pub(super) struct ExchangeRequest {
     /// Messages to delete.
     pub(super) published: Vec<i64>,
     /// Messages not to return, together with all later messages of the same key.
@@ -36,23 +36,23 @@ pub(super) struct Asked {
     /// Messages to return again.
     pub(super) due: Vec<i64>,
     /// Topics of which no other messages are to be returned.
-    pub(super) full: Vec<String>,
+    pub(super) full_topics: Vec<String>,
     /// The maximum number of other messages, and of their bytes.
-    pub(super) most: i32,
-    pub(super) size: i64,
+    pub(super) max_messages: i32,
+    pub(super) max_bytes: i64,
 }
 
 impl Session {
     pub(super) async fn open(config: &PgConfig) -> Result<Self, BoxError> {
         const RELAY: &str = "SELECT * FROM campanile.relay($1, $2, $3, $4, $5, $6)";
-        let pool = config.few()?;
+        let pool = config.admin_pool()?;
         let opening = async {
             let lease = pool.lease().await.map_err(|error| pool.unreachable(error))?;
-            lease.batch_execute(SILENT).await.map_err(explained)?;
-            let relay = lease.prepare(RELAY).await.map_err(explained)?;
+            lease.batch_execute(SET_IDLE_TIMEOUT).await.map_err(with_advice)?;
+            let relay = lease.prepare(RELAY).await.map_err(with_advice)?;
             Ok(Self { lease, relay })
         };
-        timeout(PATIENCE, opening).await?
+        timeout(STATEMENT_TIMEOUT, opening).await?
     }
 
     /// Takes the lead, unless another session of the database has it.
@@ -60,17 +60,22 @@ impl Session {
         // Identifies this project's relay among all advisory locks.
         const LOCK: i64 = 0x6361_6d70_616e_6901;
         const TRY: &str = "SELECT pg_try_advisory_lock($1)";
-        let row = timeout(PATIENCE, self.lease.query_one(TRY, &[&LOCK])).await?;
-        Ok(row.map_err(explained)?.try_get(0)?)
+        let row = timeout(STATEMENT_TIMEOUT, self.lease.query_one(TRY, &[&LOCK])).await?;
+        Ok(row.map_err(with_advice)?.try_get(0)?)
     }
 
     /// Deletes the published messages and returns the next ones.
-    pub(super) async fn exchange(&self, asked: Asked) -> Result<(Asked, Vec<Message>), BoxError> {
-        let Asked { published, held, due, full, most, size } = &asked;
-        let parameters: &[&(dyn ToSql + Sync)] = &[published, held, due, full, most, size];
-        let rows = timeout(PATIENCE, self.lease.query(&self.relay, parameters)).await?;
-        let rows = rows.map_err(explained)?;
+    pub(super) async fn exchange(
+        &self,
+        request: ExchangeRequest,
+    ) -> Result<(ExchangeRequest, Vec<Message>), BoxError> {
+        let ExchangeRequest { published, held, due, full_topics, max_messages, max_bytes } =
+            &request;
+        let parameters: &[&(dyn ToSql + Sync)] =
+            &[published, held, due, full_topics, max_messages, max_bytes];
+        let rows = timeout(STATEMENT_TIMEOUT, self.lease.query(&self.relay, parameters)).await?;
+        let rows = rows.map_err(with_advice)?;
         let messages = rows.iter().map(Message::read).collect::<Result<_, _>>()?;
-        Ok((asked, messages))
+        Ok((request, messages))
     }
 }

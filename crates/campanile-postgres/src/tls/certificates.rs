@@ -17,8 +17,8 @@ use crate::{ConnectError, PgConfig};
 /// Certificates and a key, as PEM.
 #[derive(Clone, Default)]
 pub(crate) struct Certificates {
-    authority: Option<Vec<u8>>,
-    own: Option<(Vec<u8>, Vec<u8>)>,
+    ca: Option<Vec<u8>>,
+    client: Option<(Vec<u8>, Vec<u8>)>,
 }
 
 /// With the feature `tls`. If the server offers TLS, the store uses it unless the URL has
@@ -28,7 +28,7 @@ impl PgConfig {
     /// Trusts only the authorities with these certificates (PEM). Default: the authorities that the
     /// system trusts.
     pub fn with_ca(mut self, pem: impl Into<Vec<u8>>) -> Self {
-        self.certificates.authority = Some(pem.into());
+        self.certificates.ca = Some(pem.into());
         self
     }
 
@@ -40,7 +40,7 @@ impl PgConfig {
         certificates: impl Into<Vec<u8>>,
         key: impl Into<Vec<u8>>,
     ) -> Self {
-        self.certificates.own = Some((certificates.into(), key.into()));
+        self.certificates.client = Some((certificates.into(), key.into()));
         self
     }
 }
@@ -54,7 +54,7 @@ impl Certificates {
 
     fn config(&self) -> Result<ClientConfig, BoxError> {
         let mut roots = RootCertStore::empty();
-        match &self.authority {
+        match &self.ca {
             Some(pem) => {
                 for certificate in CertificateDer::pem_slice_iter(pem) {
                     roots.add(certificate?)?;
@@ -70,7 +70,7 @@ impl Certificates {
         let config = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()?
             .with_root_certificates(roots);
-        let Some((certificates, key)) = &self.own else {
+        let Some((certificates, key)) = &self.client else {
             return Ok(config.with_no_client_auth());
         };
         let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(certificates).collect();
@@ -79,10 +79,10 @@ impl Certificates {
 }
 
 /// Whether TLS verification failed, of the server or of the client.
-pub(crate) fn is_refusal(error: &(dyn Error + 'static)) -> bool {
-    let of_tls = |error: &(dyn Error + 'static)| {
+pub(crate) fn is_verification_failure(error: &(dyn Error + 'static)) -> bool {
+    let is_tls_error = |error: &(dyn Error + 'static)| {
         let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
         error.is::<rustls::Error>() || inner.is_some_and(|inner| inner.is::<rustls::Error>())
     };
-    sources(error).any(of_tls)
+    sources(error).any(is_tls_error)
 }

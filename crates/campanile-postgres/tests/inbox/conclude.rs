@@ -3,40 +3,40 @@
 use campanile_core::Reply;
 use tokio_postgres::error::SqlState;
 
-use crate::support::{Database, acquire, acquired, apply, complete, key};
+use crate::support::{Database, acquire, acquire_grant, apply, complete, key};
 
 /// The query for all columns of the entry.
 const ENTRY: &str = "SELECT e FROM campanile.entry e";
 
 #[tokio::test]
-async fn an_entry_is_concluded_by_its_own_grant_while_it_has_it_and_once() {
+async fn entry_is_concluded_once_and_only_by_its_current_grant() {
     let database = Database::new().await;
     let store = database.store().await;
     let client = database.client().await;
     let key = key("key");
-    let grant = acquired(&store, &key, 1).await;
+    let grant = acquire_grant(&store, &key, 1).await;
     let (token, owner) = (grant.token.get().cast_signed(), grant.owner.get().cast_signed());
     let digest = &key.digest()[..];
-    let space = key.namespace().as_str();
+    let namespace = key.namespace().as_str();
     let conclude = async |token: i64, owner: i64| -> Result<(), Option<SqlState>> {
         let code = |error: tokio_postgres::Error| error.code().cloned();
         client.batch_execute("BEGIN; SET LOCAL campanile.inbox = 'open'").await.map_err(code)?;
         let statement = "SELECT campanile.conclude($1, $2, $3, $4, NULL, 3600000000)";
-        let concluded = client.execute(statement, &[&space, &digest, &token, &owner]).await;
+        let concluded = client.execute(statement, &[&namespace, &digest, &token, &owner]).await;
         client.batch_execute("COMMIT").await.map_err(code)?;
         concluded.map(drop).map_err(code)
     };
-    let over = Err(Some(SqlState::from_code("CI002")));
+    let grant_lost = Err(Some(SqlState::from_code("CI002")));
 
     let before = database.psql(ENTRY);
-    assert_eq!(conclude(token + 1, owner).await, over, "a later grant of the same owner");
-    assert_eq!(conclude(token - 1, owner).await, over, "an earlier grant of the same owner");
-    assert_eq!(conclude(token, owner + 1).await, over, "another owner");
+    assert_eq!(conclude(token + 1, owner).await, grant_lost, "a later grant of the same owner");
+    assert_eq!(conclude(token - 1, owner).await, grant_lost, "an earlier grant of the same owner");
+    assert_eq!(conclude(token, owner + 1).await, grant_lost, "another owner");
     assert_eq!(database.psql(ENTRY), before);
 
     database.psql("UPDATE campanile.entry SET expires_at = clock_timestamp()");
     let before = database.psql(ENTRY);
-    assert_eq!(conclude(token, owner).await, over, "an entry whose retention is over");
+    assert_eq!(conclude(token, owner).await, grant_lost, "an entry whose retention is over");
     assert_eq!(database.psql(ENTRY), before);
 
     database.psql("UPDATE campanile.entry SET expires_at = clock_timestamp() + interval '1 h'");
@@ -44,7 +44,7 @@ async fn an_entry_is_concluded_by_its_own_grant_while_it_has_it_and_once() {
     let kept = "SELECT state, at <= clock_timestamp(), expires_at - at BETWEEN '3599 s' AND '3601 s' FROM campanile.entry";
     assert_eq!(database.psql(kept), "C|t|t");
     let before = database.psql(ENTRY);
-    assert_eq!(conclude(token, owner).await, over, "a second time");
+    assert_eq!(conclude(token, owner).await, grant_lost, "a second time");
     assert_eq!(database.psql(ENTRY), before);
     let again = apply(&store, &key, complete(grant, b"")).await.unwrap();
     assert_eq!(again, Reply::Completed);

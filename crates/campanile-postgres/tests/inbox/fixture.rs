@@ -13,14 +13,14 @@ use crate::support::Database;
 type Key = key::Key<key::Header>;
 
 /// How long a test waits for an expected event, however busy the machine is.
-pub(crate) const LONG: Duration = Duration::from_secs(60);
+pub(crate) const EVENT_TIMEOUT: Duration = Duration::from_secs(60);
 
-pub(crate) struct World {
+pub(crate) struct Fixture {
     pub(crate) database: Database,
     pub(crate) inbox: Inbox,
 }
 
-impl World {
+impl Fixture {
     pub(crate) async fn new() -> Self {
         let database = Database::new().await;
         database.psql("CREATE TABLE ledger (key text NOT NULL, cents bigint NOT NULL)");
@@ -35,7 +35,7 @@ impl World {
 
     /// Creates a layer that reads keys from the header `id` and allows failed attempts to be
     /// retried at once.
-    pub(crate) fn guarded(&self) -> IdempotencyLayer<Key> {
+    pub(crate) fn idempotency_layer(&self) -> IdempotencyLayer<Key> {
         let layer =
             IdempotencyLayer::new(self.inbox.keeper(), "ledger", key::header("id")).unwrap();
         let at_once = Backoff::new(Duration::from_nanos(1), Duration::from_nanos(1)).unwrap();
@@ -43,7 +43,7 @@ impl World {
     }
 
     pub(crate) fn layer(&self) -> InboxLayer<Key> {
-        self.inbox.layer(self.guarded()).unwrap()
+        self.inbox.layer(self.idempotency_layer()).unwrap()
     }
 
     /// Runs a handler once for this key.
@@ -65,7 +65,7 @@ impl World {
             && let Some(IdempotencyError::Locked { settled: Some(settled), .. }) =
                 IdempotencyError::find(&**error)
         {
-            settled.clone().wait_at_most(LONG).await;
+            settled.clone().wait_at_most(EVENT_TIMEOUT).await;
             return run().await;
         }
         ran
@@ -84,7 +84,7 @@ impl World {
     }
 
     /// Waits until no session of this database has an open transaction.
-    pub(crate) async fn assert_all_ended(&self) {
+    pub(crate) async fn assert_no_open_transaction(&self) {
         let none_is_open = "SELECT count(*) = 0 FROM pg_stat_activity \
              WHERE datname = current_database() AND pid <> pg_backend_pid() \
              AND xact_start IS NOT NULL AND backend_type = 'client backend'";
@@ -93,12 +93,14 @@ impl World {
 
     /// Waits until this query yields true. Other tasks on this thread run meanwhile.
     pub(crate) async fn wait_for(&self, query: &str) {
-        let come = async {
+        let polling = async {
             while self.database.psql(query) != "t" {
                 sleep(Duration::from_millis(5)).await;
             }
         };
-        timeout(LONG, come).await.unwrap_or_else(|_| panic!("not within {LONG:?}: {query}"));
+        timeout(EVENT_TIMEOUT, polling)
+            .await
+            .unwrap_or_else(|_| panic!("not within {EVENT_TIMEOUT:?}: {query}"));
     }
 }
 

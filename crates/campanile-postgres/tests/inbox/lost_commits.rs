@@ -15,32 +15,32 @@ use tokio::time::timeout;
 use tokio_postgres::Client;
 use tower::{Layer, ServiceExt, service_fn};
 
-use crate::support::{impatient, patient};
-use crate::world::{LONG, World, book, insert, request};
+use crate::fixture::{EVENT_TIMEOUT, Fixture, book, insert, request};
+use crate::support::{long_timeouts, short_timeouts};
 
 const SECOND: Duration = Duration::from_secs(1);
 
 type Running = JoinHandle<Result<Outcome<()>, BoxError>>;
 
-/// Creates a world with an inbox that connects through a proxy.
-pub(crate) async fn world() -> (World, Arc<Proxy>) {
-    world_with(patient).await
+/// Creates a fixture with an inbox that connects through a proxy.
+pub(crate) async fn fixture_behind_proxy() -> (Fixture, Arc<Proxy>) {
+    fixture_behind_proxy_with(long_timeouts).await
 }
 
-async fn world_with(config: fn(&str) -> PgConfig) -> (World, Arc<Proxy>) {
-    let world = World::new().await;
-    let (server, name) = world.database.url().rsplit_once('/').unwrap();
+async fn fixture_behind_proxy_with(config: fn(&str) -> PgConfig) -> (Fixture, Arc<Proxy>) {
+    let fixture = Fixture::new().await;
+    let (server, name) = fixture.database.url().rsplit_once('/').unwrap();
     let (user, server) = server.rsplit_once('@').unwrap();
     let proxy = Proxy::to(server).unwrap();
     let url = format!("{user}@{}/{name}", proxy.addr());
     let store = PgStore::connect(config(&url)).await.unwrap();
-    (world.with(|_| Inbox::new(&store).unwrap()), Arc::new(proxy))
+    (fixture.with(|_| Inbox::new(&store).unwrap()), Arc::new(proxy))
 }
 
 /// Starts a handler that applies the nth of `faults` to the proxy in its nth run, after it has
 /// written. Also returns the count of its runs.
-fn start(
-    world: &World,
+fn start_with_faults(
+    fixture: &Fixture,
     proxy: &Arc<Proxy>,
     faults: &'static [fn(&Proxy)],
 ) -> (Running, Arc<AtomicU32>) {
@@ -56,13 +56,13 @@ fn start(
             Ok::<_, BoxError>(())
         }
     });
-    (tokio::spawn(world.layer().layer(handler).oneshot(request("b-1"))), runs)
+    (tokio::spawn(fixture.layer().layer(handler).oneshot(request("b-1"))), runs)
 }
 
 /// Waits until the first run's request is swallowed, and asserts that the second run is then
 /// committed, in the same attempt.
-async fn assert_second_run_is_the_one(
-    world: &World,
+async fn assert_second_run_commits(
+    fixture: &Fixture,
     proxy: &Proxy,
     running: Running,
     runs: &AtomicU32,
@@ -73,94 +73,96 @@ async fn assert_second_run_is_the_one(
     proxy.heal().unwrap();
     assert_eq!(running.await.unwrap().unwrap(), Outcome::Processed(()));
     assert_eq!(runs.load(Ordering::Relaxed), 2);
-    assert_eq!((&*world.booked("b-1"), &*world.entry()), ("1|100", "C|1"));
-    world.assert_all_ended().await;
+    assert_eq!((&*fixture.booked("b-1"), &*fixture.entry()), ("1|100", "C|1"));
+    fixture.assert_no_open_transaction().await;
 }
 
 #[tokio::test]
-async fn a_commit_whose_answer_is_lost_is_not_run_again() {
-    let (world, proxy) = world().await;
-    let (running, runs) = start(&world, &proxy, &[Proxy::swallow_replies]);
-    world.wait_for("SELECT state = 'C' FROM campanile.entry").await;
+async fn commit_with_lost_answer_is_not_rerun() {
+    let (fixture, proxy) = fixture_behind_proxy().await;
+    let (running, runs) = start_with_faults(&fixture, &proxy, &[Proxy::swallow_replies]);
+    fixture.wait_for("SELECT state = 'C' FROM campanile.entry").await;
     proxy.heal().unwrap();
     assert_eq!(running.await.unwrap().unwrap(), Outcome::Processed(()));
     assert_eq!(runs.load(Ordering::Relaxed), 1);
-    assert_eq!(world.booked("b-1"), "1|100");
-    assert!(world.run(service_fn(book), "b-1").await.unwrap().is_duplicate());
-    world.assert_all_ended().await;
+    assert_eq!(fixture.booked("b-1"), "1|100");
+    assert!(fixture.run(service_fn(book), "b-1").await.unwrap().is_duplicate());
+    fixture.assert_no_open_transaction().await;
 }
 
 #[tokio::test]
-async fn a_lock_that_is_lost_at_the_commit_counts_no_attempt_under_either_policy() {
+async fn lock_lost_at_commit_counts_no_attempt_under_either_policy() {
     for policy in [OnLost::Cancel, OnLost::Notify] {
-        let (world, proxy) = world_with(impatient).await;
-        let guarded = world.guarded().with_lost(policy).with_lock_ttl(2 * SECOND).unwrap();
-        let layer = world.inbox.layer(guarded).unwrap();
-        let cut = proxy.clone();
+        let (fixture, proxy) = fixture_behind_proxy_with(short_timeouts).await;
+        let idempotency_layer =
+            fixture.idempotency_layer().with_lost(policy).with_lock_ttl(2 * SECOND).unwrap();
+        let layer = fixture.inbox.layer(idempotency_layer).unwrap();
+        let faulty = proxy.clone();
         let handler = service_fn(move |request: Request<()>| {
-            let cut = cut.clone();
+            let faulty = faulty.clone();
             async move {
                 insert(&request).await?;
                 // In effect until the lock is lost.
-                cut.swallow_requests();
+                faulty.swallow_requests();
                 Ok::<_, BoxError>(())
             }
         });
-        let called = timeout(LONG, layer.layer(handler).oneshot(request("b-1"))).await;
+        let called = timeout(EVENT_TIMEOUT, layer.layer(handler).oneshot(request("b-1"))).await;
         let error = called.expect("only a failed attempt waits for the server").unwrap_err();
         let error = IdempotencyError::find(&*error).unwrap();
         assert!(matches!(error, IdempotencyError::LockLost(_)), "{policy:?}: {error:?}");
         proxy.heal().unwrap();
-        world.wait_for("SELECT state = 'R' FROM campanile.entry").await;
-        assert_eq!((&*world.booked("b-1"), &*world.entry()), ("0|0", "R|0"), "{policy:?}");
+        fixture.wait_for("SELECT state = 'R' FROM campanile.entry").await;
+        assert_eq!((&*fixture.booked("b-1"), &*fixture.entry()), ("0|0", "R|0"), "{policy:?}");
     }
 }
 
 #[tokio::test]
-async fn a_commit_that_did_not_reach_the_server_is_run_again_as_the_same_attempt() {
-    let (world, proxy) = world().await;
-    let (running, runs) = start(&world, &proxy, &[Proxy::swallow_requests]);
-    assert_second_run_is_the_one(&world, &proxy, running, &runs).await;
+async fn commit_not_received_by_server_reruns_in_same_attempt() {
+    let (fixture, proxy) = fixture_behind_proxy().await;
+    let (running, runs) = start_with_faults(&fixture, &proxy, &[Proxy::swallow_requests]);
+    assert_second_run_commits(&fixture, &proxy, running, &runs).await;
 }
 
 #[tokio::test]
-async fn a_later_run_whose_answer_is_lost_is_not_answered_for_what_an_earlier_may_have_done() {
-    let (world, proxy) = world().await;
-    let (running, runs) = start(&world, &proxy, &[Proxy::swallow_requests, Proxy::swallow_replies]);
+async fn rerun_with_lost_answer_fails_as_committed_before() {
+    let (fixture, proxy) = fixture_behind_proxy().await;
+    let (running, runs) =
+        start_with_faults(&fixture, &proxy, &[Proxy::swallow_requests, Proxy::swallow_replies]);
     while proxy.swallowed() == 0 {
         yield_now().await;
     }
     proxy.heal().unwrap();
-    world.wait_for("SELECT state = 'C' FROM campanile.entry").await;
+    fixture.wait_for("SELECT state = 'C' FROM campanile.entry").await;
     proxy.heal().unwrap();
     let error = running.await.unwrap().unwrap_err();
     let found = campanile_core::error::find::<InboxError>(&*error);
     assert!(matches!(found, Some(InboxError::CommittedBefore)), "{error:?}");
     assert_eq!(runs.load(Ordering::Relaxed), 2);
-    assert_eq!((&*world.booked("b-1"), &*world.entry()), ("1|100", "C|1"));
-    assert!(world.run(service_fn(book), "b-1").await.unwrap().is_duplicate());
+    assert_eq!((&*fixture.booked("b-1"), &*fixture.entry()), ("1|100", "C|1"));
+    assert!(fixture.run(service_fn(book), "b-1").await.unwrap().is_duplicate());
 }
 
 #[tokio::test]
-async fn a_commit_that_takes_longer_than_a_call_may_is_waited_for() {
-    let world = World::new().await;
-    world.database.psql(
+async fn commit_slower_than_the_command_timeout_is_awaited() {
+    let fixture = Fixture::new().await;
+    fixture.database.psql(
         "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS \
              'BEGIN PERFORM pg_sleep(5); RETURN NULL; END'; \
          CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON ledger \
              DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION slow()",
     );
-    let config = world.database.config().with_command_timeout(Duration::from_secs(3)).unwrap();
+    let config = fixture.database.config().with_command_timeout(Duration::from_secs(3)).unwrap();
     let store = PgStore::connect(config).await.unwrap();
-    let world = world.with(|_| Inbox::new(&store).unwrap());
-    assert_eq!(world.run(service_fn(book), "b-1").await.unwrap(), Outcome::Processed(()));
-    assert_eq!((&*world.booked("b-1"), &*world.entry()), ("1|100", "C|1"));
-    world.assert_all_ended().await;
+    let fixture = fixture.with(|_| Inbox::new(&store).unwrap());
+    assert_eq!(fixture.run(service_fn(book), "b-1").await.unwrap(), Outcome::Processed(()));
+    assert_eq!((&*fixture.booked("b-1"), &*fixture.entry()), ("1|100", "C|1"));
+    fixture.assert_no_open_transaction().await;
 }
 
 #[tokio::test]
-async fn a_begin_that_did_not_reach_the_server_is_run_again_as_the_same_attempt() {
-    let (world, proxy) = world().await;
+async fn begin_not_received_by_server_reruns_in_same_attempt() {
+    let (fixture, proxy) = fixture_behind_proxy().await;
     let runs = Arc::new(AtomicU32::new(0));
     let (swallowing, counted) = (proxy.clone(), runs.clone());
     let handler = service_fn(move |request: Request<()>| {
@@ -170,21 +172,21 @@ async fn a_begin_that_did_not_reach_the_server_is_run_again_as_the_same_attempt(
         }
         book(request)
     });
-    let running = tokio::spawn(world.layer().layer(handler).oneshot(request("b-1")));
-    assert_second_run_is_the_one(&world, &proxy, running, &runs).await;
+    let running = tokio::spawn(fixture.layer().layer(handler).oneshot(request("b-1")));
+    assert_second_run_commits(&fixture, &proxy, running, &runs).await;
 }
 
 #[tokio::test]
-async fn a_session_that_is_terminated_before_its_commit_is_run_again_as_the_same_attempt() {
-    let world = Arc::new(World::new().await);
+async fn session_terminated_before_commit_reruns_in_same_attempt() {
+    let fixture = Arc::new(Fixture::new().await);
     let runs = Arc::new(AtomicU32::new(0));
-    let (terminating, counted) = (world.clone(), runs.clone());
+    let (terminating, counted) = (fixture.clone(), runs.clone());
     let handler = service_fn(move |request: Request<()>| {
-        let (world, run) = (terminating.clone(), counted.fetch_add(1, Ordering::Relaxed));
+        let (fixture, run) = (terminating.clone(), counted.fetch_add(1, Ordering::Relaxed));
         async move {
             insert(&request).await?;
             if run == 0 {
-                world.database.psql(
+                fixture.database.psql(
                     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
                      WHERE datname = current_database() AND pid <> pg_backend_pid()",
                 );
@@ -192,16 +194,16 @@ async fn a_session_that_is_terminated_before_its_commit_is_run_again_as_the_same
             Ok::<_, BoxError>(())
         }
     });
-    assert_eq!(world.run(handler, "b-1").await.unwrap(), Outcome::Processed(()));
+    assert_eq!(fixture.run(handler, "b-1").await.unwrap(), Outcome::Processed(()));
     assert_eq!(runs.load(Ordering::Relaxed), 2);
-    assert_eq!((&*world.booked("b-1"), &*world.entry()), ("1|100", "C|1"));
-    world.assert_all_ended().await;
+    assert_eq!((&*fixture.booked("b-1"), &*fixture.entry()), ("1|100", "C|1"));
+    fixture.assert_no_open_transaction().await;
 }
 
 #[tokio::test]
-async fn a_session_that_ends_at_a_statement_of_its_handler_is_run_again_as_the_same_attempt() {
-    for is_handed_up in [true, false] {
-        let world = World::new().await;
+async fn session_terminated_at_a_statement_reruns_in_same_attempt() {
+    for is_returned in [true, false] {
+        let fixture = Fixture::new().await;
         let runs = Arc::new(AtomicU32::new(0));
         let counted = runs.clone();
         let handler = service_fn(move |request: Request<()>| {
@@ -212,7 +214,7 @@ async fn a_session_that_ends_at_a_statement_of_its_handler_is_run_again_as_the_s
                     let end = "SELECT pg_terminate_backend(pg_backend_pid())";
                     let ended = Transaction::of(&request)?.batch_execute(end).await;
                     // The run must also be repeated if the handler discards the database's error.
-                    ended.map_err(|error| match is_handed_up {
+                    ended.map_err(|error| match is_returned {
                         true => BoxError::from(error),
                         false => error.to_string().into(),
                     })?;
@@ -220,16 +222,16 @@ async fn a_session_that_ends_at_a_statement_of_its_handler_is_run_again_as_the_s
                 Ok::<_, BoxError>(())
             }
         });
-        assert_eq!(world.run(handler, "b-1").await.unwrap(), Outcome::Processed(()));
+        assert_eq!(fixture.run(handler, "b-1").await.unwrap(), Outcome::Processed(()));
         assert_eq!(runs.load(Ordering::Relaxed), 2);
-        assert_eq!((&*world.booked("b-1"), &*world.entry()), ("1|100", "C|1"));
+        assert_eq!((&*fixture.booked("b-1"), &*fixture.entry()), ("1|100", "C|1"));
     }
 }
 
 #[tokio::test]
-async fn a_run_after_which_an_earlier_one_was_committed_late_is_not_answered_for_it() {
-    let world = World::new().await;
-    let database = Arc::new(world.database.client().await);
+async fn run_after_a_late_commit_fails_as_committed_before() {
+    let fixture = Fixture::new().await;
+    let database = Arc::new(fixture.database.client().await);
     let handler = service_fn(move |request: Request<()>| {
         let database = database.clone();
         async move {
@@ -239,23 +241,23 @@ async fn a_run_after_which_an_earlier_one_was_committed_late_is_not_answered_for
             Ok::<_, BoxError>(())
         }
     });
-    let error = world.run(handler, "b-1").await.unwrap_err();
+    let error = fixture.run(handler, "b-1").await.unwrap_err();
     let found = campanile_core::error::find::<InboxError>(&*error);
     assert!(matches!(found, Some(InboxError::CommittedBefore)), "{error:?}");
     let Some(IdempotencyError::Failed(failed)) = IdempotencyError::find(&*error) else {
         panic!("{error:?}");
     };
     assert_eq!(failed.disposition, Disposition::Release);
-    assert_eq!((&*world.booked("b-1"), &*world.entry()), ("0|0", "C|1"));
-    assert!(world.run(service_fn(book), "b-1").await.unwrap().is_duplicate());
+    assert_eq!((&*fixture.booked("b-1"), &*fixture.entry()), ("0|0", "C|1"));
+    assert!(fixture.run(service_fn(book), "b-1").await.unwrap().is_duplicate());
 }
 
 #[tokio::test]
-async fn of_two_transactions_of_one_grant_only_one_is_ever_committed() {
-    let world = World::new().await;
+async fn only_one_transaction_of_a_grant_ever_commits() {
+    let fixture = Fixture::new().await;
     // A held grant without a running handler. The completion is attempted by hand.
-    let (early, late) = (world.database.client().await, world.database.client().await);
-    world.database.psql(
+    let (early, late) = (fixture.database.client().await, fixture.database.client().await);
+    fixture.database.psql(
         "SELECT * FROM campanile.acquire('ledger', ARRAY['\\x00112233445566778899aabbccddeeff'::bytea], \
          ARRAY[5::bigint], ARRAY[NULL::bigint], ARRAY[0::bigint], 60000000, 3, 600000000)",
     );
@@ -263,13 +265,13 @@ async fn of_two_transactions_of_one_grant_only_one_is_ever_committed() {
     early.batch_execute(begin).await.unwrap();
     late.batch_execute(begin).await.unwrap();
     let conclude = async |client: &Client| {
-        let asked = "SELECT campanile.conclude(namespace, key, token, owner, NULL, 600000000) \
+        let statement = "SELECT campanile.conclude(namespace, key, token, owner, NULL, 600000000) \
                      FROM campanile.entry";
-        let concluded = client.batch_execute(asked).await;
+        let concluded = client.batch_execute(statement).await;
         client.batch_execute("COMMIT").await.unwrap();
         concluded.map_err(|error| error.code().unwrap().code().to_owned())
     };
     assert_eq!(conclude(&late).await, Ok(()));
     assert_eq!(conclude(&early).await, Err("CI002".to_owned()));
-    assert_eq!((&*world.booked("b-1"), &*world.entry()), ("1|100", "C|1"));
+    assert_eq!((&*fixture.booked("b-1"), &*fixture.entry()), ("1|100", "C|1"));
 }

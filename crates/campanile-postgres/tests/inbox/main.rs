@@ -2,14 +2,14 @@
 
 #![expect(clippy::unwrap_used, reason = "test helpers")]
 
+mod cancellation;
 mod conclude;
 mod conflicts;
-mod dropping;
 mod effects;
 mod failover;
-mod guarding;
+mod fixture;
+mod guard;
 mod lost_commits;
 #[path = "../postgres/support.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
 mod support;
-mod world;

@@ -12,14 +12,14 @@ use tokio::task::yield_now;
 use tokio::time::timeout;
 use tower::Service;
 
-use crate::world::LONG;
+use crate::fixture::EVENT_TIMEOUT;
 
 /// Records the published messages, in the order of their acknowledgments.
 #[derive(Clone, Default)]
-pub(crate) struct Brokers(Arc<Shared>);
+pub(crate) struct Brokers(Arc<Inner>);
 
 #[derive(Default)]
-struct Shared {
+struct Inner {
     state: Mutex<State>,
     changed: Notify,
 }
@@ -28,38 +28,38 @@ struct Shared {
 struct State {
     published: Vec<Output>,
     /// Keys and topics that are refused.
-    refusing: HashSet<String>,
+    refused_names: HashSet<String>,
     /// Keys and topics that get no answer for now.
-    holding: HashSet<String>,
+    held_names: HashSet<String>,
     refused: usize,
-    at_work: HashSet<(String, String)>,
-    most_at_work: usize,
+    in_flight: HashSet<(String, String)>,
+    max_in_flight: usize,
 }
 
 impl Brokers {
     /// Refuses messages of this key or topic from now on.
     pub(crate) fn refuse(&self, name: &str) {
-        self.state().refusing.insert(name.to_owned());
+        self.state().refused_names.insert(name.to_owned());
     }
 
     pub(crate) fn accept(&self, name: &str) {
-        self.state().refusing.remove(name);
+        self.state().refused_names.remove(name);
     }
 
     /// Answers no message of this key or topic from now on.
     pub(crate) fn hold(&self, name: &str) {
-        self.state().holding.insert(name.to_owned());
+        self.state().held_names.insert(name.to_owned());
     }
 
     /// Answers messages of this key or topic again.
-    pub(crate) fn go_on(&self, name: &str) {
-        self.state().holding.remove(name);
+    pub(crate) fn resume(&self, name: &str) {
+        self.state().held_names.remove(name);
         self.0.changed.notify_waiters();
     }
 
     /// Whether a message of this key is unanswered.
-    pub(crate) fn has(&self, key: &str) -> bool {
-        self.state().at_work.iter().any(|(_, at_work)| at_work == key)
+    pub(crate) fn has_in_flight(&self, key: &str) -> bool {
+        self.state().in_flight.iter().any(|(_, in_flight)| in_flight == key)
     }
 
     /// The number of refusals.
@@ -68,13 +68,13 @@ impl Brokers {
     }
 
     /// The number of keys with an unanswered message.
-    pub(crate) fn at_work(&self) -> usize {
-        self.state().at_work.len()
+    pub(crate) fn in_flight(&self) -> usize {
+        self.state().in_flight.len()
     }
 
     /// The maximum number of keys that had an unanswered message at the same time.
-    pub(crate) fn most_at_work(&self) -> usize {
-        self.state().most_at_work
+    pub(crate) fn max_in_flight(&self) -> usize {
+        self.state().max_in_flight
     }
 
     pub(crate) fn published(&self) -> Vec<Output> {
@@ -82,24 +82,24 @@ impl Brokers {
     }
 
     /// The payloads of this key, in their order.
-    pub(crate) fn of(&self, key: &str) -> Vec<String> {
+    pub(crate) fn payloads_of(&self, key: &str) -> Vec<String> {
         let published = self.published().into_iter();
         published.filter(|output| text(&output.key) == key).map(|it| text(&it.payload)).collect()
     }
 
     /// Waits until the condition holds.
-    pub(crate) async fn wait_until(&self, is_so: impl Fn(&Self) -> bool) {
-        let come = async {
+    pub(crate) async fn wait_until(&self, condition: impl Fn(&Self) -> bool) {
+        let polling = async {
             loop {
                 let changed = self.0.changed.notified();
-                if is_so(self) {
+                if condition(self) {
                     return;
                 }
                 changed.await;
             }
         };
-        if timeout(LONG, come).await.is_err() {
-            panic!("not within {LONG:?}; published: {:?}", self.published());
+        if timeout(EVENT_TIMEOUT, polling).await.is_err() {
+            panic!("not within {EVENT_TIMEOUT:?}; published: {:?}", self.published());
         }
     }
 
@@ -126,20 +126,20 @@ impl Service<Output> for Brokers {
         let brokers = self.clone();
         Box::pin(async move {
             let (topic, key) = (output.topic.to_string(), text(&output.key));
-            let at_work = AtWork::begin(&brokers, (topic.clone(), key.clone()));
+            let in_flight = InFlight::start(&brokers, (topic.clone(), key.clone()));
             brokers.0.changed.notify_waiters();
             yield_now().await;
             let names = [topic.clone(), key.clone()];
-            let is_held = |name| brokers.state().holding.contains(name);
+            let is_held = |name| brokers.state().held_names.contains(name);
             brokers.wait_until(|_| !names.iter().any(is_held)).await;
             let mut state = brokers.state();
-            let is_refused = [topic, key].iter().any(|name| state.refusing.contains(name));
+            let is_refused = [topic, key].iter().any(|name| state.refused_names.contains(name));
             match is_refused {
                 true => state.refused += 1,
                 false => state.published.push(output),
             }
             drop(state);
-            drop(at_work);
+            drop(in_flight);
             brokers.0.changed.notify_waiters();
             if is_refused { Err("refused by the test".into()) } else { Ok(()) }
         })
@@ -147,21 +147,21 @@ impl Service<Output> for Brokers {
 }
 
 /// An unanswered message.
-struct AtWork<'a>(&'a Brokers, (String, String));
+struct InFlight<'a>(&'a Brokers, (String, String));
 
-impl<'a> AtWork<'a> {
-    fn begin(brokers: &'a Brokers, of: (String, String)) -> Self {
+impl<'a> InFlight<'a> {
+    fn start(brokers: &'a Brokers, of: (String, String)) -> Self {
         let mut state = brokers.state();
-        let is_first = of.1.is_empty() || state.at_work.insert(of.clone());
-        state.most_at_work = state.most_at_work.max(state.at_work.len());
+        let is_first = of.1.is_empty() || state.in_flight.insert(of.clone());
+        state.max_in_flight = state.max_in_flight.max(state.in_flight.len());
         drop(state);
         assert!(is_first, "two messages of {of:?} in flight");
         Self(brokers, of)
     }
 }
 
-impl Drop for AtWork<'_> {
+impl Drop for InFlight<'_> {
     fn drop(&mut self) {
-        self.0.state().at_work.remove(&self.1);
+        self.0.state().in_flight.remove(&self.1);
     }
 }

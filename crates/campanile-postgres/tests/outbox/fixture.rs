@@ -14,9 +14,9 @@ use crate::brokers::Brokers;
 use crate::support::Database;
 
 /// How long a test waits for an expected event, however busy the machine is.
-pub(crate) const LONG: Duration = Duration::from_secs(60);
+pub(crate) const EVENT_TIMEOUT: Duration = Duration::from_secs(60);
 
-pub(crate) struct World {
+pub(crate) struct Fixture {
     pub(crate) database: Database,
     pub(crate) inbox: Inbox,
     pub(crate) brokers: Brokers,
@@ -28,7 +28,7 @@ pub(crate) struct Relay {
     running: JoinHandle<()>,
 }
 
-impl World {
+impl Fixture {
     pub(crate) async fn new() -> Self {
         let database = Database::new().await;
         let inbox = Inbox::new(&database.store().await).unwrap();
@@ -37,7 +37,7 @@ impl World {
 
     /// Creates a layer that reads keys from the header `id` and allows failed attempts to be
     /// retried at once.
-    pub(crate) fn guarded(&self) -> IdempotencyLayer<key::Key<key::Header>> {
+    pub(crate) fn idempotency_layer(&self) -> IdempotencyLayer<key::Key<key::Header>> {
         let layer = IdempotencyLayer::new(self.inbox.keeper(), "bills", key::header("id")).unwrap();
         let at_once = Backoff::new(Duration::from_nanos(1), Duration::from_nanos(1)).unwrap();
         layer.with_backoff(at_once)
@@ -51,7 +51,7 @@ impl World {
     {
         let record = Record::builder("payments", 0, 7).header("id", id.to_owned()).build();
         self.inbox
-            .layer(self.guarded())
+            .layer(self.idempotency_layer())
             .unwrap()
             .layer(handler)
             .oneshot(Request::new(record, ()))
@@ -86,18 +86,20 @@ impl World {
     }
 
     /// Counts the messages in the table.
-    pub(crate) fn left(&self) -> usize {
+    pub(crate) fn count_messages(&self) -> usize {
         self.database.psql("SELECT count(*) FROM campanile.outbox").parse().unwrap()
     }
 
     /// Waits until this query yields true. Other tasks on this thread run meanwhile.
     pub(crate) async fn wait_for(&self, query: &str) {
-        let come = async {
+        let polling = async {
             while self.database.psql(query) != "t" {
                 sleep(Duration::from_millis(5)).await;
             }
         };
-        timeout(LONG, come).await.unwrap_or_else(|_| panic!("not within {LONG:?}: {query}"));
+        timeout(EVENT_TIMEOUT, polling)
+            .await
+            .unwrap_or_else(|_| panic!("not within {EVENT_TIMEOUT:?}: {query}"));
     }
 
     pub(crate) async fn wait_until_empty(&self) {
@@ -109,7 +111,7 @@ impl Relay {
     /// Shuts the relay down gracefully.
     pub(crate) async fn stop(self) {
         drop(self.stop);
-        timeout(LONG, self.running).await.unwrap().unwrap();
+        timeout(EVENT_TIMEOUT, self.running).await.unwrap().unwrap();
     }
 
     /// Drops the relay, as a crash would, but also closes its connection.
@@ -133,7 +135,7 @@ pub(crate) fn bill(key: &str, payload: impl ToString) -> Output {
 }
 
 /// Finds the header that identifies a message.
-pub(crate) fn known_by(output: &Output) -> Vec<String> {
+pub(crate) fn id_headers(output: &Output) -> Vec<String> {
     let headers = output.headers.iter().filter(|(name, _)| name == "idempotency-key");
     headers.map(|(_, value)| crate::brokers::text(value)).collect()
 }

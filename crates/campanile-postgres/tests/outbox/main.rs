@@ -3,11 +3,11 @@
 #![expect(clippy::unwrap_used, reason = "test helpers")]
 
 mod brokers;
-mod ends;
+mod failover;
+mod fixture;
 mod order;
 mod permissions;
+mod publish;
 #[path = "../postgres/support.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
 mod support;
-mod world;
-mod written;

@@ -2,25 +2,25 @@
 
 use campanile_postgres::{Inbox, PgStore};
 
-use crate::support::patient;
-use crate::world::{World, bill};
+use crate::fixture::{Fixture, bill};
+use crate::support::long_timeouts;
 
 #[tokio::test]
-async fn handlers_publish_and_a_relay_works_under_the_permissions_that_are_documented() {
-    let world = World::new().await;
-    world.database.psql(
+async fn documented_permissions_suffice_for_publishing_and_relay() {
+    let fixture = Fixture::new().await;
+    fixture.database.psql(
         "CREATE ROLE app_with_an_outbox LOGIN; \
          GRANT USAGE ON SCHEMA campanile TO app_with_an_outbox; \
          GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA campanile TO app_with_an_outbox",
     );
-    let url = world.database.url().replace("//postgres@", "//app_with_an_outbox@");
-    let inbox = Inbox::new(&PgStore::connect(patient(&url)).await.unwrap()).unwrap();
-    let world = World { inbox, ..world };
-    world.publish("b-1", [bill("a", 0)]).await;
-    let relay = world.relay();
-    world.wait_until_empty().await;
+    let url = fixture.database.url().replace("//postgres@", "//app_with_an_outbox@");
+    let inbox = Inbox::new(&PgStore::connect(long_timeouts(&url)).await.unwrap()).unwrap();
+    let fixture = Fixture { inbox, ..fixture };
+    fixture.publish("b-1", [bill("a", 0)]).await;
+    let relay = fixture.relay();
+    fixture.wait_until_empty().await;
     relay.stop().await;
-    assert_eq!(world.brokers.of("a"), ["0"]);
+    assert_eq!(fixture.brokers.payloads_of("a"), ["0"]);
     let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
     tokio::spawn(connection);
     for sql in [

@@ -10,17 +10,17 @@ use campanile_postgres::Transaction;
 use tower::{Layer, ServiceExt, service_fn};
 
 use crate::brokers::text;
-use crate::world::{World, bill, known_by, publish};
+use crate::fixture::{Fixture, bill, id_headers, publish};
 
 #[tokio::test]
-async fn what_is_committed_is_published_and_what_is_rolled_back_never_was_there() {
-    let world = World::new().await;
-    let relay = world.relay();
+async fn only_committed_messages_are_published() {
+    let fixture = Fixture::new().await;
+    let relay = fixture.relay();
     let failing = service_fn(async |request: Request<()>| {
         publish(&request, vec![bill("a", "failed")]).await?;
         Err::<(), BoxError>("no such account".into())
     });
-    world.run(failing, "b-1").await.unwrap_err();
+    fixture.run(failing, "b-1").await.unwrap_err();
     let undone = service_fn(async |request: Request<()>| {
         let transaction = Transaction::of(&request)?;
         transaction.batch_execute("SAVEPOINT s").await?;
@@ -28,16 +28,16 @@ async fn what_is_committed_is_published_and_what_is_rolled_back_never_was_there(
         transaction.batch_execute("ROLLBACK TO SAVEPOINT s").await?;
         Ok::<_, BoxError>(transaction.publish(bill("a", "kept")).await?)
     });
-    world.run(undone, "b-2").await.unwrap();
-    world.publish("b-1", [bill("a", "tried again")]).await;
-    world.wait_until_empty().await;
-    assert_eq!(world.brokers.of("a"), ["kept", "tried again"]);
+    fixture.run(undone, "b-2").await.unwrap();
+    fixture.publish("b-1", [bill("a", "tried again")]).await;
+    fixture.wait_until_empty().await;
+    assert_eq!(fixture.brokers.payloads_of("a"), ["kept", "tried again"]);
     relay.stop().await;
 }
 
 #[tokio::test]
-async fn a_message_arrives_as_it_was_given() {
-    let world = World::new().await;
+async fn message_is_published_unchanged() {
+    let fixture = Fixture::new().await;
     let at = |millis| SystemTime::UNIX_EPOCH + Duration::from_millis(millis);
     let full = bill("\u{0}k", "\u{0}v")
         .timestamp(Timestamp::CreateTime(at(1_700_000_000_123)))
@@ -48,44 +48,44 @@ async fn a_message_arrives_as_it_was_given() {
     binary =
         binary.timestamp(Timestamp::CreateTime(SystemTime::UNIX_EPOCH - Duration::from_millis(5)));
     let given = [full, binary, Output::to("bills")];
-    world.publish("b-1", given.clone()).await;
-    let relay = world.relay();
-    world.wait_until_empty().await;
+    fixture.publish("b-1", given.clone()).await;
+    let relay = fixture.relay();
+    fixture.wait_until_empty().await;
     relay.stop().await;
-    let mut published = world.brokers.published();
-    published.sort_by_key(known_by);
+    let mut published = fixture.brokers.published();
+    published.sort_by_key(id_headers);
     assert_eq!(published.len(), 3);
-    for (mut came, given) in published.into_iter().zip(given) {
-        assert_eq!(known_by(&came).len(), 1);
-        came.headers.pop();
+    for (mut published_message, given) in published.into_iter().zip(given) {
+        assert_eq!(id_headers(&published_message).len(), 1);
+        published_message.headers.pop();
         if given.timestamp.is_none() {
             // The time of the call.
-            let Some(Timestamp::CreateTime(at)) = came.timestamp.take() else {
-                panic!("{:?}", came.timestamp);
+            let Some(Timestamp::CreateTime(at)) = published_message.timestamp.take() else {
+                panic!("{:?}", published_message.timestamp);
             };
             assert!(at.elapsed().unwrap() < Duration::from_secs(600), "{at:?}");
         }
-        assert!(came == given, "{came:?}");
+        assert!(published_message == given, "{published_message:?}");
     }
 }
 
 #[tokio::test]
-async fn what_no_broker_would_take_for_a_topic_is_refused_where_it_is_written() {
-    let world = World::new().await;
+async fn invalid_topic_name_is_rejected_when_written() {
+    let fixture = Fixture::new().await;
     for topic in ["", "..", "a b", "ä", "a\0", &"x".repeat(250)] {
         let topic = Arc::<str>::from(topic);
         let handler = service_fn(move |request: Request<()>| {
             let topic = topic.clone();
             async move { publish(&request, vec![Output::to(topic)]).await }
         });
-        world.run(handler, "b-1").await.unwrap_err();
+        fixture.run(handler, "b-1").await.unwrap_err();
     }
-    assert_eq!(world.left(), 0);
+    assert_eq!(fixture.count_messages(), 0);
 }
 
 #[tokio::test]
-async fn messages_are_known_by_the_same_header_in_every_run_and_each_by_its_own() {
-    let world = World::new().await;
+async fn message_header_is_unique_and_the_same_in_every_run() {
+    let fixture = Fixture::new().await;
     let runs = Arc::new(AtomicU32::new(0));
     let seen = Arc::<Mutex<Vec<String>>>::default();
     let (counted, kept) = (runs.clone(), seen.clone());
@@ -106,14 +106,14 @@ async fn messages_are_known_by_the_same_header_in_every_run_and_each_by_its_own(
             Ok::<_, BoxError>(())
         }
     });
-    world.run(handler.clone(), "b-1").await.unwrap_err();
-    world.run(handler.clone(), "b-1").await.unwrap();
-    world.run(handler, "b-2").await.unwrap();
+    fixture.run(handler.clone(), "b-1").await.unwrap_err();
+    fixture.run(handler.clone(), "b-1").await.unwrap();
+    fixture.run(handler, "b-2").await.unwrap();
     let seen = seen.lock().unwrap().clone();
     assert_eq!(runs.load(Ordering::Relaxed), 4);
     assert_eq!((&seen[0], &seen[1]), (&seen[1], &seen[2]));
     // The key of the entry, as the table shows it.
-    let digest = world
+    let digest = fixture
         .database
         .psql("SELECT encode(key, 'hex') FROM campanile.entry ORDER BY created LIMIT 1");
     assert_eq!(seen[0], format!("bills/{digest}/0 bills/{digest}/1"));
@@ -121,23 +121,23 @@ async fn messages_are_known_by_the_same_header_in_every_run_and_each_by_its_own(
 }
 
 #[tokio::test]
-async fn a_header_of_ones_own_stays_and_without_a_lock_there_is_none() {
-    let world = World::new().await;
-    world.publish("b-1", [bill("a", 0).header("idempotency-key", "mine")]).await;
+async fn existing_header_is_kept_and_none_is_added_without_a_lock() {
+    let fixture = Fixture::new().await;
+    fixture.publish("b-1", [bill("a", 0).header("idempotency-key", "mine")]).await;
     let handler =
         service_fn(async |request: Request<()>| publish(&request, vec![bill("b", 0)]).await);
-    let guarded = world.guarded().with_missing_key(OnMissingKey::PassThrough);
+    let idempotency_layer = fixture.idempotency_layer().with_missing_key(OnMissingKey::PassThrough);
     let record = Record::builder("payments", 0, 7).build();
-    let stack = world.inbox.layer(guarded).unwrap().layer(handler);
+    let stack = fixture.inbox.layer(idempotency_layer).unwrap().layer(handler);
     let outcome = stack.oneshot(Request::new(record, ())).await.unwrap();
     assert!(matches!(outcome, Outcome::Unguarded(..)), "{outcome:?}");
-    let relay = world.relay();
-    world.wait_until_empty().await;
+    let relay = fixture.relay();
+    fixture.wait_until_empty().await;
     relay.stop().await;
-    let published = world.brokers.published();
-    let known_by = |key: &str| {
+    let published = fixture.brokers.published();
+    let id_headers = |key: &str| {
         let found = published.iter().find(|output| text(&output.key) == key);
-        known_by(found.unwrap())
+        id_headers(found.unwrap())
     };
-    assert_eq!((known_by("a"), known_by("b")), (vec!["mine".to_owned()], vec![]));
+    assert_eq!((id_headers("a"), id_headers("b")), (vec!["mine".to_owned()], vec![]));
 }

@@ -10,17 +10,17 @@ use campanile_test::eventually;
 use fastrand::Rng;
 
 use crate::support::{
-    Database, acquire, acquired, apply, command, complete, grant, key, owner, replies,
+    Database, acquire, acquire_grant, apply, command, complete, grant, key, owner, replies,
 };
 
 #[tokio::test]
-async fn a_batch_of_every_kind_and_of_several_namespaces_is_answered_in_its_order() {
+async fn batch_of_all_kinds_and_namespaces_is_answered_in_order() {
     let database = Database::new().await;
     let store = database.store().await;
     let keys: Vec<_> = (0..6).map(|n| key(n.to_string())).collect();
     let mut held = Vec::new();
     for key in &keys {
-        held.push(acquired(&store, key, 1).await);
+        held.push(acquire_grant(&store, key, 1).await);
     }
     let elsewhere =
         StoreKey::new(Namespace::try_from("another").unwrap(), IdempotencyKey::new("0").unwrap());
@@ -56,7 +56,7 @@ async fn a_batch_of_every_kind_and_of_several_namespaces_is_answered_in_its_orde
 }
 
 /// Draws random commands, on keys in random order.
-fn draw(rng: &mut Rng, keys: &[StoreKey], floor: FencingToken) -> Vec<Command> {
+fn random_batch(rng: &mut Rng, keys: &[StoreKey], floor: FencingToken) -> Vec<Command> {
     let mut keys = keys.to_vec();
     rng.shuffle(&mut keys);
     keys.truncate(rng.usize(1..=keys.len()));
@@ -81,11 +81,11 @@ fn draw(rng: &mut Rng, keys: &[StoreKey], floor: FencingToken) -> Vec<Command> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn batches_with_their_keys_in_any_order_never_wait_for_each_other_in_a_circle() {
+async fn batches_with_keys_in_any_order_never_deadlock() {
     const TASKS: u64 = 6;
     const BATCHES: usize = 150;
     let database = Database::new().await;
-    let seed = crate::support::setting("CAMPANILE_SEED").unwrap_or_else(|| fastrand::u64(..));
+    let seed = crate::support::env_number("CAMPANILE_SEED").unwrap_or_else(|| fastrand::u64(..));
     println!("CAMPANILE_SEED={seed}");
     let store = database.store().await;
     let run = |task: u64| {
@@ -96,7 +96,9 @@ async fn batches_with_their_keys_in_any_order_never_wait_for_each_other_in_a_cir
                 // Use new keys from time to time, so that several tasks insert them at the same
                 // time.
                 let keys: Vec<_> = (0..24).map(|n| key(format!("{} {n}", round / 10))).collect();
-                for answer in store.apply_batch(draw(&mut rng, &keys, FencingToken::ZERO)).await {
+                for answer in
+                    store.apply_batch(random_batch(&mut rng, &keys, FencingToken::ZERO)).await
+                {
                     answer.unwrap();
                 }
             }
@@ -110,14 +112,14 @@ async fn batches_with_their_keys_in_any_order_never_wait_for_each_other_in_a_cir
     drop(store);
     let name = database.name();
     let sessions = format!("SELECT numbackends FROM pg_stat_database WHERE datname = '{name}'");
-    let others = || (database.on_server(&sessions) == "0").then_some(());
-    eventually(Duration::from_secs(30), others).expect("the store's sessions end");
+    let has_no_sessions = || (database.psql_on_server(&sessions) == "0").then_some(());
+    eventually(Duration::from_secs(30), has_no_sessions).expect("the store's sessions end");
     let deadlocks = format!("SELECT deadlocks FROM pg_stat_database WHERE datname = '{name}'");
-    assert_eq!(database.on_server(&deadlocks), "0");
+    assert_eq!(database.psql_on_server(&deadlocks), "0");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn renewals_and_completions_at_the_same_time_are_each_applied() {
+async fn concurrent_renewals_and_completions_are_all_applied() {
     const ROUNDS: usize = 40;
     let database = Database::new().await;
     let store = database.store().await;
@@ -165,7 +167,7 @@ async fn keys_replies_and_errors_may_be_any_bytes() {
     let store = database.store().await;
     for name in [&b"\0"[..], b"\xff\xfe\0a'\"\\;", "鐘\0".as_bytes()] {
         let key = key(name);
-        let held = acquired(&store, &key, 1).await;
+        let held = acquire_grant(&store, &key, 1).await;
         let fail = Operation::Fail {
             grant: held,
             delay: Duration::ZERO,

@@ -5,7 +5,7 @@ use campanile_test::contract::{self, RealTime};
 use crate::support::Database;
 
 #[tokio::test]
-async fn the_store_keeps_the_contract_of_all_stores() {
+async fn store_keeps_the_contract_of_all_stores() {
     let database = Database::new().await;
     contract::run(&database.store().await, &RealTime).await;
 }

@@ -10,5 +10,5 @@ mod migrations;
 mod outage;
 mod permissions;
 mod support;
-mod sweeping;
+mod sweep;
 mod tls;

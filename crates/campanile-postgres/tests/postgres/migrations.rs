@@ -6,7 +6,7 @@ use campanile_sql::{MIGRATIONS, VERSION};
 use crate::support::Database;
 
 #[tokio::test]
-async fn a_schema_that_is_there_is_left_as_it_is() {
+async fn current_schema_is_left_unchanged() {
     let database = Database::new().await;
     let applied = || database.psql("SELECT version, applied FROM campanile.migration");
     let before = applied();
@@ -15,7 +15,7 @@ async fn a_schema_that_is_there_is_left_as_it_is() {
 }
 
 #[tokio::test]
-async fn processes_that_migrate_at_the_same_time_wait_for_each_other() {
+async fn concurrent_migrations_wait_for_each_other() {
     let database = Database::empty();
     let [a, b, c] = [(), (), ()].map(|()| migrate(database.config()));
     let (a, b, c) = tokio::join!(a, b, c);
@@ -25,7 +25,7 @@ async fn processes_that_migrate_at_the_same_time_wait_for_each_other() {
 }
 
 #[tokio::test]
-async fn the_files_alone_make_the_same_schema() {
+async fn sql_files_alone_create_the_same_schema() {
     let database = Database::empty();
     for (_, text) in MIGRATIONS {
         database.psql(text);
@@ -34,7 +34,7 @@ async fn the_files_alone_make_the_same_schema() {
 }
 
 #[tokio::test]
-async fn a_database_without_the_schema_is_refused_with_what_to_run() {
+async fn missing_schema_error_says_what_to_run() {
     let database = Database::empty();
     let error = PgStore::connect(database.config()).await.unwrap_err();
     assert!(matches!(error, ConnectError::Schema { found: None, .. }), "{error:?}");
@@ -42,7 +42,7 @@ async fn a_database_without_the_schema_is_refused_with_what_to_run() {
 }
 
 #[tokio::test]
-async fn a_schema_of_another_version_is_refused_and_a_later_one_is_not_migrated() {
+async fn other_schema_version_is_rejected_and_a_later_not_migrated() {
     let database = Database::new().await;
     database.psql(&format!("INSERT INTO campanile.migration (version) VALUES ({})", VERSION + 1));
     for error in [

@@ -9,35 +9,35 @@ use campanile_postgres::{ConnectError, PgConfig, PgStore, migrate};
 use campanile_test::{PgServer, Proxy, eventually};
 
 use crate::support::{
-    Database, acquire, acquired, apply, chain, command, complete, impatient, insist, key, patient,
-    replies,
+    Database, acquire, acquire_grant, apply, apply_until_answered, chain, command, complete, key,
+    long_timeouts, replies, short_timeouts,
 };
 
 /// Starts a server for one test, because the test kills it, and creates the schema.
 async fn server() -> PgServer {
     let server = PgServer::start().unwrap();
-    migrate(patient(&server.url())).await.unwrap();
+    migrate(long_timeouts(&server.url())).await.unwrap();
     server
 }
 
 #[tokio::test]
-async fn a_server_that_is_not_up_yet_is_waited_for() {
+async fn connect_waits_for_a_server_that_is_not_up_yet() {
     let mut server = server().await;
     server.kill().unwrap();
-    let connecting = tokio::spawn(PgStore::connect(patient(&server.url())));
+    let connecting = tokio::spawn(PgStore::connect(long_timeouts(&server.url())));
     let server = tokio::task::spawn_blocking(move || {
         server.restart().unwrap();
         server
     });
     let store = connecting.await.unwrap().unwrap();
-    acquired(&store, &key("key"), 1).await;
+    acquire_grant(&store, &key("key"), 1).await;
     drop(server.await.unwrap());
 }
 
 #[tokio::test]
-async fn a_server_that_does_not_come_up_is_told_with_its_address_and_its_time() {
+async fn connect_timeout_error_names_address_and_cause() {
     let port = campanile_test::free_port().unwrap();
-    let config = impatient(&format!("postgres://nobody@127.0.0.1:{port}/nowhere"));
+    let config = short_timeouts(&format!("postgres://nobody@127.0.0.1:{port}/nowhere"));
     let config = config.with_connect_timeout(Duration::from_millis(300)).unwrap();
     let error = PgStore::connect(config).await.unwrap_err();
     assert!(matches!(error, ConnectError::TimedOut { source: Some(_), .. }), "{error:?}");
@@ -47,12 +47,12 @@ async fn a_server_that_does_not_come_up_is_told_with_its_address_and_its_time() 
 }
 
 #[tokio::test]
-async fn a_restart_shows_in_no_error() {
+async fn server_restart_causes_no_error() {
     let mut server = server().await;
-    let store = PgStore::connect(patient(&server.url())).await.unwrap();
+    let store = PgStore::connect(long_timeouts(&server.url())).await.unwrap();
     let keys: Vec<_> = (0..3).map(|n| key(n.to_string())).collect();
     for key in &keys {
-        let grant = acquired(&store, key, 1).await;
+        let grant = acquire_grant(&store, key, 1).await;
         server.restart().unwrap();
         assert_eq!(apply(&store, key, complete(grant, b"done")).await.unwrap(), Reply::Completed);
     }
@@ -64,10 +64,10 @@ async fn a_restart_shows_in_no_error() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_gone_is_an_error_at_once_and_found_when_it_is_back() {
+async fn server_outage_fails_calls_at_once_and_ends_with_restart() {
     let mut server = server().await;
-    let store = PgStore::connect(patient(&server.url())).await.unwrap();
-    acquired(&store, &key("before"), 1).await;
+    let store = PgStore::connect(long_timeouts(&server.url())).await.unwrap();
+    acquire_grant(&store, &key("before"), 1).await;
     server.kill().unwrap();
     for _ in 0..3 {
         let error = apply(&store, &key("while"), acquire(1)).await.unwrap_err();
@@ -76,37 +76,40 @@ async fn a_server_that_is_gone_is_an_error_at_once_and_found_when_it_is_back() {
         assert!(chain(&error).contains(&server.addr().to_string()), "{}", chain(&error));
     }
     server.restart().unwrap();
-    acquired(&store, &key("after"), 1).await;
+    acquire_grant(&store, &key("after"), 1).await;
 }
 
 #[tokio::test]
-async fn a_command_whose_answer_was_lost_is_answered_the_same_and_counts_once() {
+async fn command_with_lost_answer_is_repeatable_and_counts_once() {
     let server = server().await;
     let proxy = Proxy::to(server.addr()).unwrap();
-    let store = PgStore::connect(impatient(&server.url_through(proxy.addr()))).await.unwrap();
+    let store = PgStore::connect(short_timeouts(&server.url_through(proxy.addr()))).await.unwrap();
     let key = key("key");
-    insist(&store, &crate::support::key("other"), acquire(1)).await;
+    apply_until_answered(&store, &crate::support::key("other"), acquire(1)).await;
     proxy.swallow_replies();
     let error = apply(&store, &key, acquire(1)).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Timeout);
     let attempts = || server.psql("SELECT count(*) FROM campanile.entry").unwrap();
     eventually(Duration::from_secs(30), || (attempts() == "2").then_some(())).expect("applied");
     proxy.heal().unwrap();
-    let reply = insist(&store, &key, acquire(1)).await;
+    let reply = apply_until_answered(&store, &key, acquire(1)).await;
     let Reply::Acquired { token, attempt: 1 } = reply else {
         panic!("the owner did not get its own grant: {reply:?}");
     };
     let grant = crate::support::grant(token, 1);
 
-    assert_eq!(insist(&store, &key, complete(grant, b"done")).await, Reply::Completed);
+    assert_eq!(
+        apply_until_answered(&store, &key, complete(grant, b"done")).await,
+        Reply::Completed
+    );
 }
 
 #[tokio::test]
-async fn a_connection_that_breaks_under_a_command_shows_in_no_error() {
+async fn connection_broken_during_a_command_causes_no_error() {
     let server = server().await;
     let proxy = Proxy::to(server.addr()).unwrap();
-    let store = PgStore::connect(patient(&server.url_through(proxy.addr()))).await.unwrap();
-    acquired(&store, &key("other"), 1).await;
+    let store = PgStore::connect(long_timeouts(&server.url_through(proxy.addr()))).await.unwrap();
+    acquire_grant(&store, &key("other"), 1).await;
     proxy.swallow_replies();
     let breaking = async {
         while proxy.swallowed() == 0 {
@@ -121,19 +124,19 @@ async fn a_connection_that_breaks_under_a_command_shows_in_no_error() {
 }
 
 #[tokio::test]
-async fn a_call_to_a_server_that_hangs_ends_in_time() {
+async fn call_to_a_hung_server_times_out() {
     let server = server().await;
     let proxy = Proxy::to(server.addr()).unwrap();
-    let config = || impatient(&server.url_through(proxy.addr()));
-    let used = PgStore::connect(config()).await.unwrap();
-    insist(&used, &key("held"), acquire(1)).await;
-    // `used` has a connection; `unused` has to open one while the server hangs.
-    let unused = PgStore::connect(config()).await.unwrap();
+    let config = || short_timeouts(&server.url_through(proxy.addr()));
+    let connected = PgStore::connect(config()).await.unwrap();
+    apply_until_answered(&connected, &key("held"), acquire(1)).await;
+    // `connected` has a connection; `unconnected` has to open one while the server hangs.
+    let unconnected = PgStore::connect(config()).await.unwrap();
     proxy.swallow_requests();
     for (store, kind) in [
-        (&used, StoreErrorKind::Timeout),
+        (&connected, StoreErrorKind::Timeout),
         // `Unavailable`, because nothing was sent.
-        (&unused, StoreErrorKind::Unavailable),
+        (&unconnected, StoreErrorKind::Unavailable),
     ] {
         let batch = vec![command(&key("held"), acquire(1)), command(&key("b"), acquire(1))];
         let answers = tokio::time::timeout(Duration::from_secs(30), store.apply_batch(batch)).await;
@@ -142,40 +145,40 @@ async fn a_call_to_a_server_that_hangs_ends_in_time() {
         }
     }
     proxy.heal().unwrap();
-    for store in [&used, &unused] {
-        let reply = insist(store, &key("held"), acquire(1)).await;
+    for store in [&connected, &unconnected] {
+        let reply = apply_until_answered(store, &key("held"), acquire(1)).await;
         assert!(matches!(reply, Reply::Acquired { attempt: 1, .. }), "{reply:?}");
     }
 }
 
 #[tokio::test]
-async fn a_row_that_somebody_else_holds_ends_the_call_in_time_and_the_server_waits_no_longer() {
+async fn locked_row_times_out_the_call_and_the_servers_statement() {
     let database = Database::new().await;
-    let store = PgStore::connect(impatient(database.url())).await.unwrap();
+    let store = PgStore::connect(short_timeouts(database.url())).await.unwrap();
     let key = key("key");
-    insist(&store, &key, acquire(1)).await;
+    apply_until_answered(&store, &key, acquire(1)).await;
     let other = database.client().await;
     other.batch_execute("BEGIN; SELECT * FROM campanile.entry FOR UPDATE").await.unwrap();
     let error = apply(&store, &key, acquire(1)).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Timeout, "{}", chain(&error));
     let waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() \
         AND wait_event_type = 'Lock'";
-    let is_over = || (database.psql(waiting) == "0").then_some(());
-    eventually(Duration::from_secs(30), is_over).expect("the server cancels the statement");
+    let is_cancelled = || (database.psql(waiting) == "0").then_some(());
+    eventually(Duration::from_secs(30), is_cancelled).expect("the server cancels the statement");
     other.batch_execute("ROLLBACK").await.unwrap();
-    let reply = insist(&store, &key, acquire(1)).await;
+    let reply = apply_until_answered(&store, &key, acquire(1)).await;
     assert!(matches!(reply, Reply::Acquired { attempt: 1, .. }), "{reply:?}");
 }
 
 #[tokio::test]
-async fn a_row_that_somebody_else_holds_costs_the_others_of_its_batch_nothing() {
+async fn locked_row_fails_no_other_command_of_its_batch() {
     let database = Database::new().await;
     let config = PgConfig::new(database.url()).with_command_timeout(Duration::from_secs(5));
     let store = PgStore::connect(config.unwrap()).await.unwrap();
     let keys: Vec<_> = (0..8).map(|n| key(n.to_string())).collect();
     let mut renewals = Vec::new();
     for key in &keys {
-        let grant = acquired(&store, key, 1).await;
+        let grant = acquire_grant(&store, key, 1).await;
         let renewal = Operation::Renew { grant, ttl: Duration::from_secs(30) };
         renewals.push(command(key, renewal));
     }
@@ -192,11 +195,11 @@ async fn a_row_that_somebody_else_holds_costs_the_others_of_its_batch_nothing() 
 }
 
 #[tokio::test]
-async fn a_call_for_which_no_connection_comes_free_says_so_and_was_not_sent() {
+async fn call_without_a_free_connection_fails_unsent() {
     let database = Database::new().await;
     let key = key("key");
-    acquired(&database.store().await, &key, 1).await;
-    let config = impatient(database.url()).with_connections(1).unwrap();
+    acquire_grant(&database.store().await, &key, 1).await;
+    let config = short_timeouts(database.url()).with_connections(1).unwrap();
     let store = PgStore::connect(config).await.unwrap();
     database.psql(
         "CREATE OR REPLACE FUNCTION campanile.hold(space text, keys bytea[], tokens bigint[], \
@@ -215,31 +218,35 @@ async fn a_call_for_which_no_connection_comes_free_says_so_and_was_not_sent() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_replica_that_takes_over_is_found_with_what_it_has() {
+async fn promoted_replica_is_found_with_its_entries() {
     let mut primary = server().await;
     let replica = primary.replica().unwrap();
-    let alone = patient(&replica.url()).with_connect_timeout(Duration::from_millis(500)).unwrap();
-    let error = PgStore::connect(alone).await.unwrap_err();
+    let replica_only =
+        long_timeouts(&replica.url()).with_connect_timeout(Duration::from_millis(500)).unwrap();
+    let error = PgStore::connect(replica_only).await.unwrap_err();
     assert!(matches!(error, ConnectError::TimedOut { .. }), "{error:?}");
 
     let url = format!("postgres://postgres@{},{}/postgres", primary.addr(), replica.addr());
-    let store = PgStore::connect(patient(&url)).await.unwrap();
+    let store = PgStore::connect(long_timeouts(&url)).await.unwrap();
     let key = key("key");
-    let grant = acquired(&store, &key, 1).await;
-    let has_it =
+    let grant = acquire_grant(&store, &key, 1).await;
+    let has_entry =
         || (replica.psql("SELECT count(*) FROM campanile.entry").unwrap() == "1").then_some(());
-    eventually(Duration::from_secs(60), has_it).expect("the replica follows");
+    eventually(Duration::from_secs(60), has_entry).expect("the replica follows");
     primary.kill().unwrap();
     assert_eq!(
         apply(&store, &key, complete(grant, b"done")).await.unwrap_err().kind(),
         StoreErrorKind::Unavailable
     );
     replica.psql("SELECT pg_promote()").unwrap();
-    assert_eq!(insist(&store, &key, complete(grant, b"done")).await, Reply::Completed);
+    assert_eq!(
+        apply_until_answered(&store, &key, complete(grant, b"done")).await,
+        Reply::Completed
+    );
 }
 
 #[tokio::test]
-async fn a_server_that_became_read_only_is_tried_once_more_and_told_with_what_to_do() {
+async fn read_only_server_is_retried_once_and_error_has_advice() {
     let database = Database::new().await;
     let store = database.store().await;
     database.psql(
@@ -255,24 +262,24 @@ async fn a_server_that_became_read_only_is_tried_once_more_and_told_with_what_to
 }
 
 #[tokio::test]
-async fn a_schema_that_is_gone_is_told_with_what_to_run() {
+async fn dropped_schema_error_says_what_to_run() {
     let database = Database::new().await;
     let store = database.store().await;
-    acquired(&store, &key("key"), 1).await;
+    acquire_grant(&store, &key("key"), 1).await;
     database.psql("DROP SCHEMA campanile CASCADE");
     let error = apply(&store, &key("key"), acquire(1)).await.unwrap_err();
     assert!(chain(&error).contains("run `campanile_postgres::migrate`"), "{}", chain(&error));
     migrate(database.config()).await.unwrap();
-    acquired(&store, &key("key"), 1).await;
+    acquire_grant(&store, &key("key"), 1).await;
 }
 
 #[tokio::test]
-async fn a_clock_that_is_set_back_leaves_no_lock_for_ever_and_no_token_twice() {
+async fn clock_set_back_bounds_locks_and_repeats_no_token() {
     let database = Database::new().await;
     let store = database.store().await;
     let (held, waiting) = (key("held"), key("waiting"));
-    let before = acquired(&store, &held, 1).await;
-    let failed = acquired(&store, &waiting, 1).await;
+    let before = acquire_grant(&store, &held, 1).await;
+    let failed = acquire_grant(&store, &waiting, 1).await;
     let fail = Operation::Fail {
         grant: failed,
         delay: Duration::from_secs(1),
@@ -298,7 +305,7 @@ async fn a_clock_that_is_set_back_leaves_no_lock_for_ever_and_no_token_twice() {
     assert_eq!(remaining, MAX_BACKOFF);
     let release = Operation::Release { grant: before, ran: true };
     assert_eq!(apply(&store, &held, release).await.unwrap(), Reply::Released);
-    let after = acquired(&store, &held, 2).await;
+    let after = acquire_grant(&store, &held, 2).await;
     assert!(after.token > before.token);
     let reply = apply(&store, &held, complete(before, b"late")).await.unwrap();
     assert_eq!(reply, Reply::Lost);

@@ -5,10 +5,10 @@ use campanile_idempotency::StoreErrorKind;
 use campanile_postgres::{ConnectError, PgStore, migrate};
 use campanile_test::contract::{self, RealTime};
 
-use crate::support::{Database, acquire, acquired, apply, chain, key, patient};
+use crate::support::{Database, acquire, acquire_grant, apply, chain, key, long_timeouts};
 
 /// Finds the statements that the documentation lists for this user.
-fn documented(text: &str, user: &str) -> String {
+fn documented_grants(text: &str, user: &str) -> String {
     let grants = text.lines().filter_map(|line| {
         line.trim().trim_start_matches(['/', '-']).trim().strip_prefix("GRANT ")
     });
@@ -16,8 +16,8 @@ fn documented(text: &str, user: &str) -> String {
     grants.map(|grant| format!("GRANT {grant}\n")).collect()
 }
 
-const OF_THE_STORE: &str = include_str!("../../src/config.rs");
-const OF_THE_SCHEMA: &str = campanile_sql::MIGRATIONS[0].1;
+const STORE_DOCS: &str = include_str!("../../src/config.rs");
+const SCHEMA_DOCS: &str = campanile_sql::MIGRATIONS[0].1;
 
 /// Creates a user of this name and returns its URL. Users belong to the whole server, so each test
 /// needs its own.
@@ -29,12 +29,12 @@ fn user(database: &Database, name: &str, grants: &str) -> String {
 }
 
 #[tokio::test]
-async fn the_contract_is_kept_under_the_permissions_that_are_documented() {
+async fn documented_permissions_suffice_for_the_contract() {
     let database = Database::new().await;
-    let grants = documented(OF_THE_STORE, "app");
-    assert_eq!(grants, documented(OF_THE_SCHEMA, "app"), "the two documents differ");
+    let grants = documented_grants(STORE_DOCS, "app");
+    assert_eq!(grants, documented_grants(SCHEMA_DOCS, "app"), "the two documents differ");
     let url = user(&database, "app_of_the_contract", &grants);
-    let store = PgStore::connect(patient(&url)).await.unwrap();
+    let store = PgStore::connect(long_timeouts(&url)).await.unwrap();
     contract::run(&store, &RealTime).await;
     store.sweep().await.unwrap();
     for sql in [
@@ -52,11 +52,11 @@ async fn the_contract_is_kept_under_the_permissions_that_are_documented() {
 }
 
 #[tokio::test]
-async fn who_looks_can_look_and_change_nothing() {
+async fn operator_can_read_and_change_nothing() {
     let database = Database::new().await;
     let key = key("key");
-    acquired(&database.store().await, &key, 1).await;
-    let url = user(&database, "operator_who_looks", &documented(OF_THE_SCHEMA, "operator"));
+    acquire_grant(&database.store().await, &key, 1).await;
+    let url = user(&database, "operator_who_looks", &documented_grants(SCHEMA_DOCS, "operator"));
     let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
     tokio::spawn(connection);
     let shown = "SELECT encode(key, 'hex') FROM campanile.entry WHERE state = 'P'";
@@ -70,23 +70,23 @@ async fn who_looks_can_look_and_change_nothing() {
 }
 
 #[tokio::test]
-async fn a_user_without_the_permissions_is_told_which() {
+async fn missing_permissions_error_names_the_grants() {
     let database = Database::new().await;
     let url = user(&database, "app_without", "");
-    let error = PgStore::connect(patient(&url)).await.unwrap_err();
+    let error = PgStore::connect(long_timeouts(&url)).await.unwrap_err();
     assert!(matches!(error, ConnectError::Denied { .. }), "{error:?}");
     assert!(chain(&error).contains("GRANT USAGE ON SCHEMA campanile"), "{}", chain(&error));
 
-    let error = migrate(patient(&url)).await.unwrap_err();
+    let error = migrate(long_timeouts(&url)).await.unwrap_err();
     assert!(matches!(error, ConnectError::Denied { .. }), "{error:?}");
 }
 
 #[tokio::test]
-async fn a_function_that_was_not_granted_again_after_a_migration_is_told_at_the_start() {
+async fn function_without_grant_after_migration_fails_connect() {
     let database = Database::new().await;
-    let url = user(&database, "app_of_before", &documented(OF_THE_STORE, "app"));
+    let url = user(&database, "app_of_before", &documented_grants(STORE_DOCS, "app"));
     database.psql("REVOKE EXECUTE ON FUNCTION campanile.conclude FROM app_of_before");
-    let error = PgStore::connect(patient(&url)).await.unwrap_err();
+    let error = PgStore::connect(long_timeouts(&url)).await.unwrap_err();
     assert!(matches!(error, ConnectError::Denied { .. }), "{error:?}");
     let text = chain(&error);
     assert!(text.contains("may not call conclude; run `GRANT EXECUTE ON ALL FUNCTIONS"), "{text}");
@@ -97,10 +97,10 @@ async fn a_function_that_was_not_granted_again_after_a_migration_is_told_at_the_
 }
 
 #[tokio::test]
-async fn permissions_that_are_taken_away_show_in_the_next_command_and_are_told() {
+async fn revoked_permissions_fail_the_next_command_with_advice() {
     let database = Database::new().await;
-    let url = user(&database, "app_for_a_while", &documented(OF_THE_STORE, "app"));
-    let store = PgStore::connect(patient(&url)).await.unwrap();
+    let url = user(&database, "app_for_a_while", &documented_grants(STORE_DOCS, "app"));
+    let store = PgStore::connect(long_timeouts(&url)).await.unwrap();
     let reply = apply(&store, &key("a"), acquire(1)).await.unwrap();
     assert!(matches!(reply, Reply::Acquired { .. }), "{reply:?}");
     database.psql(
@@ -113,10 +113,10 @@ async fn permissions_that_are_taken_away_show_in_the_next_command_and_are_told()
 }
 
 #[tokio::test]
-async fn a_user_who_may_not_migrate_is_told_what_that_needs() {
+async fn forbidden_migration_error_names_the_permission() {
     let database = Database::empty();
     let url = user(&database, "app_that_may_not_migrate", "");
-    let error = migrate(patient(&url)).await.unwrap_err();
+    let error = migrate(long_timeouts(&url)).await.unwrap_err();
     assert!(chain(&error).contains("GRANT CREATE ON DATABASE"), "{}", chain(&error));
 
     // Version 1 exists and belongs to another user.
@@ -125,16 +125,16 @@ async fn a_user_who_may_not_migrate_is_told_what_that_needs() {
         "GRANT USAGE ON SCHEMA campanile TO app_that_may_not_migrate; \
          GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA campanile TO app_that_may_not_migrate",
     );
-    let error = migrate(patient(&url)).await.unwrap_err();
+    let error = migrate(long_timeouts(&url)).await.unwrap_err();
     assert!(chain(&error).contains("migrate as its owner"), "{}", chain(&error));
 }
 
 #[tokio::test]
-async fn a_user_who_may_make_a_schema_may_migrate() {
+async fn user_with_create_permission_can_migrate() {
     let database = Database::empty();
     let grant = format!("GRANT CREATE ON DATABASE {} TO app;", database.name());
     let url = user(&database, "app_that_migrates", &grant);
-    migrate(patient(&url)).await.unwrap();
-    let store = PgStore::connect(patient(&url)).await.unwrap();
-    acquired(&store, &key("key"), 1).await;
+    migrate(long_timeouts(&url)).await.unwrap();
+    let store = PgStore::connect(long_timeouts(&url)).await.unwrap();
+    acquire_grant(&store, &key("key"), 1).await;
 }

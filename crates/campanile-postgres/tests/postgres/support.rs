@@ -44,7 +44,7 @@ impl Database {
     }
 
     pub(crate) fn config(&self) -> PgConfig {
-        patient(self.url())
+        long_timeouts(self.url())
     }
 
     pub(crate) async fn store(&self) -> PgStore {
@@ -57,7 +57,7 @@ impl Database {
     }
 
     /// Runs SQL in another database of the server.
-    pub(crate) fn on_server(&self, sql: &str) -> String {
+    pub(crate) fn psql_on_server(&self, sql: &str) -> String {
         self.server.psql(sql).unwrap()
     }
 
@@ -75,14 +75,14 @@ impl Database {
 }
 
 /// Settings for tests in which nothing times out, however busy the machine is.
-pub(crate) fn patient(url: &str) -> PgConfig {
+pub(crate) fn long_timeouts(url: &str) -> PgConfig {
     let config = PgConfig::new(url).with_connect_timeout(Duration::from_secs(60)).unwrap();
     config.with_command_timeout(Duration::from_secs(60)).unwrap()
 }
 
 /// Settings for tests in which something times out. Wrap calls that are not meant to time out in
-/// [`insist`].
-pub(crate) fn impatient(url: &str) -> PgConfig {
+/// [`apply_until_answered`].
+pub(crate) fn short_timeouts(url: &str) -> PgConfig {
     PgConfig::new(url).with_command_timeout(Duration::from_millis(300)).unwrap()
 }
 
@@ -127,7 +127,11 @@ pub(crate) async fn apply(
 }
 
 /// Repeats the command until it is answered, as a lock keeper does.
-pub(crate) async fn insist(store: &PgStore, key: &StoreKey, operation: Operation) -> Reply {
+pub(crate) async fn apply_until_answered(
+    store: &PgStore,
+    key: &StoreKey,
+    operation: Operation,
+) -> Reply {
     for _ in 0..100 {
         match apply(store, key, operation.clone()).await {
             Err(error) => assert_ne!(error.kind(), StoreErrorKind::Unreadable),
@@ -139,7 +143,7 @@ pub(crate) async fn insist(store: &PgStore, key: &StoreKey, operation: Operation
 }
 
 /// Acquires a key that is not locked.
-pub(crate) async fn acquired(store: &PgStore, key: &StoreKey, bits: u64) -> Grant {
+pub(crate) async fn acquire_grant(store: &PgStore, key: &StoreKey, bits: u64) -> Grant {
     match apply(store, key, acquire(bits)).await.unwrap() {
         Reply::Acquired { token, .. } => grant(token, bits),
         other => panic!("not acquired: {other:?}"),
@@ -162,7 +166,7 @@ pub(crate) fn chain(error: &dyn Error) -> String {
 }
 
 /// Reads a number from the environment, for longer runs.
-pub(crate) fn setting(name: &str) -> Option<u64> {
+pub(crate) fn env_number(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
     Some(text.parse().unwrap_or_else(|_| panic!("{name} is not a number: {text}")))
 }

@@ -6,50 +6,51 @@ use campanile_core::{Command, Operation, Reply, Retention};
 use campanile_idempotency::Store;
 use campanile_postgres::PgStore;
 
-use crate::support::{Database, acquire, acquired, apply, command, complete, key, replies};
+use crate::support::{Database, acquire, acquire_grant, apply, command, complete, key, replies};
 
-const BRIEFLY: Retention = Retention {
+const SHORT_RETENTION: Retention = Retention {
     attempts: Duration::from_millis(1),
     completed: Duration::from_millis(1),
     failed: Duration::from_millis(1),
 };
 
 /// Moves the expiry of all entries back by an hour.
-fn an_hour_later(database: &Database) {
+fn advance_one_hour(database: &Database) {
     database.psql("UPDATE campanile.entry SET expires_at = expires_at - interval '1 hour'");
 }
 
 #[tokio::test]
-async fn what_is_over_is_swept_away_and_nothing_else() {
-    const MANY: usize = 3_000;
+async fn sweep_deletes_exactly_the_expired_entries() {
+    const ENTRIES: usize = 3_000;
     let database = Database::new().await;
     let store = database.store().await;
-    for chunk in 0..MANY / 50 {
+    for chunk in 0..ENTRIES / 50 {
         let commands = (0..50).map(|n| {
             let key = key(format!("{chunk} {n}"));
-            let retention = if n % 3 == 0 { Retention::default() } else { BRIEFLY };
+            let retention = if n % 3 == 0 { Retention::default() } else { SHORT_RETENTION };
             Command { key, operation: acquire(1), retention }
         });
         replies(store.apply_batch(commands.collect()).await);
     }
     // Another call may have just found these entries absent, so they are not swept yet.
     assert_eq!(store.sweep().await.unwrap(), 0);
-    an_hour_later(&database);
-    let kept = MANY / 50 * 17;
-    assert_eq!(store.sweep().await.unwrap(), (MANY - kept) as u64);
+    advance_one_hour(&database);
+    let kept = ENTRIES / 50 * 17;
+    assert_eq!(store.sweep().await.unwrap(), (ENTRIES - kept) as u64);
     assert_eq!(database.psql("SELECT count(*) FROM campanile.entry"), kept.to_string());
     assert_eq!(store.sweep().await.unwrap(), 0);
 }
 
 #[tokio::test]
-async fn a_store_that_is_used_sweeps_by_itself_and_one_that_should_not_does_not() {
+async fn store_in_use_sweeps_by_itself_unless_disabled() {
     let database = Database::new().await;
-    let often = database.config().with_sweep_interval(Duration::from_millis(10)).unwrap();
-    let without = PgStore::connect(often.clone().without_sweeping()).await.unwrap();
-    let command = |name| Command { key: key(name), operation: acquire(1), retention: BRIEFLY };
-    replies(vec![without.apply(command("over")).await]);
-    an_hour_later(&database);
-    let store = PgStore::connect(often).await.unwrap();
+    let config = database.config().with_sweep_interval(Duration::from_millis(10)).unwrap();
+    let unswept_store = PgStore::connect(config.clone().without_sweeping()).await.unwrap();
+    let command =
+        |name| Command { key: key(name), operation: acquire(1), retention: SHORT_RETENTION };
+    replies(vec![unswept_store.apply(command("over")).await]);
+    advance_one_hour(&database);
+    let store = PgStore::connect(config).await.unwrap();
     assert_eq!(database.psql("SELECT count(*) FROM campanile.entry"), "1");
     replies(vec![store.apply(command("another")).await]);
     let swept = async {
@@ -60,19 +61,19 @@ async fn a_store_that_is_used_sweeps_by_itself_and_one_that_should_not_does_not(
     tokio::time::timeout(Duration::from_secs(60), swept).await.expect("the store sweeps");
     // A dropped store stops sweeping.
     drop(store);
-    an_hour_later(&database);
-    assert_eq!(without.sweep().await.unwrap(), 1);
+    advance_one_hour(&database);
+    assert_eq!(unswept_store.sweep().await.unwrap(), 1);
 }
 
 #[tokio::test]
-async fn a_row_that_somebody_works_with_is_passed_over() {
+async fn sweep_skips_locked_rows() {
     let database = Database::new().await;
     let store = database.store().await;
     for name in ["held", "free"] {
-        let command = Command { key: key(name), operation: acquire(1), retention: BRIEFLY };
+        let command = Command { key: key(name), operation: acquire(1), retention: SHORT_RETENTION };
         replies(vec![store.apply(command).await]);
     }
-    an_hour_later(&database);
+    advance_one_hour(&database);
     let other = database.client().await;
     let held = key("held");
     other.batch_execute("BEGIN").await.unwrap();
@@ -84,12 +85,12 @@ async fn a_row_that_somebody_works_with_is_passed_over() {
 }
 
 #[tokio::test]
-async fn of_several_who_sweep_one_does() {
+async fn only_one_session_sweeps_at_a_time() {
     let database = Database::new().await;
     let store = database.store().await;
-    let command = Command { key: key("key"), operation: acquire(1), retention: BRIEFLY };
+    let command = Command { key: key("key"), operation: acquire(1), retention: SHORT_RETENTION };
     replies(vec![store.apply(command).await]);
-    an_hour_later(&database);
+    advance_one_hour(&database);
     let other = database.client().await;
     let lock = "BEGIN; SELECT pg_advisory_xact_lock('campanile.entry'::regclass::oid::bigint)";
     other.batch_execute(lock).await.unwrap();
@@ -99,12 +100,12 @@ async fn of_several_who_sweep_one_does() {
 }
 
 #[tokio::test]
-async fn an_entry_that_is_over_is_as_good_as_none_before_it_is_swept_away() {
+async fn expired_entry_counts_as_absent_before_it_is_swept() {
     let database = Database::new().await;
     let store = database.store().await;
     let (taken, adopted) = (key("taken"), key("adopted"));
-    let first = acquired(&store, &taken, 1).await;
-    let held = acquired(&store, &adopted, 1).await;
+    let first = acquire_grant(&store, &taken, 1).await;
+    let held = acquire_grant(&store, &adopted, 1).await;
     let fail =
         Operation::Fail { grant: first, delay: Duration::ZERO, last: true, error: "no".into() };
     assert_eq!(apply(&store, &taken, fail).await.unwrap(), Reply::Retrying);

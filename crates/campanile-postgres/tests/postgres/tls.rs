@@ -8,7 +8,7 @@ use campanile_postgres::{ConnectError, PgConfig, PgStore, migrate};
 use campanile_test::{PgServer, PgServerBuilder};
 use tempfile::TempDir;
 
-use crate::support::{acquired, chain, key, patient};
+use crate::support::{acquire_grant, chain, key, long_timeouts};
 
 /// An authority and the certificates that it has signed.
 struct Authority {
@@ -62,56 +62,58 @@ impl Authority {
     }
 }
 
-async fn used(config: PgConfig) -> Result<(), ConnectError> {
+async fn connect_and_acquire(config: PgConfig) -> Result<(), ConnectError> {
     migrate(config.clone()).await?;
     let store = PgStore::connect(config).await?;
-    acquired(&store, &key(fastrand::u64(..).to_string()), 1).await;
+    acquire_grant(&store, &key(fastrand::u64(..).to_string()), 1).await;
     Ok(())
 }
 
 #[tokio::test]
-async fn a_server_whose_authority_is_trusted_is_reached_by_tls_and_no_other() {
+async fn only_a_server_with_trusted_authority_is_reached_by_tls() {
     let authority = Authority::new();
     let server = authority.server(None).password("Wr1ghtW0rd").start().unwrap();
-    let config = || patient(&format!("{}?sslmode=require", server.url()));
-    used(config().with_ca(authority.read("ca.crt"))).await.unwrap();
+    let config = || long_timeouts(&format!("{}?sslmode=require", server.url()));
+    connect_and_acquire(config().with_ca(authority.read("ca.crt"))).await.unwrap();
 
     for config in [config(), config().with_ca(Authority::new().read("ca.crt"))] {
-        let error = used(config).await.unwrap_err();
+        let error = connect_and_acquire(config).await.unwrap_err();
         assert!(matches!(error, ConnectError::Untrusted { .. }), "{error:?}");
         assert!(chain(&error).contains("UnknownIssuer"), "{}", chain(&error));
     }
     // The certificate has another name.
     let by_name = server.url().replace("127.0.0.1", "localhost");
-    let config = patient(&by_name).with_ca(authority.read("ca.crt"));
-    let error = used(config).await.unwrap_err();
+    let config = long_timeouts(&by_name).with_ca(authority.read("ca.crt"));
+    let error = connect_and_acquire(config).await.unwrap_err();
     assert!(matches!(error, ConnectError::Untrusted { .. }), "{error:?}");
 }
 
 #[tokio::test]
-async fn a_server_that_wants_a_certificate_is_shown_ours() {
+async fn client_certificate_is_sent_to_a_server_requiring_it() {
     let (authority, clients) = (Authority::new(), Authority::new());
     let server = authority.server(Some(clients.read("ca.crt"))).start().unwrap();
     clients.sign("us", "DNS:us");
-    let config = || patient(&server.url()).with_ca(authority.read("ca.crt"));
+    let config = || long_timeouts(&server.url()).with_ca(authority.read("ca.crt"));
     let with = config().with_client_certificate(clients.read("us.crt"), clients.read("us.key"));
-    used(with).await.unwrap();
-    let error = used(config()).await.unwrap_err();
+    connect_and_acquire(with).await.unwrap();
+    let error = connect_and_acquire(config()).await.unwrap_err();
     assert!(matches!(error, ConnectError::Denied { .. }), "{error:?}");
 }
 
 #[tokio::test]
-async fn a_server_without_tls_is_refused_where_it_is_required() {
+async fn server_without_tls_is_rejected_if_tls_is_required() {
     let server = PgServer::start().unwrap();
-    let error = used(patient(&format!("{}?sslmode=require", server.url()))).await.unwrap_err();
+    let error = connect_and_acquire(long_timeouts(&format!("{}?sslmode=require", server.url())))
+        .await
+        .unwrap_err();
     assert!(matches!(error, ConnectError::Unreachable { .. }), "{error:?}");
     assert!(chain(&error).contains("TLS"), "{}", chain(&error));
-    used(patient(&server.url())).await.unwrap();
+    connect_and_acquire(long_timeouts(&server.url())).await.unwrap();
 }
 
 #[tokio::test]
-async fn a_certificate_that_cannot_be_read_is_told() {
-    let config = patient("postgres://127.0.0.1").with_client_certificate("no", "certificate");
-    let error = used(config).await.unwrap_err();
+async fn unreadable_certificate_is_an_error() {
+    let config = long_timeouts("postgres://127.0.0.1").with_client_certificate("no", "certificate");
+    let error = connect_and_acquire(config).await.unwrap_err();
     assert!(matches!(error, ConnectError::Certificate { .. }), "{error:?}");
 }

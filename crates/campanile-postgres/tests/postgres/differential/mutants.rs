@@ -17,61 +17,61 @@ async fn assert_found(function: &str, from: &str, to: &str) {
     assert!(text.contains(from), "{function} does not contain {from}");
     client.batch_execute(&text.replace(from, to)).await.unwrap();
     match run(&database, OPERATIONS).await {
-        Ok(runner) => panic!("not found in {} operations", runner.play.operations()),
+        Ok(runner) => panic!("not found in {} operations", runner.fuzzer.operations()),
         Err(difference) => println!("{difference}"),
     }
 }
 
 #[tokio::test]
-async fn a_settlement_by_a_stale_token_would_be_found() {
+async fn mutant_accepting_a_stale_token_is_found() {
     assert_found("hold", "e.token = asked.token", "true").await;
 }
 
 #[tokio::test]
-async fn a_settlement_by_another_owner_would_be_found() {
+async fn mutant_accepting_another_owner_is_found() {
     assert_found("hold", "AND e.owner = asked.owner", "").await;
 }
 
 #[tokio::test]
-async fn a_takeover_that_counts_no_attempt_would_be_found() {
+async fn mutant_not_counting_a_takeover_is_found() {
     assert_found("acquire", "e.attempt := least(e.attempt + 1, 65535);", "NULL;").await;
 }
 
 #[tokio::test]
-async fn a_clock_that_is_not_the_databases_would_be_found() {
+async fn mutant_with_a_clock_not_the_databases_is_found() {
     let another = "(clock_timestamp() + interval '3 seconds')";
     assert_found("acquire", "clock_timestamp()", another).await;
 }
 
 #[tokio::test]
-async fn a_token_that_does_not_rise_would_be_found() {
+async fn mutant_with_a_token_that_does_not_increase_is_found() {
     assert_found("acquire", "greatest(e.token + 1, instant_micros,", "greatest(instant_micros,")
         .await;
 }
 
 #[tokio::test]
-async fn a_lock_beyond_the_longest_that_is_not_cut_would_be_found() {
+async fn mutant_not_limiting_the_lock_ttl_is_found() {
     assert_found("acquire", "interval '1 hour'", "interval '2 hours'").await;
 }
 
 #[tokio::test]
-async fn an_attempt_that_is_handed_back_once_too_often_would_be_found() {
+async fn mutant_releasing_one_attempt_too_many_is_found() {
     assert_found("release", "e.interrupts < 8", "e.interrupts < 9").await;
 }
 
 #[tokio::test]
-async fn an_entry_that_is_over_and_still_counts_would_be_found() {
+async fn mutant_counting_an_expired_entry_is_found() {
     assert_found("acquire", "e.attempt := 0;", "NULL;").await;
 }
 
 #[tokio::test]
-async fn an_error_that_an_empty_one_erases_would_be_found() {
+async fn mutant_erasing_an_error_with_an_empty_one_is_found() {
     let erased = "errors[array_position(keys, e.key)]";
     assert_found("fail", &format!("coalesce({erased}, e.error)"), erased).await;
 }
 
 #[tokio::test]
-async fn a_reply_that_outlives_a_redrive_would_be_found() {
+async fn mutant_keeping_the_reply_after_a_redrive_is_found() {
     // The table's constraint rejects the row.
     assert_found("redrive", "reply = NULL", "reply = e.reply").await;
 }

@@ -6,7 +6,7 @@ use tokio_postgres::Client;
 
 /// The query for the bytes of the unexpired entries of these keys, and when each entry expires, in
 /// ms.
-const LOOK: &str = "
+const SELECT: &str = "
     SELECT asked.key, floor(extract(epoch FROM e.expires_at) * 1000)::bigint,
         '\\xc1'::bytea
         || substring(int4send(position(e.state::text IN 'PRCF') + 8 * e.burial::int
@@ -24,7 +24,7 @@ const LOOK: &str = "
     JOIN campanile.entry e ON e.namespace = 'tests' AND e.key = asked.key
     WHERE e.expires_at > clock_timestamp()";
 
-const PUT: &str = "
+const INSERT: &str = "
     INSERT INTO campanile.entry (namespace, key, expires_at, state, burial, doomed, released, attempt,
         interrupts, burials, token, owner, fingerprint, created, at, error, reply)
     VALUES ('tests', $1::bytea, $2, $3::\"char\", $4, $5, $6, $7::integer, $8::smallint, $9::smallint,
@@ -32,8 +32,8 @@ const PUT: &str = "
         $15, $16)";
 
 /// Reads the stored entries: the key, the expiry in ms, the bytes.
-pub(super) async fn look(client: &Client, keys: &[&[u8]]) -> Vec<(Vec<u8>, i64, Vec<u8>)> {
-    let rows = client.query(LOOK, &[&keys]).await.unwrap();
+pub(super) async fn read(client: &Client, keys: &[&[u8]]) -> Vec<(Vec<u8>, i64, Vec<u8>)> {
+    let rows = client.query(SELECT, &[&keys]).await.unwrap();
     rows.iter().map(|row| (row.get(0), row.get(1), row.get(2))).collect()
 }
 
@@ -42,7 +42,7 @@ pub(super) async fn delete(client: &Client, key: &[u8]) {
 }
 
 /// Stores the entry with these bytes. It must be one that the table accepts.
-pub(super) async fn put(client: &Client, key: &[u8], bytes: &[u8], until: SystemTime) {
+pub(super) async fn insert(client: &Client, key: &[u8], bytes: &[u8], until: SystemTime) {
     let number = |from: usize| i64::from_be_bytes(*bytes[from..].first_chunk().unwrap());
     let bits = bytes[1];
     let state = b"PRCF"[usize::from(bits & 7) - 1].cast_signed();
@@ -57,7 +57,7 @@ pub(super) async fn put(client: &Client, key: &[u8], bytes: &[u8], until: System
     let [token, owner, fingerprint] = [8, 16, 24].map(number);
     client
         .execute(
-            PUT,
+            INSERT,
             &[
                 &key,
                 &until,
