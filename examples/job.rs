@@ -46,7 +46,7 @@ async fn report(
 }
 
 /// While one worker runs the job, the other is refused; afterwards it gets a duplicate.
-async fn one_of_two(store: &MemoryStore, database: &Database) -> Result<(), BoxError> {
+async fn run_two_workers(store: &MemoryStore, database: &Database) -> Result<(), BoxError> {
     // Two processes that share a store: each has its own keeper.
     let anna = Guard::new(store.clone(), "reports")?;
     let bert = Guard::new(store.clone(), "reports")?;
@@ -65,7 +65,7 @@ async fn one_of_two(store: &MemoryStore, database: &Database) -> Result<(), BoxE
 
 /// A worker that sleeps for longer than its lock lives loses the key to another, and its write
 /// comes too late.
-async fn asleep(store: &MemoryStore, database: &Database) -> Result<(), BoxError> {
+async fn outlive_lock(store: &MemoryStore, database: &Database) -> Result<(), BoxError> {
     let short = Duration::from_millis(500);
     // A guard gets the key at each run, so its layer needs no extractor.
     let layer = IdempotencyLayer::new(store.clone(), "reports", ())?.with_lock_ttl(short)?;
@@ -95,9 +95,9 @@ async fn main() -> Result<(), BoxError> {
     campanile_examples::no_args()?;
     let (store, database) = (MemoryStore::new(), Database::default());
     println!("monday: two workers at the same time");
-    one_of_two(&store, &database).await?;
+    run_two_workers(&store, &database).await?;
     println!("tuesday: one of them falls asleep");
-    asleep(&store, &database).await?;
+    outlive_lock(&store, &database).await?;
     let rows = database.0.lock().expect("no holder of the mutex panics");
     assert_eq!((rows["monday"].1, rows["tuesday"].1), ("anna", "bert"));
     Ok(())

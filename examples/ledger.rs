@@ -16,7 +16,7 @@ use campanile::postgres::tokio_postgres::error::SqlState;
 use campanile::postgres::{Inbox, Transaction, TransactionError, migrate};
 use campanile::prelude::*;
 use campanile::{PgStore, error};
-use campanile_examples::World;
+use campanile_examples::Environment;
 use campanile_test::PgServer;
 use rdkafka::ClientConfig;
 use serde::{Deserialize, Serialize};
@@ -65,7 +65,7 @@ fn refused(error: TransactionError) -> BoxError {
 async fn consume(postgres: &str, topic: &str, settings: &[String]) -> Result<(), BoxError> {
     migrate(postgres).await?;
     let inbox = Inbox::new(&PgStore::connect(postgres).await?)?;
-    let once =
+    let idempotency =
         IdempotencyLayer::new(inbox.keeper(), "transfers", key::field(|t: &Transfer| &t.id))?
             // short, so that the example ends soon: records of a killed process wait that long
             .with_lock_ttl(Duration::from_secs(1))?;
@@ -73,7 +73,7 @@ async fn consume(postgres: &str, topic: &str, settings: &[String]) -> Result<(),
         // records that fail to decode never acquire a lock
         .layer(DecodeLayer::json())
         // one lock for each transfer; its booking and its completion are one commit
-        .layer(inbox.layer(once)?)
+        .layer(inbox.layer(idempotency)?)
         .service_fn(book);
     let mut config = ClientConfig::new();
     for setting in settings {
@@ -94,27 +94,27 @@ fn main() -> Result<(), BoxError> {
     {
         return consume(postgres, topic, settings);
     }
-    let world = World::from_args()?;
+    let environment = Environment::from_args()?;
     // Transfers between the same accounts in opposite directions may deadlock, and then run again.
     let postgres = PgServer::builder().config("deadlock_timeout", "50ms").start()?;
     postgres.psql(BOOKS)?;
     let sent = (0..TRANSFERS).chain((0..TRANSFERS).step_by(10));
-    world.produce(sent.map(|n| transfer(&world.topic, n)), |transfer| &transfer.id)?;
+    environment.produce(sent.map(|n| transfer(&environment.topic, n)), |transfer| &transfer.id)?;
 
     println!("consuming until half of the transfers are booked");
-    let mut consumer = start(&world, &postgres)?;
+    let mut consumer = start(&environment, &postgres)?;
     wait_for(&mut consumer, || Ok(count(&postgres, "transfer")? >= TRANSFERS / 2))?;
     consumer.kill()?;
     consumer.wait()?;
     println!("killed the consumer while it was working; starting another");
-    let mut consumer = start(&world, &postgres)?;
+    let mut consumer = start(&environment, &postgres)?;
     wait_for(&mut consumer, || {
         let settled = "campanile.entry WHERE state IN ('C', 'F')";
         Ok(count(&postgres, settled)? == TRANSFERS)
     })?;
     consumer.kill()?;
     consumer.wait()?;
-    show(&postgres)
+    print_summary(&postgres)
 }
 
 fn transfer(topic: &str, n: usize) -> Transfer {
@@ -123,16 +123,19 @@ fn transfer(topic: &str, n: usize) -> Transfer {
     Transfer { id: format!("{topic}/{n}"), debtor, creditor, cents: (n % 300) as i64 }
 }
 
-fn start(world: &World, postgres: &PgServer) -> Result<Child, BoxError> {
+fn start(environment: &Environment, postgres: &PgServer) -> Result<Child, BoxError> {
     let mut command = Command::new(std::env::current_exe()?);
-    command.args(["consume", &postgres.url(), &world.topic]);
-    let settings = world.client("ledger");
+    command.args(["consume", &postgres.url(), &environment.topic]);
+    let settings = environment.client("ledger");
     command.args(settings.config_map().iter().map(|(name, value)| format!("{name}={value}")));
     Ok(command.spawn()?)
 }
 
-fn wait_for(consumer: &mut Child, so: impl Fn() -> Result<bool, BoxError>) -> Result<(), BoxError> {
-    while !so()? {
+fn wait_for(
+    consumer: &mut Child,
+    condition: impl Fn() -> Result<bool, BoxError>,
+) -> Result<(), BoxError> {
+    while !condition()? {
         if let Some(status) = consumer.try_wait()? {
             return Err(format!("the consumer exited: {status}").into());
         }
@@ -147,7 +150,7 @@ fn count(postgres: &PgServer, what: &str) -> Result<usize, BoxError> {
     Ok(found.map_or(Ok(0), |count| count.parse())?)
 }
 
-fn show(postgres: &PgServer) -> Result<(), BoxError> {
+fn print_summary(postgres: &PgServer) -> Result<(), BoxError> {
     let booked = count(postgres, "transfer")?;
     let refused = count(postgres, "campanile.entry WHERE state = 'F'")?;
     let again = count(postgres, "campanile.entry WHERE state = 'C' AND attempt > 1")?;

@@ -15,7 +15,7 @@ use tokio::sync::watch;
 /// `--redis URL`, or by `CAMPANILE_BROKER` and `CAMPANILE_REDIS`; without a broker, librdkafka's
 /// mock runs in this process.
 #[derive(Debug)]
-pub struct World {
+pub struct Environment {
     mock: Option<MockKafka>,
     broker: String,
     /// The URL of Redis, if one was named.
@@ -24,7 +24,7 @@ pub struct World {
     pub topic: String,
 }
 
-impl World {
+impl Environment {
     /// Starts the mock, if it is needed, and creates the topic.
     ///
     /// # Errors
@@ -126,50 +126,50 @@ pub fn no_args() -> Result<(), Box<dyn Error + Send + Sync>> {
     }
 }
 
-/// A log to which an example's handler appends lines. Clones share the lines.
-pub struct Ledger<L>(Arc<watch::Sender<Vec<L>>>);
+/// A log to which an example's handler appends events. Clones share the events.
+pub struct EventLog<E>(Arc<watch::Sender<Vec<E>>>);
 
-impl<L> Ledger<L> {
-    /// Appends a line.
-    pub fn note(&self, line: L) {
-        self.0.send_modify(|lines| lines.push(line));
+impl<E> EventLog<E> {
+    /// Appends an event.
+    pub fn push(&self, event: E) {
+        self.0.send_modify(|events| events.push(event));
     }
 
-    /// Completes when there are at least `count` lines that match `which`.
-    pub fn until<F: Fn(&L) -> bool>(
+    /// Completes when there are at least `count` events that match `which`.
+    pub fn wait_for<F: Fn(&E) -> bool>(
         &self,
         count: usize,
         which: F,
-    ) -> impl Future<Output = ()> + use<L, F> {
-        let mut lines = self.0.subscribe();
+    ) -> impl Future<Output = ()> + use<E, F> {
+        let mut events = self.0.subscribe();
         async move {
-            // Fails only if the ledger was dropped; then no line will be appended.
-            let _ = lines
-                .wait_for(|lines| lines.iter().filter(|line| which(line)).count() >= count)
+            // Fails only if the log was dropped; then no event will be appended.
+            let _ = events
+                .wait_for(|events| events.iter().filter(|event| which(event)).count() >= count)
                 .await;
         }
     }
 
-    /// Removes and returns all lines.
-    pub fn take(&self) -> Vec<L> {
+    /// Removes and returns all events.
+    pub fn take(&self) -> Vec<E> {
         self.0.send_replace(Vec::new())
     }
 }
 
-impl<L> Default for Ledger<L> {
+impl<E> Default for EventLog<E> {
     fn default() -> Self {
         Self(Arc::new(watch::Sender::new(Vec::new())))
     }
 }
 
-impl<L> Clone for Ledger<L> {
+impl<E> Clone for EventLog<E> {
     fn clone(&self) -> Self {
         Self(self.0.clone())
     }
 }
 
-impl<L> fmt::Debug for Ledger<L> {
+impl<E> fmt::Debug for EventLog<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Ledger").field("lines", &self.0.borrow().len()).finish()
+        f.debug_struct("EventLog").field("events", &self.0.borrow().len()).finish()
     }
 }

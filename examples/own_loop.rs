@@ -25,7 +25,7 @@ use campanile::policy::OnGivenUp;
 use campanile::prelude::*;
 use campanile::store::Store;
 use campanile::{Backoff, LockKeeper, ToRecord, WaitForLock};
-use campanile_examples::{Ledger, World};
+use campanile_examples::{Environment, EventLog};
 use rdkafka::consumer::{CommitMode, Consumer as _, StreamConsumer};
 use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
@@ -40,21 +40,21 @@ struct Payment {
 }
 
 /// The handler: charges a payment.
-async fn charge(request: Request<Payment>, ledger: Ledger<Payment>) -> Result<(), BoxError> {
+async fn charge(request: Request<Payment>, log: EventLog<Payment>) -> Result<(), BoxError> {
     let attempt = request.lock().map_or(0, Lock::attempt);
     let payment = request.into_body();
     // The terminal sometimes does not answer, and one card never works.
     if payment.cents % 10 == 7 && attempt == 1 || payment.cents == 13 {
         return Err("the card terminal does not answer".into());
     }
-    ledger.note(payment);
+    log.push(payment);
     Ok(())
 }
 
 /// The stack between the loop and the handler.
 fn stack(
     keeper: &LockKeeper,
-    ledger: Ledger<Payment>,
+    log: EventLog<Payment>,
 ) -> Result<impl Service<Record, Response = Outcome<()>, Error = BoxError>, BoxError> {
     let layer = IdempotencyLayer::new(keeper, "payments", key::field(|p: &Payment| &p.id))?
         // without a driver, nothing publishes dead letters: the key is FAILED at once
@@ -71,7 +71,7 @@ fn stack(
         .layer(layer)
         // +4: a slow handler fails its attempt
         .timeout(Duration::from_secs(10))
-        .service_fn(move |request| charge(request, ledger.clone())))
+        .service_fn(move |request| charge(request, log.clone())))
 }
 
 /// Consumes this many messages.
@@ -91,7 +91,7 @@ async fn consume(
             match stack.ready().await?.call(record.clone()).await {
                 Ok(outcome) => break outcome,
                 // +7: react to the error
-                Err(error) => what_follows(error).await?,
+                Err(error) => handle_error(error).await?,
             }
         };
         match outcome {
@@ -110,7 +110,7 @@ async fn consume(
 /// Reacts to an error of the stack. Returns `Ok` if the loop should try the record again. Returns
 /// the error if the loop should end with the record uncommitted; the record is then the first when
 /// the program starts again.
-async fn what_follows(error: BoxError) -> Result<(), BoxError> {
+async fn handle_error(error: BoxError) -> Result<(), BoxError> {
     match IdempotencyError::find(&*error) {
         // Another owner has the key, the key is backing off, or the attempt failed, for longer than
         // `WaitForLock` has waited. The error says when to try again.
@@ -133,41 +133,42 @@ async fn what_follows(error: BoxError) -> Result<(), BoxError> {
 }
 
 /// Creates the same consumer as before, but with two more settings.
-fn consumer(world: &World) -> Result<StreamConsumer, BoxError> {
-    let consumer: StreamConsumer = world
+fn consumer(environment: &Environment) -> Result<StreamConsumer, BoxError> {
+    let consumer: StreamConsumer = environment
         .client("payments")
         // +9, +10: only the loop commits offsets
         .set("enable.auto.commit", "false")
         .set("enable.auto.offset.store", "false")
         .create()?;
-    consumer.subscribe(&[&*world.topic])?;
+    consumer.subscribe(&[&*environment.topic])?;
     Ok(consumer)
 }
 
 #[tokio::main]
 async fn main() -> Result<(), BoxError> {
-    let world = World::from_args()?;
-    let keeper = LockKeeper::new(match &world.redis {
+    let environment = Environment::from_args()?;
+    let keeper = LockKeeper::new(match &environment.redis {
         Some(url) => RedisStore::connect(url.as_str()).await?.boxed(),
         None => MemoryStore::new().boxed(),
     })?;
     // Every fourth payment is sent twice, as if its producer had retried.
     let sent: Vec<usize> = (0..PAYMENTS).chain((0..PAYMENTS).step_by(4)).collect();
-    let payment = |&n: &usize| Payment { id: format!("{}/{n}", world.topic), cents: n as u64 };
-    world.produce(sent.iter().map(payment), |payment| &payment.id)?;
+    let payment =
+        |&n: &usize| Payment { id: format!("{}/{n}", environment.topic), cents: n as u64 };
+    environment.produce(sent.iter().map(payment), |payment| &payment.id)?;
 
-    let ledger = Ledger::default();
+    let log = EventLog::default();
     let half = sent.len() / 2;
     let mut totals = (0, 0);
     // The second loop continues where the first stopped.
     for messages in [half, sent.len() - half] {
-        let stack = stack(&keeper, ledger.clone())?;
-        let (duplicates, parked) = consume(&consumer(&world)?, stack, messages).await?;
+        let stack = stack(&keeper, log.clone())?;
+        let (duplicates, parked) = consume(&consumer(&environment)?, stack, messages).await?;
         totals = (totals.0 + duplicates, totals.1 + parked);
     }
 
     let mut charges: HashMap<String, u32> = HashMap::new();
-    for payment in ledger.take() {
+    for payment in log.take() {
         *charges.entry(payment.id).or_default() += 1;
     }
     println!("records delivered                   {:>4}", sent.len());

@@ -10,7 +10,7 @@ use std::time::Duration;
 use campanile::prelude::*;
 use campanile::store::Store;
 use campanile::{LockKeeper, Summary};
-use campanile_examples::{Ledger, World};
+use campanile_examples::{Environment, EventLog};
 use serde::{Deserialize, Serialize};
 use tower::{Service, ServiceBuilder};
 
@@ -23,7 +23,7 @@ struct Payment {
 }
 
 /// An event, recorded by the handler and not by the library.
-enum Line {
+enum Event {
     Begun(String, u32),
     Failed,
     Charged(String),
@@ -33,7 +33,7 @@ enum Line {
 /// The stack that processes each record.
 fn stack(
     store: LockKeeper,
-    ledger: Ledger<Line>,
+    log: EventLog<Event>,
 ) -> Result<
     impl Service<Record, Response = Outcome<()>, Error = BoxError, Future: Send> + Clone,
     BoxError,
@@ -45,88 +45,90 @@ fn stack(
         .layer(IdempotencyLayer::new(store, "payments", key::field(|p: &Payment| &p.id))?)
         // a slow handler fails its attempt
         .timeout(Duration::from_secs(10))
-        .service_fn(move |request| charge(request, ledger.clone())))
+        .service_fn(move |request| charge(request, log.clone())))
 }
 
 /// The handler: charges a payment.
-async fn charge(request: Request<Payment>, ledger: Ledger<Line>) -> Result<(), BoxError> {
+async fn charge(request: Request<Payment>, log: EventLog<Event>) -> Result<(), BoxError> {
     let Payment { id, cents } = request.body().clone();
     let attempt = request.lock().map_or(0, Lock::attempt);
-    ledger.note(Line::Begun(id.clone(), attempt));
+    log.push(Event::Begun(id.clone(), attempt));
     // Some payments fail on their first attempt.
     if cents % 50 == 7 && attempt == 1 {
-        ledger.note(Line::Failed);
+        log.push(Event::Failed);
         return Err("the card terminal does not answer".into());
     }
     tokio::time::sleep(Duration::from_millis(10 + cents % 20)).await;
     // The charge is the last step. A later step could fail or be interrupted after the charge, and
     // the next attempt would charge again. No lock closes that window; a receiver that deduplicates
     // by the key or compares the token does.
-    ledger.note(Line::Charged(id));
+    log.push(Event::Charged(id));
     Ok(())
 }
 
 #[tokio::main]
 async fn main() -> Result<(), BoxError> {
-    let world = World::from_args()?;
-    let keeper = LockKeeper::new(match &world.redis {
+    let environment = Environment::from_args()?;
+    let keeper = LockKeeper::new(match &environment.redis {
         Some(url) => RedisStore::connect(url.as_str()).await?.boxed(),
         None => MemoryStore::new().boxed(),
     })?;
 
     // Every tenth payment is sent twice, as if its producer had retried.
     let sent: Vec<usize> = (0..PAYMENTS).chain((0..PAYMENTS).step_by(10)).collect();
-    let payment = |&n: &usize| Payment { id: format!("{}/{n}", world.topic), cents: n as u64 };
-    world.produce(sent.iter().map(payment), |payment| &payment.id)?;
+    let payment =
+        |&n: &usize| Payment { id: format!("{}/{n}", environment.topic), cents: n as u64 };
+    environment.produce(sent.iter().map(payment), |payment| &payment.id)?;
 
-    let ledger = Ledger::default();
+    let log = EventLog::default();
     println!("consuming until half of the payments are charged");
-    let half = ledger.until(PAYMENTS / 2, |line| matches!(line, Line::Charged(_)));
-    let first = consume(&world, &keeper, &ledger, half).await?;
+    let half = log.wait_for(PAYMENTS / 2, |event| matches!(event, Event::Charged(_)));
+    let first = consume(&environment, &keeper, &log, half).await?;
     println!("stopped while handlers were running; starting again");
-    let charged = ledger.until(PAYMENTS, |line| matches!(line, Line::Charged(_)));
-    let answered = ledger.until(sent.len(), |line| matches!(line, Line::Answered { .. }));
+    let charged = log.wait_for(PAYMENTS, |event| matches!(event, Event::Charged(_)));
+    let answered = log.wait_for(sent.len(), |event| matches!(event, Event::Answered { .. }));
     let all = async {
         tokio::join!(charged, answered);
     };
-    let second = consume(&world, &keeper, &ledger, all).await?;
-    show(&ledger, first.received + second.received)
+    let second = consume(&environment, &keeper, &log, all).await?;
+    print_summary(&log, first.received + second.received)
 }
 
 /// Serves until `stop` completes. Without time to drain, the handlers that are still running are
 /// dropped.
 async fn consume(
-    world: &World,
+    environment: &Environment,
     keeper: &LockKeeper,
-    ledger: &Ledger<Line>,
+    log: &EventLog<Event>,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> Result<Summary, BoxError> {
-    let answers = ledger.clone();
+    let answers = log.clone();
     let service = ServiceBuilder::new()
         // records what the layer answered
         .map_response(move |outcome: Outcome<()>| {
             let duplicate = outcome.is_duplicate();
-            answers.note(Line::Answered { duplicate });
+            answers.push(Event::Answered { duplicate });
         })
-        .service(stack(keeper.clone(), ledger.clone())?);
-    let consumer = Consumer::new(world.consumer("payments"))?.with_drain_timeout(Duration::ZERO);
-    let serve = consumer.subscribe([&*world.topic]).serve(service);
+        .service(stack(keeper.clone(), log.clone())?);
+    let consumer =
+        Consumer::new(environment.consumer("payments"))?.with_drain_timeout(Duration::ZERO);
+    let serve = consumer.subscribe([&*environment.topic]).serve(service);
     Ok(serve.with_graceful_shutdown(stop).await?)
 }
 
-fn show(ledger: &Ledger<Line>, delivered: u64) -> Result<(), BoxError> {
+fn print_summary(log: &EventLog<Event>, delivered: u64) -> Result<(), BoxError> {
     // For each payment: how often the handler began, its last attempt, how often it charged.
     let mut payments: HashMap<String, (u32, u32, u32)> = HashMap::new();
     let (mut duplicates, mut failures) = (0, 0);
-    for line in ledger.take() {
-        match line {
-            Line::Begun(id, attempt) => {
+    for event in log.take() {
+        match event {
+            Event::Begun(id, attempt) => {
                 let payment = payments.entry(id).or_default();
                 (payment.0, payment.1) = (payment.0 + 1, attempt);
             }
-            Line::Charged(id) => payments.entry(id).or_default().2 += 1,
-            Line::Failed => failures += 1,
-            Line::Answered { duplicate } => duplicates += u32::from(duplicate),
+            Event::Charged(id) => payments.entry(id).or_default().2 += 1,
+            Event::Failed => failures += 1,
+            Event::Answered { duplicate } => duplicates += u32::from(duplicate),
         }
     }
     let charged = payments.values().filter(|payment| payment.2 > 0).count();

@@ -18,35 +18,35 @@ use tower::timeout::error::Elapsed;
 /// none: a kept error for a forgotten content type or a declined card would be repeated for the
 /// whole retention, whatever the client fixes. So a handler may respond with 4xx or 5xx only if it
 /// has done nothing.
-pub(crate) async fn done(response: Response) -> Result<Response<Bytes>, BoxError> {
+pub(crate) async fn reject_errors(response: Response) -> Result<Response<Bytes>, BoxError> {
     let (head, body) = response.into_parts();
     // The payment is already made, so this is not an error: if the body cannot be read, the
     // response is kept without it.
     let body = to_bytes(body, usize::MAX).await.unwrap_or_default();
     let answer = Response::from_parts(head, body);
     if answer.status().is_client_error() || answer.status().is_server_error() {
-        return Err(NotDone(answer).into());
+        return Err(ErrorResponse(answer).into());
     }
     Ok(answer)
 }
 
 /// A response of the handler, or of one of its extractors, which says that nothing was carried out.
 #[derive(Debug)]
-pub(crate) struct NotDone(pub(crate) Response<Bytes>);
+pub(crate) struct ErrorResponse(pub(crate) Response<Bytes>);
 
-impl fmt::Display for NotDone {
+impl fmt::Display for ErrorResponse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "answered {}", self.0.status())
     }
 }
 
-impl Error for NotDone {}
+impl Error for ErrorResponse {}
 
 /// Keeps the status in three digits, the content type up to the end of the line, and the body. If
 /// your clients need other headers, such as `location`, add them here.
-pub(crate) struct KeptAnswer;
+pub(crate) struct AnswerCodec;
 
-impl ReplyCodec<Response<Bytes>> for KeptAnswer {
+impl ReplyCodec<Response<Bytes>> for AnswerCodec {
     fn encode(&self, answer: &Response<Bytes>) -> Result<Option<Bytes>, BoxError> {
         let content_type = answer.headers().get(header::CONTENT_TYPE);
         let content_type = content_type.map_or(&b""[..], HeaderValue::as_bytes);
@@ -54,19 +54,19 @@ impl ReplyCodec<Response<Bytes>> for KeptAnswer {
         Ok(Some([status.as_str().as_bytes(), content_type, b"\n", answer.body()].concat().into()))
     }
 
-    fn decode(&self, kept: Bytes) -> Result<Option<Response<Bytes>>, BoxError> {
-        let end = kept.iter().position(|&byte| byte == b'\n').ok_or("no end of line")?;
-        let (status, content_type) = kept[..end].split_at_checked(3).ok_or("no status")?;
+    fn decode(&self, bytes: Bytes) -> Result<Option<Response<Bytes>>, BoxError> {
+        let end = bytes.iter().position(|&byte| byte == b'\n').ok_or("no end of line")?;
+        let (status, content_type) = bytes[..end].split_at_checked(3).ok_or("no status")?;
         let mut answer = Response::builder().status(status);
         if !content_type.is_empty() {
             answer = answer.header(header::CONTENT_TYPE, content_type);
         }
-        Ok(Some(answer.body(kept.slice(end + 1..))?))
+        Ok(Some(answer.body(bytes.slice(end + 1..))?))
     }
 }
 
 /// The response of this run, or the recorded one.
-pub(crate) fn answer(outcome: Outcome<Response<Bytes>>) -> Response {
+pub(crate) fn into_response(outcome: Outcome<Response<Bytes>>) -> Response {
     let is_parked = matches!(outcome, Outcome::Parked(_));
     match outcome.into_reply() {
         Some(answer) => answer.map(Body::from),
@@ -77,9 +77,9 @@ pub(crate) fn answer(outcome: Outcome<Response<Bytes>>) -> Response {
 }
 
 /// Converts an error into a response, the layer's errors as the draft requires.
-pub(crate) async fn refuse(error: BoxError) -> Response {
+pub(crate) async fn error_response(error: BoxError) -> Response {
     // the handler's own response
-    if let Some(NotDone(answer)) = error::find(&*error) {
+    if let Some(ErrorResponse(answer)) = error::find(&*error) {
         return answer.clone().map(Body::from);
     }
     let refused = IdempotencyError::find(&*error);

@@ -15,17 +15,17 @@ use crate::terminal::Terminal;
 ///
 /// # Errors
 /// Fails if a response is not the expected one, or a payment ran twice.
-pub(crate) async fn play(server: SocketAddr, terminal: &Terminal) -> Result<(), BoxError> {
-    let pay = |cents| Post { server, key: Some(fastrand::u64(..)), cents, typed: true };
+pub(crate) async fn run_cases(server: SocketAddr, terminal: &Terminal) -> Result<(), BoxError> {
+    let pay = |cents| Post { server, key: Some(fastrand::u64(..)), cents, has_content_type: true };
     let mut rows = Rows(Vec::new());
 
     // The first request is in progress as long as the terminal is taken.
-    let taken = terminal.turn().await;
+    let taken = terminal.acquire().await;
     let payment = pay(100);
     let first = tokio::spawn(payment.answer());
-    terminal.begun.until(1, |_| true).await;
+    terminal.begun.wait_for(1, |_| true).await;
     let meanwhile = payment.answer().await?;
-    let soon = meanwhile.retry_after == Some(1);
+    let has_retry_after = meanwhile.retry_after == Some(1);
     rows.add("the same while it is in progress", 409, meanwhile);
     drop(taken);
     let first = first.await??;
@@ -36,19 +36,19 @@ pub(crate) async fn play(server: SocketAddr, terminal: &Terminal) -> Result<(), 
     rows.add("another under its key", 422, Post { cents: 200, ..payment }.answer().await?);
     rows.add("one without a key", 400, Post { key: None, ..payment }.answer().await?);
 
-    let taken = terminal.turn().await;
+    let taken = terminal.acquire().await;
     let payment = pay(110);
     let connection = payment.send().await?;
-    terminal.begun.until(2, |_| true).await;
-    leave(connection).await?;
+    terminal.begun.wait_for(2, |_| true).await;
+    disconnect(connection).await?;
     rows.add("the same after its client has left", 409, payment.answer().await?);
     drop(taken);
-    let settled = timeout(Duration::from_secs(5), settled(payment)).await??;
+    let settled = timeout(Duration::from_secs(5), repeat_until_settled(payment)).await??;
     rows.add("the same later", 201, settled);
 
     let payment = pay(120);
-    let untyped = Post { typed: false, ..payment };
-    rows.add("one without its content type", 415, untyped.answer().await?);
+    let without_content_type = Post { has_content_type: false, ..payment };
+    rows.add("one without its content type", 415, without_content_type.answer().await?);
     rows.add("the same with it", 201, payment.answer().await?);
 
     let payment = pay(90_000);
@@ -60,10 +60,14 @@ pub(crate) async fn play(server: SocketAddr, terminal: &Terminal) -> Result<(), 
     terminal.close();
     rows.add("one while the terminal is down", 502, pay(130).answer().await?);
 
-    let as_expected = rows.show();
+    let all_expected = rows.show();
     let begun = terminal.begun.take();
     println!("the handler began with {begun:?} cents");
-    if !as_expected || !soon || !replayed || begun != [100, 110, 120, 90_000, 90_000, 0, 130] {
+    if !all_expected
+        || !has_retry_after
+        || !replayed
+        || begun != [100, 110, 120, 90_000, 90_000, 0, 130]
+    {
         return Err("unexpected response, or a payment ran twice".into());
     }
     Ok(())
@@ -71,7 +75,7 @@ pub(crate) async fn play(server: SocketAddr, terminal: &Terminal) -> Result<(), 
 
 /// Closes the sending side, and waits until the server has closed the connection without a
 /// response. By then the server has dropped the request's future.
-async fn leave(mut connection: TcpStream) -> Result<(), BoxError> {
+async fn disconnect(mut connection: TcpStream) -> Result<(), BoxError> {
     connection.shutdown().await?;
     match connection.read(&mut [0]).await? {
         0 => Ok(()),
@@ -80,7 +84,7 @@ async fn leave(mut connection: TcpStream) -> Result<(), BoxError> {
 }
 
 /// Repeats the request until the first one is no longer in progress.
-async fn settled(payment: Post) -> Result<Answer, BoxError> {
+async fn repeat_until_settled(payment: Post) -> Result<Answer, BoxError> {
     loop {
         let answer = payment.answer().await?;
         if answer.status != 409 {
@@ -97,14 +101,14 @@ struct Post {
     key: Option<u64>,
     cents: u64,
     /// Whether the request has a content type.
-    typed: bool,
+    has_content_type: bool,
 }
 
 impl Post {
     async fn send(self) -> Result<TcpStream, BoxError> {
-        let Self { server, key, cents, typed } = self;
+        let Self { server, key, cents, has_content_type } = self;
         let key = key.map(|key| format!("idempotency-key: \"{key:016x}\"\r\n")).unwrap_or_default();
-        let content_type = if typed { "content-type: application/json\r\n" } else { "" };
+        let content_type = if has_content_type { "content-type: application/json\r\n" } else { "" };
         let json = format!(r#"{{"cents":{cents}}}"#);
         let request = format!(
             "POST /payments HTTP/1.1\r\nhost: {server}\r\nconnection: close\r\n\
@@ -156,8 +160,8 @@ impl fmt::Display for Answer {
 struct Rows(Vec<(&'static str, u16, Answer)>);
 
 impl Rows {
-    fn add(&mut self, what: &'static str, due: u16, answer: Answer) {
-        self.0.push((what, due, answer));
+    fn add(&mut self, what: &'static str, expected: u16, answer: Answer) {
+        self.0.push((what, expected, answer));
     }
 
     /// Prints the responses; returns whether each has the expected status.
@@ -165,6 +169,6 @@ impl Rows {
         for (what, _, answer) in &self.0 {
             println!("{what:<36}{answer}");
         }
-        self.0.iter().all(|(_, due, answer)| answer.status == *due)
+        self.0.iter().all(|(_, expected, answer)| answer.status == *expected)
     }
 }

@@ -34,28 +34,28 @@ async fn main() -> Result<(), BoxError> {
         None => MemoryStore::new().boxed(),
     };
     // Slow enough to send the same request from another shell meanwhile.
-    let takes = if serve { Duration::from_secs(2) } else { Duration::ZERO };
-    let terminal = Terminal::new(takes);
+    let payment_time = if serve { Duration::from_secs(2) } else { Duration::ZERO };
+    let terminal = Terminal::new(payment_time);
     let app = payments::payments(store, terminal.clone())?;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await?;
     let address = listener.local_addr()?;
     let server = axum::serve(listener, app);
     if serve {
-        show_curl(address);
-        Ok(server.with_graceful_shutdown(interrupted()).await?)
+        print_curl(address);
+        Ok(server.with_graceful_shutdown(ctrl_c()).await?)
     } else {
         tokio::spawn(server.into_future());
-        client::play(address, &terminal).await
+        client::run_cases(address, &terminal).await
     }
 }
 
-fn show_curl(address: SocketAddr) {
+fn print_curl(address: SocketAddr) {
     println!("Serving until Ctrl-C. Send this twice, also from two shells at the same time:");
     println!("curl -i http://{address}/payments -H 'idempotency-key: \"p-1\"' \\");
     println!("  -H 'content-type: application/json' -d '{{\"cents\":100}}'");
 }
 
-async fn interrupted() {
+async fn ctrl_c() {
     tokio::signal::ctrl_c().await.expect("the signal handler can be installed");
 }
 

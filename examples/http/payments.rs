@@ -18,7 +18,7 @@ use serde::Deserialize;
 use serde_json::json;
 use tower::ServiceBuilder;
 
-use crate::answer::{KeptAnswer, NotDone, answer, done, refuse};
+use crate::answer::{AnswerCodec, ErrorResponse, error_response, into_response, reject_errors};
 use crate::terminal::Terminal;
 
 /// The maximum size of a request body and of a kept response.
@@ -35,11 +35,11 @@ pub(crate) fn payments(store: BoxStore, terminal: Terminal) -> Result<Router, Bo
         by_header.fingerprint_by(|request: &Request<Bytes>, parts| parts.update(request.body()));
     let idempotency = IdempotencyLayer::new(store, "payments", by_header_and_body)?
         // a repeated request gets the first response
-        .with_reply(KeptAnswer)
+        .with_reply(AnswerCodec)
         .with_max_reply_bytes(MAX_BODY)
         // a client error frees the key at once and hands its attempt back, but not forever; a
         // server error is a failed attempt
-        .with_classifier(classify::on(|NotDone(answer): &NotDone| {
+        .with_classifier(classify::on(|ErrorResponse(answer): &ErrorResponse| {
             if answer.status().is_client_error() {
                 Disposition::Release
             } else {
@@ -49,23 +49,23 @@ pub(crate) fn payments(store: BoxStore, terminal: Terminal) -> Result<Router, Bo
         // nothing collects dead letters here
         .with_given_up(OnGivenUp::Reject);
 
-    let once = ServiceBuilder::new()
+    let layers = ServiceBuilder::new()
         // a client that disconnects does not interrupt a payment
-        .layer(from_fn(in_a_task))
+        .layer(from_fn(spawn_request))
         // the response to an error
-        .layer(HandleErrorLayer::new(refuse))
+        .layer(HandleErrorLayer::new(error_response))
         // the response of this run, or of the first
-        .map_response(answer)
+        .map_response(into_response)
         // the fingerprint covers the whole body
-        .filter_async(read)
+        .filter_async(buffer_body)
         // one lock for each key, renewed while the handler runs; keeps the response
         .layer(idempotency)
         // a slow handler fails its attempt
         .timeout(Duration::from_secs(10))
         // a request that was not carried out is an error: as a response it would be kept for good
-        .and_then(done)
+        .and_then(reject_errors)
         .map_request(|request: Request<Bytes>| request.map(Body::from));
-    Ok(Router::new().route("/payments", post(charge).route_layer(once)).with_state(terminal))
+    Ok(Router::new().route("/payments", post(charge).route_layer(layers)).with_state(terminal))
 }
 
 /// Runs the request in a task, because the server drops the handler when its client disconnects.
@@ -73,14 +73,14 @@ pub(crate) fn payments(store: BoxStore, terminal: Terminal) -> Result<Router, Bo
 /// Without this layer, a client that disconnects costs a failed attempt. `OnAbandoned::Release`
 /// hands such an attempt back, for handlers that may be interrupted at any point. To wait for these
 /// tasks at a shutdown, keep them in a `TaskTracker` of tokio-util.
-async fn in_a_task(request: Request, next: Next) -> Response {
+async fn spawn_request(request: Request, next: Next) -> Response {
     let task = tokio::spawn(next.run(request));
     // A panic of the handler does not get here: the layer turns it into an error.
     task.await.unwrap_or_else(|_| StatusCode::INTERNAL_SERVER_ERROR.into_response())
 }
 
 /// Buffers the body.
-async fn read(request: Request) -> Result<Request<Bytes>, BoxError> {
+async fn buffer_body(request: Request) -> Result<Request<Bytes>, BoxError> {
     let (head, body) = request.into_parts();
     Ok(Request::from_parts(head, to_bytes(body, MAX_BODY).await?))
 }
@@ -96,11 +96,11 @@ async fn charge(
     Extension(lock): Extension<Lock>,
     Json(Payment { cents }): Json<Payment>,
 ) -> Result<impl IntoResponse, (StatusCode, &'static str)> {
-    let turn = terminal.take(cents).await;
-    let turn = turn.ok_or((StatusCode::BAD_GATEWAY, "the terminal does not answer"))?;
+    let permit = terminal.begin_payment(cents).await;
+    let permit = permit.ok_or((StatusCode::BAD_GATEWAY, "the terminal does not answer"))?;
     lock.check().map_err(|_| (StatusCode::SERVICE_UNAVAILABLE, "the payment took too long"))?;
     // The charge is the last step, as it should be in every handler.
-    match turn.charge(cents) {
+    match permit.charge(cents) {
         Some(receipt) => Ok((StatusCode::CREATED, Json(json!({ "receipt": receipt })))),
         None => Err((StatusCode::PAYMENT_REQUIRED, "the card is declined")),
     }

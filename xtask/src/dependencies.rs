@@ -38,7 +38,7 @@ pub(crate) fn check(progress: &Progress) -> Result<Metadata> {
 
 fn problems(metadata: &Metadata) -> Vec<String> {
     let mut problems: Vec<String> = metadata.packages().filter_map(problem).collect();
-    problems.extend(too_new(metadata));
+    problems.extend(rust_version_problems(metadata));
     problems
 }
 
@@ -55,19 +55,19 @@ fn problem(package: &Package) -> Option<String> {
 }
 
 /// Lists the packages that are built for users and need a newer compiler than ours do.
-fn too_new(metadata: &Metadata) -> Vec<String> {
-    let ours = metadata.published().filter_map(|package| package.rust_version.as_deref());
-    let Some(oldest) = ours.map(numbers).min() else { return Vec::new() };
+fn rust_version_problems(metadata: &Metadata) -> Vec<String> {
+    let own_versions = metadata.published().filter_map(|package| package.rust_version.as_deref());
+    let Some(oldest) = own_versions.map(version_numbers).min() else { return Vec::new() };
     let newer = metadata.built_for_users().filter_map(|package| {
         let version = package.rust_version.as_deref()?;
-        let is_newer = numbers(version) > oldest;
+        let is_newer = version_numbers(version) > oldest;
         is_newer.then(|| format!("{} {} needs Rust {version}", package.name, package.version))
     });
     newer.collect()
 }
 
 /// Parses a version. `1.88` and `1.88.0` are equal.
-fn numbers(version: &str) -> [u64; 3] {
+fn version_numbers(version: &str) -> [u64; 3] {
     let mut parts = version.split('.').map(|part| part.parse().unwrap_or(u64::MAX));
     [(); 3].map(|()| parts.next().unwrap_or_default())
 }
@@ -108,34 +108,34 @@ mod tests {
         ]}
     }"#;
 
-    fn checked(json: &str) -> String {
+    fn problems_in(json: &str) -> String {
         problems(&Metadata::parse(json.as_bytes()).unwrap()).join("\n")
     }
 
     #[test]
     fn newer_compiler_is_accepted_only_for_tests() {
-        assert_eq!(checked(JSON), "");
+        assert_eq!(problems_in(JSON), "");
         let newer = JSON.replace("1.88.0", "1.89");
-        assert_eq!(checked(&newer), "used 1.0.0 needs Rust 1.89");
+        assert_eq!(problems_in(&newer), "used 1.0.0 needs Rust 1.89");
     }
 
     #[test]
-    fn other_licence_is_a_problem_wherever_it_is() {
+    fn unaccepted_license_is_a_problem() {
         let other = JSON.replace("MIT/Apache-2.0", "GPL-3.0-only");
-        assert_eq!(checked(&other), "used 1.0.0 has the license GPL-3.0-only");
+        assert_eq!(problems_in(&other), "used 1.0.0 has the license GPL-3.0-only");
         let none = JSON.replace(r#""license": "MIT/Apache-2.0""#, r#""license": null"#);
-        assert_eq!(checked(&none), "used 1.0.0 has no license");
+        assert_eq!(problems_in(&none), "used 1.0.0 has no license");
     }
 
     #[test]
     fn other_source_is_a_problem() {
         let other = JSON.replace("registry+https://github.com/rust-lang/crates.io-index", "git+x");
-        assert!(checked(&other).contains("tester 2.0.0 does not come from crates.io"));
+        assert!(problems_in(&other).contains("tester 2.0.0 does not come from crates.io"));
     }
 
     #[test]
     fn versions_are_compared_as_numbers() {
-        assert_eq!(numbers("1.88"), numbers("1.88.0"));
-        assert!(numbers("1.100") > numbers("1.88"));
+        assert_eq!(version_numbers("1.88"), version_numbers("1.88.0"));
+        assert!(version_numbers("1.100") > version_numbers("1.88"));
     }
 }

@@ -3,8 +3,8 @@ use crate::metadata::{Metadata, Package};
 use crate::progress::{Progress, cargo};
 
 /// Checks that each published package builds by itself and without warnings: without features, with
-/// each feature alone, with the default features and with all features. The rest of the gate builds
-/// the whole workspace at once, which gives each package the features that any other package
+/// each feature alone, with the default features and with all features. The other checks
+/// build the whole workspace at once, which gives each package the features that any other package
 /// enables, including those of its dependencies.
 ///
 /// The first run builds librdkafka once for each set of its features, which takes minutes; later
@@ -27,8 +27,8 @@ fn combinations(package: &Package) -> Vec<Vec<&str>> {
     if package.features.is_empty() {
         return combinations;
     }
-    let each = package.features.iter();
-    combinations.extend(each.map(|name| vec!["--no-default-features", "--features", name]));
+    let names = package.features.iter();
+    combinations.extend(names.map(|name| vec!["--no-default-features", "--features", name]));
     combinations.extend([vec![], vec!["--all-features"]]);
     combinations
 }
@@ -37,7 +37,7 @@ fn combinations(package: &Package) -> Vec<Vec<&str>> {
 mod tests {
     use super::*;
 
-    fn shown(features: &[&str]) -> Vec<String> {
+    fn joined_combinations(features: &[&str]) -> Vec<String> {
         let features = features.iter().map(|&name| name.to_owned()).collect();
         let package = Package { features, ..Package::default() };
         combinations(&package).iter().map(|args| args.join(" ")).collect()
@@ -45,9 +45,9 @@ mod tests {
 
     #[test]
     fn each_feature_is_built_alone_and_with_all_others() {
-        assert_eq!(shown(&[]), ["--no-default-features"]);
+        assert_eq!(joined_combinations(&[]), ["--no-default-features"]);
         assert_eq!(
-            shown(&["ssl", "zstd"]),
+            joined_combinations(&["ssl", "zstd"]),
             [
                 "--no-default-features",
                 "--no-default-features --features ssl",

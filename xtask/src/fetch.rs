@@ -16,26 +16,26 @@ const LOG4J: &str = "2.24.3";
 /// incomplete `libs`.
 pub(crate) fn jars(progress: &Progress, libs: &Path) -> Result {
     let parent = libs.parent().ok_or("the folder for Kafka's jars has no parent")?;
-    let work = parent.join(format!("fetch-{}", process::id()));
-    fs::create_dir_all(&work)?;
-    let fetched = fetch(progress, &work, libs);
-    fs::remove_dir_all(&work)?;
+    let work_dir = parent.join(format!("fetch-{}", process::id()));
+    fs::create_dir_all(&work_dir)?;
+    let fetched = fetch(progress, &work_dir, libs);
+    fs::remove_dir_all(&work_dir)?;
     fetched
 }
 
-fn fetch(progress: &Progress, work: &Path, libs: &Path) -> Result {
-    fs::write(work.join("pom.xml"), pom())?;
+fn fetch(progress: &Progress, work_dir: &Path, libs: &Path) -> Result {
+    fs::write(work_dir.join("pom.xml"), pom())?;
     progress.run(
         Command::new("mvn")
             .args(["--batch-mode", GOAL, "-DincludeScope=runtime"])
             .arg("-DoutputDirectory=libs")
-            .current_dir(work),
+            .current_dir(work_dir),
     )?;
-    Ok(put(&work.join("libs"), libs)?)
+    Ok(move_into_place(&work_dir.join("libs"), libs)?)
 }
 
 /// Moves the folder to its destination, unless another process has created it meanwhile.
-fn put(from: &Path, to: &Path) -> io::Result<()> {
+fn move_into_place(from: &Path, to: &Path) -> io::Result<()> {
     match fs::rename(from, to) {
         Err(_) if to.is_dir() => Ok(()),
         result => result,

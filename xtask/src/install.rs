@@ -41,7 +41,7 @@ pub(crate) fn install(progress: &Progress) -> Result {
         .collect();
     packages.dedup();
     if !packages.is_empty() {
-        add(progress, &packages)?;
+        install_packages(progress, &packages)?;
     }
     if fetch {
         fetch::jars(progress, &libs)?;
@@ -51,7 +51,7 @@ pub(crate) fn install(progress: &Progress) -> Result {
     Ok(())
 }
 
-fn add(progress: &Progress, packages: &[&str]) -> Result {
+fn install_packages(progress: &Progress, packages: &[&str]) -> Result {
     let names = packages.join(" ");
     if !is_installed("apt-get") {
         let text = "packages are missing; install them with your package manager (Debian's names)";

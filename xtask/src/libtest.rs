@@ -6,7 +6,7 @@ use std::process::Command;
 use std::thread;
 
 /// Parses the result of one test: its full name, and `ok`, `FAILED` or `ignored`.
-pub(crate) fn result(line: &str) -> Option<(&str, &str)> {
+pub(crate) fn parse_result(line: &str) -> Option<(&str, &str)> {
     let (name, result) = line.trim_end().strip_prefix("test ")?.split_once(" ... ")?;
     Some((full_name(name), result))
 }
@@ -26,23 +26,23 @@ pub(crate) fn has_finished(lines: &[String]) -> bool {
 }
 
 /// Parses the tests that `--list` prints, in the order in which they are started.
-pub(crate) fn listed(lines: &[String]) -> Vec<String> {
+pub(crate) fn parse_list(lines: &[String]) -> Vec<String> {
     let names = lines.iter().filter_map(|line| line.strip_suffix(": test"));
     names.map(|name| full_name(name).to_owned()).collect()
 }
 
 /// The number of tests that run concurrently.
-pub(crate) fn threads(program: &Command) -> usize {
+pub(crate) fn thread_count(program: &Command) -> usize {
     let mut args = program.get_args().map(|arg| arg.to_string_lossy());
-    let mut asked = None;
+    let mut argument = None;
     while let Some(arg) = args.next() {
         if arg == "--test-threads" {
-            asked = args.next().map(|count| count.into_owned());
+            argument = args.next().map(|count| count.into_owned());
         } else if let Some(count) = arg.strip_prefix("--test-threads=") {
-            asked = Some(count.to_owned());
+            argument = Some(count.to_owned());
         }
     }
-    asked
+    argument
         .or_else(|| env::var("RUST_TEST_THREADS").ok())
         .and_then(|count| count.parse().ok())
         .unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from))
@@ -54,7 +54,8 @@ pub(crate) fn threads(program: &Command) -> usize {
 /// which tests are running. But tests are started in the order of the list, `threads` at a time, so
 /// the running tests are the first without a result.
 pub(crate) fn describe_unfinished(names: &[String], lines: &[String], threads: usize) -> String {
-    let finished: HashSet<&str> = lines.iter().filter_map(|line| Some(result(line)?.0)).collect();
+    let finished: HashSet<&str> =
+        lines.iter().filter_map(|line| Some(parse_result(line)?.0)).collect();
     let unfinished: Vec<&String> =
         names.iter().filter(|name| !finished.contains(name.as_str())).collect();
     if unfinished.is_empty() {
@@ -74,8 +75,8 @@ pub(crate) fn describe_unfinished(names: &[String], lines: &[String], threads: u
 
 /// Strips a name's suffix: how the test is expected to end, or how far a doctest is built.
 fn full_name(name: &str) -> &str {
-    let added = [" - should panic", " - compile fail", " - compile"];
-    added.iter().find_map(|suffix| name.strip_suffix(suffix)).unwrap_or(name)
+    let suffixes = [" - should panic", " - compile fail", " - compile"];
+    suffixes.iter().find_map(|suffix| name.strip_suffix(suffix)).unwrap_or(name)
 }
 
 #[cfg(test)]
@@ -88,7 +89,7 @@ mod tests {
 
     #[test]
     fn running_tests_are_the_first_of_the_list_without_a_result() {
-        let names = listed(&lines(
+        let names = parse_list(&lines(
             "a: test\nb: test\nc - should panic: test\nd: test\ne: test\nf: bench\n\n5 tests",
         ));
         assert_eq!(names, ["a", "b", "c", "d", "e"]);
@@ -105,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_that_run_tests_say_so() {
+    fn test_binary_is_recognized_by_its_output() {
         assert!(has_started(&lines("\nrunning 12 tests\n")));
         assert!(has_started(&lines("running 1 test")));
         assert!(!has_started(&lines("running the tests\nrunning 3 servers")));
@@ -118,8 +119,8 @@ mod tests {
     }
 
     #[test]
-    fn threads_are_those_that_the_arguments_ask_for() {
-        let threads = |args: &[&str]| threads(Command::new("x").args(args));
+    fn thread_count_is_parsed_from_arguments() {
+        let threads = |args: &[&str]| thread_count(Command::new("x").args(args));
         assert_eq!(threads(&["--show-output", "--test-threads", "3"]), 3);
         assert_eq!(threads(&["--test-threads=5"]), 5);
         assert!(threads(&[]) > 0);

@@ -8,47 +8,47 @@ pub(crate) fn is_allowed(expression: &str) -> bool {
     let spaced = expression.replace('(', " ( ").replace(')', " ) ").replace('/', " OR ");
     let words: Vec<&str> = spaced.split_whitespace().collect();
     let mut words = words.as_slice();
-    any(&mut words) == Some(true) && words.is_empty()
+    parse_or(&mut words) == Some(true) && words.is_empty()
 }
 
 /// Parses `a OR b`. Returns `None` if the expression is invalid.
-fn any(words: &mut &[&str]) -> Option<bool> {
-    let mut allowed = all(words)?;
-    while next_is(words, "OR") {
-        allowed |= all(words)?;
+fn parse_or(words: &mut &[&str]) -> Option<bool> {
+    let mut allowed = parse_and(words)?;
+    while consume(words, "OR") {
+        allowed |= parse_and(words)?;
     }
     Some(allowed)
 }
 
 /// Parses `a AND b`, which has the higher precedence.
-fn all(words: &mut &[&str]) -> Option<bool> {
-    let mut allowed = one(words)?;
-    while next_is(words, "AND") {
-        allowed &= one(words)?;
+fn parse_and(words: &mut &[&str]) -> Option<bool> {
+    let mut allowed = parse_license(words)?;
+    while consume(words, "AND") {
+        allowed &= parse_license(words)?;
     }
     Some(allowed)
 }
 
 /// Parses one license, with or without an exception, or an expression in parentheses.
-fn one(words: &mut &[&str]) -> Option<bool> {
-    if next_is(words, "(") {
-        let allowed = any(words)?;
-        return next_is(words, ")").then_some(allowed);
+fn parse_license(words: &mut &[&str]) -> Option<bool> {
+    if consume(words, "(") {
+        let allowed = parse_or(words)?;
+        return consume(words, ")").then_some(allowed);
     }
-    let name = take(words)?;
-    if next_is(words, "WITH") {
-        take(words)?;
+    let name = next_word(words)?;
+    if consume(words, "WITH") {
+        next_word(words)?;
     }
     Some(ALLOWED.contains(&name))
 }
 
-fn take<'a>(words: &mut &[&'a str]) -> Option<&'a str> {
+fn next_word<'a>(words: &mut &[&'a str]) -> Option<&'a str> {
     let (first, rest) = words.split_first()?;
     *words = rest;
     Some(first)
 }
 
-fn next_is(words: &mut &[&str], word: &str) -> bool {
+fn consume(words: &mut &[&str], word: &str) -> bool {
     let found = words.first() == Some(&word);
     if found {
         *words = &words[1..];
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_alternative_is_enough_and_all_conditions_count() {
+    fn or_needs_one_accepted_license_and_and_needs_all() {
         for expression in [
             "MIT",
             "GPL-2.0 OR MIT",

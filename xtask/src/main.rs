@@ -1,10 +1,11 @@
 //! The project's commands: `cargo xtask`.
 
+mod ci;
 mod commands;
 mod dependencies;
 mod features;
 mod fetch;
-mod gate;
+mod guarantees;
 mod install;
 #[path = "../../crates/campanile-test/src/kafka/libs.rs"]
 mod libs;
@@ -15,7 +16,6 @@ mod package;
 #[path = "../../crates/campanile-test/src/postgres/folder.rs"]
 mod postgres;
 mod progress;
-mod promises;
 mod soak;
 mod supervise;
 
@@ -71,10 +71,10 @@ fn main() -> ExitCode {
     }
     let progress = Progress::start();
     let result = match (command.to_str(), rest.is_empty()) {
-        (Some("test"), true) => gate::test(&progress).map(done),
-        (Some("install"), true) => install::install(&progress).map(done),
-        (Some("servers"), _) => commands::servers(&progress, &rest).map(done),
-        (Some("bench"), _) => commands::bench(&progress, &rest).map(done),
+        (Some("test"), true) => ci::test(&progress).map(success_message),
+        (Some("install"), true) => install::install(&progress).map(success_message),
+        (Some("servers"), _) => commands::servers(&progress, &rest).map(success_message),
+        (Some("bench"), _) => commands::bench(&progress, &rest).map(success_message),
         (Some("soak"), true) => soak::ALL.run(&progress),
         (Some("soak"), false) if rest == ["redis"] => soak::REDIS.run(&progress),
         (Some("soak"), false) if rest == ["postgres"] => soak::POSTGRES.run(&progress),
@@ -89,8 +89,8 @@ fn main() -> ExitCode {
         }
     };
     match result {
-        Ok(told) => {
-            progress.step(&told);
+        Ok(message) => {
+            progress.step(&message);
             ExitCode::SUCCESS
         }
         Err(error) => {
@@ -120,6 +120,6 @@ fn supervise(args: &[OsString]) -> ExitCode {
 }
 
 /// The message of a successful command.
-fn done(_: ()) -> String {
+fn success_message(_: ()) -> String {
     "done".to_owned()
 }

@@ -6,7 +6,7 @@ use crate::metadata::Metadata;
 use crate::progress::{Progress, cargo};
 
 /// The folder in which packages are built.
-const BUILT: &str = "target/packages";
+const PACKAGES_DIR: &str = "target/packages";
 
 /// Checks that each published package sets the fields that a registry shows, and that its archive
 /// contains everything that its build needs.
@@ -19,10 +19,17 @@ pub(crate) fn check(progress: &Progress, metadata: &Metadata) -> Result {
     if !problems.is_empty() {
         return Err(problems.join("; ").into());
     }
-    forget_former(metadata)?;
+    remove_stale(metadata)?;
     let mut command = cargo();
     // The steps before have downloaded all dependencies.
-    command.args(["package", "--quiet", "--offline", "--allow-dirty", "--target-dir", BUILT]);
+    command.args([
+        "package",
+        "--quiet",
+        "--offline",
+        "--allow-dirty",
+        "--target-dir",
+        PACKAGES_DIR,
+    ]);
     for package in metadata.published() {
         command.args(["-p", &package.name]);
     }
@@ -32,21 +39,21 @@ pub(crate) fn check(progress: &Progress, metadata: &Metadata) -> Result {
 /// Removes everything that cargo has unpacked and built of earlier archives of these packages.
 /// Cargo does not distinguish packages of the same version, and would build each package with the
 /// first archives of the others.
-fn forget_former(metadata: &Metadata) -> Result {
+fn remove_stale(metadata: &Metadata) -> Result {
     let home = env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| Some(env::home_dir()?.join(".cargo")));
     let unpacked = home.map(|home| home.join("registry/src"));
     for registry in unpacked.as_deref().map(folders).into_iter().flatten() {
         // A registry without a host is a directory: the one that cargo creates from the archives.
         if registry.file_name().is_some_and(|name| name.to_string_lossy().starts_with('-')) {
-            remove(folders(&registry), metadata)?;
+            remove_published(folders(&registry), metadata)?;
         }
     }
-    remove(folders(&Path::new(BUILT).join("debug/.fingerprint")), metadata)
+    remove_published(folders(&Path::new(PACKAGES_DIR).join("debug/.fingerprint")), metadata)
 }
 
 /// Removes the folders that are named after the published packages.
-fn remove(folders: Vec<PathBuf>, metadata: &Metadata) -> Result {
+fn remove_published(folders: Vec<PathBuf>, metadata: &Metadata) -> Result {
     for folder in folders {
         let name = folder.file_name().unwrap_or_default().to_string_lossy();
         if metadata.published().any(|package| name.starts_with(&*package.name)) {

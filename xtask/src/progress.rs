@@ -1,5 +1,5 @@
 use crate::Result;
-use crate::supervise::{supervise, timed_out};
+use crate::supervise::{describe_timeout, supervise};
 use std::cell::RefCell;
 use std::env;
 use std::io;
@@ -39,18 +39,18 @@ impl Progress {
 
     /// Shows the duration of each phase.
     pub(crate) fn show_phases(&self) {
-        for (name, took) in &*self.phases.borrow() {
-            eprintln!("{:8.1} s  {name}", took.as_secs_f64());
+        for (name, duration) in &*self.phases.borrow() {
+            eprintln!("{:8.1} s  {name}", duration.as_secs_f64());
         }
     }
 
     /// Shows a command and runs it. The command inherits our output.
     pub(crate) fn run(&self, command: &mut Command) -> Result {
-        let shown = show(command);
+        let shown = command_line(command);
         self.step(&shown);
         let status =
             command.status().map_err(|error| format!("failed to run `{shown}`: {error}"))?;
-        succeeded(&shown, status)
+        check_status(&shown, status)
     }
 
     /// Shows a command and runs it for at most `deadline`, with its standard output shown as it
@@ -60,14 +60,15 @@ impl Progress {
         command: &mut Command,
         deadline: Duration,
     ) -> Result<(Vec<String>, Result)> {
-        let shown = show(command);
+        let shown = command_line(command);
         self.step(&shown);
         let finished = supervise(command, deadline, &mut io::stdout())
             .map_err(|error| format!("failed to run `{shown}`: {error}"))?;
         let result = match finished.status {
-            Some(status) => succeeded(&shown, status),
+            Some(status) => check_status(&shown, status),
             None => {
-                Err(timed_out(command, deadline, &format!("`{shown}`"), &finished.lines).into())
+                Err(describe_timeout(command, deadline, &format!("`{shown}`"), &finished.lines)
+                    .into())
             }
         };
         Ok((finished.lines, result))
@@ -83,7 +84,7 @@ pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
-fn succeeded(shown: &str, status: ExitStatus) -> Result {
+fn check_status(shown: &str, status: ExitStatus) -> Result {
     if status.success() { Ok(()) } else { Err(format!("`{shown}` failed: {status}").into()) }
 }
 
@@ -120,7 +121,7 @@ pub(crate) fn root() -> PathBuf {
 }
 
 /// Formats the command as it would be typed.
-fn show(command: &Command) -> String {
+fn command_line(command: &Command) -> String {
     let program = Path::new(command.get_program());
     let name = program.file_name().unwrap_or(program.as_os_str());
     let mut words = Vec::new();
@@ -154,11 +155,11 @@ mod tests {
     fn command_that_fails_keeps_its_output() {
         let mut command = Command::new("sh");
         command.args(["-c", "echo one; exit 1"]);
-        let (lines, ended) =
+        let (lines, result) =
             Progress::start().run_and_collect(&mut command, Duration::from_secs(60)).unwrap();
         assert_eq!(lines, ["one"]);
         assert_eq!(
-            ended.unwrap_err().to_string(),
+            result.unwrap_err().to_string(),
             "`sh -c echo one; exit 1` failed: exit status: 1"
         );
     }
@@ -167,10 +168,10 @@ mod tests {
     fn command_that_hangs_fails_and_keeps_its_output() {
         let mut command = Command::new("sh");
         command.args(["-c", "echo one; sleep 600"]);
-        let (lines, ended) =
+        let (lines, result) =
             Progress::start().run_and_collect(&mut command, Duration::from_secs(1)).unwrap();
         assert_eq!(lines, ["one"]);
-        let error = ended.unwrap_err().to_string();
+        let error = result.unwrap_err().to_string();
         assert!(error.starts_with("`sh -c echo one; sleep 600` did not finish"), "{error}");
     }
 
@@ -178,7 +179,7 @@ mod tests {
     fn runner_is_not_shown() {
         let mut command = Command::new("/bin/cargo");
         command.args([CONFIG, "x.y=1", "test", "--workspace"]).env("A", "b c");
-        assert_eq!(show(&command), "A='b c' cargo test --workspace");
+        assert_eq!(command_line(&command), "A='b c' cargo test --workspace");
     }
 
     #[test]

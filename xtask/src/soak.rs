@@ -12,7 +12,7 @@ pub(crate) struct Soak {
     /// The test binaries to run; all of the packages' binaries if empty.
     tests: &'static [&'static str],
     /// Whether the tests run one at a time.
-    alone: bool,
+    serial: bool,
     /// Whether the tests include storms.
     has_storms: bool,
 }
@@ -27,7 +27,7 @@ pub(crate) const ALL: Soak = Soak {
         "campanile-tests",
     ],
     tests: &[],
-    alone: false,
+    serial: false,
     has_storms: true,
 };
 
@@ -35,7 +35,7 @@ pub(crate) const ALL: Soak = Soak {
 pub(crate) const REDIS: Soak = Soak {
     packages: &["campanile-redis", "campanile-tests"],
     tests: &["redis", "storms"],
-    alone: false,
+    serial: false,
     has_storms: true,
 };
 
@@ -43,7 +43,7 @@ pub(crate) const REDIS: Soak = Soak {
 pub(crate) const POSTGRES: Soak = Soak {
     packages: &["campanile-postgres", "campanile-tests"],
     tests: &["postgres", "inbox"],
-    alone: false,
+    serial: false,
     has_storms: true,
 };
 
@@ -51,15 +51,15 @@ pub(crate) const POSTGRES: Soak = Soak {
 pub(crate) const DRIVER: Soak = Soak {
     packages: &["campanile-tests"],
     tests: &["rebalances", "transactions"],
-    alone: true,
+    serial: true,
     has_storms: true,
 };
 
 /// The time limit of one test binary: several times the duration of the longest with these lengths.
-const BINARY: Duration = Duration::from_secs(12 * 60 * 60);
+const BINARY_TIMEOUT: Duration = Duration::from_secs(12 * 60 * 60);
 
 /// The time limit of building and running all test binaries.
-const ALL_BINARIES: Duration = Duration::from_secs(48 * 60 * 60);
+const ALL_BINARIES_TIMEOUT: Duration = Duration::from_secs(48 * 60 * 60);
 
 /// The lengths of the tests, unless the environment sets others.
 const LENGTHS: &[(&str, &str)] = &[
@@ -89,7 +89,7 @@ impl Soak {
     /// Runs all tests, even if some fail. Returns a summary in one line.
     pub(crate) fn run(&self, progress: &Progress) -> Result<String> {
         install(progress)?;
-        let mut command = cargo_with_deadline(BINARY)?;
+        let mut command = cargo_with_deadline(BINARY_TIMEOUT)?;
         command.args(["test", "--release", "--no-fail-fast"]);
         for package in self.packages {
             command.args(["--package", package]);
@@ -107,56 +107,56 @@ impl Soak {
         }
         // Show seeds and counts even if all tests pass.
         command.args(["--", "--show-output"]);
-        if self.alone {
+        if self.serial {
             command.args(["--test-threads", "1"]);
         }
-        let (lines, ended) = progress.run_and_collect(&mut command, ALL_BINARIES)?;
-        let tally = Tally::of(&lines);
-        match ended {
-            Ok(()) if tally.violations == 0 && (tally.storms > 0) == self.has_storms => {
-                Ok(tally.to_string())
+        let (lines, result) = progress.run_and_collect(&mut command, ALL_BINARIES_TIMEOUT)?;
+        let summary = Summary::from_output(&lines);
+        match result {
+            Ok(()) if summary.violations == 0 && (summary.storms > 0) == self.has_storms => {
+                Ok(summary.to_string())
             }
-            Ok(()) => Err(tally.to_string().into()),
-            Err(error) => Err(format!("{tally}; {error}").into()),
+            Ok(()) => Err(summary.to_string().into()),
+            Err(error) => Err(format!("{summary}; {error}").into()),
         }
     }
 }
 
 /// The totals over all tests.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Tally {
+struct Summary {
     failed_tests: u64,
     storms: u64,
     records: u64,
     /// The number of keys that ran twice, by the permitted cause.
-    twice: BTreeMap<String, u64>,
+    keys_twice: BTreeMap<String, u64>,
     violations: u64,
 }
 
-impl Tally {
-    fn of(lines: &[String]) -> Self {
-        let mut tally = Self::default();
+impl Summary {
+    fn from_output(lines: &[String]) -> Self {
+        let mut summary = Self::default();
         for line in lines {
             let is_test = line.starts_with("test ");
-            tally.failed_tests += u64::from(is_test && line.ends_with(" ... FAILED"));
-            if let Some(told) = line.strip_prefix("storm: ") {
-                tally.add(told);
+            summary.failed_tests += u64::from(is_test && line.ends_with(" ... FAILED"));
+            if let Some(line) = line.strip_prefix("storm: ") {
+                summary.add_storm(line);
             }
         }
-        tally
+        summary
     }
 
     /// Parses `scene: 20 records, 18 keys, 2 keys twice (for a cause), 0 violations; …`.
-    fn add(&mut self, told: &str) {
+    fn add_storm(&mut self, line: &str) {
         self.storms += 1;
-        self.records += number_before(told, " records").unwrap_or_default();
-        let twice = number_before(told, " keys twice (").unwrap_or_default();
-        let cause = told.split_once(" keys twice (").and_then(|(_, rest)| rest.split_once(')'));
-        if let (Some((cause, _)), 1..) = (cause, twice) {
-            *self.twice.entry(cause.to_owned()).or_default() += twice;
+        self.records += number_before(line, " records").unwrap_or_default();
+        let keys_twice = number_before(line, " keys twice (").unwrap_or_default();
+        let cause = line.split_once(" keys twice (").and_then(|(_, rest)| rest.split_once(')'));
+        if let (Some((cause, _)), 1..) = (cause, keys_twice) {
+            *self.keys_twice.entry(cause.to_owned()).or_default() += keys_twice;
         }
         // A line without a count of violations counts as one violation.
-        self.violations += number_before(told, " violations").unwrap_or(1);
+        self.violations += number_before(line, " violations").unwrap_or(1);
     }
 }
 
@@ -165,12 +165,12 @@ fn number_before(text: &str, words: &str) -> Option<u64> {
     before.rsplit(' ').next()?.parse().ok()
 }
 
-impl fmt::Display for Tally {
+impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { failed_tests, storms, records, twice, violations } = self;
-        let keys: u64 = twice.values().sum();
+        let Self { failed_tests, storms, records, keys_twice, violations } = self;
+        let keys: u64 = keys_twice.values().sum();
         write!(f, "{storms} storms, {records} records, {keys} keys twice with a cause")?;
-        for (cause, keys) in twice {
+        for (cause, keys) in keys_twice {
             write!(f, " ({keys} {cause})")?;
         }
         write!(f, ", {violations} violations, {failed_tests} tests failed")
@@ -181,14 +181,14 @@ impl fmt::Display for Tally {
 mod tests {
     use super::*;
 
-    fn tally(lines: &[&str]) -> String {
+    fn summary(lines: &[&str]) -> String {
         let lines: Vec<String> = lines.iter().map(|&line| line.to_owned()).collect();
-        Tally::of(&lines).to_string()
+        Summary::from_output(&lines).to_string()
     }
 
     #[test]
-    fn the_last_line_counts_records_keys_with_their_causes_and_violations() {
-        let told = tally(&[
+    fn summary_counts_records_keys_per_cause_and_violations() {
+        let text = summary(&[
             "running 3 tests",
             "storm: hung: 3150 records, 2850 keys, 6 keys twice (whose lock ended), 0 violations; 17 begun",
             "storm: cut: 100 records, 90 keys, 1 keys twice (whose lock ended), 2 violations; 17 begun",
@@ -197,14 +197,14 @@ mod tests {
             "test network::cut ... FAILED",
         ]);
         assert_eq!(
-            told,
+            text,
             "3 storms, 6352 records, 7 keys twice with a cause (7 whose lock ended), 2 violations, \
              1 tests failed"
         );
     }
 
     #[test]
-    fn a_storm_that_does_not_tell_its_violations_has_one() {
-        assert!(tally(&["storm: hung: half a li"]).contains(" 1 violations"));
+    fn storm_without_violation_count_has_one_violation() {
+        assert!(summary(&["storm: hung: half a li"]).contains(" 1 violations"));
     }
 }

@@ -10,16 +10,16 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// How long to wait for remaining output after the program has exited and its group was killed.
-const DRAIN: Duration = Duration::from_secs(5);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The time limit for a test binary to list its tests.
-const LIST: Duration = Duration::from_secs(60);
+const LIST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The exit code of a test binary with a failed test.
-const FAILED: u8 = 101;
+const EXIT_FAILED: u8 = 101;
 
 /// The exit code of `timeout` after a timeout.
-const TIMED_OUT: u8 = 124;
+const EXIT_TIMED_OUT: u8 = 124;
 
 /// The exit status of a supervised program, and the lines of its standard output.
 #[derive(Debug)]
@@ -52,21 +52,21 @@ pub(crate) fn supervise(
     let group = Group::start()?;
     let child =
         command.process_group(group.id()).stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
-    let events = watch(child);
+    let events = forward_events(child);
     let mut lines = Vec::new();
     let mut status = next_exit(&events, end, &mut lines, output)?;
-    let timed_out = status.is_none();
+    let is_timed_out = status.is_none();
     drop(group);
     // Both threads end now, unless a process has left the group and keeps the output open.
-    let drained = now() + DRAIN;
-    while let Some(exited) = next_exit(&events, drained, &mut lines, output)? {
+    let drain_deadline = now() + DRAIN_TIMEOUT;
+    while let Some(exited) = next_exit(&events, drain_deadline, &mut lines, output)? {
         status = Some(exited);
     }
-    Ok(Finished { status: status.filter(|_| !timed_out), lines })
+    Ok(Finished { status: status.filter(|_| !is_timed_out), lines })
 }
 
 /// Sends the lines of the child's output, and its exit status, from one thread each.
-fn watch(mut child: Child) -> Receiver<Event> {
+fn forward_events(mut child: Child) -> Receiver<Event> {
     let (sender, events) = mpsc::channel();
     let mut output = BufReader::new(child.stdout.take().expect("it is piped"));
     let exits = sender.clone();
@@ -147,23 +147,23 @@ pub(crate) fn run(
     let finished = supervise(program, deadline, output)?;
     let lines = &finished.lines;
     let Some(status) = finished.status else {
-        eprintln!("\nerror: {}", timed_out(program, deadline, name, lines));
-        return Ok(TIMED_OUT);
+        eprintln!("\nerror: {}", describe_timeout(program, deadline, name, lines));
+        return Ok(EXIT_TIMED_OUT);
     };
     if status.success() && libtest::has_started(lines) && !libtest::has_finished(lines) {
         eprintln!("\nerror: {name} exited before all of its tests had run");
-        return Ok(FAILED);
+        return Ok(EXIT_FAILED);
     }
     let Some(code) = status.code() else {
         eprintln!("\nerror: {name}: {status}");
-        return Ok(FAILED);
+        return Ok(EXIT_FAILED);
     };
-    Ok(code.try_into().unwrap_or(FAILED))
+    Ok(code.try_into().unwrap_or(EXIT_FAILED))
 }
 
 /// Describes a program that was killed at its deadline, with its unfinished tests if it is a test
 /// binary.
-pub(crate) fn timed_out(
+pub(crate) fn describe_timeout(
     program: &Command,
     deadline: Duration,
     name: &str,
@@ -173,25 +173,25 @@ pub(crate) fn timed_out(
         "{name} did not finish within {} s and was killed, with its process group",
         deadline.as_secs()
     );
-    let names = if libtest::has_started(lines) { list(program) } else { Ok(Vec::new()) };
+    let names = if libtest::has_started(lines) { list_tests(program) } else { Ok(Vec::new()) };
     if let Ok(names) = names
         && !names.is_empty()
     {
-        text.push_str(&libtest::describe_unfinished(&names, lines, libtest::threads(program)));
+        text.push_str(&libtest::describe_unfinished(&names, lines, libtest::thread_count(program)));
     }
     text
 }
 
 /// Lists the tests that a test binary would run with these arguments, in the order in which they
 /// are started.
-fn list(program: &Command) -> io::Result<Vec<String>> {
+fn list_tests(program: &Command) -> io::Result<Vec<String>> {
     let mut command = Command::new(program.get_program());
     command.args(program.get_args()).arg("--list").stderr(Stdio::null());
     if let Some(folder) = program.get_current_dir() {
         command.current_dir(folder);
     }
-    let finished = supervise(&mut command, LIST, &mut io::sink())?;
-    Ok(libtest::listed(&finished.lines))
+    let finished = supervise(&mut command, LIST_TIMEOUT, &mut io::sink())?;
+    Ok(libtest::parse_list(&finished.lines))
 }
 
 #[cfg(test)]
@@ -310,7 +310,7 @@ mod tests {
         program.args(["sh", "--test-threads", "1"]);
         let finished = supervise(&mut program, SHORT, &mut io::sink()).unwrap();
         assert!(finished.status.is_none());
-        let text = timed_out(&program, SHORT, "deps/fake", &finished.lines);
+        let text = describe_timeout(&program, SHORT, "deps/fake", &finished.lines);
         assert_eq!(
             text,
             "deps/fake did not finish within 0 s and was killed, with its process group\n\
@@ -321,7 +321,7 @@ mod tests {
     #[test]
     fn example_that_hangs_is_not_asked_for_tests() {
         let finished = supervise(&mut sh("echo hi; sleep 600"), SHORT, &mut io::sink()).unwrap();
-        let text = timed_out(&sh("exit 1"), LONG, "quickstart", &finished.lines);
+        let text = describe_timeout(&sh("exit 1"), LONG, "quickstart", &finished.lines);
         assert!(text.ends_with("with its process group"), "{text}");
         assert_eq!(exit_code("sleep 600", SHORT), 124);
     }
