@@ -15,17 +15,21 @@ pub(crate) fn run(report: &mut Report) -> Result<(), BoxError> {
     let (mut bare, mut alone, mut many, mut same_thread) = (vec![], vec![], vec![], vec![]);
     for _ in 0..ROUNDS {
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-        bare.push(nanos(runtime.block_on(process(Noop, 0..RECORDS, 256))?));
+        bare.push(nanos_per_record(runtime.block_on(process(Noop, 0..RECORDS, 256))?));
         let layer = IdempotencyLayer::new(MemoryStore::new(), "bench", key)?;
         let tenth = runtime.block_on(process(guarded(&layer), 0..RECORDS / 10, 1))?;
-        alone.push(nanos(tenth * 10));
+        alone.push(nanos_per_record(tenth * 10));
         let handler = guarded(&layer);
-        many.push(nanos(runtime.block_on(process(handler, RECORDS..2 * RECORDS, 256))?));
-        same_thread.push(nanos(one_thread()?.time));
+        many.push(nanos_per_record(runtime.block_on(process(
+            handler,
+            RECORDS..2 * RECORDS,
+            256,
+        ))?));
+        same_thread.push(nanos_per_record(run_on_one_thread()?.time));
     }
     let over_bare = |all: Vec<f64>| all.iter().zip(&bare).map(|(all, bare)| all - bare).collect();
     let mut row = |name, unit, values, goal| {
-        report.add(Row { area: "core", name, unit, values, against: None, goal });
+        report.add(Row { area: "core", name, unit, values, reference: None, goal });
     };
     let two_micros = Some(Goal::AtMost(2_000.0));
     row("the bare handler", "ns/record", bare.clone(), None);
@@ -37,19 +41,19 @@ pub(crate) fn run(report: &mut Report) -> Result<(), BoxError> {
         over_bare(same_thread),
         two_micros,
     );
-    let allocations = one_thread()?.allocations - bare_allocations()?;
+    let allocations = run_on_one_thread()?.allocations - bare_allocations()?;
     let each = vec![allocations as f64 / RECORDS as f64];
     row("its allocations over the bare handler's", "a record", each, Some(Goal::AtMost(6.0)));
     Ok(())
 }
 
-struct Measured {
+struct SingleThreadRun {
     allocations: u64,
     time: Duration,
 }
 
 /// Runs everything on one thread, so that all allocations are counted.
-fn one_thread() -> Result<Measured, BoxError> {
+fn run_on_one_thread() -> Result<SingleThreadRun, BoxError> {
     let runtime = current_thread()?;
     let (keeper, task) = LockKeeper::unspawned(MemoryStore::new(), Clock::boot());
     runtime.spawn(task);
@@ -58,7 +62,7 @@ fn one_thread() -> Result<Measured, BoxError> {
     let counted = allocation_counter::measure(|| {
         time = runtime.block_on(process(guarded(&layer), 0..RECORDS, 256));
     });
-    Ok(Measured { allocations: counted.count_total, time: time? })
+    Ok(SingleThreadRun { allocations: counted.count_total, time: time? })
 }
 
 fn bare_allocations() -> Result<u64, BoxError> {
@@ -75,6 +79,6 @@ fn current_thread() -> Result<Runtime, BoxError> {
     Ok(Builder::new_current_thread().enable_all().build()?)
 }
 
-fn nanos(all: Duration) -> f64 {
+fn nanos_per_record(all: Duration) -> f64 {
     all.as_nanos() as f64 / RECORDS as f64
 }

@@ -3,19 +3,19 @@
 //! Each contestant runs in its own process, so that its processor time, wake-ups and memory are
 //! measured separately. Contestants of one comparison take turns.
 
-mod by_hand;
+mod baseline;
 mod child;
+mod counters;
 mod latency;
-pub(crate) mod measured;
+pub(crate) mod measurement;
 mod no_op;
 mod product;
 mod rows;
+mod runner;
 mod sleeping;
 mod slow_partition;
-mod stage;
-mod tally;
 mod task;
-mod timed;
+mod timing;
 mod topic;
 mod usage;
 
@@ -23,9 +23,9 @@ use std::time::Duration;
 
 use campanile::BoxError;
 
-pub(crate) use self::child::{CONTESTANT, main as contestant};
+pub(crate) use self::child::{CONTESTANT, run_contestant};
 use self::rows::ROWS;
-use self::stage::Stage;
+use self::runner::Runner;
 use crate::report::Report;
 
 /// Which rows to run, and for how long.
@@ -62,9 +62,9 @@ pub(crate) fn run(report: &mut Report, options: Options) -> Result<(), BoxError>
         let names: Vec<_> = ROWS.iter().map(|(name, _)| *name).collect();
         return Err(format!("no such row; the rows are {}", names.join(", ")).into());
     }
-    let mut stage = Stage::start(options)?;
+    let mut runner = Runner::start(options)?;
     for (_, row) in chosen {
-        row(report, &mut stage)?;
+        row(report, &mut runner)?;
     }
     Ok(())
 }

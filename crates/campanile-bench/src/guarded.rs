@@ -35,11 +35,11 @@ impl Service<Guarded<Message>> for Noop {
 pub(crate) struct Message(pub(crate) u64);
 
 pub(crate) fn key(message: &Guarded<Message>) -> String {
-    numbered(message.0)
+    numbered_key(message.0)
 }
 
 /// Formats the key for this number.
-pub(crate) fn numbered(number: u64) -> String {
+pub(crate) fn numbered_key(number: u64) -> String {
     format!("a-key-of-57-bytes-as-they-are-found-with-users/{number:010}")
 }
 
@@ -55,7 +55,7 @@ where
 }
 
 /// Like [`guarded`], for messages that were all processed before.
-pub(crate) fn answered<E>(layer: &IdempotencyLayer<E>) -> impl Handler + use<E>
+pub(crate) fn guarded_duplicate<E>(layer: &IdempotencyLayer<E>) -> impl Handler + use<E>
 where
     E: KeyExtractor<Guarded<Message>> + Send + Sync + 'static,
 {
@@ -66,7 +66,7 @@ where
 }
 
 /// A handler that returns `reply`, under the layer. Any outcome but a first run is an error.
-pub(crate) fn replying<E>(
+pub(crate) fn guarded_replying<E>(
     layer: &IdempotencyLayer<E, BytesReply>,
     reply: Bytes,
 ) -> impl Handler + use<E>

@@ -54,7 +54,7 @@ fn run() -> Result<(), BoxError> {
             Arg::Long("seconds") => options.limit = Duration::from_secs_f64(args.value()?.parse()?),
             Arg::Long("full") => options.full = true,
             Arg::Value(area) if area == driver::CONTESTANT => {
-                return driver::contestant(&args.value()?.string()?);
+                return driver::run_contestant(&args.value()?.string()?);
             }
             Arg::Value(area) => areas.push(area.string()?),
             arg => return Err(format!("{}\n{USAGE}", arg.unexpected()).into()),

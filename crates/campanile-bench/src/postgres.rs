@@ -3,7 +3,7 @@
 
 mod inbox;
 mod limit;
-mod many;
+mod many_entries;
 mod size;
 mod throughput;
 
@@ -22,25 +22,25 @@ pub(crate) fn run(report: &mut Report) -> Result<(), BoxError> {
         .config("shared_buffers", "256MB")
         .config("max_wal_size", "4GB")
         .config("max_connections", "300");
-    let stage = Stage {
+    let env = Environment {
         postgres: settings.start()?,
         runtime: Builder::new_multi_thread().worker_threads(1).enable_all().build()?,
     };
-    stage.runtime.block_on(migrate(stage.postgres.url()))?;
-    throughput::run(report, &stage)?;
-    inbox::run(report, &stage)?;
-    size::run(report, &stage)?;
-    many::run(report, &stage)
+    env.runtime.block_on(migrate(env.postgres.url()))?;
+    throughput::run(report, &env)?;
+    inbox::run(report, &env)?;
+    size::run(report, &env)?;
+    many_entries::run(report, &env)
 }
 
 /// A server that does not wait for its disk, which would hide the cost of the statements, and a
 /// single-threaded runtime.
-struct Stage {
+struct Environment {
     postgres: PgServer,
     runtime: Runtime,
 }
 
-impl Stage {
+impl Environment {
     fn store(&self, url: &str) -> Result<PgStore, BoxError> {
         Ok(self.runtime.block_on(PgStore::connect(url))?)
     }

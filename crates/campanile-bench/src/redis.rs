@@ -4,13 +4,13 @@
 mod cluster;
 mod cpu;
 mod duplicates;
-mod flat;
 mod latency;
 mod limit;
-mod measured;
+mod many_keys;
 mod memory;
 mod one_by_one;
 mod renewals;
+mod sample;
 mod throughput;
 
 use campanile::BoxError;
@@ -23,26 +23,26 @@ use crate::report::Report;
 const ROUNDS: u64 = 5;
 
 pub(crate) fn run(report: &mut Report) -> Result<(), BoxError> {
-    let stage = Stage {
+    let env = Environment {
         redis: RedisServer::start()?,
         runtime: Builder::new_multi_thread().worker_threads(1).enable_all().build()?,
     };
-    throughput::run(report, &stage)?;
-    latency::run(report, &stage)?;
-    duplicates::run(report, &stage)?;
-    renewals::run(report, &stage)?;
-    memory::run(report, &stage)?;
-    cluster::run(report, &stage)?;
-    flat::run(report, &stage)
+    throughput::run(report, &env)?;
+    latency::run(report, &env)?;
+    duplicates::run(report, &env)?;
+    renewals::run(report, &env)?;
+    memory::run(report, &env)?;
+    cluster::run(report, &env)?;
+    many_keys::run(report, &env)
 }
 
 /// A server without persistence, and a single-threaded runtime: the other core is for Redis.
-struct Stage {
+struct Environment {
     redis: RedisServer,
     runtime: Runtime,
 }
 
-impl Stage {
+impl Environment {
     /// Deletes all keys.
     fn clear(&self) -> Result<(), BoxError> {
         self.redis.cli(&["FLUSHALL"])?;
@@ -65,7 +65,7 @@ fn info(server: &RedisServer, section: &str, name: &str) -> Result<f64, BoxError
 }
 
 /// Reads a number from a server's statistics of script calls.
-fn of_scripts(server: &RedisServer, name: &str) -> Result<f64, BoxError> {
+fn script_stat(server: &RedisServer, name: &str) -> Result<f64, BoxError> {
     let info = server.cli(&["INFO", "commandstats"])?;
     let line = info.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:"));
     let value = line.and_then(|line| line.split(',').find_map(|part| part.strip_prefix(name)));

@@ -24,7 +24,7 @@ pub(crate) struct Row {
     pub(crate) unit: &'static str,
     pub(crate) values: Vec<f64>,
     /// The reference, measured in the same rounds and the same unit.
-    pub(crate) against: Option<(&'static str, Vec<f64>)>,
+    pub(crate) reference: Option<(&'static str, Vec<f64>)>,
     /// The goal for the median of the ratios or, without a reference, for the median of the values.
     pub(crate) goal: Option<Goal>,
 }
@@ -37,7 +37,7 @@ pub(crate) enum Goal {
 }
 
 impl Goal {
-    fn met(self, reached: f64) -> bool {
+    fn is_met(self, reached: f64) -> bool {
         match self {
             Self::AtLeast(goal) => reached >= goal,
             Self::AtMost(goal) => reached <= goal,
@@ -54,7 +54,7 @@ impl Serialize for Goal {
 
 impl Report {
     pub(crate) fn new() -> Self {
-        Self { load: load(), rows: Vec::new(), comparisons: Vec::new() }
+        Self { load: load_average(), rows: Vec::new(), comparisons: Vec::new() }
     }
 
     pub(crate) fn add(&mut self, row: Row) {
@@ -77,35 +77,37 @@ impl Report {
 impl Row {
     /// Ratio of each round.
     fn ratios(&self) -> Option<Vec<f64>> {
-        let (_, against) = self.against.as_ref()?;
-        Some(self.values.iter().zip(against).map(|(value, against)| value / against).collect())
+        let (_, reference) = self.reference.as_ref()?;
+        Some(
+            self.values.iter().zip(reference).map(|(value, reference)| value / reference).collect(),
+        )
     }
 
     fn ratio(&self) -> Option<f64> {
         self.ratios().map(|ratios| Spread::of(&ratios).median)
     }
 
-    fn met(&self) -> Option<bool> {
+    fn is_goal_met(&self) -> Option<bool> {
         let reached = self.ratio().unwrap_or_else(|| Spread::of(&self.values).median);
-        Some(self.goal?.met(reached))
+        Some(self.goal?.is_met(reached))
     }
 
-    fn json(&self) -> Json {
-        Json {
+    fn json(&self) -> RowJson {
+        RowJson {
             area: self.area,
             name: self.name,
             value: Spread::of(&self.values).median,
             unit: self.unit,
-            against: self.against.as_ref().map(|(name, _)| *name),
+            against: self.reference.as_ref().map(|(name, _)| *name),
             ratio: self.ratio(),
             goal: self.goal,
-            met: self.met(),
+            met: self.is_goal_met(),
         }
     }
 }
 
 #[derive(Serialize)]
-struct Json {
+struct RowJson {
     area: &'static str,
     name: &'static str,
     value: f64,
@@ -146,10 +148,10 @@ impl fmt::Display for Line<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let row = self.0;
         write!(f, "{:<6} {:<46} {} {:<9}", row.area, row.name, Spread::of(&row.values), row.unit)?;
-        if let (Some((name, against)), Some(ratios)) = (&row.against, row.ratios()) {
-            write!(f, " {:>9.0} {name:<44} {}", Spread::of(against).median, Spread::of(&ratios))?;
+        if let (Some((name, reference)), Some(ratios)) = (&row.reference, row.ratios()) {
+            write!(f, " {:>9.0} {name:<44} {}", Spread::of(reference).median, Spread::of(&ratios))?;
         }
-        match (row.goal, row.met()) {
+        match (row.goal, row.is_goal_met()) {
             (Some(goal), Some(true)) => write!(f, "   goal {goal}: met"),
             (Some(goal), Some(false)) => write!(f, "   goal {goal}: NOT MET"),
             _ => Ok(()),
@@ -168,7 +170,13 @@ impl fmt::Display for Goal {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "\n{}, load average {} before and {} after", machine(), self.load, load())?;
+        writeln!(
+            f,
+            "\n{}, load average {} before and {} after",
+            machine(),
+            self.load,
+            load_average()
+        )?;
         writeln!(
             f,
             "{:<6} {:<46} {:>9} {:>9} {:>9} {:<9} {:>9} {:<44} {:>9} {:>9} {:>9}",
@@ -205,7 +213,7 @@ fn machine() -> String {
 }
 
 /// Reads the number of threads that ran or were ready to run, averaged over the last minute.
-fn load() -> String {
+fn load_average() -> String {
     let loads = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     loads.split(' ').next().filter(|load| !load.is_empty()).unwrap_or("unknown").to_owned()
 }

@@ -41,16 +41,16 @@ pub struct TestClock(Arc<Inner>);
 struct Inner {
     origin: Instant,
     /// Nanoseconds by which the clock was advanced.
-    ahead: AtomicU64,
+    offset_nanos: AtomicU64,
 }
 
 /// The time at which the clock starts, in seconds since 1970.
-const START: u64 = 1_800_000_000;
+const START_UNIX_SECS: u64 = 1_800_000_000;
 
 impl TestClock {
     /// Creates a clock that starts now.
     pub fn new() -> Self {
-        Self(Arc::new(Inner { origin: Instant::now(), ahead: AtomicU64::new(0) }))
+        Self(Arc::new(Inner { origin: Instant::now(), offset_nanos: AtomicU64::new(0) }))
     }
 
     /// This clock for a keeper, as the time since this clock was created.
@@ -69,12 +69,12 @@ impl TestClock {
 
     /// Returns the time since the clock was created.
     pub fn elapsed(&self) -> Duration {
-        self.0.origin.elapsed() + Duration::from_nanos(self.0.ahead.load(Ordering::Acquire))
+        self.0.origin.elapsed() + Duration::from_nanos(self.0.offset_nanos.load(Ordering::Acquire))
     }
 
     /// Returns the clock's current time.
     pub fn now(&self) -> SystemTime {
-        SystemTime::UNIX_EPOCH + Duration::from_secs(START) + self.elapsed()
+        SystemTime::UNIX_EPOCH + Duration::from_secs(START_UNIX_SECS) + self.elapsed()
     }
 
     /// Advances the clock and leaves tokio's time unchanged, so that no timer fires.
@@ -83,7 +83,7 @@ impl TestClock {
     /// Panics if the clock would be more than 500 years ahead.
     pub fn put_forward(&self, by: Duration) {
         let nanos = u64::try_from(by.as_nanos()).expect("less than 500 years");
-        let before = self.0.ahead.fetch_add(nanos, Ordering::AcqRel);
+        let before = self.0.offset_nanos.fetch_add(nanos, Ordering::AcqRel);
         assert!(before.checked_add(nanos).is_some(), "less than 500 years");
     }
 }
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn it_follows_paused_time_and_can_be_put_forward() {
+    async fn clock_follows_paused_time_and_put_forward() {
         let clock = TestClock::new();
         let (keeper, store) = (clock.clock(), clock.store_clock());
         let start = store();

@@ -1,7 +1,7 @@
 use std::time::{Duration, Instant};
 
 /// How long the thread sleeps between two checks.
-const PAUSE: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Calls `check` until it returns a value, and returns the value, or `None` once `within` has
 /// passed.
@@ -12,24 +12,24 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// use campanile_test::eventually;
 /// use std::time::Duration;
 ///
-/// let mut looks = 0;
+/// let mut calls = 0;
 /// let found = eventually(Duration::from_secs(1), || {
-///     looks += 1;
-///     (looks == 3).then_some("found")
+///     calls += 1;
+///     (calls == 3).then_some("found")
 /// });
 /// assert_eq!(found, Some("found"));
 /// ```
 pub fn eventually<T>(within: Duration, mut check: impl FnMut() -> Option<T>) -> Option<T> {
     let deadline = now() + within;
     loop {
-        let last_look = now() >= deadline;
+        let is_last_check = now() >= deadline;
         if let Some(value) = check() {
             return Some(value);
         }
-        if last_look {
+        if is_last_check {
             return None;
         }
-        std::thread::sleep(PAUSE);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_condition_that_never_holds_ends_at_the_bound() {
+    fn unmet_condition_returns_none_at_deadline() {
         let start = now();
         let found = eventually(Duration::from_millis(30), || None::<()>);
         assert_eq!(found, None);
@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn without_time_it_still_looks_once() {
+    fn zero_timeout_checks_once() {
         assert_eq!(eventually(Duration::ZERO, || Some(1)), Some(1));
     }
 }

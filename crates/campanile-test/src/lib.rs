@@ -17,8 +17,8 @@
 //!
 //! let consumer: BaseConsumer = kafka.consumer_config("billing").create()?;
 //! consumer.subscribe(&["orders"])?;
-//! let look = || consumer.poll(Duration::from_millis(100));
-//! let received = eventually(Duration::from_secs(10), look).expect("a message within 10 s")?;
+//! let poll = || consumer.poll(Duration::from_millis(100));
+//! let received = eventually(Duration::from_secs(10), poll).expect("a message within 10 s")?;
 //! assert_eq!(received.payload(), Some(&b"an order"[..]));
 //! # Ok(())
 //! # }

@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// Lower bound of the port range, which lies below the range that Linux uses for outgoing
 /// connections. Otherwise, a client that keeps reconnecting to a killed server would now and then
 /// be given the server's own port, connect to itself, and keep the server from restarting.
-const FIRST: u16 = 15_000;
-const COUNT: u32 = 17_000;
+const FIRST_PORT: u16 = 15_000;
+const PORT_COUNT: u32 = 17_000;
 
 /// Number of ports that a process uses before it reaches the next process's range.
-const EACH: u32 = 64;
+const PORTS_PER_PROCESS: u32 = 64;
 
 /// Number of starts before a server gives up because other processes took its port.
-const STARTS: usize = 5;
+const MAX_STARTS: usize = 5;
 
 /// Finds a port on 127.0.0.1 that is currently free.
 ///
@@ -26,10 +26,10 @@ const STARTS: usize = 5;
 /// Fails if every port of the range is in use.
 pub fn free_port() -> io::Result<u16> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
-    let start = std::process::id().wrapping_mul(EACH);
-    for _ in 0..COUNT {
-        let place = start.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % COUNT;
-        let port = FIRST + u16::try_from(place).expect("COUNT fits in 16 bits");
+    let start = std::process::id().wrapping_mul(PORTS_PER_PROCESS);
+    for _ in 0..PORT_COUNT {
+        let index = start.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % PORT_COUNT;
+        let port = FIRST_PORT + u16::try_from(index).expect("PORT_COUNT fits in 16 bits");
         match TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
             Ok(_) => return Ok(port),
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
@@ -47,7 +47,7 @@ pub(crate) fn with_free_port<T>(
     let mut starts = 1;
     loop {
         match start(free_port()?) {
-            Err(ServerError::PortTaken { .. }) if starts < STARTS => starts += 1,
+            Err(ServerError::PortTaken { .. }) if starts < MAX_STARTS => starts += 1,
             result => return result,
         }
     }
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_in_use_is_not_given() {
+    fn free_port_skips_ports_in_use() {
         let taken: Vec<_> = (0..20)
             .map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, free_port().unwrap())).unwrap())
             .collect();
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn a_start_that_finds_its_port_taken_gets_another_one() {
+    fn taken_port_is_replaced_by_another() {
         let mut tried = Vec::new();
         let port = with_free_port(|port| {
             tried.push(port);

@@ -39,10 +39,10 @@ fn cancel(name: &str) -> Command {
     Command { operation: Operation::Cancel { owner: Owner::new(7).unwrap() }, ..acquire(name) }
 }
 
-const MOMENT: Duration = Duration::from_secs(60);
+const MINUTE: Duration = Duration::from_secs(60);
 
 #[tokio::test(start_paused = true)]
-async fn without_faults_it_is_the_store_inside() {
+async fn store_without_faults_forwards_calls() {
     let store = store();
     let answer = store.apply(acquire("a")).await.unwrap();
     assert!(matches!(answer.reply, Reply::Acquired { attempt: 1, .. }));
@@ -57,7 +57,7 @@ async fn without_faults_it_is_the_store_inside() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lost_reply_was_applied_and_a_refused_command_was_not() {
+async fn lost_reply_is_applied_and_refused_command_is_not() {
     let store = store();
     store.next(Fault::LoseReply);
     store.next(Fault::Refuse);
@@ -70,40 +70,40 @@ async fn a_lost_reply_was_applied_and_a_refused_command_was_not() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_hangs_goes_on_when_it_is_released() {
+async fn hanging_call_resumes_on_release() {
     let store = store();
     for (fault, applied) in [(Fault::Hang, false), (Fault::HangReply, true)] {
         let name = format!("{fault:?}");
         store.next(fault);
         let mut call = Box::pin(store.apply(acquire(&name)));
-        timeout(MOMENT, call.as_mut()).await.unwrap_err();
+        timeout(MINUTE, call.as_mut()).await.unwrap_err();
         assert_eq!(store.inner().entry(&key(&name)).is_some(), applied);
         store.release();
-        let answer = timeout(MOMENT, call).await.unwrap().unwrap();
+        let answer = timeout(MINUTE, call).await.unwrap().unwrap();
         assert!(matches!(answer.reply, Reply::Acquired { .. }));
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_hangs_and_is_given_up_is_never_applied() {
+async fn dropped_hanging_call_is_never_applied() {
     let store = store();
     store.next(Fault::Hang);
-    timeout(MOMENT, store.apply(acquire("a"))).await.unwrap_err();
+    timeout(MINUTE, store.apply(acquire("a"))).await.unwrap_err();
     store.heal();
     assert!(store.inner().entry(&key("a")).is_none());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slow_answer_comes_later() {
+async fn slow_call_is_answered_after_its_delay() {
     let store = store();
-    store.next(Fault::Slow(MOMENT));
+    store.next(Fault::Slow(MINUTE));
     let start = Instant::now();
     store.apply(acquire("a")).await.unwrap();
-    assert_eq!(start.elapsed(), MOMENT);
+    assert_eq!(start.elapsed(), MINUTE);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_batch_can_have_the_wrong_number_of_answers() {
+async fn answer_faults_change_number_of_batch_answers() {
     let store = store();
     for (fault, expected) in [(Fault::FewerAnswers, 1), (Fault::MoreAnswers, 3)] {
         store.next(fault);
@@ -116,14 +116,14 @@ async fn a_batch_can_have_the_wrong_number_of_answers() {
 
 #[tokio::test(start_paused = true)]
 #[should_panic(expected = "injected panic of the store")]
-async fn it_panics_if_it_is_told_to() {
+async fn panic_fault_panics() {
     let store = store();
     store.next(Fault::Panic);
     drop(store.apply(acquire("a")).await);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_fault_for_an_operation_waits_for_it() {
+async fn operation_fault_waits_for_that_operation() {
     let store = store();
     store.next_of("cancel", Fault::Refuse);
     store.apply(acquire("a")).await.unwrap();
@@ -138,7 +138,7 @@ async fn a_fault_for_an_operation_waits_for_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn chance_is_the_same_for_the_same_seed() {
+async fn random_faults_repeat_for_same_seed() {
     let outcomes = async |seed| {
         let store = store();
         store.at_random(seed, [(0.3, Fault::LoseReply), (0.3, Fault::Refuse)]);
@@ -156,11 +156,11 @@ async fn chance_is_the_same_for_the_same_seed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn calls_that_are_forgotten_do_not_mix_with_those_that_come() {
+async fn forgotten_calls_do_not_mix_with_later_calls() {
     let store = store();
     store.next(Fault::HangReply);
     let mut call = Box::pin(store.apply(acquire("a")));
-    timeout(MOMENT, call.as_mut()).await.unwrap_err();
+    timeout(MINUTE, call.as_mut()).await.unwrap_err();
     store.forget_calls();
     store.apply(cancel("b")).await.unwrap();
     store.release();

@@ -8,7 +8,7 @@ use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
 use rdkafka::message::{BorrowedMessage, Headers};
 use std::time::{Duration, Instant};
 
-const SOON: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 fn consumer(kafka: &MockKafka, group: &str) -> BaseConsumer {
     let consumer: BaseConsumer = kafka.consumer_config(group).create().unwrap();
@@ -16,7 +16,7 @@ fn consumer(kafka: &MockKafka, group: &str) -> BaseConsumer {
     consumer
 }
 
-fn with_topic(partitions: i32) -> MockKafka {
+fn start_with_topic(partitions: i32) -> MockKafka {
     let kafka = MockKafka::start(1).unwrap();
     kafka.create_topic("orders", partitions).unwrap();
     kafka
@@ -24,12 +24,12 @@ fn with_topic(partitions: i32) -> MockKafka {
 
 /// Receives the next message. A poll also returns when it has served a rebalance.
 fn next(consumer: &BaseConsumer) -> BorrowedMessage<'_> {
-    eventually(SOON, || consumer.poll(Duration::from_millis(100))).expect("a message").unwrap()
+    eventually(TIMEOUT, || consumer.poll(Duration::from_millis(100))).expect("a message").unwrap()
 }
 
 #[test]
-fn a_message_arrives_as_it_was_produced() {
-    let kafka = with_topic(3);
+fn message_arrives_as_produced() {
+    let kafka = start_with_topic(3);
     let message = Message::to("orders")
         .partition(2)
         .key([0xff, 0x00])
@@ -52,8 +52,8 @@ fn a_message_arrives_as_it_was_produced() {
 }
 
 #[test]
-fn a_tombstone_without_a_key_is_null_and_not_empty() {
-    let kafka = with_topic(1);
+fn missing_key_and_payload_are_null_not_empty() {
+    let kafka = start_with_topic(1);
     let producer = kafka.producer();
     producer.produce(Message::to("orders")).unwrap();
     producer.produce(Message::to("orders").key("").payload("")).unwrap();
@@ -65,8 +65,8 @@ fn a_tombstone_without_a_key_is_null_and_not_empty() {
 }
 
 #[test]
-fn many_messages_keep_their_order() {
-    let kafka = with_topic(2);
+fn many_messages_keep_order() {
+    let kafka = start_with_topic(2);
     let messages =
         (0..25_000).map(|n: i32| Message::to("orders").partition(n % 2).payload(n.to_string()));
     let delivered = kafka.producer().produce_all(messages).unwrap();
@@ -76,8 +76,8 @@ fn many_messages_keep_their_order() {
 }
 
 #[test]
-fn the_first_assignment_takes_less_than_the_mock_clusters_three_seconds() {
-    let kafka = with_topic(1);
+fn first_assignment_skips_initial_rebalance_delay() {
+    let kafka = start_with_topic(1);
     kafka.producer().produce(Message::to("orders").payload("1")).unwrap();
     #[expect(clippy::disallowed_methods, reason = "this test measures the time")]
     let start = Instant::now();
@@ -87,8 +87,8 @@ fn the_first_assignment_takes_less_than_the_mock_clusters_three_seconds() {
 }
 
 #[test]
-fn a_group_goes_on_where_it_committed() {
-    let kafka = with_topic(1);
+fn group_resumes_at_committed_offset() {
+    let kafka = start_with_topic(1);
     let messages = ["1", "2"].map(|payload| Message::to("orders").payload(payload));
     kafka.producer().produce_all(messages).unwrap();
     let first = consumer(&kafka, "billing");
@@ -103,8 +103,8 @@ fn a_group_goes_on_where_it_committed() {
 }
 
 #[test]
-fn a_member_that_joins_takes_its_share() {
-    let kafka = with_topic(2);
+fn joining_member_gets_its_share() {
+    let kafka = start_with_topic(2);
     let first = consumer(&kafka, "billing");
     let count = |consumer: &BaseConsumer| consumer.assignment().unwrap().count();
     let poll = |consumer: &BaseConsumer| {
@@ -112,13 +112,13 @@ fn a_member_that_joins_takes_its_share() {
             received.unwrap();
         }
     };
-    eventually(SOON, || {
+    eventually(TIMEOUT, || {
         poll(&first);
         (count(&first) == 2).then_some(())
     })
     .expect("both partitions");
     let second = consumer(&kafka, "billing");
-    eventually(SOON, || {
+    eventually(TIMEOUT, || {
         poll(&first);
         poll(&second);
         (count(&first) == 1 && count(&second) == 1).then_some(())
@@ -128,17 +128,17 @@ fn a_member_that_joins_takes_its_share() {
 
 #[test]
 fn faults_are_injected_through_the_cluster() {
-    let kafka = with_topic(1);
+    let kafka = start_with_topic(1);
     kafka.cluster().broker_down(-1).unwrap();
     let consumer: BaseConsumer = kafka.consumer_config("billing").create().unwrap();
-    let look = || consumer.fetch_metadata(Some("orders"), Duration::from_millis(300));
-    look().expect_err("the broker is down");
+    let fetch = || consumer.fetch_metadata(Some("orders"), Duration::from_millis(300));
+    fetch().expect_err("the broker is down");
     kafka.cluster().broker_up(-1).unwrap();
-    eventually(SOON, || look().ok()).expect("the broker is up again");
+    eventually(TIMEOUT, || fetch().ok()).expect("the broker is up again");
 }
 
 #[test]
-fn it_can_be_shared_between_threads() {
+fn servers_are_send_and_sync() {
     fn shared<T: Send + Sync>() {}
     shared::<MockKafka>();
     shared::<campanile_test::Producer>();

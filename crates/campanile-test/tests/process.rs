@@ -11,37 +11,37 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-const SOON: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Runs a single test of this test binary again, with a variable from which that test recognizes
 /// the rerun.
-fn again(test: &str, variable: &str) -> Command {
+fn rerun_test(test: &str, variable: &str) -> Command {
     let mut command = Command::new(env::current_exe().unwrap());
     command.args(["--exact", test, "--nocapture"]).env(variable, "1").stdin(Stdio::null());
     command
 }
 
-fn runs(pid: u32) -> bool {
+fn is_running(pid: u32) -> bool {
     let pid = Pid::from_raw(pid.try_into().unwrap()).unwrap();
     test_kill_process(pid).is_ok()
 }
 
-fn sleeper(folder: &tempfile::TempDir) -> Process {
+fn spawn_sleep(folder: &tempfile::TempDir) -> Process {
     Process::spawn(Command::new("sleep").arg("600"), folder.path().join("log")).unwrap()
 }
 
 #[test]
-fn a_dropped_guard_kills_and_reaps() {
+fn dropped_process_is_killed_and_reaped() {
     let folder = tempfile::tempdir().unwrap();
-    let process = sleeper(&folder);
+    let process = spawn_sleep(&folder);
     let pid = process.pid();
-    assert!(runs(pid));
+    assert!(is_running(pid));
     drop(process);
-    assert!(!runs(pid));
+    assert!(!is_running(pid));
 }
 
 #[test]
-fn what_a_process_prints_is_in_its_log() {
+fn process_output_is_logged() {
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("log");
     fs::write(&log, "of an earlier process\n").unwrap();
@@ -50,13 +50,13 @@ fn what_a_process_prints_is_in_its_log() {
         .env("BELL", "rung")
         .current_dir("/");
     let mut process = Process::spawn(&echo, &log).unwrap();
-    let status = process.wait(SOON).unwrap().expect("sh exits on its own");
+    let status = process.wait(TIMEOUT).unwrap().expect("sh exits on its own");
     assert_eq!(status.code(), Some(3));
     assert_eq!(process.log().unwrap(), "/\nrung\nwrong\n");
 }
 
 #[test]
-fn a_program_that_is_missing_is_an_error_of_the_start() {
+fn missing_program_fails_spawn() {
     let folder = tempfile::tempdir().unwrap();
     let missing = Command::new("campanile-no-such-program");
     let error = Process::spawn(&missing, folder.path().join("log")).unwrap_err();
@@ -64,9 +64,9 @@ fn a_program_that_is_missing_is_an_error_of_the_start() {
 }
 
 #[test]
-fn a_paused_process_stands_still_and_can_be_killed() {
+fn paused_process_is_stopped_and_can_be_killed() {
     let folder = tempfile::tempdir().unwrap();
-    let mut process = sleeper(&folder);
+    let mut process = spawn_sleep(&folder);
     let state = |pid: u32| {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
         let (_, fields) = stat.rsplit_once(") ").unwrap();
@@ -85,12 +85,12 @@ fn a_paused_process_stands_still_and_can_be_killed() {
 }
 
 #[test]
-fn terminate_asks_first() {
+fn terminate_sends_sigterm_first() {
     let folder = tempfile::tempdir().unwrap();
     let mut polite = Command::new("sh");
     polite.args(["-c", "trap 'exit 7' TERM; echo ready; while :; do sleep 0.05; done"]);
     let mut process = Process::spawn(&polite, folder.path().join("log")).unwrap();
-    eventually(SOON, || (process.log().unwrap() == "ready\n").then_some(()))
+    eventually(TIMEOUT, || (process.log().unwrap() == "ready\n").then_some(()))
         .expect("the trap is set");
     assert_eq!(process.terminate().unwrap().code(), Some(7));
     assert_eq!(process.terminate().unwrap().code(), Some(7));
@@ -100,7 +100,7 @@ fn terminate_asks_first() {
 /// one.
 #[cfg(target_os = "linux")]
 #[test]
-fn a_server_lives_as_long_as_the_process_and_no_longer() {
+fn server_outlives_its_thread_but_not_the_process() {
     const ABORT: &str = "CAMPANILE_TEST_ABORT";
     if env::var_os(ABORT).is_some() {
         let redis = std::thread::spawn(|| RedisServer::start().unwrap()).join().unwrap();
@@ -108,20 +108,20 @@ fn a_server_lives_as_long_as_the_process_and_no_longer() {
         println!("\nport {}", redis.port());
         std::process::abort();
     }
-    let test = "a_server_lives_as_long_as_the_process_and_no_longer";
+    let test = "server_outlives_its_thread_but_not_the_process";
     // An aborted process leaves its files behind.
     let folder = tempfile::tempdir().unwrap();
-    let output = again(test, ABORT).env("TMPDIR", folder.path()).output().unwrap();
+    let output = rerun_test(test, ABORT).env("TMPDIR", folder.path()).output().unwrap();
     assert_eq!(output.status.signal(), Some(6), "{output:?}");
     let printed = String::from_utf8(output.stdout).unwrap();
     let port: u16 =
         printed.lines().find_map(|line| line.strip_prefix("port ")).unwrap().parse().unwrap();
-    eventually(SOON, || TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err().then_some(()))
+    eventually(TIMEOUT, || TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err().then_some(()))
         .expect("the server is killed");
 }
 
 #[test]
-fn a_missing_server_names_the_command_that_installs_it() {
+fn missing_server_error_names_install_command() {
     const PATH: &str = "CAMPANILE_TEST_NO_PATH";
     if env::var_os(PATH).is_some() {
         let redis = RedisServer::start().unwrap_err();
@@ -130,8 +130,8 @@ fn a_missing_server_names_the_command_that_installs_it() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    let test = "a_missing_server_names_the_command_that_installs_it";
-    let output = again(test, PATH).env("PATH", folder.path()).output().unwrap();
+    let test = "missing_server_error_names_install_command";
+    let output = rerun_test(test, PATH).env("PATH", folder.path()).output().unwrap();
     let printed = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{printed}");
     assert!(printed.contains("`apt-get install redis-server`"), "{printed}");
@@ -140,14 +140,14 @@ fn a_missing_server_names_the_command_that_installs_it() {
 }
 
 #[test]
-fn missing_jars_name_the_command_that_fetches_them() {
+fn missing_jars_error_names_install_command() {
     const CACHE: &str = "CAMPANILE_TEST_NO_CACHE";
     if env::var_os(CACHE).is_some() {
         println!("{}", campanile_test::KafkaServer::start().unwrap_err());
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    let output = again("missing_jars_name_the_command_that_fetches_them", CACHE)
+    let output = rerun_test("missing_jars_error_names_install_command", CACHE)
         .env_remove("CAMPANILE_KAFKA_LIBS")
         .env("CAMPANILE_CACHE", folder.path())
         .output()
@@ -158,7 +158,7 @@ fn missing_jars_name_the_command_that_fetches_them() {
 }
 
 #[test]
-fn a_port_that_is_taken_is_told_from_other_failures() {
+fn taken_port_is_reported_as_port_taken() {
     let port = free_port().unwrap();
     let _rival = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, port)).unwrap();
     let error = RedisServer::builder().port(port).start().unwrap_err();

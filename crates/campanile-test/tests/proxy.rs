@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-const SOON: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A server that counts the lines it receives. Its threads exit with their connections.
 struct Echo {
@@ -52,9 +52,9 @@ fn echo(connection: TcpStream, counter: &AtomicUsize) {
 struct Client(BufReader<TcpStream>);
 
 impl Client {
-    fn of(proxy: &Proxy) -> Self {
+    fn connect(proxy: &Proxy) -> Self {
         let stream = TcpStream::connect(proxy.addr()).unwrap();
-        stream.set_read_timeout(Some(SOON)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         stream.set_nodelay(true).unwrap();
         Self(BufReader::new(stream))
     }
@@ -63,7 +63,7 @@ impl Client {
         self.0.get_mut().write_all(format!("{line}\n").as_bytes()).unwrap();
     }
 
-    fn ask(&mut self, line: &str) -> String {
+    fn request(&mut self, line: &str) -> String {
         self.send(line);
         let mut answer = String::new();
         self.0.read_line(&mut answer).unwrap();
@@ -87,23 +87,23 @@ fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
 }
 
 #[test]
-fn without_a_fault_everything_passes() {
+fn proxy_without_faults_forwards_everything() {
     let proxy = Proxy::to(Echo::start().addr).unwrap();
-    let mut clients: Vec<_> = (0..4).map(|_| Client::of(&proxy)).collect();
+    let mut clients: Vec<_> = (0..4).map(|_| Client::connect(&proxy)).collect();
     for client in &mut clients {
-        assert_eq!(client.ask("ding"), "ding");
+        assert_eq!(client.request("ding"), "ding");
     }
     let long = "dong".repeat(100_000);
-    assert_eq!(clients[0].ask(&long), long);
+    assert_eq!(clients[0].request(&long), long);
     assert_eq!(proxy.swallowed(), 0);
 }
 
 #[test]
-fn delay_holds_back_both_directions_and_healing_lets_go() {
+fn delay_applies_to_both_directions_until_heal() {
     let proxy = Proxy::to(Echo::start().addr).unwrap();
-    let mut client = Client::of(&proxy);
+    let mut client = Client::connect(&proxy);
     proxy.delay(Duration::from_millis(60));
-    let (answer, time) = timed(|| client.ask("ding"));
+    let (answer, time) = timed(|| client.request("ding"));
     assert_eq!(answer, "ding");
     assert!(time >= Duration::from_millis(120), "{time:?}");
 
@@ -119,11 +119,11 @@ fn delay_holds_back_both_directions_and_healing_lets_go() {
 fn swallowed_replies_have_reached_the_server() {
     let echo = Echo::start();
     let proxy = Proxy::to(echo.addr).unwrap();
-    let mut client = Client::of(&proxy);
-    assert_eq!(client.ask("ding"), "ding");
+    let mut client = Client::connect(&proxy);
+    assert_eq!(client.request("ding"), "ding");
     proxy.swallow_replies();
     client.send("dong");
-    eventually(SOON, || (proxy.swallowed() == 5).then_some(())).expect("the reply is lost");
+    eventually(TIMEOUT, || (proxy.swallowed() == 5).then_some(())).expect("the reply is lost");
     assert_eq!(echo.lines(), 2);
     client.0.get_ref().set_nonblocking(true).unwrap();
     let nothing = client.0.read(&mut [0]).unwrap_err();
@@ -134,34 +134,34 @@ fn swallowed_replies_have_reached_the_server() {
 fn swallowed_requests_do_not_reach_the_server() {
     let echo = Echo::start();
     let proxy = Proxy::to(echo.addr).unwrap();
-    let mut client = Client::of(&proxy);
-    assert_eq!(client.ask("ding"), "ding");
+    let mut client = Client::connect(&proxy);
+    assert_eq!(client.request("ding"), "ding");
     proxy.swallow_requests();
     client.send("dong");
-    eventually(SOON, || (proxy.swallowed() == 5).then_some(())).expect("the request is lost");
+    eventually(TIMEOUT, || (proxy.swallowed() == 5).then_some(())).expect("the request is lost");
     assert_eq!(echo.lines(), 1);
 }
 
 #[test]
-fn healing_closes_what_has_a_gap_and_nothing_else() {
+fn heal_closes_only_connections_with_a_gap() {
     let proxy = Proxy::to(Echo::start().addr).unwrap();
-    let mut whole = Client::of(&proxy);
-    let mut broken = Client::of(&proxy);
-    assert_eq!(whole.ask("ding"), "ding");
+    let mut whole = Client::connect(&proxy);
+    let mut broken = Client::connect(&proxy);
+    assert_eq!(whole.request("ding"), "ding");
     proxy.swallow_replies();
     broken.send("dong");
-    eventually(SOON, || (proxy.swallowed() > 0).then_some(())).expect("the reply is lost");
+    eventually(TIMEOUT, || (proxy.swallowed() > 0).then_some(())).expect("the reply is lost");
     proxy.heal().unwrap();
     assert!(broken.is_closed());
-    assert_eq!(whole.ask("ding"), "ding");
-    assert_eq!(Client::of(&proxy).ask("dong"), "dong");
+    assert_eq!(whole.request("ding"), "ding");
+    assert_eq!(Client::connect(&proxy).request("dong"), "dong");
 }
 
 #[test]
-fn a_cut_closes_and_refuses_until_it_is_healed() {
+fn cut_closes_and_refuses_connections_until_heal() {
     let proxy = Proxy::to(Echo::start().addr).unwrap();
-    let mut client = Client::of(&proxy);
-    assert_eq!(client.ask("ding"), "ding");
+    let mut client = Client::connect(&proxy);
+    assert_eq!(client.request("ding"), "ding");
     for _ in 0..20 {
         proxy.cut();
         assert!(client.is_closed());
@@ -169,16 +169,16 @@ fn a_cut_closes_and_refuses_until_it_is_healed() {
         assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
         proxy.cut();
         proxy.heal().unwrap();
-        client = Client::of(&proxy);
-        assert_eq!(client.ask("dong"), "dong");
+        client = Client::connect(&proxy);
+        assert_eq!(client.request("dong"), "dong");
     }
 }
 
 #[test]
-fn a_cut_ends_what_is_held_back() {
+fn cut_closes_delayed_connection() {
     let proxy = Proxy::to(Echo::start().addr).unwrap();
-    let mut client = Client::of(&proxy);
-    assert_eq!(client.ask("ding"), "ding");
+    let mut client = Client::connect(&proxy);
+    assert_eq!(client.request("ding"), "ding");
     proxy.delay(Duration::from_secs(3600));
     client.send("dong");
     proxy.cut();
@@ -186,21 +186,21 @@ fn a_cut_ends_what_is_held_back() {
 }
 
 #[test]
-fn a_server_that_is_not_there_yet_closes_the_connection() {
+fn connection_closes_while_server_is_not_started() {
     let port = free_port().unwrap();
     let proxy = Proxy::to((Ipv4Addr::LOCALHOST, port)).unwrap();
-    assert!(Client::of(&proxy).is_closed());
+    assert!(Client::connect(&proxy).is_closed());
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).unwrap();
     let server = thread::spawn(move || {
         let (connection, _) = listener.accept().unwrap();
         echo(connection, &AtomicUsize::new(0));
     });
-    assert_eq!(Client::of(&proxy).ask("ding"), "ding");
+    assert_eq!(Client::connect(&proxy).request("ding"), "ding");
     server.join().unwrap();
 }
 
 #[test]
-fn a_side_that_does_not_read_holds_up_the_other() {
+fn unread_data_applies_backpressure() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let proxy = Proxy::to(listener.local_addr().unwrap()).unwrap();
     let client = TcpStream::connect(proxy.addr()).unwrap();
@@ -213,10 +213,10 @@ fn a_side_that_does_not_read_holds_up_the_other() {
 }
 
 #[test]
-fn a_dropped_proxy_has_closed_everything() {
+fn dropped_proxy_closes_everything() {
     let proxy = Proxy::to(Echo::start().addr).unwrap();
-    let mut client = Client::of(&proxy);
-    assert_eq!(client.ask("ding"), "ding");
+    let mut client = Client::connect(&proxy);
+    assert_eq!(client.request("ding"), "ding");
     let addr = proxy.addr();
     drop(proxy);
     assert!(client.is_closed());

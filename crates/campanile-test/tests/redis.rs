@@ -3,10 +3,10 @@
 use campanile_test::{RedisCluster, RedisSentinel, eventually};
 use std::time::Duration;
 
-const SOON: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 #[test]
-fn a_cluster_serves_all_slots_and_moves_one_with_its_keys() {
+fn cluster_serves_all_slots_and_moves_one_with_its_keys() {
     let mut cluster = RedisCluster::start().unwrap();
     let slot = cluster.slot_of("bell").unwrap();
     let owner = cluster.owner_of(slot).unwrap();
@@ -24,7 +24,7 @@ fn a_cluster_serves_all_slots_and_moves_one_with_its_keys() {
 }
 
 #[test]
-fn a_replica_takes_over_from_a_master_that_is_killed_or_asked_to_stand_back() {
+fn replica_takes_over_on_promotion_and_on_kill() {
     let mut cluster = RedisCluster::builder().replicas(1).password("sesame").start().unwrap();
     let slot = cluster.slot_of("bell").unwrap();
     let owner = cluster.owner_of(slot).unwrap();
@@ -32,9 +32,9 @@ fn a_replica_takes_over_from_a_master_that_is_killed_or_asked_to_stand_back() {
 
     cluster.promote(owner + 3).unwrap();
     let other = || cluster.owner_of(slot).filter(|&o| o == owner + 3);
-    eventually(SOON, other).expect("the other nodes learn of the promotion");
+    eventually(TIMEOUT, other).expect("the other nodes learn of the promotion");
     cluster.kill(owner + 3).unwrap();
-    eventually(SOON, || cluster.owner_of(slot).filter(|&o| o == owner))
+    eventually(TIMEOUT, || cluster.owner_of(slot).filter(|&o| o == owner))
         .expect("the old master takes over");
 }
 

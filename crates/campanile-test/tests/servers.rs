@@ -11,15 +11,15 @@ use rdkafka::message::{BorrowedMessage, Headers};
 use std::net::{Ipv4Addr, TcpStream};
 use std::time::Duration;
 
-const SOON: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Receives the next message. A poll also returns when it has served a rebalance.
 fn next(consumer: &BaseConsumer) -> BorrowedMessage<'_> {
-    eventually(SOON, || consumer.poll(Duration::from_millis(100))).expect("a message").unwrap()
+    eventually(TIMEOUT, || consumer.poll(Duration::from_millis(100))).expect("a message").unwrap()
 }
 
 #[test]
-fn an_append_only_redis_has_its_data_after_a_kill() {
+fn append_only_redis_keeps_data_after_kill() {
     let mut redis = RedisServer::builder().append_only(true).start().unwrap();
     let url = redis.url();
     redis.cli(&["SET", "bell", "rung\r\ntwice"]).unwrap();
@@ -32,7 +32,7 @@ fn an_append_only_redis_has_its_data_after_a_kill() {
 }
 
 #[test]
-fn a_redis_in_memory_is_empty_after_a_restart() {
+fn in_memory_redis_is_empty_after_restart() {
     let mut redis = RedisServer::start().unwrap();
     redis.cli(&["SET", "bell", "rung"]).unwrap();
     redis.restart().unwrap();
@@ -40,7 +40,7 @@ fn a_redis_in_memory_is_empty_after_a_restart() {
 }
 
 #[test]
-fn a_paused_redis_answers_when_it_goes_on() {
+fn paused_redis_answers_after_resume() {
     let mut redis = RedisServer::start().unwrap();
     redis.pause().unwrap();
     // The kernel accepts connections on behalf of the paused server.
@@ -49,12 +49,12 @@ fn a_paused_redis_answers_when_it_goes_on() {
     std::io::Write::write_all(&mut &connection, b"PING\r\n").unwrap();
     assert_eq!(connection.peek(&mut [0]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
     redis.resume().unwrap();
-    eventually(SOON, || connection.peek(&mut [0]).ok()).expect("the answer");
+    eventually(TIMEOUT, || connection.peek(&mut [0]).ok()).expect("the answer");
     assert_eq!(redis.cli(&["PING"]).unwrap(), "PONG");
 }
 
 #[test]
-fn redis_takes_lines_of_configuration_and_a_password() {
+fn redis_applies_config_lines_and_password() {
     let redis = RedisServer::builder()
         .password("sesame")
         .config("maxmemory", "2mb")
@@ -70,7 +70,7 @@ fn redis_takes_lines_of_configuration_and_a_password() {
 }
 
 #[test]
-fn a_redis_without_a_default_user_starts() {
+fn redis_without_default_user_starts() {
     let redis = RedisServer::builder()
         .config("user", "default off")
         .config("user", "ringer on >bell ~* +@all")
@@ -81,7 +81,7 @@ fn a_redis_without_a_default_user_starts() {
 }
 
 #[test]
-fn a_redis_that_cannot_start_shows_the_end_of_its_log() {
+fn failed_redis_start_shows_log_tail() {
     let error = RedisServer::builder().config("bell", "ding").start().unwrap_err();
     assert!(matches!(error, ServerError::Exited { .. }), "{error}");
     assert!(format!("{error:?}").contains("bell ding"), "{error:?}");
@@ -134,7 +134,7 @@ fn kafka_keeps_messages_and_offsets_through_pause_and_kill() {
     let nothing = client.fetch_metadata(None, Duration::from_millis(300));
     nothing.expect_err("a paused broker answers nothing");
     kafka.resume().unwrap();
-    eventually(SOON, || client.fetch_metadata(None, Duration::from_secs(1)).ok())
+    eventually(TIMEOUT, || client.fetch_metadata(None, Duration::from_secs(1)).ok())
         .expect("the broker answers again");
 
     kafka.kill().unwrap();
@@ -148,7 +148,7 @@ fn kafka_keeps_messages_and_offsets_through_pause_and_kill() {
 }
 
 #[test]
-fn kafka_hands_out_partitions_quickly_with_either_protocol() {
+fn kafka_assigns_partitions_quickly_with_either_protocol() {
     let kafka =
         KafkaServer::builder().property("auto.create.topics.enable", "true").start().unwrap();
     kafka.producer().produce(Message::to("created").payload("1")).unwrap();
@@ -168,7 +168,7 @@ fn kafka_hands_out_partitions_quickly_with_either_protocol() {
 }
 
 #[test]
-fn a_kafka_that_tells_its_proxys_address_is_reached_through_it() {
+fn kafka_advertising_a_proxy_is_reached_through_it() {
     let port = free_port().unwrap();
     let proxy = Proxy::to((Ipv4Addr::LOCALHOST, port)).unwrap();
     let kafka = KafkaServer::builder()
@@ -183,14 +183,14 @@ fn a_kafka_that_tells_its_proxys_address_is_reached_through_it() {
     next(&consumer);
 
     proxy.cut();
-    let look = || consumer.fetch_watermarks("orders", 0, Duration::from_millis(500));
-    look().expect_err("the leader is reached through the proxy");
+    let fetch = || consumer.fetch_watermarks("orders", 0, Duration::from_millis(500));
+    fetch().expect_err("the leader is reached through the proxy");
     proxy.heal().unwrap();
-    assert_eq!(eventually(SOON, || look().ok()), Some((0, 1)));
+    assert_eq!(eventually(TIMEOUT, || fetch().ok()), Some((0, 1)));
 }
 
 #[test]
-fn a_kafka_that_cannot_start_shows_the_end_of_its_log() {
+fn failed_kafka_start_shows_log_tail() {
     let error =
         KafkaServer::builder().property("log.retention.ms", "for ever").start().unwrap_err();
     assert!(matches!(error, ServerError::Exited { .. }), "{error}");

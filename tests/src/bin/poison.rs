@@ -26,7 +26,7 @@ struct Payment {
 
 /// Where the process dies.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Point {
+enum CrashPoint {
     Nowhere,
     /// In the handler.
     Handler,
@@ -45,7 +45,7 @@ enum Point {
     Settled,
 }
 
-impl Point {
+impl CrashPoint {
     fn parse(name: &str) -> Result<Self, BoxError> {
         Ok(match name {
             "nowhere" => Self::Nowhere,
@@ -64,11 +64,14 @@ impl Point {
 #[tokio::main]
 async fn main() -> Result<(), BoxError> {
     let [brokers, topic, redis, folder, attempts, point] = arguments()?;
-    let (folder, point) = (PathBuf::from(folder), Point::parse(&point)?);
+    let (folder, point) = (PathBuf::from(folder), CrashPoint::parse(&point)?);
     let runs = OpenOptions::new().create(true).append(true).open(folder.join("runs"))?;
     let config = RedisConfig::new(redis);
-    let store =
-        Mortal { store: RedisStore::connect(config).await?, point, rejected: Arc::default() };
+    let store = CrashingStore {
+        store: RedisStore::connect(config).await?,
+        point,
+        rejected: Arc::default(),
+    };
 
     let (runs, has_failed) = (Arc::new(runs), Arc::new(AtomicBool::new(false)));
     let failing = has_failed.clone();
@@ -89,7 +92,7 @@ async fn main() -> Result<(), BoxError> {
         .set("group.instance.id", "worker")
         .set("session.timeout.ms", "10000");
     let letters = DeadLetter::by_topic(move |topic| {
-        choose(point, has_failed.load(Ordering::SeqCst), &folder);
+        crash_or_wait(point, has_failed.load(Ordering::SeqCst), &folder);
         format!("{topic}.dead")
     });
     let mut terminated = signal(SignalKind::terminate())?;
@@ -105,7 +108,7 @@ async fn main() -> Result<(), BoxError> {
 
 async fn charge(
     request: Request<Payment>,
-    point: Point,
+    point: CrashPoint,
     runs: Arc<File>,
     has_failed: Arc<AtomicBool>,
 ) -> Result<(), BoxError> {
@@ -113,7 +116,7 @@ async fn charge(
     // A single write to an append-only file, which survives the death of the process.
     (&*runs).write_all(format!("{id} {} {}\n", lock.token(), lock.attempt()).as_bytes())?;
     match (&**id, point) {
-        ("poison", Point::Handler) => abort(),
+        ("poison", CrashPoint::Handler) => abort(),
         ("poison", _) => {
             has_failed.store(true, Ordering::SeqCst);
             Err("no such account".into())
@@ -123,10 +126,10 @@ async fn charge(
 }
 
 /// Selects the dead-letter topic. Called at startup and before each publication.
-fn choose(point: Point, has_failed: bool, folder: &Path) {
+fn crash_or_wait(point: CrashPoint, has_failed: bool, folder: &Path) {
     match point {
-        Point::Failed if has_failed => abort(),
-        Point::Sent if has_failed => {
+        CrashPoint::Failed if has_failed => abort(),
+        CrashPoint::Sent if has_failed => {
             while !folder.join("go").exists() {
                 std::thread::sleep(Duration::from_millis(5));
             }
@@ -137,28 +140,28 @@ fn choose(point: Point, has_failed: bool, folder: &Path) {
 
 /// A store that kills its process before or after certain commands.
 #[derive(Clone)]
-struct Mortal {
+struct CrashingStore {
     store: RedisStore,
-    point: Point,
+    point: CrashPoint,
     rejected: Arc<AtomicBool>,
 }
 
-impl Store for Mortal {
+impl Store for CrashingStore {
     async fn apply(&self, command: Command) -> Result<Answer, StoreError> {
         let rejects = matches!(command.operation, Operation::Reject { .. });
         let acquires = matches!(command.operation, Operation::Acquire { .. });
-        if self.point == Point::Acknowledged && rejects {
+        if self.point == CrashPoint::Acknowledged && rejects {
             abort();
         }
         // There is a single partition, so the previous record is finished.
-        if self.point == Point::Settled && acquires && self.rejected.load(Ordering::SeqCst) {
+        if self.point == CrashPoint::Settled && acquires && self.rejected.load(Ordering::SeqCst) {
             abort();
         }
         let answer = self.store.apply(command).await?;
-        if self.point == Point::Granted && matches!(answer.reply, Reply::Exhausted { .. }) {
+        if self.point == CrashPoint::Granted && matches!(answer.reply, Reply::Exhausted { .. }) {
             abort();
         }
-        if self.point == Point::Rejected && rejects {
+        if self.point == CrashPoint::Rejected && rejects {
             abort();
         }
         self.rejected.fetch_or(rejects, Ordering::SeqCst);

@@ -50,7 +50,8 @@ async fn main() -> Result<(), BoxError> {
         .timeout(Duration::from_secs(10))
         .service_fn(move |request| charge(request, runs.clone()));
     // Logs the layer's answers.
-    let service = tower::service_fn(move |record| answer(record, guarded.clone(), ledger.clone()));
+    let service =
+        tower::service_fn(move |record| log_answer(record, guarded.clone(), ledger.clone()));
 
     let mut config = ConsumerConfig::new(brokers, group).set("auto.offset.reset", "earliest");
     for (name, value) in options.kafka {
@@ -70,26 +71,26 @@ async fn main() -> Result<(), BoxError> {
 async fn charge(request: Request<Payment>, ledger: Arc<Ledger>) -> Result<(), BoxError> {
     let start = ledger.now();
     let (lock, payment) = (request.lock().ok_or("the request has no lock")?, request.body());
-    let open = Open::begin(&request, lock.token().get(), &ledger)?;
+    let run = RunGuard::start(&request, lock.token().get(), &ledger)?;
     tokio::time::sleep(Duration::from_millis(payment.work_ms.max(1))).await;
     let (token, attempt, end) = (lock.token(), lock.attempt(), ledger.now());
     ledger.write(format!("run {} {token} {attempt} {start} {end}\n", payment.id))?;
     // Against the usual advice, the effect is not the last step, so that a kill can hit effects
     // that are not recorded.
     tokio::time::sleep(Duration::from_millis(2)).await;
-    open.end();
+    run.finish();
     Ok(())
 }
 
 /// A handler that has started.
-struct Open {
+struct RunGuard {
     coordinates: String,
     ledger: Arc<Ledger>,
-    ended: bool,
+    finished: bool,
 }
 
-impl Open {
-    fn begin(
+impl RunGuard {
+    fn start(
         request: &Request<Payment>,
         token: u64,
         ledger: &Arc<Ledger>,
@@ -98,24 +99,24 @@ impl Open {
         let (coordinates, key) = (record.coordinates().to_string(), record_key(record)?);
         let at = ledger.now();
         ledger.write(format!("begin {id} {token} {coordinates} {key} {at}\n"))?;
-        Ok(Self { coordinates, ledger: ledger.clone(), ended: false })
+        Ok(Self { coordinates, ledger: ledger.clone(), finished: false })
     }
 
-    fn end(mut self) {
-        self.ended = true;
+    fn finish(mut self) {
+        self.finished = true;
     }
 }
 
-impl Drop for Open {
+impl Drop for RunGuard {
     fn drop(&mut self) {
-        if !self.ended {
+        if !self.finished {
             let line = format!("dropped {} {}\n", self.coordinates, self.ledger.now());
             self.ledger.write(line).expect("the ledger is writable");
         }
     }
 }
 
-async fn answer<S>(record: Record, service: S, ledger: Arc<Ledger>) -> Result<(), BoxError>
+async fn log_answer<S>(record: Record, service: S, ledger: Arc<Ledger>) -> Result<(), BoxError>
 where
     S: Service<Record, Response = Outcome<()>, Error = BoxError>,
 {

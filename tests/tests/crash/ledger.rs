@@ -34,13 +34,13 @@ impl Ledger {
     /// Reads the ledgers of all workers. Runs are in the order in which they ended.
     pub(crate) fn read(folder: &TempDir) -> Self {
         let mut lines = Vec::new();
-        let files = fs::read_dir(worker::ledgers(folder)).into_iter().flatten();
+        let files = fs::read_dir(worker::ledger_folder(folder)).into_iter().flatten();
         for file in files.map(Result::unwrap) {
             let pid = file.file_name().to_str().unwrap().parse().unwrap();
             let text = fs::read_to_string(file.path()).unwrap();
             // The last line may be incomplete.
-            let whole = text.rfind('\n').map_or("", |end| &text[..end]);
-            lines.extend(whole.lines().filter_map(|line| Line::parse(pid, line)));
+            let complete_lines = text.rfind('\n').map_or("", |end| &text[..end]);
+            lines.extend(complete_lines.lines().filter_map(|line| Line::parse(pid, line)));
         }
         lines.sort_by_key(|line| match line {
             Line::Run(run) => run.end,

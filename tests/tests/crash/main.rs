@@ -24,18 +24,17 @@ const PARTITIONS: i32 = 6;
 const RECORDS: usize = 20_000;
 /// One in ten records repeats the key of another.
 const KEYS: usize = RECORDS / 10 * 9;
-const LONG: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 #[test]
-fn of_three_consumers_one_is_stopped_and_one_killed_and_every_key_is_processed_and_only_the_killed_ones_twice()
- {
+fn stop_and_kill_lose_no_key_and_only_the_kill_repeats_keys() {
     let kafka = KafkaServer::start().unwrap();
     let redis = RedisServer::start().unwrap();
     kafka.create_topic(TOPIC, PARTITIONS, &[]).unwrap();
     produce(&kafka);
     let folder = TempDir::new().unwrap();
     let worker =
-        || worker::spawn(&kafka.bootstrap(), GROUP, TOPIC, &redis, &folder, worker::SOON_MISSED);
+        || worker::spawn(&kafka.bootstrap(), GROUP, TOPIC, &redis, &folder, worker::SHORT_SESSION);
     let (mut stopped, mut killed, mut survivor) = (worker(), worker(), worker());
 
     // All three have processed records, so that each has partitions to lose.
@@ -55,16 +54,16 @@ fn of_three_consumers_one_is_stopped_and_one_killed_and_every_key_is_processed_a
     let unrecorded = kill_between_effect_and_record(&mut killed, &folder, &redis);
     // A lock is taken over only after it has expired, so these are the entries as the kill left
     // them.
-    let at_kill = store::entries([&redis], "payments");
+    let at_kill = store::read_entries([&redis], "payments");
 
-    group::wait_for_end(&kafka.consumer_config(GROUP), TOPIC, PARTITIONS, LONG);
+    group::wait_until_committed(&kafka.consumer_config(GROUP), TOPIC, PARTITIONS, TIMEOUT);
     let status = survivor.terminate().unwrap();
     assert!(status.success(), "{status}: {}", survivor.log().unwrap());
 
     let ledger = Ledger::read(&folder);
     let effects = ledger.runs().filter(|run| run.key == unrecorded).count();
     assert_eq!(effects, 2, "an unrecorded effect runs again");
-    check(&ledger, &pids, &at_kill);
+    check_ledger(&ledger, &pids, &at_kill);
 }
 
 /// Kills the worker when it has an effect that is not recorded, and returns the effect's key. The
@@ -75,9 +74,9 @@ fn kill_between_effect_and_record(
     redis: &RedisServer,
 ) -> String {
     let pid = worker.pid();
-    let look = || {
+    let find_unrecorded = || {
         worker.pause().unwrap();
-        let entries = store::entries([redis], "payments");
+        let entries = store::read_entries([redis], "payments");
         let is_unrecorded = |run: &&Run| {
             let entry = entries.get(&run.key).filter(|entry| entry.state() == State::Processing);
             run.pid == pid && entry.is_some_and(|entry| entry.token().get() == run.token)
@@ -88,12 +87,12 @@ fn kill_between_effect_and_record(
         }
         found
     };
-    let key = eventually(LONG, look).expect("the worker has an unrecorded effect");
+    let key = eventually(TIMEOUT, find_unrecorded).expect("the worker has an unrecorded effect");
     worker.kill().unwrap();
     key
 }
 
-fn check(ledger: &Ledger, [_, killed, survivor]: &[u32; 3], at_kill: &store::Entries) {
+fn check_ledger(ledger: &Ledger, [_, killed, survivor]: &[u32; 3], at_kill: &store::Entries) {
     let mut runs: BTreeMap<&str, Vec<_>> = BTreeMap::new();
     for run in ledger.runs() {
         runs.entry(&run.key).or_default().push(run);
@@ -150,8 +149,8 @@ fn produce(kafka: &KafkaServer) {
     kafka.producer().produce_all(messages).unwrap();
 }
 
-fn wait_for(folder: &TempDir, what: &str, so: impl Fn(&Ledger) -> bool) {
-    let look = || so(&Ledger::read(folder)).then_some(());
-    eventually(LONG, look)
-        .unwrap_or_else(|| panic!("timed out after {LONG:?} waiting until {what}"));
+fn wait_for(folder: &TempDir, what: &str, condition: impl Fn(&Ledger) -> bool) {
+    let reached = || condition(&Ledger::read(folder)).then_some(());
+    eventually(TIMEOUT, reached)
+        .unwrap_or_else(|| panic!("timed out after {TIMEOUT:?} waiting until {what}"));
 }

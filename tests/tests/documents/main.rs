@@ -35,7 +35,7 @@ fn documents() -> Vec<PathBuf> {
 }
 
 #[test]
-fn every_link_within_the_project_leads_somewhere() {
+fn links_within_project_have_existing_targets() {
     let mut count = 0;
     for document in documents() {
         for (label, target) in links(&document) {
@@ -43,8 +43,8 @@ fn every_link_within_the_project_leads_somewhere() {
                 continue;
             }
             let path = target.split('#').next().unwrap();
-            let there = document.parent().unwrap().join(path);
-            assert!(there.exists(), "{}: [{label}]({target})", document.display());
+            let target_path = document.parent().unwrap().join(path);
+            assert!(target_path.exists(), "{}: [{label}]({target})", document.display());
             count += 1;
         }
     }
@@ -52,8 +52,8 @@ fn every_link_within_the_project_leads_somewhere() {
 }
 
 #[test]
-fn every_test_that_a_document_names_is_there() {
-    for (document, least) in [("docs/guarantees.md", 40), ("docs/layers.md", 30)] {
+fn tests_named_in_documents_exist() {
+    for (document, min_count) in [("docs/guarantees.md", 40), ("docs/layers.md", 30)] {
         let document = root().join(document);
         let mut count = 0;
         for (label, target) in links(&document) {
@@ -65,6 +65,6 @@ fn every_test_that_a_document_names_is_there() {
             assert!(file.contains(&format!("fn {name}(")), "{target} has no test {name}");
             count += 1;
         }
-        assert!(count > least, "{}: only {count} tests are named", document.display());
+        assert!(count > min_count, "{}: only {count} tests are named", document.display());
     }
 }

@@ -9,10 +9,10 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 const TOPIC: &str = "endless";
-const BOUND: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[test]
-fn at_the_second_signal_a_process_ends_also_where_neither_its_handler_nor_its_brokers_do() {
+fn second_signal_exits_despite_hanging_handler_and_brokers() {
     let mut kafka = KafkaServer::start().unwrap();
     kafka.create_topic(TOPIC, 1, &[]).unwrap();
     kafka.producer().produce(Message::to(TOPIC).partition(0)).unwrap();
@@ -20,12 +20,12 @@ fn at_the_second_signal_a_process_ends_also_where_neither_its_handler_nor_its_br
     let mut command = Command::new(env!("CARGO_BIN_EXE_endless"));
     command.args([&*kafka.bootstrap(), TOPIC]);
     let mut process = Process::spawn(&command, folder.path().join("log")).unwrap();
-    says(&process, "begun");
+    wait_for_output(&process, "begun");
 
     kafka.pause().unwrap();
     let pid = Pid::from_raw(process.pid().try_into().unwrap()).unwrap();
     kill_process(pid, Signal::TERM).unwrap();
-    says(&process, "draining");
+    wait_for_output(&process, "draining");
     // The second signal. A process that still ran some seconds later would be killed.
     let status = process.terminate().unwrap();
     let log = process.log().unwrap();
@@ -33,8 +33,8 @@ fn at_the_second_signal_a_process_ends_also_where_neither_its_handler_nor_its_br
     assert!(log.contains("processed: 0") && log.contains("left: 1"), "{log}");
 }
 
-fn says(process: &Process, word: &str) {
-    let said = || process.log().unwrap().contains(word).then_some(());
-    eventually(BOUND, said)
+fn wait_for_output(process: &Process, word: &str) {
+    let printed = || process.log().unwrap().contains(word).then_some(());
+    eventually(TIMEOUT, printed)
         .unwrap_or_else(|| panic!("timed out waiting for `{word}`: {}", process.log().unwrap()));
 }

@@ -21,8 +21,8 @@ const GROUP: &str = "ledger";
 const PARTITIONS: i32 = 8;
 const MEMBERS: usize = 2;
 const ACCOUNTS: usize = 100;
-const SOON_MISSED: [&str; 2] = ["session.timeout.ms=2000", "heartbeat.interval.ms=200"];
-const LONG: Duration = Duration::from_secs(120);
+const SHORT_SESSION: [&str; 2] = ["session.timeout.ms=2000", "heartbeat.interval.ms=200"];
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A fault that the storm injects.
 #[derive(Clone, Copy)]
@@ -33,11 +33,11 @@ enum Fault {
 }
 
 #[test]
-fn whatever_is_killed_each_key_is_booked_once_and_the_sum_is_right() {
-    let records = setting("CAMPANILE_INBOX_RECORDS", 4_000) as usize;
-    let kills = setting("CAMPANILE_INBOX_KILLS", 6) as usize;
-    let terminations = setting("CAMPANILE_INBOX_TERMINATIONS", 4) as usize;
-    let seed = setting("CAMPANILE_STORM_SEED", fastrand::u64(..));
+fn kills_book_each_key_once_with_correct_sum() {
+    let records = env_or("CAMPANILE_INBOX_RECORDS", 4_000) as usize;
+    let kills = env_or("CAMPANILE_INBOX_KILLS", 6) as usize;
+    let terminations = env_or("CAMPANILE_INBOX_TERMINATIONS", 4) as usize;
+    let seed = env_or("CAMPANILE_STORM_SEED", fastrand::u64(..));
     println!("seed {seed}");
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut faults = vec![Fault::KillMember; kills];
@@ -45,16 +45,16 @@ fn whatever_is_killed_each_key_is_booked_once_and_the_sum_is_right() {
     faults.push(Fault::KillServer);
     rng.shuffle(&mut faults);
 
-    let mut scene = Scene::start();
+    let mut fixture = Fixture::start();
     // One record in twenty repeats the key of another, mostly in another partition.
     let keys = records - records / 20;
     let mut bookings: Vec<usize> = (0..keys).collect();
     bookings.extend((keys..records).map(|_| rng.usize(..keys)));
     rng.shuffle(&mut bookings);
     let messages: Vec<_> = bookings.iter().map(|id| booking(*id, rng.i32(0..PARTITIONS))).collect();
-    let producer = scene.kafka.producer();
+    let producer = fixture.kafka.producer();
     let steps = faults.len() + 1;
-    let mut members: Vec<Process> = (0..MEMBERS).map(|_| scene.member()).collect();
+    let mut members: Vec<Process> = (0..MEMBERS).map(|_| fixture.start_member()).collect();
     let mut terminated = 0;
     for (step, chunk) in messages.chunks(records.div_ceil(steps)).enumerate() {
         // Records are produced while the faults occur, so that every fault hits consumers with work
@@ -67,63 +67,63 @@ fn whatever_is_killed_each_key_is_booked_once_and_the_sum_is_right() {
             Some(Fault::KillMember) => {
                 let member = rng.usize(..MEMBERS);
                 members[member].kill().unwrap();
-                members[member] = scene.member();
+                members[member] = fixture.start_member();
             }
-            Some(Fault::TerminateSession) => terminated += scene.terminate_some(),
-            Some(Fault::KillServer) => scene.postgres.restart().unwrap(),
+            Some(Fault::TerminateSession) => terminated += fixture.terminate_sessions(),
+            Some(Fault::KillServer) => fixture.postgres.restart().unwrap(),
             None => {}
         }
     }
-    group::wait_for_end(&scene.kafka.consumer_config(GROUP), TOPIC, PARTITIONS, LONG);
+    group::wait_until_committed(&fixture.kafka.consumer_config(GROUP), TOPIC, PARTITIONS, TIMEOUT);
     for mut member in members {
         let status = member.terminate().unwrap();
         assert!(status.success(), "{status}: {}", member.log().unwrap());
     }
 
-    let violations = scene.violations(keys);
+    let violations = fixture.violations(keys);
     println!(
         "storm: inbox: {records} records, {keys} keys, 0 keys twice (none), {} violations; {kills} \
          kills, {terminated} sessions terminated, the server killed once, {} keys were tried again; \
          seed {seed}",
         violations.len(),
-        scene.psql("SELECT count(*) FROM campanile.entry WHERE attempt > 1"),
+        fixture.psql("SELECT count(*) FROM campanile.entry WHERE attempt > 1"),
     );
     assert!(violations.is_empty(), "{violations:#?}");
 }
 
-struct Scene {
+struct Fixture {
     kafka: KafkaServer,
     postgres: PgServer,
     folder: TempDir,
 }
 
-impl Scene {
+impl Fixture {
     fn start() -> Self {
         let kafka = KafkaServer::start().unwrap();
         kafka.create_topic(TOPIC, PARTITIONS, &[]).unwrap();
-        let scene =
+        let fixture =
             Self { kafka, postgres: PgServer::start().unwrap(), folder: TempDir::new().unwrap() };
         let runtime = tokio::runtime::Runtime::new().unwrap();
-        runtime.block_on(migrate(scene.postgres.url())).unwrap();
-        scene.psql(&format!(
+        runtime.block_on(migrate(fixture.postgres.url())).unwrap();
+        fixture.psql(&format!(
             "CREATE TABLE ledger (id text NOT NULL, account int NOT NULL, cents bigint NOT NULL);
              CREATE TABLE account (id int PRIMARY KEY, balance bigint NOT NULL);
              INSERT INTO account SELECT n, 0 FROM generate_series(0, {ACCOUNTS} - 1) n"
         ));
-        scene
+        fixture
     }
 
-    fn member(&self) -> Process {
+    fn start_member(&self) -> Process {
         let mut command = Command::new(env!("CARGO_BIN_EXE_booker"));
         command.args([&self.kafka.bootstrap(), GROUP, TOPIC, &self.postgres.url()]);
-        command.args(SOON_MISSED);
+        command.args(SHORT_SESSION);
         let log = self.folder.path().join(format!("log-{}", fastrand::u64(..)));
         Process::spawn(&command, log).unwrap()
     }
 
     /// Terminates half of the sessions with an open transaction, and at least one session. Returns
     /// how many.
-    fn terminate_some(&self) -> usize {
+    fn terminate_sessions(&self) -> usize {
         let terminate = "SELECT count(pg_terminate_backend(pid)) FROM (
                  SELECT pid FROM pg_stat_activity
                  WHERE application_name = 'campanile'
@@ -133,7 +133,7 @@ impl Scene {
              ) victims";
         // A consumer that was just killed may still be restarting.
         let terminated = || Some(self.psql(terminate).parse().unwrap()).filter(|count| *count > 0);
-        eventually(LONG, terminated).expect("a consumer has a session")
+        eventually(TIMEOUT, terminated).expect("a consumer has a session")
     }
 
     fn psql(&self, sql: &str) -> String {
@@ -179,7 +179,7 @@ fn cents(id: usize) -> usize {
 }
 
 /// Reads a number from the environment, for longer runs.
-fn setting(name: &str, usual: u64) -> u64 {
-    let Ok(text) = std::env::var(name) else { return usual };
+fn env_or(name: &str, default: u64) -> u64 {
+    let Ok(text) = std::env::var(name) else { return default };
     text.parse().unwrap_or_else(|_| panic!("{name} is not a number: {text}"))
 }

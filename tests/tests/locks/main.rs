@@ -2,8 +2,8 @@
 //! renewed.
 #![expect(clippy::unwrap_used, reason = "test helpers")]
 
-mod kept;
-mod lost;
+mod loss;
+mod renewal;
 
 use std::time::Duration;
 
@@ -12,21 +12,21 @@ use campanile::{
 };
 use campanile_test::RedisServer;
 
-const TTL: Duration = Duration::from_secs(1);
+const LOCK_TTL: Duration = Duration::from_secs(1);
 
 /// A process from the view of Redis: a keeper with its own connections.
-async fn process(url: String) -> LockKeeper {
+async fn start_keeper(url: String) -> LockKeeper {
     LockKeeper::new(RedisStore::connect(url).await.unwrap()).unwrap()
 }
 
 fn guard(keeper: &LockKeeper, on_lost: OnLost) -> Guard {
     let layer = IdempotencyLayer::new(keeper, "locks", ()).unwrap();
-    layer.with_lock_ttl(TTL).unwrap().with_lost(on_lost).into()
+    layer.with_lock_ttl(LOCK_TTL).unwrap().with_lost(on_lost).into()
 }
 
 /// Checks whether another process finds the key locked.
-async fn is_locked(other: &Guard, key: &str) -> bool {
-    let run = other.run(key, async |_| Ok::<_, std::convert::Infallible>(())).await;
+async fn is_locked(contender: &Guard, key: &str) -> bool {
+    let run = contender.run(key, async |_| Ok::<_, std::convert::Infallible>(())).await;
     match run {
         Ok(_) => false,
         Err(error) => matches!(
@@ -37,6 +37,6 @@ async fn is_locked(other: &Guard, key: &str) -> bool {
 }
 
 /// Counts the entries. The namespace's own key is not an entry.
-fn entries(redis: &RedisServer) -> usize {
+fn count_entries(redis: &RedisServer) -> usize {
     redis.cli(&["DBSIZE"]).unwrap().trim().parse::<usize>().unwrap() - 1
 }

@@ -14,7 +14,7 @@ pub(crate) struct Events(Arc<Mutex<Vec<String>>>);
 
 impl Events {
     /// Captures all events of all threads from now on. Can be called once per process.
-    pub(crate) fn listen() -> Self {
+    pub(crate) fn install() -> Self {
         let events = Self::default();
         tracing_subscriber::registry().with(LevelFilter::INFO).with(events.clone()).init();
         events

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use campanile_test::KafkaServer;
 
-use crate::serving::Payment;
+use crate::running_consumer::Payment;
 
 /// Produces records continuously until it is dropped.
 pub(crate) struct Load {
-    end: mpsc::Sender<()>,
+    stop: mpsc::Sender<()>,
     thread: thread::JoinHandle<usize>,
 }
 
@@ -22,13 +22,13 @@ impl Load {
         partitions: i32,
         mut rng: fastrand::Rng,
     ) -> Self {
-        const AT_ONCE: usize = 20;
-        const PAUSE: Duration = Duration::from_millis(100);
-        let (end, ended) = mpsc::channel();
+        const BATCH_SIZE: usize = 20;
+        const BATCH_INTERVAL: Duration = Duration::from_millis(100);
+        let (stop, stopped) = mpsc::channel();
         let thread = thread::spawn(move || {
             let mut keys = 0;
-            while ended.recv_timeout(PAUSE) == Err(mpsc::RecvTimeoutError::Timeout) {
-                let messages = (0..AT_ONCE).map(|_| {
+            while stopped.recv_timeout(BATCH_INTERVAL) == Err(mpsc::RecvTimeoutError::Timeout) {
+                let messages = (0..BATCH_SIZE).map(|_| {
                     let number = if keys > 0 && rng.u8(..10) == 0 {
                         rng.usize(..keys)
                     } else {
@@ -36,18 +36,18 @@ impl Load {
                         keys - 1
                     };
                     // In any partition, so that repeats of a key also meet across partitions.
-                    Payment::usual(number).message(topic, rng.i32(0..partitions))
+                    Payment::normal(number).message(topic, rng.i32(0..partitions))
                 });
                 kafka.producer().produce_all(messages).unwrap();
             }
             keys
         });
-        Self { end, thread }
+        Self { stop, thread }
     }
 
     /// Stops producing, and returns the number of keys.
-    pub(crate) fn end(self) -> usize {
-        drop(self.end);
+    pub(crate) fn stop(self) -> usize {
+        drop(self.stop);
         self.thread.join().unwrap()
     }
 }

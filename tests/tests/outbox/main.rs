@@ -20,7 +20,7 @@ const PAYMENTS: usize = 200;
 const ACCOUNTS: usize = 7;
 const PARTITIONS: i32 = 4;
 const CRASHES: usize = 3;
-const LONG: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 #[derive(Clone, serde::Deserialize)]
 struct Payment {
@@ -50,7 +50,7 @@ async fn book(booked: Booked, request: Request<String>) -> Result<(), BoxError> 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_consumer_that_takes_the_header_for_its_key_has_one_effect_for_each_message_in_order() {
+async fn outbox_header_as_key_gives_one_effect_per_message_in_order() {
     let kafka = KafkaServer::start().unwrap();
     kafka.create_topic("payments", PARTITIONS, &[]).unwrap();
     kafka.create_topic("bills", PARTITIONS, &[]).unwrap();
@@ -101,29 +101,29 @@ async fn a_consumer_that_takes_the_header_for_its_key_has_one_effect_for_each_me
 
     let publisher = Publisher::new(kafka.bootstrap()).unwrap();
     for crash in 1..=CRASHES {
-        let (died, acknowledged) = (Arc::new(Notify::new()), Arc::new(AtomicUsize::new(0)));
-        let (told, publisher) = (died.clone(), publisher.clone());
-        let dying = service_fn(move |output| {
-            let (told, acknowledged, mut publisher) =
-                (told.clone(), acknowledged.clone(), publisher.clone());
+        let (crashed, acknowledged) = (Arc::new(Notify::new()), Arc::new(AtomicUsize::new(0)));
+        let (crash_signal, publisher) = (crashed.clone(), publisher.clone());
+        let crashing_publisher = service_fn(move |output| {
+            let (crash_signal, acknowledged, mut publisher) =
+                (crash_signal.clone(), acknowledged.clone(), publisher.clone());
             async move {
                 publisher.call(output).await?;
                 if acknowledged.fetch_add(1, Ordering::Relaxed) == 10 * crash {
                     // The brokers have the message, but the relay does not learn of it.
-                    told.notify_one();
+                    crash_signal.notify_one();
                     pending::<()>().await;
                 }
                 Ok::<_, BoxError>(())
             }
         });
-        let relay = tokio::spawn(inbox.relay(dying, pending()));
-        timeout(LONG, died.notified()).await.unwrap();
+        let relay = tokio::spawn(inbox.relay(crashing_publisher, pending()));
+        timeout(TIMEOUT, crashed.notified()).await.unwrap();
         relay.abort();
     }
     let relay = tokio::spawn(inbox.relay(publisher, stopped()));
     wait_until(|| {
-        let came_again = duplicates.load(Ordering::Relaxed) >= CRASHES;
-        came_again && count(&booked) == 2 * PAYMENTS && left(&postgres) == 0
+        let has_duplicates = duplicates.load(Ordering::Relaxed) >= CRASHES;
+        has_duplicates && booked_count(&booked) == 2 * PAYMENTS && outbox_len(&postgres) == 0
     })
     .await;
     stop.send_replace(true);
@@ -140,19 +140,19 @@ async fn a_consumer_that_takes_the_header_for_its_key_has_one_effect_for_each_me
     }
 }
 
-fn count(booked: &Booked) -> usize {
+fn booked_count(booked: &Booked) -> usize {
     booked.lock().unwrap().values().map(Vec::len).sum()
 }
 
-fn left(postgres: &PgServer) -> usize {
+fn outbox_len(postgres: &PgServer) -> usize {
     postgres.psql("SELECT count(*) FROM campanile.outbox").unwrap().parse().unwrap()
 }
 
-async fn wait_until(is_so: impl Fn() -> bool) {
-    let come = async {
-        while !is_so() {
+async fn wait_until(condition: impl Fn() -> bool) {
+    let condition_met = async {
+        while !condition() {
             sleep(Duration::from_millis(10)).await;
         }
     };
-    timeout(LONG, come).await.unwrap();
+    timeout(TIMEOUT, condition_met).await.unwrap();
 }

@@ -15,17 +15,17 @@ use tempfile::TempDir;
 
 use crate::{group, store};
 
-const LONG: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 const SIGABRT: i32 = 6;
 
 /// Number of good records.
-const GOOD: usize = 8;
+const GOOD_RECORDS: usize = 8;
 
 /// The offset of the poison record, which follows a record that does not decode and some good
 /// records.
-const POISON: i64 = 4;
+const POISON_OFFSET: i64 = 4;
 
-pub(crate) struct Scene<K> {
+pub(crate) struct Scenario<K> {
     pub(crate) kafka: K,
     redis: RedisServer,
     topic: &'static str,
@@ -42,14 +42,15 @@ pub(crate) struct Run {
     pub(crate) attempt: u32,
 }
 
-impl<K: Deref<Target = KafkaServer>> Scene<K> {
-    /// Creates a scene. The topic's name is also the group's.
+impl<K: Deref<Target = KafkaServer>> Scenario<K> {
+    /// Creates a scenario. The topic's name is also the group's.
     pub(crate) fn new(kafka: K, topic: &'static str, attempts: u32) -> Self {
         kafka.create_topic(topic, 1, &[]).unwrap();
-        kafka.create_topic(&dead(topic), 1, &[]).unwrap();
-        let mut payloads: Vec<_> = (0..GOOD).map(|number| payload(&good(number))).collect();
+        kafka.create_topic(&dead_letter_topic(topic), 1, &[]).unwrap();
+        let mut payloads: Vec<_> =
+            (0..GOOD_RECORDS).map(|number| payload(&good_id(number))).collect();
         payloads.insert(0, b"?".to_vec());
-        payloads.insert(POISON as usize, payload("poison"));
+        payloads.insert(POISON_OFFSET as usize, payload("poison"));
         let messages = payloads.into_iter().map(|p| Message::to(topic).partition(0).payload(p));
         kafka.producer().produce_all(messages).unwrap();
         let (redis, folder) = (RedisServer::start().unwrap(), TempDir::new().unwrap());
@@ -66,45 +67,53 @@ impl<K: Deref<Target = KafkaServer>> Scene<K> {
     }
 
     /// Starts a process, and waits until it has died at this point.
-    pub(crate) fn dies(&mut self, point: &str) {
+    pub(crate) fn run_until_crash(&mut self, point: &str) {
         let mut process = self.start(point);
-        let status = process.wait(LONG).unwrap();
+        let status = process.wait(TIMEOUT).unwrap();
         let died = status.is_some_and(|status| status.signal() == Some(SIGABRT));
         assert!(died, "{point}: {status:?}: {}", process.log().unwrap());
-        let committed = self.committed();
-        println!("{}: died, {point}; committed {committed:?}, poison at {POISON}", self.topic);
+        let committed = self.committed_offset();
+        println!(
+            "{}: died, {point}; committed {committed:?}, poison at {POISON_OFFSET}",
+            self.topic
+        );
     }
 
     /// Starts a process that stays alive, and waits until everything is committed.
     ///
     /// Checks that the poison record is in the dead-letter topic and FAILED, and that all other
     /// records were processed once. Returns the poison record's letters.
-    pub(crate) fn comes_to_its_end(&mut self) -> Vec<OwnedMessage> {
+    pub(crate) fn run_to_completion(&mut self) -> Vec<OwnedMessage> {
         let mut process = self.start("nowhere");
-        group::wait_for_end(&self.kafka.consumer_config(self.topic), self.topic, 1, LONG);
+        group::wait_until_committed(
+            &self.kafka.consumer_config(self.topic),
+            self.topic,
+            1,
+            TIMEOUT,
+        );
         let status = process.terminate().unwrap();
         assert!(status.success(), "{status}: {}", process.log().unwrap());
 
-        let entries = store::entries([&self.redis], "poison");
+        let entries = store::read_entries([&self.redis], "poison");
         let poison = entries.get("poison").unwrap();
         let seen = (poison.state(), u32::from(poison.attempt()));
         assert_eq!(seen, (State::Failed, self.attempts));
-        for id in (0..GOOD).map(good) {
+        for id in (0..GOOD_RECORDS).map(good_id) {
             let entry = entries.get(&id).unwrap();
             assert_eq!((entry.state(), entry.attempt()), (State::Completed, 1), "{id}");
             assert_eq!(self.runs(&id).len(), 1, "{id}");
         }
         let (letters, others): (Vec<_>, Vec<_>) = self
-            .letters()
+            .read_letters()
             .into_iter()
             .partition(|letter| header(letter, "campanile-cause") != b"undecodable");
         assert!(!letters.is_empty() && !others.is_empty(), "{letters:?} {others:?}");
         for letter in &letters {
             assert_eq!(header(letter, "campanile-key"), b"poison");
             assert_eq!(header(letter, "kafka_dlt-original-topic"), self.topic.as_bytes());
-            assert_eq!(header(letter, "kafka_dlt-original-offset"), POISON.to_be_bytes());
+            assert_eq!(header(letter, "kafka_dlt-original-offset"), POISON_OFFSET.to_be_bytes());
         }
-        let copies: Vec<_> = letters.iter().map(Copy::of).collect();
+        let copies: Vec<_> = letters.iter().map(LetterCopy::of).collect();
         let handled = self.runs("poison").len();
         println!("{}: {} starts, handler begun {handled}, {copies:?}", self.topic, self.starts);
         letters
@@ -124,35 +133,36 @@ impl<K: Deref<Target = KafkaServer>> Scene<K> {
         text.lines().map(run).filter(|run| run.id == id).collect()
     }
 
-    fn letters(&self) -> Vec<OwnedMessage> {
+    fn read_letters(&self) -> Vec<OwnedMessage> {
         let consumer: BaseConsumer = self.kafka.consumer_config("letters").create().unwrap();
-        let (_, end) = consumer.fetch_watermarks(&dead(self.topic), 0, LONG).unwrap();
+        let (_, end) =
+            consumer.fetch_watermarks(&dead_letter_topic(self.topic), 0, TIMEOUT).unwrap();
         let mut list = TopicPartitionList::new();
-        list.add_partition_offset(&dead(self.topic), 0, Offset::Beginning).unwrap();
+        list.add_partition_offset(&dead_letter_topic(self.topic), 0, Offset::Beginning).unwrap();
         consumer.assign(&list).unwrap();
         let letter =
-            |_| consumer.poll(LONG).expect("a letter within the time limit").unwrap().detach();
+            |_| consumer.poll(TIMEOUT).expect("a letter within the time limit").unwrap().detach();
         (0..end).map(letter).collect()
     }
 
-    fn committed(&self) -> Offset {
+    fn committed_offset(&self) -> Offset {
         let consumer: BaseConsumer = self.kafka.consumer_config(self.topic).create().unwrap();
         let mut list = TopicPartitionList::new();
         list.add_partition(self.topic, 0);
-        let committed = consumer.committed_offsets(list, LONG).unwrap();
+        let committed = consumer.committed_offsets(list, TIMEOUT).unwrap();
         committed.find_partition(self.topic, 0).unwrap().offset()
     }
 }
 
 /// The properties that distinguish copies of a letter.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Copy {
+pub(crate) struct LetterCopy {
     pub(crate) token: u64,
     pub(crate) burials: u32,
     pub(crate) truncated: bool,
 }
 
-impl Copy {
+impl LetterCopy {
     pub(crate) fn of(letter: &OwnedMessage) -> Self {
         let text = |name| String::from_utf8(header(letter, name)).unwrap();
         let poison = payload("poison");
@@ -181,11 +191,11 @@ pub(crate) fn header(letter: &OwnedMessage, name: &str) -> Vec<u8> {
     value.to_vec()
 }
 
-fn dead(topic: &str) -> String {
+fn dead_letter_topic(topic: &str) -> String {
     format!("{topic}.dead")
 }
 
-fn good(number: usize) -> String {
+fn good_id(number: usize) -> String {
     format!("p-{number}")
 }
 

@@ -2,41 +2,41 @@
 
 use std::thread;
 
-use crate::scene::Scene;
-use crate::verdict::Cause;
-use crate::{KAFKA, RATE, records};
+use crate::report::Cause;
+use crate::scenario::Scenario;
+use crate::{KAFKA, RECORDS_PER_SECOND, record_count};
 
 #[test]
-fn members_that_come_and_leave_cost_no_record_and_run_no_key_twice() {
+fn member_changes_lose_no_record_and_run_no_key_twice() {
     // The group never has to wait for such a session to expire.
-    storm("come and leave", &["session.timeout.ms=45000", "heartbeat.interval.ms=100"]);
+    join_and_leave("come and leave", &["session.timeout.ms=45000", "heartbeat.interval.ms=100"]);
 }
 
 #[test]
-fn members_that_come_and_leave_in_the_newer_protocol_cost_no_record_and_run_no_key_twice() {
-    storm("come and leave, newer protocol", &["group.protocol=consumer"]);
+fn newer_protocol_member_changes_lose_and_repeat_nothing() {
+    join_and_leave("come and leave, newer protocol", &["group.protocol=consumer"]);
 }
 
 /// Minimum number of joins and leaves.
-const MOVES: u32 = 6;
+const MIN_MEMBERSHIP_CHANGES: u32 = 6;
 
 /// At random times, a random member leaves or a new one joins.
-fn storm(name: &str, settings: &[&str]) {
+fn join_and_leave(name: &str, settings: &[&str]) {
     let options = [&["order=key", "lock_ms=10000"], settings].concat();
-    let mut scene = Scene::new(name, &KAFKA, &options);
-    scene.fill(records(), RATE, |rng| rng.u64(10..80));
-    scene.start_all(Scene::size());
-    let mut moves = 0;
-    while !scene.is_filled() || moves < MOVES {
-        moves += 1;
-        thread::sleep(scene.pause());
-        let (members, most) = (scene.members.len(), Scene::size());
-        if members == most || members > most / 2 && scene.rng.bool() {
-            let member = scene.any();
-            scene.stop(member);
+    let mut scenario = Scenario::new(name, &KAFKA, &options);
+    scenario.start_producing(record_count(), RECORDS_PER_SECOND, |rng| rng.u64(10..80));
+    scenario.start_members(Scenario::max_members());
+    let mut changes = 0;
+    while !scenario.has_produced_all() || changes < MIN_MEMBERSHIP_CHANGES {
+        changes += 1;
+        thread::sleep(scenario.random_pause());
+        let (members, max_members) = (scenario.members.len(), Scenario::max_members());
+        if members == max_members || members > max_members / 2 && scenario.rng.bool() {
+            let member = scenario.random_member();
+            scenario.stop_member(member);
         } else {
-            scene.start();
+            scenario.start_member();
         }
     }
-    scene.end(Cause::None);
+    scenario.finish(Cause::None);
 }

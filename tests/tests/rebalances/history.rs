@@ -23,15 +23,15 @@ pub(crate) struct Run {
     pub(crate) partition: i32,
     pub(crate) offset: i64,
     pub(crate) record_key: String,
-    pub(crate) begun: u64,
+    pub(crate) started: u64,
     /// When the handler had its effect.
     pub(crate) effect: Option<u64>,
-    pub(crate) over: Over,
+    pub(crate) end: RunEnd,
 }
 
 /// How a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Over {
+pub(crate) enum RunEnd {
     /// The ledger has no line about the end.
     Unknown,
     /// The layer answered at this time that the record was processed.
@@ -41,11 +41,11 @@ pub(crate) enum Over {
 }
 
 /// Parses the ledger of one process.
-struct Reader<'a> {
+struct LedgerReader<'a> {
     pid: u32,
     runs: Vec<(String, Run)>,
     /// The last run of each record.
-    of_record: HashMap<&'a str, usize>,
+    last_run: HashMap<&'a str, usize>,
     answers: Vec<(i32, i64, u64)>,
 }
 
@@ -55,17 +55,17 @@ impl History {
         let mut history = Self::default();
         for file in fs::read_dir(ledgers).into_iter().flatten().map(Result::unwrap) {
             let pid = file.file_name().to_str().unwrap().parse().unwrap();
-            history.add(pid, &fs::read_to_string(file.path()).unwrap());
+            history.add_ledger(pid, &fs::read_to_string(file.path()).unwrap());
         }
         history.runs.values_mut().for_each(|runs| runs.sort_by_key(|run| run.token));
         history
     }
 
     /// Reads the ledger of one process.
-    pub(crate) fn of(ledgers: &Path, pid: u32) -> Self {
+    pub(crate) fn read_process(ledgers: &Path, pid: u32) -> Self {
         let mut history = Self::default();
         if let Ok(text) = fs::read_to_string(ledgers.join(pid.to_string())) {
-            history.add(pid, &text);
+            history.add_ledger(pid, &text);
         }
         history
     }
@@ -79,12 +79,12 @@ impl History {
         Duration::from_micros(stalls.max().unwrap_or_default())
     }
 
-    fn add(&mut self, pid: u32, text: &str) {
+    fn add_ledger(&mut self, pid: u32, text: &str) {
         // The last line may be incomplete.
-        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
-        let (runs, of_record, answers) = (Vec::new(), HashMap::new(), Vec::new());
-        let mut reader = Reader { pid, runs, of_record, answers };
-        whole.lines().for_each(|line| reader.line(line));
+        let complete_lines = text.rfind('\n').map_or("", |end| &text[..end]);
+        let (runs, last_run, answers) = (Vec::new(), HashMap::new(), Vec::new());
+        let mut reader = LedgerReader { pid, runs, last_run, answers };
+        complete_lines.lines().for_each(|line| reader.parse_line(line));
         for (key, run) in reader.runs {
             self.runs.entry(key).or_default().push(run);
         }
@@ -95,40 +95,45 @@ impl History {
     }
 }
 
-impl<'a> Reader<'a> {
-    fn line(&mut self, line: &'a str) {
+impl<'a> LedgerReader<'a> {
+    fn parse_line(&mut self, line: &'a str) {
         match *line.split(' ').collect::<Vec<_>>() {
             ["begin", key, token, record, record_key, at] => {
-                self.of_record.insert(record, self.runs.len());
-                let (partition, offset) = place(record);
+                self.last_run.insert(record, self.runs.len());
+                let (partition, offset) = parse_coordinates(record);
                 let run = Run {
                     pid: self.pid,
                     token: token.parse().unwrap(),
                     partition,
                     offset,
                     record_key: record_key.into(),
-                    begun: at.parse().unwrap(),
+                    started: at.parse().unwrap(),
                     effect: None,
-                    over: Over::Unknown,
+                    end: RunEnd::Unknown,
                 };
                 self.runs.push((key.into(), run));
             }
             ["run", key, token, _, _, at] => {
                 let token: u64 = token.parse().unwrap();
-                let so = |run: &&mut (String, Run)| run.0 == key && run.1.token == token;
-                self.runs.iter_mut().rev().find(so).expect("the run has started").1.effect =
-                    Some(at.parse().unwrap());
+                let is_same_run = |run: &&mut (String, Run)| run.0 == key && run.1.token == token;
+                self.runs
+                    .iter_mut()
+                    .rev()
+                    .find(is_same_run)
+                    .expect("the run has started")
+                    .1
+                    .effect = Some(at.parse().unwrap());
             }
             ["dropped", record, at] => {
-                self.run(record).expect("the run has started").over =
-                    Over::Dropped(at.parse().unwrap());
+                self.run(record).expect("the run has started").end =
+                    RunEnd::Dropped(at.parse().unwrap());
             }
             [answer @ ("PROCESSED" | "DUPLICATE"), record, _, at] => {
                 let at = at.parse().unwrap();
                 if answer == "PROCESSED" {
-                    self.run(record).expect("the run has started").over = Over::Processed(at);
+                    self.run(record).expect("the run has started").end = RunEnd::Processed(at);
                 }
-                let (partition, offset) = place(record);
+                let (partition, offset) = parse_coordinates(record);
                 self.answers.push((partition, offset, at));
             }
             _ => panic!("invalid ledger line: {line}"),
@@ -136,27 +141,27 @@ impl<'a> Reader<'a> {
     }
 
     fn run(&mut self, record: &str) -> Option<&mut Run> {
-        Some(&mut self.runs[*self.of_record.get(record)?].1)
+        Some(&mut self.runs[*self.last_run.get(record)?].1)
     }
 }
 
 /// Parses `TOPIC/PARTITION@OFFSET`.
-fn place(record: &str) -> (i32, i64) {
-    let (_, place) = record.rsplit_once('/').unwrap();
-    let (partition, offset) = place.split_once('@').unwrap();
+fn parse_coordinates(record: &str) -> (i32, i64) {
+    let (_, position) = record.rsplit_once('/').unwrap();
+    let (partition, offset) = position.split_once('@').unwrap();
     (partition.parse().unwrap(), offset.parse().unwrap())
 }
 
 impl Run {
     /// Returns when the run ended, if the ledger says so.
-    pub(crate) fn over(&self) -> Option<u64> {
-        match self.over {
-            Over::Unknown => None,
-            Over::Processed(at) | Over::Dropped(at) => Some(at),
+    pub(crate) fn ended_at(&self) -> Option<u64> {
+        match self.end {
+            RunEnd::Unknown => None,
+            RunEnd::Processed(at) | RunEnd::Dropped(at) => Some(at),
         }
     }
 
     pub(crate) fn is_processed(&self) -> bool {
-        matches!(self.over, Over::Processed(_))
+        matches!(self.end, RunEnd::Processed(_))
     }
 }

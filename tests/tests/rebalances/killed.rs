@@ -2,29 +2,29 @@
 
 use std::thread;
 
-use crate::scene::{Moment, Scene};
-use crate::verdict::Cause;
-use crate::{KAFKA, RATE, records, setting, worker};
+use crate::report::Cause;
+use crate::scenario::{RunPhase, Scenario};
+use crate::{KAFKA, RECORDS_PER_SECOND, env_or, record_count, worker};
 
 #[test]
-fn members_that_are_killed_cost_no_record_and_only_what_they_were_at_runs_again() {
-    let options = [&["order=key", "lock_ms=4000"], worker::SOON_MISSED].concat();
-    let mut scene = Scene::new("killed", &KAFKA, &options);
-    scene.fill(records(), RATE, |rng| rng.u64(10..80));
-    scene.start_all(Scene::size());
+fn killed_members_lose_no_record_and_repeat_only_work_in_flight() {
+    let options = [&["order=key", "lock_ms=4000"], worker::SHORT_SESSION].concat();
+    let mut scenario = Scenario::new("killed", &KAFKA, &options);
+    scenario.start_producing(record_count(), RECORDS_PER_SECOND, |rng| rng.u64(10..80));
+    scenario.start_members(Scenario::max_members());
     // The other kills come at random moments.
-    for moment in [Moment::AtWork, Moment::Unrecorded] {
-        thread::sleep(scene.pause());
-        scene.kill_at(moment);
-        scene.start();
+    for phase in [RunPhase::BeforeEffect, RunPhase::EffectUnrecorded] {
+        thread::sleep(scenario.random_pause());
+        scenario.kill_member_at(phase);
+        scenario.start_member();
     }
-    for _ in 2..setting("CAMPANILE_REBALANCE_KILLS", 4) {
-        thread::sleep(scene.pause());
-        let member = scene.any();
-        scene.kill(member);
-        scene.start();
+    for _ in 2..env_or("CAMPANILE_REBALANCE_KILLS", 4) {
+        thread::sleep(scenario.random_pause());
+        let member = scenario.random_member();
+        scenario.kill_member(member);
+        scenario.start_member();
     }
-    let verdict = scene.end(Cause::Killed);
-    assert!(verdict.interrupted > 0, "no kill hit a running handler");
-    assert!(verdict.effects_twice > 0, "no kill hit an unrecorded effect");
+    let report = scenario.finish(Cause::Killed);
+    assert!(report.interrupted > 0, "no kill hit a running handler");
+    assert!(report.effects_twice > 0, "no kill hit an unrecorded effect");
 }

@@ -16,14 +16,14 @@ mod group;
 mod history;
 mod killed;
 mod memory;
-#[path = "../support/resident.rs"]
-mod resident;
-mod scene;
+mod report;
+#[path = "../support/resident_memory.rs"]
+mod resident_memory;
+mod scenario;
 mod shutdown;
-mod stopped;
 #[path = "../support/store.rs"]
 mod store;
-mod verdict;
+mod suspended;
 #[path = "../support/worker.rs"]
 mod worker;
 
@@ -37,23 +37,23 @@ use campanile_test::KafkaServer;
 static KAFKA: LazyLock<KafkaServer> = LazyLock::new(|| KafkaServer::start().unwrap());
 
 /// Records produced per second in most storms.
-const RATE: usize = 1_500;
+const RECORDS_PER_SECOND: usize = 1_500;
 
 /// Reads a number from the environment, for longer runs.
-fn setting(name: &str, usual: u64) -> u64 {
-    let Ok(text) = std::env::var(name) else { return usual };
+fn env_or(name: &str, default: u64) -> u64 {
+    let Ok(text) = std::env::var(name) else { return default };
     text.parse().unwrap_or_else(|_| panic!("{name} is not a number: {text}"))
 }
 
-fn records() -> usize {
-    setting("CAMPANILE_REBALANCE_RECORDS", 6_000) as usize
+fn record_count() -> usize {
+    env_or("CAMPANILE_REBALANCE_RECORDS", 6_000) as usize
 }
 
 fn seed() -> u64 {
-    setting("CAMPANILE_STORM_SEED", fastrand::u64(..))
+    env_or("CAMPANILE_STORM_SEED", fastrand::u64(..))
 }
 
 /// The time in microseconds since boot.
-fn now() -> u64 {
+fn boot_micros() -> u64 {
     Clock::boot().now().as_micros() as u64
 }

@@ -7,22 +7,22 @@ use campanile_test::{Message, Process, RedisServer, eventually};
 use tempfile::TempDir;
 
 use crate::history::{History, Run};
-use crate::resident::{BUDGET, MOST, Memory};
-use crate::{KAFKA, setting, worker};
+use crate::resident_memory::{BUDGET_MIB, MAX_INCREASE_MIB, ResidentMemory};
+use crate::{KAFKA, env_or, worker};
 
 const TOPIC: &str = "large";
 const PARTITIONS: i32 = 32;
-const SOON: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a stall is observed; shorter than a handler may take.
-const WATCHED: Duration = Duration::from_secs(4);
+const OBSERVATION_TIME: Duration = Duration::from_secs(4);
 const STALL_MS: u64 = 3_600_000;
 
 /// The default backlog, in MiB.
-const BACKLOG: u64 = 128;
-const RECORD: usize = 100 * 1024;
+const DEFAULT_BACKLOG_MIB: u64 = 128;
+const RECORD_BYTES: usize = 100 * 1024;
 
 /// A consumer in its own group.
-struct Stalled {
+struct StalledConsumer {
     order: &'static str,
     worker: Process,
     folder: TempDir,
@@ -30,30 +30,30 @@ struct Stalled {
 }
 
 #[test]
-fn memory_is_bounded_while_handlers_stall_before_a_backlog_of_large_records() {
+fn memory_is_bounded_while_handlers_stall_on_large_backlog() {
     KAFKA.create_topic(TOPIC, PARTITIONS, &[]).unwrap();
-    let consumers = ["order=partition", "order=key"].map(Stalled::start);
+    let consumers = ["order=partition", "order=key"].map(StalledConsumer::start);
     produce(PARTITIONS as u64, 1, 0);
-    let idle = consumers.each_ref().map(Stalled::until_idle);
-    let mib = setting("CAMPANILE_REBALANCE_BACKLOG_MIB", BACKLOG);
-    produce((mib << 20) / RECORD as u64, STALL_MS, RECORD);
-    consumers.iter().for_each(Stalled::until_stalled);
-    thread::sleep(WATCHED);
+    let idle = consumers.each_ref().map(StalledConsumer::wait_until_idle);
+    let mib = env_or("CAMPANILE_REBALANCE_BACKLOG_MIB", DEFAULT_BACKLOG_MIB);
+    produce((mib << 20) / RECORD_BYTES as u64, STALL_MS, RECORD_BYTES);
+    consumers.iter().for_each(StalledConsumer::wait_until_stalled);
+    thread::sleep(OBSERVATION_TIME);
     for (consumer, idle) in consumers.iter().zip(idle) {
-        let filled = Memory::of(&consumer.worker);
+        let filled = ResidentMemory::of(&consumer.worker);
         println!(
             "memory, {}: {mib} MiB of records of 100 KiB: {} MiB resident when idle, {} in the \
              stall, {} at most",
-            consumer.order, idle.now, filled.now, filled.peak
+            consumer.order, idle.current, filled.current, filled.peak
         );
-        let bound = idle.now + MOST;
+        let bound = idle.current + MAX_INCREASE_MIB;
         // The consumer has fetched most of what its budget allows.
-        assert!(filled.now >= idle.now + BUDGET / 2);
+        assert!(filled.current >= idle.current + BUDGET_MIB / 2);
         assert!(filled.peak <= bound, "expected at most {bound} MiB, got {}", filled.peak);
     }
 }
 
-impl Stalled {
+impl StalledConsumer {
     fn start(order: &'static str) -> Self {
         let (redis, folder) = (RedisServer::start().unwrap(), TempDir::new().unwrap());
         let (bootstrap, group) = (KAFKA.bootstrap(), format!("{TOPIC}-{order}"));
@@ -62,20 +62,21 @@ impl Stalled {
     }
 
     /// Waits until the first record of each partition is processed.
-    fn until_idle(&self) -> Memory {
+    fn wait_until_idle(&self) -> ResidentMemory {
         let processed = || self.runs().iter().filter(|run| run.is_processed()).count();
         let all = || (processed() == PARTITIONS as usize).then_some(());
-        eventually(SOON, all).expect("the first records are processed");
-        Memory::of(&self.worker)
+        eventually(TIMEOUT, all).expect("the first records are processed");
+        ResidentMemory::of(&self.worker)
     }
 
-    fn until_stalled(&self) {
-        let stalls = || self.runs().iter().any(|run| run.over().is_none()).then_some(());
-        eventually(SOON, stalls).expect("a handler stalls");
+    fn wait_until_stalled(&self) {
+        let stalls = || self.runs().iter().any(|run| run.ended_at().is_none()).then_some(());
+        eventually(TIMEOUT, stalls).expect("a handler stalls");
     }
 
     fn runs(&self) -> Vec<Run> {
-        let history = History::of(&worker::ledgers(&self.folder), self.worker.pid());
+        let history =
+            History::read_process(&worker::ledger_folder(&self.folder), self.worker.pid());
         history.runs.into_values().flatten().collect()
     }
 }

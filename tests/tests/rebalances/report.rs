@@ -1,4 +1,4 @@
-//! Verifies the outcome of a scene.
+//! Verifies the outcome of a scenario.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,11 +6,11 @@ use std::fmt;
 use campanile::store::{Entry, State};
 
 use crate::commits::Commit;
-use crate::history::{History, Over, Run};
+use crate::history::{History, Run, RunEnd};
 use crate::store::Entries;
 
 /// How far a broker's timestamp may precede its cause: timestamps are truncated to milliseconds.
-const CUT: u64 = 2_000;
+const TIMESTAMP_TOLERANCE_MICROS: u64 = 2_000;
 
 /// Why a key may run twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,9 +20,9 @@ pub(crate) enum Cause {
     /// The process was killed.
     Killed,
     /// The process was suspended for longer than its lock's time to live.
-    Stopped,
+    Suspended,
     /// The run was dropped because the drain timeout had elapsed or the partition was lost.
-    LetGo,
+    Dropped,
 }
 
 /// A killed process, and the entries as the kill left them.
@@ -33,30 +33,30 @@ pub(crate) struct Kill {
 }
 
 /// A process that was suspended.
-pub(crate) struct Stop {
+pub(crate) struct Suspension {
     pub(crate) pid: u32,
     pub(crate) from: u64,
     pub(crate) to: u64,
 }
 
-/// The observations of a scene.
-pub(crate) struct Evidence {
+/// The observations of a scenario.
+pub(crate) struct Observations {
     pub(crate) cause: Cause,
     pub(crate) kills: Vec<Kill>,
-    pub(crate) stops: Vec<Stop>,
+    pub(crate) suspensions: Vec<Suspension>,
     /// What was produced.
     pub(crate) records: usize,
     pub(crate) keys: usize,
     pub(crate) history: History,
     pub(crate) commits: Vec<Commit>,
     /// How far the broker's clock is ahead of ours, in microseconds.
-    pub(crate) ahead: u64,
+    pub(crate) broker_clock_offset: u64,
     /// The entries at the end.
     pub(crate) entries: Entries,
 }
 
 #[derive(Default)]
-pub(crate) struct Verdict {
+pub(crate) struct Report {
     /// Keys that ran more than once, for the given cause.
     pub(crate) twice: usize,
     /// Keys among them with a run that had no effect, and keys among them with more than one
@@ -66,38 +66,38 @@ pub(crate) struct Verdict {
     pub(crate) violations: Vec<String>,
 }
 
-impl Verdict {
-    pub(crate) fn of(evidence: &Evidence) -> Self {
-        let mut verdict = Self::default();
-        let history = &evidence.history;
+impl Report {
+    pub(crate) fn evaluate(observations: &Observations) -> Self {
+        let mut report = Self::default();
+        let history = &observations.history;
         let answered: usize = history.answered.values().map(BTreeMap::len).sum();
-        let (records, keys) = (evidence.records, evidence.keys);
-        verdict.expect(answered == records, || format!("{answered} of {records} were answered"));
+        let (records, keys) = (observations.records, observations.keys);
+        report.expect(answered == records, || format!("{answered} of {records} were answered"));
         let ran = history.runs.len();
-        verdict.expect(ran == keys, || format!("{ran} of {keys} keys ran"));
-        let mut lines: BTreeMap<_, Vec<&Run>> = BTreeMap::new();
+        report.expect(ran == keys, || format!("{ran} of {keys} keys ran"));
+        let mut by_record_key: BTreeMap<_, Vec<&Run>> = BTreeMap::new();
         for (key, runs) in &history.runs {
-            verdict.judge(evidence, key, runs);
+            report.check_key(observations, key, runs);
             for run in runs {
-                lines.entry((run.partition, &run.record_key)).or_default().push(run);
+                by_record_key.entry((run.partition, &run.record_key)).or_default().push(run);
             }
         }
-        for line in lines.values_mut() {
-            line.sort_by_key(|run| run.begun);
-            verdict.judge_order(evidence, line);
+        for runs in by_record_key.values_mut() {
+            runs.sort_by_key(|run| run.started);
+            report.check_order(observations, runs);
         }
-        verdict.judge_commits(evidence);
-        verdict
+        report.check_commits(observations);
+        report
     }
 
     /// Judges the runs of a key, given in the order of their tokens.
-    fn judge(&mut self, evidence: &Evidence, key: &str, runs: &[Run]) {
+    fn check_key(&mut self, observations: &Observations, key: &str, runs: &[Run]) {
         let of_key = |what: &str| format!("{key} {what}: {runs:#?}");
         let effect = runs.iter().any(|run| run.effect.is_some());
         self.expect(effect, || of_key("never had its effect"));
         for (one, next) in runs.iter().zip(&runs[1..]) {
             self.expect(one.token < next.token, || of_key("has a token twice"));
-            let allowed = evidence.allows(key, one, next);
+            let allowed = observations.allows(key, one, next);
             self.expect(allowed, || of_key("ran twice without cause"));
         }
         self.twice += usize::from(runs.len() > 1);
@@ -105,7 +105,7 @@ impl Verdict {
         self.interrupted += usize::from(runs.len() > 1 && effects < runs.len());
         self.effects_twice += usize::from(effects > 1);
         let last = runs.last().expect("a key that ran");
-        let entry = evidence.entries.get(key);
+        let entry = observations.entries.get(key);
         let found = entry.map(|entry| (entry.state(), entry.token().get()));
         let expected = Some((State::Completed, last.token));
         self.expect(found == expected, || {
@@ -116,20 +116,20 @@ impl Verdict {
     /// Judges the runs of the records with one key in one partition, given in the order in which
     /// they started. Runs must not overlap, and each must be of a later record unless the previous
     /// run did not finish.
-    fn judge_order(&mut self, evidence: &Evidence, runs: &[&Run]) {
+    fn check_order(&mut self, observations: &Observations, runs: &[&Run]) {
         for pair in runs.windows(2) {
             let (one, next) = (pair[0], pair[1]);
-            let kill = evidence.kill_of(one).map(|kill| kill.at);
-            let over = match evidence.stop_of(one) {
+            let kill = observations.kill_of(one).map(|kill| kill.at);
+            let end = match observations.suspension_of(one) {
                 // The process was suspended: others may continue in the meantime.
                 Some(_) if !one.is_processed() => continue,
                 // The process learned of its completion only later.
                 Some(_) => one.effect,
                 // The end of a shutdown may not wait for the answer.
-                None => one.over().or(kill).or(one.effect),
+                None => one.ended_at().or(kill).or(one.effect),
             };
-            let apart = over.is_some_and(|over| over <= next.begun);
-            self.expect(apart, || format!("runs overlap: {pair:#?}"));
+            let is_disjoint = end.is_some_and(|end| end <= next.started);
+            self.expect(is_disjoint, || format!("runs overlap: {pair:#?}"));
             let after = if one.is_processed() { one.offset + 1 } else { one.offset };
             self.expect(next.offset >= after, || format!("runs out of order: {pair:#?}"));
         }
@@ -137,28 +137,31 @@ impl Verdict {
 
     /// Judges the commits: an offset is committed only when all records before it are finished, and
     /// no commit lowers an earlier one.
-    fn judge_commits(&mut self, evidence: &Evidence) {
-        for (partition, answered) in &evidence.history.answered {
+    fn check_commits(&mut self, observations: &Observations) {
+        for (partition, answered) in &observations.history.answered {
             // The times at which all records up to each offset were finished, up to the first
             // missing record.
             let mut finished: Vec<u64> = Vec::new();
-            for (place, (offset, at)) in answered.iter().enumerate() {
-                if *offset != place as i64 {
+            for (index, (offset, at)) in answered.iter().enumerate() {
+                if *offset != index as i64 {
                     break;
                 }
                 finished.push((*at).max(finished.last().copied().unwrap_or_default()));
             }
             let mut before = 0;
             let of_partition = |commit: &&Commit| commit.partition == *partition;
-            for commit in evidence.commits.iter().filter(of_partition) {
-                let at = (commit.at * 1_000 + CUT).checked_sub(evidence.ahead);
+            for commit in observations.commits.iter().filter(of_partition) {
+                let at = (commit.at * 1_000 + TIMESTAMP_TOLERANCE_MICROS)
+                    .checked_sub(observations.broker_clock_offset);
                 let last =
                     commit.offset.checked_sub(1).and_then(|last| finished.get(last as usize));
                 self.expect(last.is_some_and(|last| Some(*last) <= at), || {
                     format!("{commit:?} is too far: finished at {last:?}, committed at {at:?}")
                 });
-                let goes_on = commit.offset >= before;
-                self.expect(goes_on, || format!("{commit:?} lowers the committed offset {before}"));
+                let is_monotonic = commit.offset >= before;
+                self.expect(is_monotonic, || {
+                    format!("{commit:?} lowers the committed offset {before}")
+                });
                 before = commit.offset;
             }
             let end = answered.len() as i64;
@@ -175,35 +178,35 @@ impl Verdict {
     }
 }
 
-impl Evidence {
+impl Observations {
     /// Checks whether the cause explains that a key ran again.
     fn allows(&self, key: &str, one: &Run, next: &Run) -> bool {
         match self.cause {
             Cause::None => false,
             Cause::Killed => self.kill_of(one).is_some_and(|kill| {
                 let entry = kill.entries.get(key).map(Entry::state);
-                kill.at <= next.begun && entry != Some(State::Completed)
+                kill.at <= next.started && entry != Some(State::Completed)
             }),
-            Cause::Stopped => {
-                let stop = self.stop_of(one).filter(|_| !one.is_processed());
-                stop.is_some_and(|stop| stop.from <= next.begun)
+            Cause::Suspended => {
+                let suspension = self.suspension_of(one).filter(|_| !one.is_processed());
+                suspension.is_some_and(|suspension| suspension.from <= next.started)
             }
-            Cause::LetGo => matches!(one.over, Over::Dropped(at) if at <= next.begun),
+            Cause::Dropped => matches!(one.end, RunEnd::Dropped(at) if at <= next.started),
         }
     }
 
     /// Finds the kill that hit the run.
     fn kill_of(&self, run: &Run) -> Option<&Kill> {
-        self.kills.iter().find(|kill| kill.pid == run.pid && run.over == Over::Unknown)
+        self.kills.iter().find(|kill| kill.pid == run.pid && run.end == RunEnd::Unknown)
     }
 
     /// Finds the suspension during which the run was not over.
-    fn stop_of(&self, run: &Run) -> Option<&Stop> {
-        let during = |stop: &&Stop| {
-            let still = run.over().is_none_or(|over| over >= stop.from);
-            stop.pid == run.pid && run.begun <= stop.to && still
+    fn suspension_of(&self, run: &Run) -> Option<&Suspension> {
+        let during = |suspension: &&Suspension| {
+            let is_running = run.ended_at().is_none_or(|end| end >= suspension.from);
+            suspension.pid == run.pid && run.started <= suspension.to && is_running
         };
-        self.stops.iter().find(during)
+        self.suspensions.iter().find(during)
     }
 }
 
@@ -212,8 +215,8 @@ impl fmt::Display for Cause {
         f.write_str(match self {
             Self::None => "none may",
             Self::Killed => "at work in a process that was killed",
-            Self::Stopped => "at work in a process that stood still",
-            Self::LetGo => "let go unfinished",
+            Self::Suspended => "at work in a process that stood still",
+            Self::Dropped => "let go unfinished",
         })
     }
 }

@@ -13,9 +13,9 @@ use rdkafka::ClientConfig;
 use tempfile::TempDir;
 
 use crate::commits;
-use crate::history::{History, Over};
-use crate::verdict::{Cause, Evidence, Kill, Stop, Verdict};
-use crate::{group, now, seed, setting, store, worker};
+use crate::history::{History, RunEnd};
+use crate::report::{Cause, Kill, Observations, Report, Suspension};
+use crate::{boot_micros, env_or, group, seed, store, worker};
 
 /// The namespace of the workers.
 const NAMESPACE: &str = "payments";
@@ -23,19 +23,19 @@ const PARTITIONS: i32 = 32;
 /// Record keys, each of which belongs to one partition.
 const ACCOUNTS: usize = 512;
 /// Batches produced per second.
-const CHUNKS: usize = 50;
-const LONG: Duration = Duration::from_secs(120);
+const BATCHES_PER_SECOND: usize = 50;
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The progress of a process on a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Moment {
+pub(crate) enum RunPhase {
     /// The handler runs and has not had its effect.
-    AtWork,
+    BeforeEffect,
     /// The handler has had its effect, which is not recorded.
-    Unrecorded,
+    EffectUnrecorded,
 }
 
-pub(crate) struct Scene {
+pub(crate) struct Scenario {
     name: String,
     seed: u64,
     pub(crate) rng: fastrand::Rng,
@@ -46,15 +46,15 @@ pub(crate) struct Scene {
     folder: TempDir,
     options: Vec<String>,
     pub(crate) members: Vec<Process>,
-    filling: Option<JoinHandle<()>>,
+    producer_thread: Option<JoinHandle<()>>,
     records: usize,
     keys: usize,
     kills: Vec<Kill>,
-    stops: Vec<Stop>,
+    suspensions: Vec<Suspension>,
     violations: Vec<String>,
 }
 
-impl Scene {
+impl Scenario {
     /// Creates a topic without records and a group without members. The workers will get these
     /// options.
     pub(crate) fn new(name: &str, kafka: &KafkaServer, options: &[&str]) -> Self {
@@ -74,24 +74,24 @@ impl Scene {
             folder: TempDir::new().unwrap(),
             options: options.iter().map(|&option| option.into()).collect(),
             members: Vec::new(),
-            filling: None,
+            producer_thread: None,
             records: 0,
             keys: 0,
             kills: Vec::new(),
-            stops: Vec::new(),
+            suspensions: Vec::new(),
             violations: Vec::new(),
         }
     }
 
     /// Maximum number of members of the group.
-    pub(crate) fn size() -> usize {
-        setting("CAMPANILE_REBALANCE_MEMBERS", 4) as usize
+    pub(crate) fn max_members() -> usize {
+        env_or("CAMPANILE_REBALANCE_MEMBERS", 4) as usize
     }
 
     /// Starts to produce `records` records, `rate` per second, with a processing time from
     /// `work_ms`. One in twenty repeats the key of another record: half of the repeats belong to
     /// the same account, half to any account.
-    pub(crate) fn fill(
+    pub(crate) fn start_producing(
         &mut self,
         records: usize,
         rate: usize,
@@ -113,21 +113,21 @@ impl Scene {
         };
         let messages: Vec<_> = numbers.into_iter().map(message).collect();
         let producer = Producer::new(&self.bootstrap).unwrap();
-        self.filling = Some(thread::spawn(move || {
-            for chunk in messages.chunks(rate / CHUNKS) {
-                producer.produce_all(chunk.iter().cloned()).unwrap();
-                thread::sleep(Duration::from_secs(1) / CHUNKS as u32);
+        self.producer_thread = Some(thread::spawn(move || {
+            for batch in messages.chunks(rate / BATCHES_PER_SECOND) {
+                producer.produce_all(batch.iter().cloned()).unwrap();
+                thread::sleep(Duration::from_secs(1) / BATCHES_PER_SECOND as u32);
             }
         }));
         (self.records, self.keys) = (records, keys);
     }
 
-    pub(crate) fn is_filled(&self) -> bool {
-        self.filling.as_ref().is_none_or(JoinHandle::is_finished)
+    pub(crate) fn has_produced_all(&self) -> bool {
+        self.producer_thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
     /// Adds a member to the group.
-    pub(crate) fn start(&mut self) {
+    pub(crate) fn start_member(&mut self) {
         let options: Vec<_> = self.options.iter().map(String::as_str).collect();
         let (bootstrap, topic) = (&self.bootstrap, &self.topic);
         let member = worker::spawn(bootstrap, topic, topic, &self.redis, &self.folder, &options);
@@ -135,90 +135,91 @@ impl Scene {
     }
 
     /// Adds members until there are this many, and waits until each of them has started a handler.
-    pub(crate) fn start_all(&mut self, members: usize) {
+    pub(crate) fn start_members(&mut self, members: usize) {
         while self.members.len() < members {
-            self.start();
+            self.start_member();
         }
         for member in &self.members {
             let pid = member.pid();
-            let begun = || (!self.of(pid).runs.is_empty()).then_some(());
+            let has_started = || (!self.history_of(pid).runs.is_empty()).then_some(());
             let log = || member.log().unwrap();
-            eventually(LONG, begun)
+            eventually(TIMEOUT, has_started)
                 .unwrap_or_else(|| panic!("process {pid} has started no handler: {}", log()));
         }
     }
 
     /// Picks a random member.
-    pub(crate) fn any(&mut self) -> usize {
+    pub(crate) fn random_member(&mut self) -> usize {
         self.rng.usize(..self.members.len())
     }
 
     /// Stops a member gracefully.
-    pub(crate) fn stop(&mut self, member: usize) {
+    pub(crate) fn stop_member(&mut self, member: usize) {
         let mut member = self.members.swap_remove(member);
-        let ended = member.exited().unwrap();
-        assert_eq!(ended, None, "the member exited on its own: {}", member.log().unwrap());
+        let exit_status = member.exited().unwrap();
+        assert_eq!(exit_status, None, "the member exited on its own: {}", member.log().unwrap());
         let status = member.terminate().unwrap();
         assert!(status.success(), "{status}: {}", member.log().unwrap());
     }
 
     /// Kills a member. A lock is taken over only after it has expired, so the entries read here are
     /// as the kill left them.
-    pub(crate) fn kill(&mut self, member: usize) {
+    pub(crate) fn kill_member(&mut self, member: usize) {
         let mut member = self.members.swap_remove(member);
         member.kill().unwrap();
-        let (pid, at) = (member.pid(), now());
+        let (pid, at) = (member.pid(), boot_micros());
         self.kills.push(Kill { pid, at, entries: self.entries() });
     }
 
     /// Kills a member at this moment of some key. The member is paused during the search, so that
     /// the kill hits the run that was found.
-    pub(crate) fn kill_at(&mut self, moment: Moment) {
-        let look = || {
-            let member = self.any();
+    pub(crate) fn kill_member_at(&mut self, phase: RunPhase) {
+        let find_member = || {
+            let member = self.random_member();
             self.members[member].pause().unwrap();
-            if self.is_at(member, moment) {
+            if self.is_member_at(member, phase) {
                 return Some(member);
             }
             self.members[member].resume().unwrap();
             None
         };
-        let member = eventually(LONG, look).unwrap_or_else(|| panic!("no member is {moment:?}"));
-        self.kill(member);
+        let member =
+            eventually(TIMEOUT, find_member).unwrap_or_else(|| panic!("no member is {phase:?}"));
+        self.kill_member(member);
     }
 
-    fn is_at(&self, member: usize, moment: Moment) -> bool {
-        let (history, entries) = (self.of(self.members[member].pid()), self.entries());
+    fn is_member_at(&self, member: usize, phase: RunPhase) -> bool {
+        let (history, entries) = (self.history_of(self.members[member].pid()), self.entries());
         let is_held = |key: &str, token| {
             let entry = entries.get(key).filter(|entry| entry.state() == State::Processing);
             entry.is_some_and(|entry| entry.token().get() == token)
         };
         history.runs.iter().any(|(key, runs)| {
             runs.iter().any(|run| {
-                let has_had_its_effect = run.effect.is_some();
-                run.over == Over::Unknown
-                    && has_had_its_effect == (moment == Moment::Unrecorded)
+                let has_effect = run.effect.is_some();
+                run.end == RunEnd::Unknown
+                    && has_effect == (phase == RunPhase::EffectUnrecorded)
                     && is_held(key, run.token)
             })
         })
     }
 
     /// Suspends a member until the condition is met.
-    pub(crate) fn stand_still(&mut self, member: usize, until: impl Fn(&Self) -> bool) {
-        let (pid, from) = (self.members[member].pid(), now());
+    pub(crate) fn suspend_until(&mut self, member: usize, until: impl Fn(&Self) -> bool) {
+        let (pid, from) = (self.members[member].pid(), boot_micros());
         self.members[member].pause().unwrap();
-        let so = || until(self).then_some(());
-        let so = eventually(LONG, so);
+        let reached = || until(self).then_some(());
+        let result = eventually(TIMEOUT, reached);
         self.members[member].resume().unwrap();
-        self.stops.push(Stop { pid, from, to: now() });
-        so.expect("the other members make progress");
+        self.suspensions.push(Suspension { pid, from, to: boot_micros() });
+        result.expect("the other members make progress");
     }
 
     /// Waits until the members answer another record.
-    pub(crate) fn until_more_is_answered(&self) {
+    pub(crate) fn wait_for_progress(&self) {
         let answered = || self.history().answered.values().map(BTreeMap::len).sum::<usize>();
-        let now = answered();
-        eventually(LONG, || (answered() > now).then_some(())).expect("consumption continues");
+        let before = answered();
+        eventually(TIMEOUT, || (answered() > before).then_some(())).expect("consumption continues");
     }
 
     /// Records a violation unless the condition holds.
@@ -228,72 +229,72 @@ impl Scene {
         }
     }
 
-    pub(crate) fn pause(&mut self) -> Duration {
-        let most = setting("CAMPANILE_REBALANCE_PAUSE_MS", 1_000);
-        Duration::from_millis(self.rng.u64(most / 8..most))
+    pub(crate) fn random_pause(&mut self) -> Duration {
+        let max_millis = env_or("CAMPANILE_REBALANCE_PAUSE_MS", 1_000);
+        Duration::from_millis(self.rng.u64(max_millis / 8..max_millis))
     }
 
     /// Reads everything that all processes have logged so far.
     pub(crate) fn history(&self) -> History {
-        History::read(&self.ledgers())
+        History::read(&self.ledger_folder())
     }
 
     /// Reads everything that this process has logged so far.
-    pub(crate) fn of(&self, pid: u32) -> History {
-        History::of(&self.ledgers(), pid)
+    pub(crate) fn history_of(&self, pid: u32) -> History {
+        History::read_process(&self.ledger_folder(), pid)
     }
 
     pub(crate) fn entries(&self) -> store::Entries {
-        store::entries([&self.redis], NAMESPACE)
+        store::read_entries([&self.redis], NAMESPACE)
     }
 
-    fn ledgers(&self) -> PathBuf {
-        worker::ledgers(&self.folder)
+    fn ledger_folder(&self) -> PathBuf {
+        worker::ledger_folder(&self.folder)
     }
 
     /// Waits until every produced record is committed and stops every member. Then compares their
     /// ledgers with the state of Kafka and Redis.
-    pub(crate) fn end(mut self, cause: Cause) -> Verdict {
-        self.filling.take().expect("the topic was filled").join().unwrap();
-        group::wait_for_end(&self.settings, &self.topic, PARTITIONS, LONG);
+    pub(crate) fn finish(mut self, cause: Cause) -> Report {
+        self.producer_thread.take().expect("the topic was filled").join().unwrap();
+        group::wait_until_committed(&self.settings, &self.topic, PARTITIONS, TIMEOUT);
         while !self.members.is_empty() {
-            self.stop(0);
+            self.stop_member(0);
         }
-        let evidence = Evidence {
+        let observations = Observations {
             cause,
             records: self.records,
             keys: self.keys,
             history: self.history(),
             commits: commits::read(&self.settings, &self.topic),
-            ahead: unix() - now(),
+            broker_clock_offset: unix_micros() - boot_micros(),
             entries: self.entries(),
             kills: self.kills,
-            stops: self.stops,
+            suspensions: self.suspensions,
         };
-        let mut verdict = Verdict::of(&evidence);
-        verdict.violations.append(&mut self.violations);
-        let processes = fs::read_dir(worker::ledgers(&self.folder)).unwrap().count();
+        let mut report = Report::evaluate(&observations);
+        report.violations.append(&mut self.violations);
+        let processes = fs::read_dir(worker::ledger_folder(&self.folder)).unwrap().count();
         println!(
             "storm: {}: {} records, {} keys, {} keys twice ({cause}), {} violations; {processes} \
              processes, {} commits, the longest stall {:?}; seed {}",
             self.name,
             self.records,
             self.keys,
-            verdict.twice,
-            verdict.violations.len(),
-            evidence.commits.len(),
-            evidence.history.longest_stall(),
+            report.twice,
+            report.violations.len(),
+            observations.commits.len(),
+            observations.history.longest_stall(),
             self.seed,
         );
-        let shown = verdict.violations.iter().take(10).collect::<Vec<_>>();
-        assert!(shown.is_empty(), "the first of {}: {shown:#?}", verdict.violations.len());
-        verdict
+        let shown = report.violations.iter().take(10).collect::<Vec<_>>();
+        assert!(shown.is_empty(), "the first of {}: {shown:#?}", report.violations.len());
+        report
     }
 }
 
 /// Reads the clock that brokers use, in microseconds.
 #[expect(clippy::disallowed_methods, reason = "commits have no other time")]
-fn unix() -> u64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
-    since.as_micros() as u64
+fn unix_micros() -> u64 {
+    let elapsed = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+    elapsed.as_micros() as u64
 }

@@ -54,8 +54,7 @@ impl Visit for Fields<'_> {
 }
 
 #[tokio::test]
-async fn a_record_has_a_span_with_opentelemetrys_fields_and_one_for_each_step_and_none_shows_its_key_or_payload()
- {
+async fn record_and_step_spans_have_otel_fields_and_no_content() {
     let lines = Lines::default();
     let subscriber = tracing_subscriber::registry().with(lines.clone());
     let _guard = tracing::subscriber::set_default(subscriber);

@@ -11,7 +11,7 @@ use rdkafka::TopicPartitionList;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use tower::ServiceBuilder;
 
-use super::{Payment, idempotent, kafka};
+use super::{Payment, idempotency_layer, start_kafka};
 
 fn chain(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
@@ -24,11 +24,11 @@ fn chain(error: &(dyn Error + 'static)) -> String {
 }
 
 #[tokio::test]
-async fn a_record_that_does_not_decode_stops_the_consumer_which_names_it_without_its_payload() {
-    let kafka = kafka([r#"{"id":"secret"#]);
+async fn undecodable_record_stops_consumer_and_hides_payload() {
+    let kafka = start_kafka([r#"{"id":"secret"#]);
     let service = ServiceBuilder::new()
         .layer(DecodeLayer::json())
-        .layer(idempotent())
+        .layer(idempotency_layer())
         .service_fn(async |_: Request<Payment>| Ok::<_, BoxError>(()));
     let config = ConsumerConfig::from(kafka.consumer_config("stack"));
     let stopped = Consumer::new(config).unwrap().subscribe(["payments"]).serve(service).await;
@@ -49,20 +49,21 @@ async fn a_record_that_does_not_decode_stops_the_consumer_which_names_it_without
 }
 
 #[tokio::test]
-async fn by_choice_what_cannot_be_processed_is_skipped_and_the_rest_goes_on() {
-    let kafka = kafka([]);
+async fn skip_policy_skips_unprocessable_records_and_continues() {
+    let kafka = start_kafka([]);
     // Not JSON, another shape, an empty key; followed by a good record in the same partition.
     for payload in ["{", r#"{"name":"a"}"#, r#"{"id":""}"#, r#"{"id":"a"}"#] {
         let message = Message::to("payments").partition(0).payload(payload);
         kafka.producer().produce(message).unwrap();
     }
     let (done, mut seen) = tokio::sync::watch::channel(false);
-    let service = ServiceBuilder::new().layer(DecodeLayer::json()).layer(idempotent()).service_fn(
-        move |_: Request<Payment>| {
+    let service = ServiceBuilder::new()
+        .layer(DecodeLayer::json())
+        .layer(idempotency_layer())
+        .service_fn(move |_: Request<Payment>| {
             done.send_replace(true);
             std::future::ready(Ok::<_, BoxError>(()))
-        },
-    );
+        });
     let config = ConsumerConfig::from(kafka.consumer_config("stack"));
     let summary = Consumer::new(config)
         .unwrap()

@@ -15,13 +15,13 @@ use tower::ServiceBuilder;
 
 use super::{Payment, group};
 
-const LONG: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What the consumer is doing with its first record when it is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum At {
+enum DropPoint {
     /// The future was never polled.
-    Nothing,
+    NotPolled,
     /// No broker has answered yet.
     Joining,
     Acquiring(Fault),
@@ -29,11 +29,11 @@ enum At {
     BackingOff,
     Completing(Fault),
     Rejecting(Fault),
-    ProbingTheStore,
+    ProbingStore,
 }
 
 /// The command is not applied before the drop, or it is applied but not answered.
-const UNANSWERED: [Fault; 2] = [Fault::Hang, Fault::HangReply];
+const UNANSWERED_FAULTS: [Fault; 2] = [Fault::Hang, Fault::HangReply];
 
 /// A process with its keeper, over a store that outlives the process.
 struct Process {
@@ -44,22 +44,22 @@ struct Process {
 
 /// The handlers that have started, and those that have finished.
 #[derive(Clone, Default)]
-struct Log(Arc<Mutex<(Vec<String>, Vec<String>)>>);
+struct HandlerLog(Arc<Mutex<(Vec<String>, Vec<String>)>>);
 
-impl Log {
-    fn begun(&self, id: &str) -> usize {
-        self.0.lock().unwrap().0.iter().filter(|begun| *begun == id).count()
+impl HandlerLog {
+    fn starts(&self, id: &str) -> usize {
+        self.0.lock().unwrap().0.iter().filter(|started| *started == id).count()
     }
 
     /// Waits until no service and no handler holds a clone of the log.
-    async fn is_let_go(&self) {
+    async fn wait_until_dropped(&self) {
         while Arc::strong_count(&self.0) > 1 {
             sleep(Duration::from_millis(1)).await;
         }
     }
 
-    fn ended(&self, id: &str) -> usize {
-        self.0.lock().unwrap().1.iter().filter(|ended| *ended == id).count()
+    fn completions(&self, id: &str) -> usize {
+        self.0.lock().unwrap().1.iter().filter(|completed| *completed == id).count()
     }
 }
 
@@ -70,8 +70,8 @@ impl Process {
         Self { store, keeper, config: kafka.consumer_config("leaving").into() }
     }
 
-    /// Creates a consumer with a handler that treats the first record as `at` requires.
-    fn serve(&self, at: At, log: Log) -> Serve {
+    /// Creates a consumer with a handler that treats the first record as `point` requires.
+    fn serve(&self, point: DropPoint, log: HandlerLog) -> Serve {
         let by_id = key::field(|payment: &Payment| &payment.id);
         let service = ServiceBuilder::new()
             .layer(DecodeLayer::json())
@@ -81,12 +81,12 @@ impl Process {
                 async move {
                     let id = request.body().id.clone();
                     log.0.lock().unwrap().0.push(id.clone());
-                    match at {
-                        At::Handling if id == "first" => std::future::pending().await,
-                        At::BackingOff if id == "first" => {
+                    match point {
+                        DropPoint::Handling if id == "first" => std::future::pending().await,
+                        DropPoint::BackingOff if id == "first" => {
                             return Err(error::retry_after("busy", Duration::from_secs(1)).into());
                         }
-                        At::Rejecting(_) if id == "first" => {
+                        DropPoint::Rejecting(_) if id == "first" => {
                             return Err(BoxError::from(error::permanent("no such account")));
                         }
                         _ => {}
@@ -100,37 +100,37 @@ impl Process {
     }
 }
 
-impl At {
-    fn prepare(self, store: &FaultyStore<MemoryStore>) {
+impl DropPoint {
+    fn inject_fault(self, store: &FaultyStore<MemoryStore>) {
         match self {
             Self::Acquiring(fault) => store.next_of("acquire", fault),
             Self::Completing(fault) => store.next_of("complete", fault),
             Self::Rejecting(fault) => store.next_of("reject", fault),
-            Self::ProbingTheStore => store.always(Fault::Refuse),
+            Self::ProbingStore => store.always(Fault::Refuse),
             _ => {}
         }
     }
 
-    fn is_reached(self, store: &FaultyStore<MemoryStore>, log: &Log) -> bool {
+    fn is_reached(self, store: &FaultyStore<MemoryStore>, log: &HandlerLog) -> bool {
         match self {
-            Self::Nothing | Self::Joining => true,
+            Self::NotPolled | Self::Joining => true,
             Self::Acquiring(_) => store.count("acquire") == 1,
-            Self::Handling => log.begun("first") == 1,
+            Self::Handling => log.starts("first") == 1,
             Self::BackingOff => state(entry(store, "first").as_ref()) == Some(State::Retrying),
             Self::Completing(_) => store.count("complete") == 1,
             Self::Rejecting(_) => store.count("reject") == 1,
             // While an acquire is in doubt, each probe cancels it instead of acquiring again.
-            Self::ProbingTheStore => store.count("cancel") >= 3,
+            Self::ProbingStore => store.count("cancel") >= 3,
         }
     }
 
     /// Returns the entry's state, attempts and interrupts once all commands have reached the store,
     /// and the final number of attempts.
-    fn leaves(self) -> (Option<(State, u16, u8)>, u16) {
+    fn expected_state(self) -> (Option<(State, u16, u8)>, u16) {
         match self {
-            Self::Nothing | Self::Joining => (None, 1),
+            Self::NotPolled | Self::Joining => (None, 1),
             // Or no entry, if the command never reached the store.
-            Self::Acquiring(_) | Self::ProbingTheStore => (Some((State::Retrying, 0, 0)), 1),
+            Self::Acquiring(_) | Self::ProbingStore => (Some((State::Retrying, 0, 0)), 1),
             // A shutdown, which hands the attempt back.
             Self::Handling => (Some((State::Retrying, 0, 1)), 1),
             Self::BackingOff => (Some((State::Retrying, 1, 0)), 2),
@@ -139,11 +139,11 @@ impl At {
         }
     }
 
-    async fn reach(
+    async fn run_until_reached(
         self,
         serving: &mut (impl Future<Output = Result<Summary, ConsumerError>> + Unpin),
         store: &FaultyStore<MemoryStore>,
-        log: &Log,
+        log: &HandlerLog,
     ) {
         loop {
             let polled = timeout(Duration::from_millis(5), &mut *serving).await;
@@ -154,24 +154,24 @@ impl At {
         }
     }
 
-    async fn run(self) {
+    async fn check(self) {
         let kafka = MockKafka::start(1).unwrap();
         kafka.create_topic("payments", 1).unwrap();
         for payload in [r#"{"id":"first"}"#, r#"{"id":"second"}"#] {
             let message = Message::to("payments").partition(0).payload(payload);
             kafka.producer().produce(message).unwrap();
         }
-        let (memory, log) = (MemoryStore::new(), Log::default());
+        let (memory, log) = (MemoryStore::new(), HandlerLog::default());
 
         let process = Process::new(&memory, &kafka);
-        self.prepare(&process.store);
+        self.inject_fault(&process.store);
         if self == Self::Joining {
             kafka.cluster().broker_down(1).unwrap();
         }
         let mut serving = process.serve(self, log.clone()).into_future();
-        if self != Self::Nothing {
-            let reached = self.reach(&mut serving, &process.store, &log);
-            timeout(LONG, reached)
+        if self != Self::NotPolled {
+            let run = self.run_until_reached(&mut serving, &process.store, &log);
+            timeout(TIMEOUT, run)
                 .await
                 .unwrap_or_else(|_| panic!("{self:?}: timed out before the point was reached"));
         }
@@ -180,28 +180,31 @@ impl At {
             kafka.cluster().broker_up(1).unwrap();
         }
         // Commands still pending in the store complete only after this.
-        timeout(LONG, log.is_let_go())
+        timeout(TIMEOUT, log.wait_until_dropped())
             .await
             .unwrap_or_else(|_| panic!("{self:?}: the service was not dropped"));
         process.store.heal();
-        assert!(process.keeper.shutdown(LONG).await.settled, "{self:?}: a lock is still held");
-        let (left, attempts) = self.leaves();
+        assert!(process.keeper.shutdown(TIMEOUT).await.settled, "{self:?}: a lock is still held");
+        let (expected, attempts) = self.expected_state();
         let found = entry(&process.store, "first");
         let found = found.map(|entry| (entry.state(), entry.attempt(), entry.interrupts()));
-        let untouched =
-            matches!(self, Self::Acquiring(_) | Self::ProbingTheStore) && found.is_none();
-        assert!(found == left || untouched, "{self:?}: expected {left:?}, got {found:?}");
+        let untouched = matches!(self, Self::Acquiring(_) | Self::ProbingStore) && found.is_none();
+        assert!(found == expected || untouched, "{self:?}: expected {expected:?}, got {found:?}");
 
         let next = Process::new(&memory, &kafka);
-        let serving = tokio::spawn(next.serve(Self::Nothing, log.clone()).into_future());
+        let serving = tokio::spawn(next.serve(Self::NotPolled, log.clone()).into_future());
         let config = kafka.consumer_config("leaving");
-        let wait = move || group::wait_for_end(&config, "payments", 1, LONG);
+        let wait = move || group::wait_until_committed(&config, "payments", 1, TIMEOUT);
         tokio::task::spawn_blocking(wait).await.unwrap_or_else(|_| panic!("{self:?}"));
         serving.abort();
-        let ended = usize::from(!matches!(self, Self::Rejecting(_)));
-        assert_eq!((log.ended("first"), log.ended("second")), (ended, 1), "{self:?}");
+        let completions = usize::from(!matches!(self, Self::Rejecting(_)));
+        assert_eq!(
+            (log.completions("first"), log.completions("second")),
+            (completions, 1),
+            "{self:?}"
+        );
         let first = entry(&next.store, "first").unwrap();
-        let end = if ended == 1 { State::Completed } else { State::Failed };
+        let end = if completions == 1 { State::Completed } else { State::Failed };
         assert_eq!((first.state(), first.attempt()), (end, attempts), "{self:?}");
     }
 }
@@ -216,13 +219,19 @@ fn state(entry: Option<&Entry>) -> Option<State> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_consumer_can_be_dropped_wherever_it_stands_and_the_next_goes_on() {
-    let mut all = vec![At::Nothing, At::Joining, At::Handling, At::BackingOff, At::ProbingTheStore];
-    all.extend(UNANSWERED.map(At::Acquiring));
-    all.extend(UNANSWERED.map(At::Completing));
-    all.extend(UNANSWERED.map(At::Rejecting));
+async fn consumer_dropped_at_any_point_lets_next_continue() {
+    let mut all = vec![
+        DropPoint::NotPolled,
+        DropPoint::Joining,
+        DropPoint::Handling,
+        DropPoint::BackingOff,
+        DropPoint::ProbingStore,
+    ];
+    all.extend(UNANSWERED_FAULTS.map(DropPoint::Acquiring));
+    all.extend(UNANSWERED_FAULTS.map(DropPoint::Completing));
+    all.extend(UNANSWERED_FAULTS.map(DropPoint::Rejecting));
     println!("{} runs", all.len());
-    let runs: Vec<_> = all.into_iter().map(|at| tokio::spawn(at.run())).collect();
+    let runs: Vec<_> = all.into_iter().map(|point| tokio::spawn(point.check())).collect();
     for run in runs {
         run.await.unwrap();
     }

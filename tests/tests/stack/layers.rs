@@ -10,13 +10,13 @@ use campanile::prelude::*;
 use tower::ServiceBuilder;
 use tower::retry::Policy;
 
-use super::{THREE_OF_WHICH_ONE_TWICE, idempotent, kafka, serve};
+use super::{PAYLOADS_WITH_DUPLICATE, idempotency_layer, serve, start_kafka};
 
 /// Retries the handler once.
 #[derive(Clone)]
-struct Once(bool);
+struct RetryOnce(bool);
 
-impl<R: Clone, T> Policy<R, T, BoxError> for Once {
+impl<R: Clone, T> Policy<R, T, BoxError> for RetryOnce {
     type Future = std::future::Ready<()>;
 
     fn retry(&mut self, _: &mut R, result: &mut Result<T, BoxError>) -> Option<Self::Future> {
@@ -46,17 +46,17 @@ impl Flaky {
 }
 
 #[tokio::test]
-async fn a_stack_with_retry_time_out_and_limit_inside_repeats_the_handler_under_one_attempt() {
-    let kafka = kafka(THREE_OF_WHICH_ONE_TWICE);
+async fn retry_timeout_and_limit_inside_repeat_under_one_attempt() {
+    let kafka = start_kafka(PAYLOADS_WITH_DUPLICATE);
     let flaky = Flaky::default();
     let handler = flaky.clone();
     let service = ServiceBuilder::new()
         // Records that do not decode never acquire a lock.
         .layer(DecodeLayer::json())
         // One lock and one attempt for both tries.
-        .layer(idempotent())
+        .layer(idempotency_layer())
         // Retries once, at once.
-        .retry(Once(true))
+        .retry(RetryOnce(true))
         // Each try has its own timeout.
         .timeout(Duration::from_secs(5))
         // One call at a time.
@@ -69,8 +69,8 @@ async fn a_stack_with_retry_time_out_and_limit_inside_repeats_the_handler_under_
 }
 
 #[tokio::test]
-async fn a_stack_with_retry_time_out_and_limit_around_acquires_again_for_each_try() {
-    let kafka = kafka(THREE_OF_WHICH_ONE_TWICE);
+async fn retry_timeout_and_limit_around_acquire_for_each_try() {
+    let kafka = start_kafka(PAYLOADS_WITH_DUPLICATE);
     let flaky = Flaky::default();
     let handler = flaky.clone();
     let service = ServiceBuilder::new()
@@ -83,7 +83,7 @@ async fn a_stack_with_retry_time_out_and_limit_around_acquires_again_for_each_tr
         // Records that do not decode never acquire a lock.
         .layer(DecodeLayer::json())
         // Each try is an attempt.
-        .layer(idempotent())
+        .layer(idempotency_layer())
         .service_fn(move |request| handler.clone().handle(request));
     let summary = serve(&kafka, 4, service).await.unwrap();
     // The driver saw none of the failures.
@@ -93,13 +93,13 @@ async fn a_stack_with_retry_time_out_and_limit_around_acquires_again_for_each_tr
 }
 
 #[tokio::test]
-async fn without_a_retry_layer_the_driver_tries_again() {
-    let kafka = kafka(THREE_OF_WHICH_ONE_TWICE);
+async fn driver_retries_without_retry_layer() {
+    let kafka = start_kafka(PAYLOADS_WITH_DUPLICATE);
     let flaky = Flaky::default();
     let handler = flaky.clone();
     let service = ServiceBuilder::new()
         .layer(DecodeLayer::json())
-        .layer(idempotent())
+        .layer(idempotency_layer())
         .concurrency_limit(1)
         .service_fn(move |request| handler.clone().handle(request));
     let summary = serve(&kafka, 4, service).await.unwrap();

@@ -3,10 +3,10 @@
 #![expect(clippy::unwrap_used, reason = "test helpers")]
 
 mod decode;
+mod drop_points;
 #[path = "../support/group.rs"]
 mod group;
 mod layers;
-mod leaving;
 mod service;
 
 use std::time::Duration;
@@ -22,7 +22,7 @@ struct Payment {
 }
 
 /// Starts a broker with a topic of two partitions that contains these payloads.
-fn kafka(payloads: impl IntoIterator<Item = &'static str>) -> MockKafka {
+fn start_kafka(payloads: impl IntoIterator<Item = &'static str>) -> MockKafka {
     let kafka = MockKafka::start(1).unwrap();
     kafka.create_topic("payments", 2).unwrap();
     let messages = payloads.into_iter().map(|payload| Message::to("payments").payload(payload));
@@ -30,12 +30,12 @@ fn kafka(payloads: impl IntoIterator<Item = &'static str>) -> MockKafka {
     kafka
 }
 
-const THREE_OF_WHICH_ONE_TWICE: [&str; 4] =
+const PAYLOADS_WITH_DUPLICATE: [&str; 4] =
     [r#"{"id":"a"}"#, r#"{"id":"b"}"#, r#"{"id":"a"}"#, r#"{"id":"c"}"#];
 
 type ByField = campanile::key::Key<campanile::key::Field<fn(&Payment) -> &String>>;
 
-fn idempotent() -> IdempotencyLayer<ByField> {
+fn idempotency_layer() -> IdempotencyLayer<ByField> {
     let keeper = LockKeeper::new(MemoryStore::new()).unwrap();
     let id: fn(&Payment) -> &String = |payment| &payment.id;
     let quick = Backoff::new(Duration::from_millis(1), Duration::from_millis(10)).unwrap();

@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use campanile::prelude::*;
 use tower::{Service, ServiceBuilder};
 
-use super::{Payment, THREE_OF_WHICH_ONE_TWICE, idempotent, kafka, serve};
+use super::{PAYLOADS_WITH_DUPLICATE, Payment, idempotency_layer, serve, start_kafka};
 
 /// Counts its charges. It is ready only at every second poll, and panics when called without having
 /// been ready.
@@ -50,12 +50,12 @@ impl Service<Request<Payment>> for Terminal {
 }
 
 #[tokio::test]
-async fn a_service_written_by_hand_is_asked_for_readiness_and_called_once_for_each_key() {
-    let kafka = kafka(THREE_OF_WHICH_ONE_TWICE);
+async fn handwritten_service_is_polled_and_called_once_per_key() {
+    let kafka = start_kafka(PAYLOADS_WITH_DUPLICATE);
     let charged = Arc::new(AtomicU32::new(0));
     let service = ServiceBuilder::new()
         .layer(DecodeLayer::json())
-        .layer(idempotent().with_reply(reply::json()))
+        .layer(idempotency_layer().with_reply(reply::json()))
         .service(Terminal { charged: charged.clone(), ready: false });
     let summary = serve(&kafka, 4, service).await.unwrap();
     assert_eq!(summary.processed, 4);

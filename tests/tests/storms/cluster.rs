@@ -6,54 +6,54 @@ use std::time::Duration;
 use campanile::RedisConfig;
 use campanile_test::{RedisCluster, RedisServer, eventually};
 
-use crate::rounds;
-use crate::storm::{NAMESPACE, Storm, timed};
-use crate::verdict::Cause;
+use crate::repeat;
+use crate::report::Cause;
+use crate::scenario::{NAMESPACE, Scenario, with_timeout};
 
-const SOON: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Number of buckets of a namespace.
 const BUCKETS: u16 = 16;
 
 #[test]
-fn a_replica_that_takes_over_from_a_killed_master_costs_no_record() {
-    rounds(|seed| {
+fn replica_takeover_from_killed_master_loses_no_record() {
+    repeat(|seed| {
         let mut cluster = RedisCluster::builder().replicas(1).start().unwrap();
-        let mut storm = begin("a master of a cluster killed", seed, &cluster);
-        storm.begin_fault(0.25, Cause::Loss);
+        let mut scenario = start("a master of a cluster killed", seed, &cluster);
+        scenario.start_fault(0.25, Cause::WriteLoss);
         let slot = slots(&cluster)[0];
         let killed = cluster.owner_of(slot).unwrap();
         cluster.kill(killed).unwrap();
         let taken_over = || cluster.owner_of(slot).filter(|owner| *owner != killed);
-        eventually(SOON, taken_over).expect("the replica takes over");
-        storm.end_fault();
-        storm.end(masters(&cluster));
+        eventually(TIMEOUT, taken_over).expect("the replica takes over");
+        scenario.end_fault();
+        scenario.finish(masters(&cluster));
     });
 }
 
 #[test]
-fn slots_that_move_cost_no_record_and_no_attempt() {
-    rounds(|seed| {
+fn moved_slots_cost_no_record_and_no_attempt() {
+    repeat(|seed| {
         let mut cluster = RedisCluster::start().unwrap();
-        let mut storm = begin("all slots of a cluster moved", seed, &cluster);
-        storm.begin_fault(0.1, Cause::None);
-        let mut moves = slots(&cluster).into_iter().cycle();
+        let mut scenario = start("all slots of a cluster moved", seed, &cluster);
+        scenario.start_fault(0.1, Cause::None);
+        let mut next_slots = slots(&cluster).into_iter().cycle();
         let mut moved = 0;
-        storm.until(0.75, || {
-            let slot = moves.next().expect("the iterator is cyclic");
+        scenario.repeat_until(0.75, || {
+            let slot = next_slots.next().expect("the iterator is cyclic");
             let to = (cluster.owner_of(slot).unwrap() + 1) % cluster.len();
             cluster.move_slot(slot, to).unwrap();
             moved += 1;
         });
         println!("{moved} moves");
         assert!(moved > 1);
-        storm.end_fault();
-        storm.end(masters(&cluster));
+        scenario.end_fault();
+        scenario.finish(masters(&cluster));
     });
 }
 
-fn begin(scene: &'static str, seed: u64, cluster: &RedisCluster) -> Storm {
-    Storm::begin(scene, seed, || timed(RedisConfig::cluster(cluster.urls())))
+fn start(name: &'static str, seed: u64, cluster: &RedisCluster) -> Scenario {
+    Scenario::start(name, seed, || with_timeout(RedisConfig::cluster(cluster.urls())))
 }
 
 /// Computes the slots of the namespace's buckets.

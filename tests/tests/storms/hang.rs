@@ -4,31 +4,31 @@ use std::thread;
 
 use campanile_test::RedisServer;
 
-use crate::storm::{Storm, timed};
-use crate::verdict::Cause;
-use crate::{LOCK_TTL, rounds};
+use crate::report::Cause;
+use crate::scenario::{Scenario, with_timeout};
+use crate::{LOCK_TTL, repeat};
 
 #[test]
-fn a_redis_that_hangs_for_half_a_locks_time_to_live_costs_no_record_and_no_attempt() {
-    rounds(|seed| hang("hung for half a lock's time to live", seed, 0.5));
+fn redis_hang_of_half_lock_ttl_costs_no_record_and_no_attempt() {
+    repeat(|seed| hang_redis("hung for half a lock's time to live", seed, 0.5));
 }
 
 #[test]
-fn a_redis_that_hangs_for_twice_a_locks_time_to_live_costs_no_record_and_no_attempt() {
-    rounds(|seed| hang("hung for twice a lock's time to live", seed, 2.0));
+fn redis_hang_of_twice_lock_ttl_costs_no_record_and_no_attempt() {
+    repeat(|seed| hang_redis("hung for twice a lock's time to live", seed, 2.0));
 }
 
-fn hang(scene: &'static str, seed: u64, times: f64) {
+fn hang_redis(name: &'static str, seed: u64, ttl_multiple: f64) {
     let mut redis = RedisServer::start().unwrap();
-    let mut storm = Storm::begin(scene, seed, || timed(redis.url()));
-    storm.begin_fault(0.25, Cause::Expiry);
+    let mut scenario = Scenario::start(name, seed, || with_timeout(redis.url()));
+    scenario.start_fault(0.25, Cause::LockExpiry);
     redis.pause().unwrap();
-    thread::sleep(LOCK_TTL.mul_f64(times));
+    thread::sleep(LOCK_TTL.mul_f64(ttl_multiple));
     redis.resume().unwrap();
-    storm.end_fault();
-    let verdict = storm.end([&redis]);
+    scenario.end_fault();
+    let report = scenario.finish([&redis]);
     // The handlers in flight throughout the fault lost their locks in the meantime.
-    if times > 1.0 {
-        assert!(verdict.twice > 0, "the storm interrupted no handler");
+    if ttl_multiple > 1.0 {
+        assert!(report.twice > 0, "the storm interrupted no handler");
     }
 }

@@ -16,16 +16,16 @@ mod hang;
 mod ledger;
 mod memory;
 mod network;
-#[path = "../support/resident.rs"]
-mod resident;
+mod report;
+#[path = "../support/resident_memory.rs"]
+mod resident_memory;
 mod restart;
+#[path = "../support/running_consumer.rs"]
+mod running_consumer;
+mod scenario;
 mod sentinel;
-#[path = "../support/serving.rs"]
-mod serving;
 #[path = "../support/store.rs"]
 mod store;
-mod storm;
-mod verdict;
 #[path = "../support/worker.rs"]
 mod worker;
 
@@ -41,21 +41,21 @@ static KAFKA: LazyLock<KafkaServer> = LazyLock::new(|| KafkaServer::start().unwr
 /// The lock's time to live, and Redis's command timeout: a call may take at most a sixth of the
 /// time to live.
 const LOCK_TTL: Duration = Duration::from_secs(3);
-const TIMEOUT: Duration = Duration::from_millis(500);
+const COMMAND_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Defaults for a normal run.
-const RECORDS: u64 = 3_000;
-const ROUNDS: u64 = 1;
+const DEFAULT_RECORDS: u64 = 3_000;
+const DEFAULT_ROUNDS: u64 = 1;
 
 /// Reads a number from the environment, for longer runs.
-fn setting(name: &str) -> Option<u64> {
+fn env_u64(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
     Some(text.parse().unwrap_or_else(|_| panic!("{name} is not a number: {text}")))
 }
 
-/// Runs a scene as often as the environment asks for, with a seed for each run.
-fn rounds(scene: impl Fn(u64)) {
-    for _ in 0..setting("CAMPANILE_STORM_ROUNDS").unwrap_or(ROUNDS) {
-        scene(setting("CAMPANILE_STORM_SEED").unwrap_or_else(|| fastrand::u64(..)));
+/// Runs a scenario as often as the environment asks for, with a seed for each run.
+fn repeat(run: impl Fn(u64)) {
+    for _ in 0..env_u64("CAMPANILE_STORM_ROUNDS").unwrap_or(DEFAULT_ROUNDS) {
+        run(env_u64("CAMPANILE_STORM_SEED").unwrap_or_else(|| fastrand::u64(..)));
     }
 }

@@ -6,58 +6,61 @@ use std::time::Duration;
 use campanile_test::{Message, RedisServer, eventually};
 use tempfile::TempDir;
 
-use crate::resident::{BUDGET, MOST, Memory};
-use crate::{KAFKA, group, setting, worker};
+use crate::resident_memory::{BUDGET_MIB, MAX_INCREASE_MIB, ResidentMemory};
+use crate::{KAFKA, env_u64, group, worker};
 
 const TOPIC: &str = "backlog";
 const PARTITIONS: i32 = 60;
-const LONG: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// How long a stall is observed. A longer time only makes the test stricter.
-const WATCHED: Duration = Duration::from_secs(3);
+const OBSERVATION_TIME: Duration = Duration::from_secs(3);
 
 /// The default backlog, in MiB.
-const BACKLOG: u64 = 128;
-const RECORD: usize = 10 * 1024;
+const DEFAULT_BACKLOG_MIB: u64 = 128;
+const RECORD_BYTES: usize = 10 * 1024;
 
 #[test]
-fn memory_is_bounded_while_redis_hangs_and_the_backlog_grows() {
+fn memory_is_bounded_while_redis_hangs_and_backlog_grows() {
     let mut redis = RedisServer::start().unwrap();
     KAFKA.create_topic(TOPIC, PARTITIONS, &[]).unwrap();
     let folder = TempDir::new().unwrap();
     let mut worker =
-        worker::spawn(&KAFKA.bootstrap(), TOPIC, TOPIC, &redis, &folder, worker::SOON_MISSED);
+        worker::spawn(&KAFKA.bootstrap(), TOPIC, TOPIC, &redis, &folder, worker::SHORT_SESSION);
     let settings = KAFKA.consumer_config(TOPIC);
-    let until_all_is_committed = || group::wait_for_end(&settings, TOPIC, PARTITIONS, LONG);
+    let wait_until_all_committed =
+        || group::wait_until_committed(&settings, TOPIC, PARTITIONS, TIMEOUT);
 
     produce("first", PARTITIONS as u64, 0);
-    until_all_is_committed();
-    let idle = Memory::of(&worker);
+    wait_until_all_committed();
+    let idle = ResidentMemory::of(&worker);
     redis.pause().unwrap();
-    let mib = setting("CAMPANILE_STORM_BACKLOG_MIB").unwrap_or(BACKLOG);
-    let records = (mib << 20) / RECORD as u64;
-    produce("later", records, RECORD);
-    thread::sleep(WATCHED);
-    let filled = Memory::of(&worker);
+    let mib = env_u64("CAMPANILE_STORM_BACKLOG_MIB").unwrap_or(DEFAULT_BACKLOG_MIB);
+    let records = (mib << 20) / RECORD_BYTES as u64;
+    produce("later", records, RECORD_BYTES);
+    thread::sleep(OBSERVATION_TIME);
+    let filled = ResidentMemory::of(&worker);
     redis.resume().unwrap();
     // Pauses Redis again while the consumer processes the backlog.
-    let half = || redis.cli(&["DBSIZE"]).unwrap().parse::<u64>().unwrap() > records / 2;
-    eventually(LONG, || half().then_some(())).expect("half of the records are processed");
+    let half_is_processed =
+        || redis.cli(&["DBSIZE"]).unwrap().parse::<u64>().unwrap() > records / 2;
+    eventually(TIMEOUT, || half_is_processed().then_some(()))
+        .expect("half of the records are processed");
     redis.pause().unwrap();
-    thread::sleep(WATCHED);
+    thread::sleep(OBSERVATION_TIME);
     redis.resume().unwrap();
-    until_all_is_committed();
-    let peak = Memory::of(&worker).peak;
+    wait_until_all_committed();
+    let peak = ResidentMemory::of(&worker).peak;
     let status = worker.terminate().unwrap();
     assert!(status.success(), "{status}: {}", worker.log().unwrap());
 
     println!(
         "memory: {records} records, {mib} MiB: {} MiB resident when idle, {} in a stall, {peak} at most",
-        idle.now, filled.now
+        idle.current, filled.current
     );
-    let bound = idle.now + MOST;
+    let bound = idle.current + MAX_INCREASE_MIB;
     // The consumer has fetched most of what its budget allows.
-    assert!(filled.now >= idle.now + BUDGET / 2);
+    assert!(filled.current >= idle.current + BUDGET_MIB / 2);
     assert!(peak <= bound, "expected at most {bound} MiB, got {peak}");
 }
 

@@ -2,21 +2,22 @@
 
 use campanile_test::RedisServer;
 
-use crate::rounds;
-use crate::storm::{Storm, timed};
-use crate::verdict::Cause;
+use crate::repeat;
+use crate::report::Cause;
+use crate::scenario::{Scenario, with_timeout};
 
 #[test]
-fn a_redis_that_is_killed_and_keeps_what_it_acknowledged_costs_no_record_and_no_attempt() {
-    rounds(|seed| {
+fn durable_redis_restart_costs_no_record_and_no_attempt() {
+    repeat(|seed| {
         let builder = RedisServer::builder().append_only(true);
         let mut redis = builder.config("appendfsync", "always").start().unwrap();
         let url = redis.url();
-        let mut storm = Storm::begin("killed and restarted", seed, || timed(url.as_str()));
-        storm.begin_fault(0.25, Cause::Expiry);
+        let mut scenario =
+            Scenario::start("killed and restarted", seed, || with_timeout(url.as_str()));
+        scenario.start_fault(0.25, Cause::LockExpiry);
         redis.kill().unwrap();
         redis.restart().unwrap();
-        storm.end_fault();
-        storm.end([&redis]);
+        scenario.end_fault();
+        scenario.finish([&redis]);
     });
 }

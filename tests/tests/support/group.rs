@@ -7,24 +7,32 @@ use campanile_test::eventually;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
-const ANSWER: Duration = Duration::from_secs(10);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Waits until this group has committed every produced record.
-pub(crate) fn wait_for_end(config: &ClientConfig, topic: &str, partitions: i32, within: Duration) {
+pub(crate) fn wait_until_committed(
+    config: &ClientConfig,
+    topic: &str,
+    partitions: i32,
+    within: Duration,
+) {
     let consumer: BaseConsumer = config.create().unwrap();
     let mut list = TopicPartitionList::new();
     let mut ends = BTreeMap::new();
     for partition in 0..partitions {
         list.add_partition(topic, partition);
-        ends.insert(partition, consumer.fetch_watermarks(topic, partition, ANSWER).unwrap().1);
+        ends.insert(
+            partition,
+            consumer.fetch_watermarks(topic, partition, REQUEST_TIMEOUT).unwrap().1,
+        );
     }
     let committed = || {
-        let committed = consumer.committed_offsets(list.clone(), ANSWER).ok()?;
-        let at = |partition: &i32, end: i64| {
+        let committed = consumer.committed_offsets(list.clone(), REQUEST_TIMEOUT).ok()?;
+        let is_at = |partition: &i32, end: i64| {
             let found = committed.find_partition(topic, *partition);
             found.is_some_and(|found| found.offset() == Offset::Offset(end))
         };
-        ends.iter().all(|(partition, end)| at(partition, *end)).then_some(())
+        ends.iter().all(|(partition, end)| is_at(partition, *end)).then_some(())
     };
     eventually(within, committed).unwrap_or_else(|| {
         panic!("timed out after {within:?} waiting for all records to be committed")

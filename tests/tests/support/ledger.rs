@@ -15,71 +15,76 @@ pub(crate) struct Run {
     pub(crate) key: String,
     pub(crate) token: u64,
     pub(crate) attempt: u32,
-    pub(crate) begun: Duration,
-    pub(crate) end: End,
+    pub(crate) started: Duration,
+    pub(crate) end: RunEnd,
 }
 
 /// How a run ended.
 #[derive(Clone, Debug)]
-pub(crate) enum End {
-    Runs,
+pub(crate) enum RunEnd {
+    Running,
     /// The handler finished at this time.
-    Ended(Duration),
+    Finished(Duration),
     /// The handler was dropped at this time, with the reason if its lock was lost.
     Dropped(Duration, Option<LockLost>),
 }
 
 impl Ledger {
     /// Records the start of a handler. The returned value records the end.
-    pub(crate) fn begin(&self, key: &str, lock: &Lock) -> Open {
+    pub(crate) fn start_run(&self, key: &str, lock: &Lock) -> RunGuard {
         let mut runs = self.0.lock().unwrap();
         runs.push(Run {
             key: key.to_owned(),
             token: lock.token().get(),
             attempt: lock.attempt(),
-            begun: now(),
-            end: End::Runs,
+            started: now(),
+            end: RunEnd::Running,
         });
-        Open { ledger: self.clone(), index: runs.len() - 1, lock: lock.clone(), ended: false }
+        RunGuard {
+            ledger: self.clone(),
+            index: runs.len() - 1,
+            lock: lock.clone(),
+            finished: false,
+        }
     }
 
     /// Evaluates a function of the runs.
-    pub(crate) fn tell<T>(&self, of: impl FnOnce(&[Run]) -> T) -> T {
-        of(&self.0.lock().unwrap())
+    pub(crate) fn with_runs<T>(&self, evaluate: impl FnOnce(&[Run]) -> T) -> T {
+        evaluate(&self.0.lock().unwrap())
     }
 }
 
 /// A run in progress.
-pub(crate) struct Open {
+pub(crate) struct RunGuard {
     ledger: Ledger,
     index: usize,
     lock: Lock,
-    ended: bool,
+    finished: bool,
 }
 
-impl Open {
+impl RunGuard {
     /// Records that the handler has finished.
-    pub(crate) fn end(mut self) {
-        self.ended = true;
+    pub(crate) fn finish(mut self) {
+        self.finished = true;
     }
 }
 
-impl Drop for Open {
+impl Drop for RunGuard {
     fn drop(&mut self) {
-        let end = if self.ended {
-            End::Ended(now())
+        let end = if self.finished {
+            RunEnd::Finished(now())
         } else {
-            End::Dropped(now(), self.lock.check().err())
+            RunEnd::Dropped(now(), self.lock.check().err())
         };
         self.ledger.0.lock().unwrap()[self.index].end = end;
     }
 }
 
 impl Run {
-    pub(crate) fn ended(&self) -> Option<Duration> {
+    pub(crate) fn finished_at(&self) -> Option<Duration> {
         match self.end {
-            End::Ended(at) => Some(at),
-            End::Runs | End::Dropped(..) => None,
+            RunEnd::Finished(at) => Some(at),
+            RunEnd::Running | RunEnd::Dropped(..) => None,
         }
     }
 }

@@ -13,16 +13,16 @@ use tower::ServiceBuilder;
 use crate::ledger::Ledger;
 
 /// Time limit for the consumer's shutdown.
-const END: Duration = Duration::from_secs(30);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 pub(crate) enum Work {
     /// Takes a few milliseconds.
-    Usual,
+    Normal,
     /// Finishes at the signal of the test.
-    UntilTold,
+    UntilReleased,
     /// Never finishes if it starts before the signal.
-    BeyondItsLock,
+    OutlivesLock,
 }
 
 #[derive(serde::Deserialize, serde::Serialize)]
@@ -32,8 +32,8 @@ pub(crate) struct Payment {
 }
 
 impl Payment {
-    pub(crate) fn usual(number: usize) -> Self {
-        Self { id: format!("p-{number}"), work: Work::Usual }
+    pub(crate) fn normal(number: usize) -> Self {
+        Self { id: format!("p-{number}"), work: Work::Normal }
     }
 
     pub(crate) fn message(&self, topic: &str, partition: i32) -> Message {
@@ -43,34 +43,34 @@ impl Payment {
 }
 
 /// A consumer while it serves.
-pub(crate) struct Serving {
+pub(crate) struct RunningConsumer {
     runtime: Runtime,
     task: JoinHandle<Result<Summary, ConsumerError>>,
     stop: oneshot::Sender<()>,
 }
 
-impl Serving {
+impl RunningConsumer {
     pub(crate) fn start(
         consumer: Consumer,
         namespace: &str,
         lock_ttl: Duration,
         store: impl Future<Output = RedisStore>,
         ledger: &Ledger,
-        told: &watch::Receiver<bool>,
+        released: &watch::Receiver<bool>,
     ) -> Self {
         let runtime = Runtime::new().unwrap();
         let store = runtime.block_on(store);
-        let (ledger, told) = (ledger.clone(), told.clone());
+        let (ledger, released) = (ledger.clone(), released.clone());
         let idempotency =
             IdempotencyLayer::new(store, namespace, key::field(|p: &Payment| &p.id)).unwrap();
         let service = ServiceBuilder::new()
             .layer(DecodeLayer::json())
             // A lock per payment.
             .layer(idempotency.with_lock_ttl(lock_ttl).unwrap())
-            .service_fn(move |request| charge(request, ledger.clone(), told.clone()));
-        let (stop, asked) = oneshot::channel();
+            .service_fn(move |request| charge(request, ledger.clone(), released.clone()));
+        let (stop, stop_requested) = oneshot::channel();
         let serve = consumer.serve(service).with_graceful_shutdown(async move {
-            asked.await.expect("the test stops the consumer");
+            stop_requested.await.expect("the test stops the consumer");
         });
         let task = runtime.spawn(serve.into_future());
         Self { runtime, task, stop }
@@ -79,23 +79,24 @@ impl Serving {
     /// Shuts the consumer down gracefully.
     pub(crate) fn stop(self) -> Summary {
         self.stop.send(()).expect("the consumer is serving");
-        let ended = async { tokio::time::timeout(END, self.task).await };
-        self.runtime.block_on(ended).expect("the consumer shuts down in time").unwrap().unwrap()
+        let shutdown = async { tokio::time::timeout(SHUTDOWN_TIMEOUT, self.task).await };
+        self.runtime.block_on(shutdown).expect("the consumer shuts down in time").unwrap().unwrap()
     }
 }
 
 async fn charge(
     request: Request<Payment>,
     ledger: Ledger,
-    mut told: watch::Receiver<bool>,
+    mut released: watch::Receiver<bool>,
 ) -> Result<(), BoxError> {
-    let run = ledger.begin(&request.body().id, request.lock().ok_or("the request has no lock")?);
+    let run =
+        ledger.start_run(&request.body().id, request.lock().ok_or("the request has no lock")?);
     match request.body().work {
-        Work::Usual => tokio::time::sleep(Duration::from_millis(2)).await,
-        Work::UntilTold => drop(told.wait_for(|told| *told).await?),
-        Work::BeyondItsLock if *told.borrow() => {}
-        Work::BeyondItsLock => std::future::pending().await,
+        Work::Normal => tokio::time::sleep(Duration::from_millis(2)).await,
+        Work::UntilReleased => drop(released.wait_for(|released| *released).await?),
+        Work::OutlivesLock if *released.borrow() => {}
+        Work::OutlivesLock => std::future::pending().await,
     }
-    run.end();
+    run.finish();
     Ok(())
 }

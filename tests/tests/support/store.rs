@@ -13,7 +13,7 @@ pub(crate) struct Entries {
 }
 
 /// Reads the entries from these servers, each of which holds some of them.
-pub(crate) fn entries<'a>(
+pub(crate) fn read_entries<'a>(
     servers: impl IntoIterator<Item = &'a RedisServer>,
     namespace: &str,
 ) -> Entries {

@@ -8,7 +8,7 @@ use campanile_test::{Process, RedisServer};
 use tempfile::TempDir;
 
 /// A short session timeout and heartbeat interval, so that the group soon notices a dead consumer.
-pub(crate) const SOON_MISSED: &[&str] = &["session.timeout.ms=3000", "heartbeat.interval.ms=300"];
+pub(crate) const SHORT_SESSION: &[&str] = &["session.timeout.ms=3000", "heartbeat.interval.ms=300"];
 
 /// Starts a worker with these options.
 pub(crate) fn spawn(
@@ -20,7 +20,7 @@ pub(crate) fn spawn(
     options: &[&str],
 ) -> Process {
     let mut command = Command::new(env!("CARGO_BIN_EXE_worker"));
-    let ledgers = ledgers(folder);
+    let ledgers = ledger_folder(folder);
     fs::create_dir_all(&ledgers).unwrap();
     command.args([bootstrap, group, topic, &redis.url()]).arg(&ledgers);
     command.args(options);
@@ -29,6 +29,6 @@ pub(crate) fn spawn(
 }
 
 /// The folder of the workers' ledgers.
-pub(crate) fn ledgers(folder: &TempDir) -> PathBuf {
+pub(crate) fn ledger_folder(folder: &TempDir) -> PathBuf {
     folder.path().join("ledgers")
 }

@@ -7,7 +7,7 @@ use rdkafka::message::OwnedMessage;
 use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer, ThreadedProducer};
 use rdkafka::{ClientConfig, Message};
 
-use crate::{LONG, behind_a_proxy, invoices};
+use crate::{TIMEOUT, invoices, start_behind_proxy};
 
 type Client = ThreadedProducer<DefaultProducerContext>;
 
@@ -18,7 +18,7 @@ fn producer(proxy: &Proxy) -> Client {
     // Nothing is retried before the abort.
     config.set("retry.backoff.ms", "1000").set("retry.backoff.max.ms", "5000");
     let producer: Client = config.create().unwrap();
-    producer.init_transactions(LONG).unwrap();
+    producer.init_transactions(TIMEOUT).unwrap();
     producer
 }
 
@@ -33,8 +33,8 @@ fn send(producer: &Client, names: [&str; 3]) {
 fn commit(producer: &Client, names: [&str; 3]) {
     producer.begin_transaction().unwrap();
     send(producer, names);
-    producer.flush(LONG).unwrap();
-    producer.commit_transaction(LONG).unwrap();
+    producer.flush(TIMEOUT).unwrap();
+    producer.commit_transaction(TIMEOUT).unwrap();
 }
 
 /// Reads the committed messages.
@@ -47,31 +47,31 @@ fn committed(kafka: &KafkaServer) -> Vec<String> {
 /// librdkafka assigns the messages after an abort the sequence numbers of those it purged. Once the
 /// first half of this test fails, `Worker` can keep its producer.
 #[test]
-fn what_follows_an_abort_is_lost_by_the_same_producer_and_kept_by_another() {
-    let (kafka, proxy) = behind_a_proxy();
+fn messages_after_abort_are_kept_only_by_new_producer() {
+    let (kafka, proxy) = start_behind_proxy();
     kafka.create_topic("invoices", 1, &[]).unwrap();
     let same = producer(&proxy);
-    let aborted = |producer: &Client| {
+    let abort_with_lost_reply = |producer: &Client| {
         producer.begin_transaction().unwrap();
         // The broker knows the partition as part of the transaction.
         send(producer, ["-", "-", "-"]);
-        producer.flush(LONG).unwrap();
+        producer.flush(TIMEOUT).unwrap();
         // The broker accepts these messages, but its reply is lost.
         let before = proxy.swallowed();
         proxy.swallow_replies();
         send(producer, ["-", "-", "-"]);
         let answered = || (proxy.swallowed() > before).then_some(());
-        eventually(LONG, answered).expect("a reply is swallowed");
+        eventually(TIMEOUT, answered).expect("a reply is swallowed");
         std::thread::sleep(Duration::from_millis(300));
         proxy.heal().unwrap();
-        producer.abort_transaction(LONG).unwrap();
+        producer.abort_transaction(TIMEOUT).unwrap();
     };
-    aborted(&same);
+    abort_with_lost_reply(&same);
     commit(&same, ["lost-0", "lost-1", "lost-2"]);
-    aborted(&same);
+    abort_with_lost_reply(&same);
     let another = producer(&proxy);
     commit(&another, ["kept-0", "kept-1", "kept-2"]);
     let kept = || (committed(&kafka).len() >= 3).then_some(());
-    eventually(LONG, kept).expect("the other producer's messages are kept");
+    eventually(TIMEOUT, kept).expect("the other producer's messages are kept");
     assert_eq!(committed(&kafka), ["kept-0", "kept-1", "kept-2"]);
 }

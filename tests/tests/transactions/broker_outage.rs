@@ -8,13 +8,13 @@ use campanile_test::{KafkaServer, Message, Proxy, eventually};
 use tokio::sync::oneshot;
 
 use crate::invoices::Invoice;
-use crate::{LONG, PARTITIONS, behind_a_proxy, group, invoices};
+use crate::{PARTITIONS, TIMEOUT, group, invoices, start_behind_proxy};
 
 const RECORDS: usize = 6_000;
 
 /// Starts a broker behind a proxy, with payments.
 fn with_payments() -> (KafkaServer, Proxy) {
-    let (kafka, proxy) = behind_a_proxy();
+    let (kafka, proxy) = start_behind_proxy();
     for topic in ["payments", "invoices"] {
         kafka.create_topic(topic, PARTITIONS, &[]).unwrap();
     }
@@ -39,7 +39,7 @@ async fn bill(record: Record) -> Result<Outputs, BoxError> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn brokers_that_are_away_for_longer_than_a_transaction_may_take_end_no_consumer() {
+async fn broker_outage_beyond_transaction_timeout_ends_no_consumer() {
     let (kafka, proxy) = tokio::task::spawn_blocking(with_payments).await.unwrap();
     let mut config = kafka.consumer_config("billing");
     // The consumer keeps its partitions in the meantime.
@@ -54,31 +54,36 @@ async fn brokers_that_are_away_for_longer_than_a_transaction_may_take_end_no_con
         .serve_transactional(tower::service_fn(bill), transactions)
         .with_graceful_shutdown(async move { stopped.await.unwrap_or_default() });
     let mut serving = tokio::spawn(serve.into_future());
-    let away = tokio::task::spawn_blocking(move || {
-        let some = |at_least: usize| {
+    let outage = tokio::task::spawn_blocking(move || {
+        let wait_for_outputs = |at_least: usize| {
             let sent = || invoices::read(&kafka, "invoices", "read_uncommitted").len();
-            eventually(LONG, || (sent() >= at_least).then_some(())).expect("outputs are sent");
+            eventually(TIMEOUT, || (sent() >= at_least).then_some(())).expect("outputs are sent");
         };
-        some(200);
+        wait_for_outputs(200);
         // First, requests are not executed. Then, requests are executed but their replies are lost.
         proxy.cut();
         std::thread::sleep(Duration::from_secs(4));
         proxy.heal().unwrap();
-        some(800);
+        wait_for_outputs(800);
         proxy.swallow_replies();
         std::thread::sleep(Duration::from_secs(4));
         proxy.heal().unwrap();
-        group::wait_for_end(&kafka.consumer_config("billing"), "payments", PARTITIONS, LONG);
+        group::wait_until_committed(
+            &kafka.consumer_config("billing"),
+            "payments",
+            PARTITIONS,
+            TIMEOUT,
+        );
         (kafka, proxy)
     });
     let (kafka, _proxy) = tokio::select! {
         ended = &mut serving => panic!("{ended:?}"),
-        away = away => away.unwrap(),
+        outage = outage => outage.unwrap(),
     };
     stop.send(()).unwrap();
     serving.await.unwrap().expect("the consumer continues when the brokers are back");
-    let of = |invoice: &Invoice| format!("{}@{}", invoice.partition, invoice.offset);
+    let unit_of = |invoice: &Invoice| format!("{}@{}", invoice.partition, invoice.offset);
     let read = move || invoices::read(&kafka, "invoices", "read_committed");
     let invoices = tokio::task::spawn_blocking(read).await.unwrap();
-    assert_eq!(invoices::violations(&invoices, RECORDS, of), [""; 0]);
+    assert_eq!(invoices::violations(&invoices, RECORDS, unit_of), [""; 0]);
 }

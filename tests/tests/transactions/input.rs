@@ -7,13 +7,13 @@ use rdkafka::ClientConfig;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use tokio::sync::oneshot;
 
-use crate::{KAFKA, LONG, Topics, invoices};
+use crate::{KAFKA, TIMEOUT, Topics, invoices};
 
 /// Number of records in each transaction.
 const RECORDS: usize = 10;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_aborted_is_not_billed_and_its_markers_hold_nothing_up() {
+async fn aborted_input_is_not_billed_and_markers_block_nothing() {
     let topics = tokio::task::spawn_blocking(|| {
         let topics = Topics::create();
         // The last transaction's markers are at the end of the partition.
@@ -42,7 +42,7 @@ async fn what_was_aborted_is_not_billed_and_its_markers_hold_nothing_up() {
     let behind = (RECORDS + 2) as u64;
     let done = tokio::task::spawn_blocking(move || {
         let lag = || handle.status().partitions.iter().find(|p| p.partition == 0)?.lag;
-        eventually(LONG, || lag().filter(|lag| *lag == behind))
+        eventually(TIMEOUT, || lag().filter(|lag| *lag == behind))
     });
     assert_eq!(done.await.unwrap(), Some(behind));
     stop.send(()).unwrap();
@@ -60,7 +60,7 @@ fn produce(topic: &str, commits: &[bool]) {
     let mut config = ClientConfig::new();
     config.set("bootstrap.servers", KAFKA.bootstrap()).set("transactional.id", "payer");
     let producer: BaseProducer = config.create().unwrap();
-    producer.init_transactions(LONG).unwrap();
+    producer.init_transactions(TIMEOUT).unwrap();
     for (number, commits) in commits.iter().enumerate() {
         producer.begin_transaction().unwrap();
         for id in number * RECORDS..(number + 1) * RECORDS {
@@ -69,10 +69,10 @@ fn produce(topic: &str, commits: &[bool]) {
             producer.send(record).unwrap();
         }
         if *commits {
-            producer.commit_transaction(LONG).unwrap();
+            producer.commit_transaction(TIMEOUT).unwrap();
         } else {
-            producer.flush(LONG).unwrap();
-            producer.abort_transaction(LONG).unwrap();
+            producer.flush(TIMEOUT).unwrap();
+            producer.abort_transaction(TIMEOUT).unwrap();
         }
     }
 }

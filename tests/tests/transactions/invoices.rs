@@ -8,7 +8,7 @@ use rdkafka::error::KafkaError;
 use rdkafka::message::OwnedMessage;
 use rdkafka::{Message, Offset, TopicPartitionList};
 
-use crate::{LONG, PARTITIONS};
+use crate::{PARTITIONS, TIMEOUT};
 
 /// An invoice, and the position of its record.
 #[derive(Debug)]
@@ -44,7 +44,7 @@ pub(crate) fn messages(
     consumer.assign(&list).unwrap();
     let (mut messages, mut ends) = (Vec::new(), 0);
     while ends < partitions {
-        match consumer.poll(LONG).expect("a record or an end") {
+        match consumer.poll(TIMEOUT).expect("a record or an end") {
             Ok(message) => messages.push(message.detach()),
             Err(KafkaError::PartitionEOF(_)) => ends += 1,
             Err(error) => panic!("{error}"),
@@ -55,25 +55,25 @@ pub(crate) fn messages(
 
 impl Invoice {
     fn parse(account: String, text: &str) -> Self {
-        let (id, place) = text.split_once(' ').unwrap();
-        let (partition, offset) = place.split_once('@').unwrap();
+        let (id, position) = text.split_once(' ').unwrap();
+        let (partition, offset) = position.split_once('@').unwrap();
         let (partition, offset) = (partition.parse().unwrap(), offset.parse().unwrap());
         Self { account, id: id.to_owned(), partition, offset }
     }
 }
 
-/// Finds the violations among the invoices. `of` names the unit that must have exactly one
+/// Finds the violations among the invoices. `unit_of` names the unit that must have exactly one
 /// invoice.
 pub(crate) fn violations(
     invoices: &[Invoice],
     expected: usize,
-    of: impl Fn(&Invoice) -> String,
+    unit_of: impl Fn(&Invoice) -> String,
 ) -> Vec<String> {
     let mut violations = Vec::new();
-    let mut times: HashMap<String, usize> = HashMap::new();
+    let mut counts: HashMap<String, usize> = HashMap::new();
     let mut last: HashMap<&str, i64> = HashMap::new();
     for invoice in invoices {
-        *times.entry(of(invoice)).or_default() += 1;
+        *counts.entry(unit_of(invoice)).or_default() += 1;
         // All records of an account are in one partition.
         let before = last.insert(&invoice.account, invoice.offset);
         if before.is_some_and(|before| before >= invoice.offset) {
@@ -81,9 +81,9 @@ pub(crate) fn violations(
         }
     }
     violations
-        .extend(times.iter().filter(|(_, times)| **times > 1).map(|t| format!("twice: {t:?}")));
-    if times.len() != expected {
-        violations.push(format!("{} of {expected}", times.len()));
+        .extend(counts.iter().filter(|(_, count)| **count > 1).map(|t| format!("twice: {t:?}")));
+    if counts.len() != expected {
+        violations.push(format!("{} of {expected}", counts.len()));
     }
     violations
 }

@@ -7,14 +7,14 @@
 #![expect(clippy::unwrap_used, reason = "test helpers")]
 
 mod aborts;
-mod away;
+mod broker_outage;
 #[path = "../support/group.rs"]
 mod group;
 mod input;
 mod invoices;
 mod positions;
-mod refused;
-mod storm;
+mod process_faults;
+mod refused_outputs;
 
 use std::net::Ipv4Addr;
 use std::sync::LazyLock;
@@ -32,7 +32,7 @@ static KAFKA: LazyLock<KafkaServer> = LazyLock::new(|| {
 });
 
 /// Starts a separate broker that is reachable only through the proxy.
-fn behind_a_proxy() -> (KafkaServer, Proxy) {
+fn start_behind_proxy() -> (KafkaServer, Proxy) {
     let port = free_port().unwrap();
     let proxy = Proxy::to((Ipv4Addr::LOCALHOST, port)).unwrap();
     let kafka = KafkaServer::builder()
@@ -45,7 +45,7 @@ fn behind_a_proxy() -> (KafkaServer, Proxy) {
 }
 
 const PARTITIONS: i32 = 8;
-const LONG: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The topics of a test.
 #[derive(Clone)]

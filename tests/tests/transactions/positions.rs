@@ -8,7 +8,7 @@ use rdkafka::producer::{BaseProducer, Producer as _};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 use tokio::sync::watch;
 
-use crate::{KAFKA, LONG, PARTITIONS, Topics, group, invoices};
+use crate::{KAFKA, PARTITIONS, TIMEOUT, Topics, group, invoices};
 
 /// The number of records in each partition.
 const RECORDS: i64 = 4;
@@ -24,9 +24,9 @@ async fn rebalance_during_an_open_transaction_resets_no_offset() {
             message.key(format!("a-{partition}")).payload(format!("p-{partition}-{id}"))
         });
         KAFKA.producer().produce_all(records).unwrap();
-        let former = Former::new(&topics.payments);
+        let former = FormerOwner::new(&topics.payments);
         former.begin(RECORDS - 2);
-        former.producer.commit_transaction(LONG).unwrap();
+        former.producer.commit_transaction(TIMEOUT).unwrap();
         former.begin(RECORDS - 1);
         (topics, former)
     });
@@ -34,16 +34,16 @@ async fn rebalance_during_an_open_transaction_resets_no_offset() {
 
     let (stop, stopped) = watch::channel(false);
     let one = serve(&topics, "one", stopped.clone());
-    has_partitions(&one.0, PARTITIONS as usize).await;
+    wait_for_partitions(&one.0, PARTITIONS as usize).await;
     let other = serve(&topics, "other", stopped);
     for handle in [&one.0, &other.0] {
-        has_partitions(handle, PARTITIONS as usize / 2).await;
+        wait_for_partitions(handle, PARTITIONS as usize / 2).await;
     }
     let settings = KAFKA.consumer_config(&topics.payments);
     let topic = topics.payments.clone();
     let finished = tokio::task::spawn_blocking(move || {
-        former.producer.commit_transaction(LONG).unwrap();
-        group::wait_for_end(&settings, &topic, PARTITIONS, LONG);
+        former.producer.commit_transaction(TIMEOUT).unwrap();
+        group::wait_until_committed(&settings, &topic, PARTITIONS, TIMEOUT);
     });
     finished.await.unwrap();
     stop.send(true).unwrap();
@@ -60,18 +60,18 @@ async fn rebalance_during_an_open_transaction_resets_no_offset() {
 }
 
 /// A producer that commits offsets of the group in transactions.
-struct Former {
+struct FormerOwner {
     producer: BaseProducer,
     consumer: BaseConsumer,
     topic: String,
 }
 
-impl Former {
+impl FormerOwner {
     fn new(topic: &str) -> Self {
         let mut config = ClientConfig::new();
         config.set("bootstrap.servers", KAFKA.bootstrap()).set("transactional.id", "former");
         let producer: BaseProducer = config.create().unwrap();
-        producer.init_transactions(LONG).unwrap();
+        producer.init_transactions(TIMEOUT).unwrap();
         let consumer = KAFKA.consumer_config(topic).create().unwrap();
         Self { producer, consumer, topic: topic.to_owned() }
     }
@@ -84,14 +84,14 @@ impl Former {
         }
         let group = self.consumer.group_metadata().unwrap();
         self.producer.begin_transaction().unwrap();
-        self.producer.send_offsets_to_transaction(&offsets, &group, LONG).unwrap();
+        self.producer.send_offsets_to_transaction(&offsets, &group, TIMEOUT).unwrap();
     }
 }
 
-type Serving = tokio::task::JoinHandle<Result<campanile::Summary, campanile::ConsumerError>>;
+type ServeTask = tokio::task::JoinHandle<Result<campanile::Summary, campanile::ConsumerError>>;
 
 /// Starts an instance with this name, which produces an invoice for each payment.
-fn serve(topics: &Topics, name: &str, mut stopped: watch::Receiver<bool>) -> (Handle, Serving) {
+fn serve(topics: &Topics, name: &str, mut stopped: watch::Receiver<bool>) -> (Handle, ServeTask) {
     let to = topics.invoices.clone();
     let bill = move |record: Record| {
         let id = String::from_utf8(record.payload().unwrap().to_vec()).unwrap();
@@ -110,9 +110,9 @@ fn serve(topics: &Topics, name: &str, mut stopped: watch::Receiver<bool>) -> (Ha
     (serve.handle(), tokio::spawn(serve.into_future()))
 }
 
-async fn has_partitions(handle: &Handle, expected: usize) {
+async fn wait_for_partitions(handle: &Handle, expected: usize) {
     let handle = handle.clone();
     let assigned = move || (handle.status().partitions.len() == expected).then_some(());
-    let waited = tokio::task::spawn_blocking(move || eventually(LONG, assigned));
+    let waited = tokio::task::spawn_blocking(move || eventually(TIMEOUT, assigned));
     waited.await.unwrap().expect("partitions are assigned");
 }

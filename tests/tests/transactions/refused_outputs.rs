@@ -7,10 +7,10 @@ use campanile::{ConsumerError, Output, Outputs, Serve, Transactions};
 use rdkafka::Message;
 use tokio::sync::oneshot;
 
-use crate::{KAFKA, LONG, Topics, group, invoices};
+use crate::{KAFKA, TIMEOUT, Topics, group, invoices};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_output_for_a_topic_that_does_not_exist_stops_the_consumer_and_names_both() {
+async fn output_to_missing_topic_stops_consumer_and_names_both() {
     let topics = tokio::task::spawn_blocking(|| {
         let topics = Topics::create();
         KAFKA.producer().produce(topics.payment(0, 7)).unwrap();
@@ -24,8 +24,8 @@ async fn an_output_for_a_topic_that_does_not_exist_stops_the_consumer_and_names_
     let config = KAFKA.consumer_config("refused");
     let serving = Consumer::new(config).unwrap().subscribe([payments.clone()]);
     let serving = serving.serve_transactional(service, transactions).into_future();
-    let ended = tokio::time::timeout(LONG, serving).await.expect("serving ends");
-    match ended.unwrap_err() {
+    let result = tokio::time::timeout(TIMEOUT, serving).await.expect("serving ends");
+    match result.unwrap_err() {
         ConsumerError::Stopped { at, source } => {
             assert_eq!(at.to_string(), format!("{payments}/0@0"));
             assert!(format!("{source:?}").contains("no-such-topic"), "{source:?}");
@@ -62,7 +62,7 @@ fn serve(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn outputs_that_a_topic_refuses_together_are_sent_each_alone() {
+async fn outputs_refused_together_are_sent_one_by_one() {
     // Two of the outputs together are too large.
     let topics = with_payments(&[("max.message.bytes", "5000")]).await;
     let (stop, stopped) = oneshot::channel::<()>();
@@ -75,7 +75,7 @@ async fn outputs_that_a_topic_refuses_together_are_sent_each_alone() {
     let wait = move || {
         let config = KAFKA.consumer_config(&topics.payments);
         // All records are in the first partition.
-        group::wait_for_end(&config, &topics.payments, 1, LONG);
+        group::wait_until_committed(&config, &topics.payments, 1, TIMEOUT);
         invoices::messages(&KAFKA, &topics.invoices, 1, "read_committed")
     };
     let sent = tokio::task::spawn_blocking(wait).await.unwrap();
@@ -90,7 +90,7 @@ async fn outputs_that_a_topic_refuses_together_are_sent_each_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_outputs_that_are_refused_together_the_one_that_is_refused_alone_is_named() {
+async fn output_refused_on_its_own_is_named() {
     let large = with_payments(&[("max.message.bytes", "5000")]).await;
     let serve_large = serve(&large, |record, output| {
         output.payload(vec![b'x'; if record.offset() == 5 { 6_000 } else { 10 }])
@@ -101,8 +101,9 @@ async fn of_outputs_that_are_refused_together_the_one_that_is_refused_alone_is_n
         _ => output.key("a"),
     });
     for (topics, serve) in [(large, serve_large), (compacted, serve_compacted)] {
-        let ended = tokio::time::timeout(LONG, serve.into_future()).await.expect("serving ends");
-        match ended.unwrap_err() {
+        let result =
+            tokio::time::timeout(TIMEOUT, serve.into_future()).await.expect("serving ends");
+        match result.unwrap_err() {
             ConsumerError::Stopped { at, source } => {
                 assert_eq!(at.to_string(), format!("{}/0@5", topics.payments));
                 assert!(format!("{source:?}").contains(&topics.invoices), "{source:?}");

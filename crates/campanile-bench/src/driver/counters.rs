@@ -7,15 +7,15 @@ use std::time::Duration;
 use campanile::{BoxError, Clock};
 use tokio::sync::Notify;
 
-use super::measured::Measured;
+use super::measurement::Measurement;
 use super::task::Task;
 use super::usage::{Usage, peak, resident};
 
 /// The clock is read once per this number of records.
-const CHECK: u64 = 32;
+const RECORDS_PER_CLOCK_CHECK: u64 = 32;
 
 /// Counts a contestant's work, and ends its run.
-pub(super) struct Tally {
+pub(super) struct Counters {
     records: u64,
     limit: Duration,
     clock: Clock,
@@ -28,11 +28,11 @@ pub(super) struct Tally {
     calls: Vec<AtomicU8>,
     last_of_partition: Vec<AtomicI64>,
     first: OnceLock<Usage>,
-    result: OnceLock<Measured>,
+    result: OnceLock<Measurement>,
     ended: Notify,
 }
 
-impl Tally {
+impl Counters {
     /// Create this last before serving: the memory resident at this point is the baseline of the
     /// peak.
     pub(super) fn new(task: &Task) -> Self {
@@ -56,7 +56,7 @@ impl Tally {
     }
 
     /// Counts a record as received.
-    pub(super) fn received(&self) {
+    pub(super) fn record_received(&self) {
         self.first.get_or_init(Usage::now);
     }
 
@@ -79,19 +79,23 @@ impl Tally {
     }
 
     /// Counts a duplicate: the record's key is known, so the handler is not called.
-    pub(super) fn skipped(&self) {
+    pub(super) fn record_duplicate(&self) {
         self.duplicates.fetch_add(1, Relaxed);
     }
 
     /// Counts a record as finished. The run ends with the last record or when its time is up.
-    pub(super) fn finished(&self) {
+    pub(super) fn record_finished(&self) {
         let done = self.done.fetch_add(1, Relaxed) + 1;
         let last = done == self.records;
-        let over = || {
+        let is_time_up = || {
             let since = self.first.get().map(|first| first.at).unwrap_or_default();
             self.clock.now() - since >= self.limit
         };
-        if last || (done.is_multiple_of(CHECK) && self.result.get().is_none() && over()) {
+        if last
+            || (done.is_multiple_of(RECORDS_PER_CLOCK_CHECK)
+                && self.result.get().is_none()
+                && is_time_up())
+        {
             self.end();
         }
     }
@@ -108,7 +112,7 @@ impl Tally {
     }
 
     /// Waits for the end of the run. Supports only one waiter.
-    pub(super) async fn ended(&self) {
+    pub(super) async fn wait_until_ended(&self) {
         self.ended.notified().await;
     }
 
@@ -116,15 +120,15 @@ impl Tally {
     ///
     /// # Errors
     /// Fails if the run has not ended.
-    pub(super) fn measured(&self) -> Result<Measured, BoxError> {
+    pub(super) fn measurement(&self) -> Result<Measurement, BoxError> {
         Ok(self.result.get().ok_or("the run stopped before its end")?.clone())
     }
 
-    fn result(&self) -> Measured {
+    fn result(&self) -> Measurement {
         let records = self.done.load(Relaxed);
         let (last, each) = (Usage::now(), records.max(1) as f64);
         let first = self.first.get().copied().unwrap_or(last);
-        Measured {
+        Measurement {
             records,
             seconds: (last.at - first.at).as_secs_f64(),
             cpu_us: (last.cpu - first.cpu).as_secs_f64() * 1e6 / each,

@@ -10,7 +10,7 @@ use campanile::{BoxError, Clock};
 use campanile_test::{KafkaServer, Message, Producer};
 use tokio::sync::Notify;
 
-use super::measured::{Latency, Measured};
+use super::measurement::{Latency, Measurement};
 use super::task::Task;
 use super::topic::{KEY_HEADER, idempotency_key};
 
@@ -19,20 +19,20 @@ pub(super) const PARTITIONS: i32 = 6;
 /// Number of records of a run.
 pub(super) const RECORDS: u64 = 1_200;
 /// Number of warm-up records at the start of a run, which do not count.
-const WARM: usize = 200;
+const WARM_UP_RECORDS: usize = 200;
 /// Longer than a record takes.
-const EVERY: Duration = Duration::from_millis(3);
+const PRODUCE_INTERVAL: Duration = Duration::from_millis(3);
 
 /// The latencies of a run's records.
-pub(super) struct Times {
+pub(super) struct Latencies {
     records: usize,
     taken: Mutex<Vec<Duration>>,
-    enough: Notify,
+    complete: Notify,
 }
 
-impl Times {
+impl Latencies {
     pub(super) fn new(task: &Task) -> Self {
-        Self { records: task.records as usize, taken: Mutex::default(), enough: Notify::new() }
+        Self { records: task.records as usize, taken: Mutex::default(), complete: Notify::new() }
     }
 
     /// Adds a completed record. Its payload holds the time at which it was produced.
@@ -45,35 +45,40 @@ impl Times {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         taken.push(took);
         if taken.len() == self.records {
-            self.enough.notify_one();
+            self.complete.notify_one();
         }
         Ok(())
     }
 
-    pub(super) fn are_enough(&self) -> bool {
+    pub(super) fn is_complete(&self) -> bool {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner).len() >= self.records
     }
 
     /// Waits until all records are complete. Supports only one waiter.
-    pub(super) async fn enough(&self) {
-        self.enough.notified().await;
+    pub(super) async fn wait_until_complete(&self) {
+        self.complete.notified().await;
     }
 
     /// # Errors
     /// Fails if too few records are complete.
-    pub(super) fn measured(&self) -> Result<Measured, BoxError> {
+    pub(super) fn measurement(&self) -> Result<Measurement, BoxError> {
         let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut taken = taken.get(WARM..self.records).ok_or("not enough records")?.to_vec();
+        let mut taken =
+            taken.get(WARM_UP_RECORDS..self.records).ok_or("not enough records")?.to_vec();
         taken.sort_unstable();
         let at = |part: f64| taken[(taken.len() as f64 * part) as usize].as_secs_f64() * 1e6;
         let latency = Latency { p50: at(0.5), p99: at(0.99) };
-        Ok(Measured { records: taken.len() as u64, latency: Some(latency), ..Measured::default() })
+        Ok(Measurement {
+            records: taken.len() as u64,
+            latency: Some(latency),
+            ..Measurement::default()
+        })
     }
 }
 
 /// Produces continuously, in the parent process: both processes use the machine's clock.
 pub(super) struct Load {
-    ends: Arc<AtomicBool>,
+    stop: Arc<AtomicBool>,
     thread: JoinHandle<Result<(), BoxError>>,
 }
 
@@ -81,12 +86,12 @@ impl Load {
     pub(super) fn start(kafka: &KafkaServer) -> Result<Self, BoxError> {
         kafka.create_topic(TOPIC, PARTITIONS, &[])?;
         let producer = Producer::new(&kafka.bootstrap())?;
-        let ends = Arc::new(AtomicBool::new(false));
-        let end = ends.clone();
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
         let thread = thread::spawn(move || {
             let clock = Clock::boot();
             for (number, partition) in (0..).zip((0..PARTITIONS).cycle()) {
-                if end.load(Ordering::Relaxed) {
+                if stopped.load(Ordering::Relaxed) {
                     break;
                 }
                 let produced = clock.now();
@@ -95,15 +100,15 @@ impl Load {
                     .header(KEY_HEADER, idempotency_key(number))
                     .payload((produced.as_nanos() as u64).to_be_bytes());
                 producer.produce(message)?;
-                thread::sleep(EVERY.saturating_sub(clock.now() - produced));
+                thread::sleep(PRODUCE_INTERVAL.saturating_sub(clock.now() - produced));
             }
             Ok(())
         });
-        Ok(Self { ends, thread })
+        Ok(Self { stop, thread })
     }
 
-    pub(super) fn end(self) -> Result<(), BoxError> {
-        self.ends.store(true, Ordering::Relaxed);
+    pub(super) fn stop(self) -> Result<(), BoxError> {
+        self.stop.store(true, Ordering::Relaxed);
         self.thread.join().map_err(|_| "the producer has panicked")?
     }
 }

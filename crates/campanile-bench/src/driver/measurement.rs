@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// The last line printed by a child process.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Measured {
+pub(crate) struct Measurement {
     /// Records finished within `seconds`.
     pub(crate) records: u64,
     /// Time from the first record received to the last record finished.
@@ -34,7 +34,7 @@ pub(crate) struct Latency {
     pub(crate) p99: f64,
 }
 
-impl Measured {
+impl Measurement {
     /// Records per second.
     pub(crate) fn rate(&self) -> f64 {
         self.records as f64 / self.seconds

@@ -10,60 +10,60 @@ use rdkafka::Message;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use tower::service_fn;
 
-use super::measured::Measured;
-use super::tally::Tally;
-use super::task::{Ordered, Task};
+use super::counters::Counters;
+use super::measurement::Measurement;
+use super::task::{OrderKind, Task};
 
-pub(super) async fn driver(task: &Task, order: Ordered) -> Result<Measured, BoxError> {
-    let tally = Arc::new(Tally::new(task));
-    let counted = tally.clone();
+pub(super) async fn driver(task: &Task, order: OrderKind) -> Result<Measurement, BoxError> {
+    let counters = Arc::new(Counters::new(task));
+    let counted = counters.clone();
     let service = service_fn(move |record: Record| {
-        counted.received();
+        counted.record_received();
         std::hint::black_box(record.payload());
-        counted.finished();
+        counted.record_finished();
         ready(Ok::<_, Infallible>(()))
     });
-    let end = tally.clone();
+    let end = counters.clone();
     Consumer::new(task.consumer_config())?
         .subscribe([&*task.topic])
         .with_order(order.order())
         .serve(service)
-        .with_graceful_shutdown(async move { end.ended().await })
+        .with_graceful_shutdown(async move { end.wait_until_ended().await })
         .await?;
-    tally.measured()
+    counters.measurement()
 }
 
 /// Never finishes a record. Measures the memory when the time is up.
-pub(super) async fn stalled(task: &Task) -> Result<Measured, BoxError> {
-    let tally = Arc::new(Tally::new(task));
-    let counted = tally.clone();
+pub(super) async fn stalled(task: &Task) -> Result<Measurement, BoxError> {
+    let counters = Arc::new(Counters::new(task));
+    let counted = counters.clone();
     let service = service_fn(move |_: Record| {
-        counted.received();
+        counted.record_received();
         pending::<Result<(), Infallible>>()
     });
     let serving = Consumer::new(task.consumer_config())?.subscribe([&*task.topic]).serve(service);
     tokio::select! {
         ended = serving => return Err(format!("serving has ended: {ended:?}").into()),
-        () = tokio::time::sleep(task.limit) => tally.end(),
+        () = tokio::time::sleep(task.limit) => counters.end(),
     }
-    tally.measured()
+    counters.measurement()
 }
 
-pub(super) fn bare(task: &Task) -> Result<Measured, BoxError> {
+pub(super) fn bare(task: &Task) -> Result<Measurement, BoxError> {
     let consumer: BaseConsumer = task
         .client_config()
         .set("enable.auto.commit", "false")
         // By default, a full queue pauses fetching of its partition for a second.
         .set("fetch.queue.backoff.ms", "5")
         .create()?;
-    let tally = Tally::new(task);
+    let counters = Counters::new(task);
     consumer.subscribe(&[&task.topic])?;
-    while !tally.has_ended() {
+    while !counters.has_ended() {
         let Some(message) = consumer.poll(Duration::from_millis(100)) else { continue };
         let message = message?;
-        tally.received();
+        counters.record_received();
         std::hint::black_box(message.payload());
-        tally.finished();
+        counters.record_finished();
     }
-    tally.measured()
+    counters.measurement()
 }

@@ -11,49 +11,49 @@ use campanile::{
 use futures_util::FutureExt;
 use tower::{ServiceBuilder, ServiceExt, service_fn};
 
-use super::latency::Times;
-use super::measured::Measured;
-use super::tally::Tally;
-use super::task::{Ordered, Task};
+use super::counters::Counters;
+use super::latency::Latencies;
+use super::measurement::Measurement;
+use super::task::{OrderKind, Task};
 use super::topic::KEY_HEADER;
 
 const NAMESPACE: &str = "bench";
 
-pub(super) async fn run(task: &Task, order: Ordered) -> Result<Measured, BoxError> {
+pub(super) async fn run(task: &Task, order: OrderKind) -> Result<Measurement, BoxError> {
     let store = RedisStore::connect(&*task.redis).await?;
-    let tally = Arc::new(Tally::new(task));
-    let (came, went, called) = (tally.clone(), tally.clone(), tally.clone());
+    let counters = Arc::new(Counters::new(task));
+    let (on_request, on_response, on_call) = (counters.clone(), counters.clone(), counters.clone());
     let service = ServiceBuilder::new()
         .map_request(move |record: Record| {
-            came.received();
+            on_request.record_received();
             record
         })
         .map_response(move |outcome: Outcome<()>| {
             if outcome.is_duplicate() {
-                went.skipped();
+                on_response.record_duplicate();
             }
-            went.finished();
+            on_response.record_finished();
         })
         .layer(DecodeLayer::bytes())
         .layer(IdempotencyLayer::new(store, NAMESPACE, key::header(KEY_HEADER))?)
-        .service_fn(move |request: Request<Bytes>| ready(handle(&called, request.record())));
-    let end = tally.clone();
+        .service_fn(move |request: Request<Bytes>| ready(handle(&on_call, request.record())));
+    let end = counters.clone();
     Consumer::new(task.consumer_config())?
         .subscribe([&*task.topic])
         .with_order(order.order())
         .serve(service)
-        .with_graceful_shutdown(async move { end.ended().await })
+        .with_graceful_shutdown(async move { end.wait_until_ended().await })
         .await?;
-    tally.measured()
+    counters.measurement()
 }
 
-fn handle(tally: &Tally, record: &Record) -> Result<(), BoxError> {
+fn handle(counters: &Counters, record: &Record) -> Result<(), BoxError> {
     let key = record.headers().last(KEY_HEADER).flatten().ok_or("no idempotency key")?;
-    tally.handle(std::str::from_utf8(key)?, record.partition(), record.offset())
+    counters.handle(std::str::from_utf8(key)?, record.partition(), record.offset())
 }
 
 /// Processes one record at a time. Measures the time since each record was produced.
-pub(super) async fn latency(task: &Task) -> Result<Measured, BoxError> {
+pub(super) async fn latency(task: &Task) -> Result<Measurement, BoxError> {
     let store = RedisStore::connect(&*task.redis).await?;
     let stack = ServiceBuilder::new()
         .layer(DecodeLayer::bytes())
@@ -62,18 +62,18 @@ pub(super) async fn latency(task: &Task) -> Result<Measured, BoxError> {
             std::hint::black_box(request.body());
             ready(Ok::<_, BoxError>(()))
         });
-    let times = Arc::new(Times::new(task));
-    let timed = times.clone();
+    let latencies = Arc::new(Latencies::new(task));
+    let timed = latencies.clone();
     let service = service_fn(move |record: Record| {
-        let (times, produced) = (timed.clone(), record.payload().cloned());
+        let (latencies, produced) = (timed.clone(), record.payload().cloned());
         let ended = stack.clone().oneshot(record);
-        ended.map(move |outcome| outcome.and_then(|_| times.add(produced.as_deref())))
+        ended.map(move |outcome| outcome.and_then(|_| latencies.add(produced.as_deref())))
     });
-    let end = times.clone();
+    let end = latencies.clone();
     Consumer::new(task.consumer_config().set("auto.offset.reset", "latest"))?
         .subscribe([&*task.topic])
         .serve(service)
-        .with_graceful_shutdown(async move { end.enough().await })
+        .with_graceful_shutdown(async move { end.wait_until_complete().await })
         .await?;
-    times.measured()
+    latencies.measurement()
 }

@@ -5,14 +5,14 @@ use std::time::Duration;
 use campanile::BoxError;
 
 use super::latency::{self, Load};
-use super::measured::{Latency, Measured};
-use super::stage::Stage;
-use super::task::{Contestant, Ordered, Threads};
+use super::measurement::{Latency, Measurement};
+use super::runner::Runner;
+use super::task::{Contestant, OrderKind, RuntimeKind};
 use super::topic::Topic;
 use super::{sleeping, slow_partition};
 use crate::report::{Comparison, Goal, Goals, Report, Row};
 
-type Run = fn(&mut Report, &mut Stage) -> Result<(), BoxError>;
+type Run = fn(&mut Report, &mut Runner) -> Result<(), BoxError>;
 
 /// The rows by name.
 pub(super) const ROWS: [(&str, Run); 14] = [
@@ -42,25 +42,25 @@ const PAYMENTS: Topic = Topic {
     keyed: true,
 };
 
-const SIXTY: Topic = Topic { partitions: 60, records: 500_000, ..PAYMENTS };
+const SIXTY_PARTITIONS: Topic = Topic { partitions: 60, records: 500_000, ..PAYMENTS };
 
 const NO_OP: Topic = Topic { records: 2_000_000, keyed: false, ..PAYMENTS };
 
-fn by_partition_6(report: &mut Report, stage: &mut Stage) -> Result<(), BoxError> {
+fn by_partition_6(report: &mut Report, runner: &mut Runner) -> Result<(), BoxError> {
     let goals = Goals { rate: Some(Goal::AtLeast(1.2)), ..Goals::default() };
-    by_partition(report, stage, "by-partition-6", &PAYMENTS, goals)
+    by_partition(report, runner, "by-partition-6", &PAYMENTS, goals)
 }
 
 /// The default batch size of the Java client.
-fn by_partition_60_16k(report: &mut Report, stage: &mut Stage) -> Result<(), BoxError> {
-    let topic = Topic { name: "60-partitions-16k", batch: Some(16 * 1024), ..SIXTY };
-    by_partition(report, stage, "by-partition-60-16k", &topic, SIXTY_GOALS)
+fn by_partition_60_16k(report: &mut Report, runner: &mut Runner) -> Result<(), BoxError> {
+    let topic = Topic { name: "60-partitions-16k", batch: Some(16 * 1024), ..SIXTY_PARTITIONS };
+    by_partition(report, runner, "by-partition-60-16k", &topic, SIXTY_GOALS)
 }
 
 /// The default batch size of librdkafka's producer.
-fn by_partition_60_1m(report: &mut Report, stage: &mut Stage) -> Result<(), BoxError> {
-    let topic = Topic { name: "60-partitions-1m", batch: Some(1_000_000), ..SIXTY };
-    by_partition(report, stage, "by-partition-60-1m", &topic, SIXTY_GOALS)
+fn by_partition_60_1m(report: &mut Report, runner: &mut Runner) -> Result<(), BoxError> {
+    let topic = Topic { name: "60-partitions-1m", batch: Some(1_000_000), ..SIXTY_PARTITIONS };
+    by_partition(report, runner, "by-partition-60-1m", &topic, SIXTY_GOALS)
 }
 
 const SIXTY_GOALS: Goals =
@@ -68,106 +68,114 @@ const SIXTY_GOALS: Goals =
 
 fn by_partition(
     report: &mut Report,
-    stage: &mut Stage,
+    runner: &mut Runner,
     row: &'static str,
     topic: &Topic,
     goals: Goals,
 ) -> Result<(), BoxError> {
-    let [two, current, by_hand] = stage.rounds(
+    let [two, current, baseline] = runner.rounds(
         topic,
         [
-            guarded(Ordered::ByPartition, Threads::Two),
-            guarded(Ordered::ByPartition, Threads::Current),
+            guarded(OrderKind::ByPartition, RuntimeKind::TwoWorkers),
+            guarded(OrderKind::ByPartition, RuntimeKind::CurrentThread),
             Contestant::Partitions,
         ],
     )?;
-    let against = ("a task per partition by hand", by_hand);
-    both(report, row, [two, current], against, goals);
+    let reference = ("a task per partition by hand", baseline);
+    compare_runtimes(report, row, [two, current], reference, goals);
     Ok(())
 }
 
 /// Replays a topic with all keys COMPLETED.
-fn replay(report: &mut Report, stage: &mut Stage) -> Result<(), BoxError> {
-    let orders = [Ordered::ByPartition, Ordered::ByKey];
-    let [two, current] = Threads::ALL.map(|threads| orders.map(|order| guarded(order, threads)));
-    stage.fill(&PAYMENTS)?;
-    stage.clear()?;
-    let all = stage.run(&PAYMENTS, two[1], Duration::from_secs(600))?;
+fn replay(report: &mut Report, runner: &mut Runner) -> Result<(), BoxError> {
+    let orders = [OrderKind::ByPartition, OrderKind::ByKey];
+    let [two, current] =
+        RuntimeKind::ALL.map(|runtime| orders.map(|order| guarded(order, runtime)));
+    runner.fill(&PAYMENTS)?;
+    runner.clear()?;
+    let all = runner.run(&PAYMENTS, two[1], Duration::from_secs(600))?;
     if all.records != PAYMENTS.records {
         return Err("the topic was not processed to its end".into());
     }
     let [partition_two, key_two, partition_current, key_current] =
-        stage.rounds_after(&PAYMENTS, [two[0], two[1], current[0], current[1]], |_| Ok(()))?;
+        runner.rounds_after(&PAYMENTS, [two[0], two[1], current[0], current[1]], |_| Ok(()))?;
     let goals = Goals { rate: Some(Goal::AtLeast(0.5)), ..Goals::default() };
-    for (threads, ours, by_key) in
-        [(Threads::Two, partition_two, key_two), (Threads::Current, partition_current, key_current)]
-    {
-        let against = ("by key", by_key);
+    for (runtime, candidate, by_key) in [
+        (RuntimeKind::TwoWorkers, partition_two, key_two),
+        (RuntimeKind::CurrentThread, partition_current, key_current),
+    ] {
+        let reference = ("by key", by_key);
         report.compare(Comparison {
             row: "replay",
-            contestant: threads.name(),
-            ours,
-            against,
+            contestant: runtime.name(),
+            candidate,
+            reference,
             goals,
         });
     }
-    stage.clear()
+    runner.clear()
 }
 
-fn by_key_256(report: &mut Report, stage: &mut Stage) -> Result<(), BoxError> {
-    let [two, current, by_hand] = stage.rounds(
+fn by_key_256(report: &mut Report, runner: &mut Runner) -> Result<(), BoxError> {
+    let [two, current, baseline] = runner.rounds(
         &PAYMENTS,
         [
-            guarded(Ordered::ByKey, Threads::Two),
-            guarded(Ordered::ByKey, Threads::Current),
+            guarded(OrderKind::ByKey, RuntimeKind::TwoWorkers),
+            guarded(OrderKind::ByKey, RuntimeKind::CurrentThread),
             Contestant::Concurrent,
         ],
     )?;
     let goals =
         Goals { rate: Some(Goal::AtLeast(0.8)), cpu: Some(Goal::AtMost(1.5)), ..Goals::default() };
-    both(report, "by-key-256", [two, current], ("256 at once by hand, no order", by_hand), goals);
+    compare_runtimes(
+        report,
+        "by-key-256",
+        [two, current],
+        ("256 at once by hand, no order", baseline),
+        goals,
+    );
     Ok(())
 }
 
-fn tutorial(report: &mut Report, stage: &mut Stage) -> Result<(), BoxError> {
-    let [two, current, by_hand] = stage.rounds(
+fn tutorial(report: &mut Report, runner: &mut Runner) -> Result<(), BoxError> {
+    let [two, current, baseline] = runner.rounds(
         &PAYMENTS,
         [
-            guarded(Ordered::ByKey, Threads::Two),
-            guarded(Ordered::ByKey, Threads::Current),
+            guarded(OrderKind::ByKey, RuntimeKind::TwoWorkers),
+            guarded(OrderKind::ByKey, RuntimeKind::CurrentThread),
             Contestant::Tutorial,
         ],
     )?;
     let goals = Goals { rate: Some(Goal::AtLeast(30.0)), ..Goals::default() };
-    both(
+    compare_runtimes(
         report,
         "tutorial",
         [two, current],
-        ("one at a time, a checkout per call", by_hand),
+        ("one at a time, a checkout per call", baseline),
         goals,
     );
     Ok(())
 }
 
 /// Compares the latency from producing a record to its completion with two round trips to Redis.
-fn latency_1(report: &mut Report, stage: &mut Stage) -> Result<(), BoxError> {
-    let load = Load::start(&stage.kafka)?;
+fn latency_1(report: &mut Report, runner: &mut Runner) -> Result<(), BoxError> {
+    let load = Load::start(&runner.kafka)?;
     let topic = Topic {
         name: latency::TOPIC,
         partitions: latency::PARTITIONS,
         records: latency::RECORDS,
         ..PAYMENTS
     };
-    stage.filled(&topic);
-    let [two, current, bare] = stage.rounds(
+    runner.mark_filled(&topic);
+    let [two, current, bare] = runner.rounds(
         &topic,
         [
-            Contestant::Latency { threads: Threads::Two },
-            Contestant::Latency { threads: Threads::Current },
+            Contestant::Latency { runtime: RuntimeKind::TwoWorkers },
+            Contestant::Latency { runtime: RuntimeKind::CurrentThread },
             Contestant::RoundTrips,
         ],
     )?;
-    load.end()?;
+    load.stop()?;
     let p50: fn(Latency) -> f64 = |latency| latency.p50;
     let p99: fn(Latency) -> f64 = |latency| latency.p99;
     for (name, of, quantile, goal) in [
@@ -176,113 +184,113 @@ fn latency_1(report: &mut Report, stage: &mut Stage) -> Result<(), BoxError> {
         ("latency-1, p99, 2 workers", &two, p99, 1.5),
         ("latency-1, p99, current-thread", &current, p99, 1.5),
     ] {
-        let all = |of: &[Measured]| of.iter().filter_map(|m| m.latency).map(quantile).collect();
+        let all = |of: &[Measurement]| of.iter().filter_map(|m| m.latency).map(quantile).collect();
         report.add(Row {
             area: "driver",
             name,
             unit: "us",
             values: all(of),
-            against: Some(("two bare round trips, us", all(&bare))),
+            reference: Some(("two bare round trips, us", all(&bare))),
             goal: Some(Goal::AtMost(goal)),
         });
     }
     Ok(())
 }
 
-fn no_op_6(report: &mut Report, stage: &mut Stage) -> Result<(), BoxError> {
+fn no_op_6(report: &mut Report, runner: &mut Runner) -> Result<(), BoxError> {
     let rows = ["no-op-6, by partition", "no-op-6, by key"];
-    no_op(report, stage, rows, &Topic { name: "no-op-6", ..NO_OP })
+    no_op(report, runner, rows, &Topic { name: "no-op-6", ..NO_OP })
 }
 
-fn no_op_100(report: &mut Report, stage: &mut Stage) -> Result<(), BoxError> {
+fn no_op_100(report: &mut Report, runner: &mut Runner) -> Result<(), BoxError> {
     let rows = ["no-op-100, by partition", "no-op-100, by key"];
-    no_op(report, stage, rows, &Topic { name: "no-op-100", partitions: 100, ..NO_OP })
+    no_op(report, runner, rows, &Topic { name: "no-op-100", partitions: 100, ..NO_OP })
 }
 
-fn no_op_1000(report: &mut Report, stage: &mut Stage) -> Result<(), BoxError> {
+fn no_op_1000(report: &mut Report, runner: &mut Runner) -> Result<(), BoxError> {
     let rows = ["no-op-1000, by partition", "no-op-1000, by key"];
-    no_op(report, stage, rows, &Topic { name: "no-op-1000", partitions: 1_000, ..NO_OP })
+    no_op(report, runner, rows, &Topic { name: "no-op-1000", partitions: 1_000, ..NO_OP })
 }
 
 fn no_op(
     report: &mut Report,
-    stage: &mut Stage,
+    runner: &mut Runner,
     rows: [&'static str; 2],
     topic: &Topic,
 ) -> Result<(), BoxError> {
-    let ours = |order, threads| Contestant::NoOp { order, threads };
-    let [partition_two, partition_current, key_two, key_current, bare] = stage.rounds(
+    let contestant = |order, runtime| Contestant::NoOp { order, runtime };
+    let [partition_two, partition_current, key_two, key_current, bare] = runner.rounds(
         topic,
         [
-            ours(Ordered::ByPartition, Threads::Two),
-            ours(Ordered::ByPartition, Threads::Current),
-            ours(Ordered::ByKey, Threads::Two),
-            ours(Ordered::ByKey, Threads::Current),
+            contestant(OrderKind::ByPartition, RuntimeKind::TwoWorkers),
+            contestant(OrderKind::ByPartition, RuntimeKind::CurrentThread),
+            contestant(OrderKind::ByKey, RuntimeKind::TwoWorkers),
+            contestant(OrderKind::ByKey, RuntimeKind::CurrentThread),
             Contestant::Bare,
         ],
     )?;
-    for (row, ours, goal) in
+    for (row, candidate, goal) in
         [(rows[0], [partition_two, partition_current], 0.6), (rows[1], [key_two, key_current], 0.8)]
     {
         let goals = Goals { rate: Some(Goal::AtLeast(goal)), ..Goals::default() };
-        both(report, row, ours, ("a bare rdkafka loop", bare.clone()), goals);
+        compare_runtimes(report, row, candidate, ("a bare rdkafka loop", bare.clone()), goals);
     }
     Ok(())
 }
 
 /// The cost of the README's subscriber: events at INFO, and the spans of records.
-fn tracing(report: &mut Report, stage: &mut Stage) -> Result<(), BoxError> {
-    let ours = |subscriber| Contestant::Guarded {
-        order: Ordered::ByKey,
-        threads: Threads::Two,
+fn tracing(report: &mut Report, runner: &mut Runner) -> Result<(), BoxError> {
+    let contestant = |subscriber| Contestant::Guarded {
+        order: OrderKind::ByKey,
+        runtime: RuntimeKind::TwoWorkers,
         subscriber,
     };
-    let [with, without] = stage.rounds(&PAYMENTS, [ours(true), ours(false)])?;
+    let [with, without] = runner.rounds(&PAYMENTS, [contestant(true), contestant(false)])?;
     report.compare(Comparison {
         row: "tracing",
         contestant: "by key with fmt::init()",
-        ours: with,
-        against: ("by key without a subscriber", without),
+        candidate: with,
+        reference: ("by key without a subscriber", without),
         goals: Goals { rate: Some(Goal::AtLeast(0.97)), ..Goals::default() },
     });
     Ok(())
 }
 
 /// Memory usage while no handler finishes and all partitions have a backlog of large records.
-fn memory_500(report: &mut Report, stage: &mut Stage) -> Result<(), BoxError> {
-    let (partitions, records) = if stage.options.full { (500, 1_024) } else { (200, 256) };
+fn memory_500(report: &mut Report, runner: &mut Runner) -> Result<(), BoxError> {
+    let (partitions, records) = if runner.options.full { (500, 1_024) } else { (200, 256) };
     let value = 1024 * 1024;
     let topic = Topic { name: "memory", partitions, records, value, keyed: false, batch: None };
-    stage.fill(&topic)?;
+    runner.fill(&topic)?;
     let mut values = Vec::new();
-    for _ in 0..stage.options.rounds {
-        values.push(stage.run(&topic, Contestant::Stalled, Duration::from_secs(10))?.rss_mib);
+    for _ in 0..runner.options.rounds {
+        values.push(runner.run(&topic, Contestant::Stalled, Duration::from_secs(10))?.rss_mib);
     }
     report.add(Row {
         area: "driver",
         name: "memory-500, peak over idle, stalled",
         unit: "MiB",
         values,
-        against: None,
+        reference: None,
         goal: Some(Goal::AtMost(64.0)),
     });
     Ok(())
 }
 
-fn guarded(order: Ordered, threads: Threads) -> Contestant {
-    Contestant::Guarded { order, threads, subscriber: false }
+fn guarded(order: OrderKind, runtime: RuntimeKind) -> Contestant {
+    Contestant::Guarded { order, runtime, subscriber: false }
 }
 
-/// Adds a comparison for each runtime, in the order of [`Threads::ALL`].
-fn both(
+/// Adds a comparison for each runtime, in the order of [`RuntimeKind::ALL`].
+fn compare_runtimes(
     report: &mut Report,
     row: &'static str,
-    ours: [Vec<Measured>; 2],
-    against: (&'static str, Vec<Measured>),
+    candidate: [Vec<Measurement>; 2],
+    reference: (&'static str, Vec<Measurement>),
     goals: Goals,
 ) {
-    for (threads, ours) in Threads::ALL.into_iter().zip(ours) {
-        let (contestant, against) = (threads.name(), against.clone());
-        report.compare(Comparison { row, contestant, ours, against, goals });
+    for (runtime, candidate) in RuntimeKind::ALL.into_iter().zip(candidate) {
+        let (contestant, reference) = (runtime.name(), reference.clone());
+        report.compare(Comparison { row, contestant, candidate, reference, goals });
     }
 }

@@ -8,12 +8,12 @@ use campanile_test::{KafkaServer, RedisServer};
 
 use super::Options;
 use super::child;
-use super::measured::Measured;
+use super::measurement::Measurement;
 use super::task::{Contestant, Task};
 use super::topic::Topic;
 
 /// One broker, one Redis without persistence, and the topics filled so far.
-pub(super) struct Stage {
+pub(super) struct Runner {
     pub(super) kafka: KafkaServer,
     pub(super) redis: RedisServer,
     pub(super) options: Options,
@@ -21,7 +21,7 @@ pub(super) struct Stage {
     groups: u32,
 }
 
-impl Stage {
+impl Runner {
     pub(super) fn start(options: Options) -> Result<Self, BoxError> {
         Ok(Self {
             kafka: KafkaServer::start()?,
@@ -38,8 +38,8 @@ impl Stage {
         &mut self,
         topic: &Topic,
         contestants: [Contestant; N],
-    ) -> Result<[Vec<Measured>; N], BoxError> {
-        self.rounds_after(topic, contestants, |stage| stage.clear())
+    ) -> Result<[Vec<Measurement>; N], BoxError> {
+        self.rounds_after(topic, contestants, |runner| runner.clear())
     }
 
     /// Like [`rounds`](Self::rounds), with another preparation of each run.
@@ -48,18 +48,22 @@ impl Stage {
         topic: &Topic,
         contestants: [Contestant; N],
         mut prepare: impl FnMut(&mut Self) -> Result<(), BoxError>,
-    ) -> Result<[Vec<Measured>; N], BoxError> {
+    ) -> Result<[Vec<Measurement>; N], BoxError> {
         self.fill(topic)?;
-        let mut measured = [const { Vec::new() }; N];
+        let mut measurement = [const { Vec::new() }; N];
         for round in 0..self.options.rounds {
             for turn in 0..N {
                 // The contestant that goes first rotates from round to round.
-                let who = (round + turn) % N;
+                let contestant_index = (round + turn) % N;
                 prepare(self)?;
-                measured[who].push(self.run(topic, contestants[who], self.options.limit)?);
+                measurement[contestant_index].push(self.run(
+                    topic,
+                    contestants[contestant_index],
+                    self.options.limit,
+                )?);
             }
         }
-        Ok(measured)
+        Ok(measurement)
     }
 
     /// Runs a contestant once, with this time limit.
@@ -68,9 +72,9 @@ impl Stage {
         topic: &Topic,
         contestant: Contestant,
         limit: Duration,
-    ) -> Result<Measured, BoxError> {
+    ) -> Result<Measurement, BoxError> {
         self.groups += 1;
-        child::spawn(&Task {
+        child::run_in_child(&Task {
             contestant,
             brokers: self.kafka.bootstrap(),
             redis: self.redis.url(),
@@ -89,7 +93,7 @@ impl Stage {
     }
 
     /// Marks a topic as filled.
-    pub(super) fn filled(&mut self, topic: &Topic) {
+    pub(super) fn mark_filled(&mut self, topic: &Topic) {
         self.filled.insert(topic.name);
     }
 

@@ -14,9 +14,9 @@ use tokio::task::JoinSet;
 use tower::service_fn;
 
 use super::per_second;
-use super::stage::Stage;
-use super::task::Threads;
-use super::timed::{consumer, timed};
+use super::runner::Runner;
+use super::task::RuntimeKind;
+use super::timing::{new_consumer, time_serving};
 use crate::report::{Goal, Report, Row};
 
 const TOPIC: &str = "1000-keys";
@@ -24,7 +24,7 @@ const PARTITIONS: u64 = 6;
 const KEYS: u64 = 1_000;
 const RECORDS: u64 = 300_000;
 /// The driver's default.
-const AT_ONCE: u64 = 256;
+const IN_FLIGHT: u64 = 256;
 
 /// How long a handler sleeps, and how many records are measured.
 const HANDLERS: [(&str, Duration, u64); 2] = [
@@ -32,40 +32,40 @@ const HANDLERS: [(&str, Duration, u64); 2] = [
     ("handlers of 10 ms, 1 000 keys, by key", Duration::from_millis(10), 60_000),
 ];
 
-pub(super) fn run(report: &mut Report, stage: &mut Stage) -> Result<(), BoxError> {
-    let (kafka, runtime) = (&stage.kafka, &Threads::Two.runtime()?);
+pub(super) fn run(report: &mut Report, runner: &mut Runner) -> Result<(), BoxError> {
+    let (kafka, runtime) = (&runner.kafka, &RuntimeKind::TwoWorkers.build()?);
     kafka.create_topic(TOPIC, PARTITIONS as i32, &[])?;
     kafka.producer().produce_all((0..RECORDS).map(|number| {
         let key = number % KEYS;
         let partition = (key % PARTITIONS) as i32;
         Message::to(TOPIC).partition(partition).key(key.to_string()).payload(vec![b'x'; 100])
     }))?;
-    for (name, takes, records) in HANDLERS {
+    for (name, handler_time, records) in HANDLERS {
         let (mut values, mut unordered, mut asleep) = (vec![], vec![], vec![]);
         // The first round is a warm-up and does not count.
-        for round in 0..=stage.options.rounds {
-            let group = format!("sleeping-{}-{round}", takes.as_millis());
-            let consumer = consumer(kafka, group, TOPIC, Order::by_key())?;
-            let driven = runtime.block_on(timed(consumer, records, |count| {
+        for round in 0..=runner.options.rounds {
+            let group = format!("sleeping-{}-{round}", handler_time.as_millis());
+            let consumer = new_consumer(kafka, group, TOPIC, Order::by_key())?;
+            let driven = runtime.block_on(time_serving(consumer, records, |count| {
                 service_fn(move |_: Record| {
                     let count = count.clone();
                     async move {
-                        tokio::time::sleep(takes).await;
-                        count.one();
+                        tokio::time::sleep(handler_time).await;
+                        count.increment();
                         Ok::<_, Infallible>(())
                     }
                 })
             }))?;
-            let group = format!("bare-sleeping-{}-{round}", takes.as_millis());
-            let bare = bare_loop(kafka, runtime, &group, takes, records)?;
-            let alone = runtime.block_on(alone(takes, records));
+            let group = format!("bare-sleeping-{}-{round}", handler_time.as_millis());
+            let bare = bare_loop(kafka, runtime, &group, handler_time, records)?;
+            let sleep_only = runtime.block_on(sleep_only(handler_time, records));
             if round > 0 {
                 values.push(per_second(records, driven));
                 unordered.push(per_second(records, bare));
-                asleep.push(per_second(records, alone));
+                asleep.push(per_second(records, sleep_only));
             }
         }
-        for (against, possible, goal) in [
+        for (reference, possible, goal) in [
             ("a bare loop and 256 tasks, no order", unordered, Some(Goal::AtLeast(0.95))),
             ("256 tasks that only sleep as long", asleep, None),
         ] {
@@ -74,7 +74,7 @@ pub(super) fn run(report: &mut Report, stage: &mut Stage) -> Result<(), BoxError
                 name,
                 unit: "records/s",
                 values: values.clone(),
-                against: Some((against, possible)),
+                reference: Some((reference, possible)),
                 goal,
             });
         }
@@ -88,12 +88,12 @@ fn bare_loop(
     kafka: &KafkaServer,
     runtime: &Runtime,
     group: &str,
-    takes: Duration,
+    handler_time: Duration,
     records: u64,
 ) -> Result<Duration, BoxError> {
     let consumer: BaseConsumer = kafka.consumer_config(group).create()?;
     consumer.subscribe(&[TOPIC])?;
-    let permits = Arc::new(Semaphore::new(AT_ONCE as usize));
+    let permits = Arc::new(Semaphore::new(IN_FLIGHT as usize));
     let clock = Clock::boot();
     let (mut start, mut received) = (None, 0);
     while received < records {
@@ -105,25 +105,25 @@ fn bare_loop(
         received += 1;
         let permit = runtime.block_on(permits.clone().acquire_owned())?;
         runtime.spawn(async move {
-            tokio::time::sleep(takes).await;
+            tokio::time::sleep(handler_time).await;
             std::hint::black_box(&message);
             drop(permit);
         });
     }
-    runtime.block_on(permits.acquire_many(AT_ONCE as u32))?.forget();
+    runtime.block_on(permits.acquire_many(IN_FLIGHT as u32))?.forget();
     Ok(clock.now() - start.unwrap_or_default())
 }
 
 /// Measures the same number of sleeps, 256 concurrently: a runtime's sleep takes longer than
 /// requested.
-async fn alone(takes: Duration, records: u64) -> Duration {
+async fn sleep_only(handler_time: Duration, records: u64) -> Duration {
     let clock = Clock::boot();
     let start = clock.now();
     let mut tasks = JoinSet::new();
-    for _ in 0..AT_ONCE {
+    for _ in 0..IN_FLIGHT {
         tasks.spawn(async move {
-            for _ in 0..records / AT_ONCE {
-                tokio::time::sleep(takes).await;
+            for _ in 0..records / IN_FLIGHT {
+                tokio::time::sleep(handler_time).await;
             }
         });
     }

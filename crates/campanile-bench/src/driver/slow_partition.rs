@@ -8,9 +8,9 @@ use campanile_test::Message;
 use tower::service_fn;
 
 use super::per_second;
-use super::stage::Stage;
-use super::task::Threads;
-use super::timed::{consumer, timed};
+use super::runner::Runner;
+use super::task::RuntimeKind;
+use super::timing::{new_consumer, time_serving};
 use crate::report::{Goal, Report, Row};
 
 const TOPIC: &str = "one-slow";
@@ -18,13 +18,13 @@ const PARTITIONS: u64 = 6;
 const RECORDS: u64 = 1_200_000;
 const KEYS: u64 = 12_000;
 /// Records of the other partitions.
-const OTHERS: u64 = RECORDS / PARTITIONS * (PARTITIONS - 1);
+const OTHER_RECORDS: u64 = RECORDS / PARTITIONS * (PARTITIONS - 1);
 
-const SLOW: i32 = 0;
-const TAKES: Duration = Duration::from_millis(10);
+const SLOW_PARTITION: i32 = 0;
+const HANDLER_TIME: Duration = Duration::from_millis(10);
 
-pub(super) fn run(report: &mut Report, stage: &mut Stage) -> Result<(), BoxError> {
-    let (kafka, runtime) = (&stage.kafka, &Threads::Two.runtime()?);
+pub(super) fn run(report: &mut Report, runner: &mut Runner) -> Result<(), BoxError> {
+    let (kafka, runtime) = (&runner.kafka, &RuntimeKind::TwoWorkers.build()?);
     kafka.create_topic(TOPIC, PARTITIONS as i32, &[])?;
     kafka.producer().produce_all((0..RECORDS).map(|number| {
         let partition = (number % PARTITIONS) as i32;
@@ -38,15 +38,17 @@ pub(super) fn run(report: &mut Report, stage: &mut Stage) -> Result<(), BoxError
     for (name, order) in orders {
         let (mut with, mut without) = (vec![], vec![]);
         // The first round is a warm-up and does not count.
-        for round in 0..=stage.options.rounds {
-            for (takes, values) in [(Duration::ZERO, &mut without), (TAKES, &mut with)] {
-                let group = format!("{name}, {takes:?}, {round}");
-                let consumer = consumer(kafka, group, TOPIC, order())?
+        for round in 0..=runner.options.rounds {
+            for (handler_time, values) in
+                [(Duration::ZERO, &mut without), (HANDLER_TIME, &mut with)]
+            {
+                let group = format!("{name}, {handler_time:?}, {round}");
+                let consumer = new_consumer(kafka, group, TOPIC, order())?
                     // Shutdown does not wait for the slow partition.
                     .with_drain_timeout(Duration::ZERO);
-                let took = runtime.block_on(others(consumer, takes))?;
+                let took = runtime.block_on(time_other_partitions(consumer, handler_time))?;
                 if round > 0 {
-                    values.push(per_second(OTHERS, took));
+                    values.push(per_second(OTHER_RECORDS, took));
                 }
             }
         }
@@ -55,25 +57,28 @@ pub(super) fn run(report: &mut Report, stage: &mut Stage) -> Result<(), BoxError
             name,
             unit: "records/s",
             values: with,
-            against: Some(("beside one that is as quick as they are", without)),
+            reference: Some(("beside one that is as quick as they are", without)),
             goal: Some(Goal::AtLeast(0.9)),
         });
     }
     Ok(())
 }
 
-/// Measures how long the other partitions take while the handlers of one partition take `takes`
-/// each.
-async fn others(consumer: Consumer, takes: Duration) -> Result<Duration, BoxError> {
-    timed(consumer, OTHERS, |count| {
+/// Measures how long the other partitions take while the handlers of one partition take
+/// `handler_time` each.
+async fn time_other_partitions(
+    consumer: Consumer,
+    handler_time: Duration,
+) -> Result<Duration, BoxError> {
+    time_serving(consumer, OTHER_RECORDS, |count| {
         service_fn(move |record: Record| {
-            let other = record.partition() != SLOW;
+            let other = record.partition() != SLOW_PARTITION;
             if other {
-                count.one();
+                count.increment();
             }
             async move {
-                if !other && !takes.is_zero() {
-                    tokio::time::sleep(takes).await;
+                if !other && !handler_time.is_zero() {
+                    tokio::time::sleep(handler_time).await;
                 }
                 Ok::<_, Infallible>(())
             }

@@ -27,11 +27,11 @@ pub(super) struct Task {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) enum Contestant {
     /// Campanile: the driver, the idempotency layer and the Redis store on their default settings.
-    Guarded { order: Ordered, threads: Threads, subscriber: bool },
+    Guarded { order: OrderKind, runtime: RuntimeKind, subscriber: bool },
     /// The driver with a service that does nothing, and no layer.
-    NoOp { order: Ordered, threads: Threads },
+    NoOp { order: OrderKind, runtime: RuntimeKind },
     /// Like `Guarded`, one record at a time; reports the time since each record was produced.
-    Latency { threads: Threads },
+    Latency { runtime: RuntimeKind },
     /// The driver with handlers that never finish.
     Stalled,
     /// Handwritten: a task per partition.
@@ -48,18 +48,18 @@ pub(super) enum Contestant {
 
 /// An [`Order`] in serializable form.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(super) enum Ordered {
+pub(super) enum OrderKind {
     ByPartition,
     ByKey,
 }
 
 /// The runtime of a contestant.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(super) enum Threads {
+pub(super) enum RuntimeKind {
     /// Tokio's current-thread runtime.
-    Current,
+    CurrentThread,
     /// Tokio's multi-thread runtime with two workers.
-    Two,
+    TwoWorkers,
 }
 
 impl Task {
@@ -81,7 +81,7 @@ impl Task {
     }
 }
 
-impl Ordered {
+impl OrderKind {
     pub(super) fn order(self) -> Order {
         match self {
             Self::ByPartition => Order::by_partition(),
@@ -90,22 +90,22 @@ impl Ordered {
     }
 }
 
-impl Threads {
-    pub(super) const ALL: [Self; 2] = [Self::Two, Self::Current];
+impl RuntimeKind {
+    pub(super) const ALL: [Self; 2] = [Self::TwoWorkers, Self::CurrentThread];
 
     pub(super) fn name(self) -> &'static str {
         match self {
-            Self::Current => "current-thread",
-            Self::Two => "2 workers",
+            Self::CurrentThread => "current-thread",
+            Self::TwoWorkers => "2 workers",
         }
     }
 
-    pub(super) fn runtime(self) -> Result<Runtime, BoxError> {
+    pub(super) fn build(self) -> Result<Runtime, BoxError> {
         let mut builder = match self {
-            Self::Current => Builder::new_current_thread(),
-            Self::Two => Builder::new_multi_thread(),
+            Self::CurrentThread => Builder::new_current_thread(),
+            Self::TwoWorkers => Builder::new_multi_thread(),
         };
-        if matches!(self, Self::Two) {
+        if matches!(self, Self::TwoWorkers) {
             builder.worker_threads(2);
         }
         Ok(builder.enable_all().build()?)

@@ -11,9 +11,9 @@ use tower::Service;
 
 /// Counts handled records.
 #[derive(Clone)]
-pub(super) struct Count(Arc<Counted>);
+pub(super) struct RecordCounter(Arc<CounterInner>);
 
-struct Counted {
+struct CounterInner {
     records: u64,
     handled: AtomicU64,
     clock: Clock,
@@ -21,10 +21,10 @@ struct Counted {
     times: watch::Sender<(Duration, Duration)>,
 }
 
-impl Count {
+impl RecordCounter {
     /// Counts one record.
-    pub(super) fn one(&self) {
-        let Counted { records, handled, clock, times } = &*self.0;
+    pub(super) fn increment(&self) {
+        let CounterInner { records, handled, clock, times } = &*self.0;
         let count = handled.fetch_add(1, Ordering::Relaxed) + 1;
         if count == 1 {
             times.send_modify(|(first, _)| *first = clock.now());
@@ -35,7 +35,7 @@ impl Count {
 }
 
 /// Creates a consumer that starts at the beginning of this topic.
-pub(super) fn consumer(
+pub(super) fn new_consumer(
     kafka: &KafkaServer,
     group: String,
     topic: &str,
@@ -46,17 +46,17 @@ pub(super) fn consumer(
 }
 
 /// Serves until `records` records are counted, and shuts down gracefully.
-pub(super) async fn timed<S>(
+pub(super) async fn time_serving<S>(
     consumer: Consumer,
     records: u64,
-    service: impl FnOnce(Count) -> S,
+    service: impl FnOnce(RecordCounter) -> S,
 ) -> Result<Duration, BoxError>
 where
     S: Service<Record, Error: Into<BoxError>, Future: Send + 'static> + Clone + Send + 'static,
 {
     let (times, seen) = watch::channel((Duration::ZERO, Duration::ZERO));
     let (handled, clock) = (AtomicU64::new(0), Clock::boot());
-    let service = service(Count(Arc::new(Counted { records, handled, clock, times })));
+    let service = service(RecordCounter(Arc::new(CounterInner { records, handled, clock, times })));
     let mut watched = seen.clone();
     let end = async move { drop(watched.wait_for(|(_, last)| !last.is_zero()).await) };
     let summary = consumer.serve(service).with_graceful_shutdown(end).await?;

@@ -15,7 +15,7 @@ pub(super) const KEY_HEADER: &str = "idempotency-key";
 const KEYS: u64 = 1_000;
 
 /// Time limit for the brokers to acknowledge the buffered records.
-const FLUSH: Duration = Duration::from_secs(120);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A topic that is filled once and read by all contestants.
 pub(super) struct Topic {
@@ -47,11 +47,11 @@ impl Topic {
                 of_partition.into_iter().try_for_each(|n| self.send(&producer, n, &value))?;
             }
         }
-        producer.flush(FLUSH)?;
-        self.check(&producer)
+        producer.flush(FLUSH_TIMEOUT)?;
+        self.check_filled(&producer)
     }
 
-    fn producer(&self, bootstrap: &str, largest: &str) -> Result<Filler, KafkaError> {
+    fn producer(&self, bootstrap: &str, largest: &str) -> Result<TopicProducer, KafkaError> {
         let mut config = rdkafka::ClientConfig::new();
         config
             .set("bootstrap.servers", bootstrap)
@@ -68,7 +68,7 @@ impl Topic {
         config.create()
     }
 
-    fn send(&self, producer: &Filler, number: u64, value: &[u8]) -> Result<(), KafkaError> {
+    fn send(&self, producer: &TopicProducer, number: u64, value: &[u8]) -> Result<(), KafkaError> {
         let number = self.original(number);
         let key = format!("key-{:04}", self.key(number));
         let mut record =
@@ -81,9 +81,9 @@ impl Topic {
         loop {
             match producer.send(record) {
                 Ok(()) => return Ok(()),
-                Err((KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull), back)) => {
+                Err((KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull), returned)) => {
                     std::thread::sleep(Duration::from_millis(1));
-                    record = back;
+                    record = returned;
                 }
                 Err((error, _)) => return Err(error),
             }
@@ -91,14 +91,15 @@ impl Topic {
     }
 
     /// Checks that the brokers have every record.
-    fn check(&self, producer: &Filler) -> Result<(), BoxError> {
-        let mut there = 0;
+    fn check_filled(&self, producer: &TopicProducer) -> Result<(), BoxError> {
+        let mut found = 0;
         for partition in 0..self.partitions {
-            let (low, high) = producer.client().fetch_watermarks(self.name, partition, FLUSH)?;
-            there += high - low;
+            let (low, high) =
+                producer.client().fetch_watermarks(self.name, partition, FLUSH_TIMEOUT)?;
+            found += high - low;
         }
-        if there as u64 != self.records {
-            return Err(format!("{} has {there} of {} records", self.name, self.records).into());
+        if found as u64 != self.records {
+            return Err(format!("{} has {found} of {} records", self.name, self.records).into());
         }
         Ok(())
     }
@@ -130,7 +131,7 @@ impl Topic {
     }
 }
 
-type Filler = ThreadedProducer<DefaultProducerContext>;
+type TopicProducer = ThreadedProducer<DefaultProducerContext>;
 
 /// Formats the idempotency key of a record, which ends with the record's number.
 pub(super) fn idempotency_key(number: u64) -> String {

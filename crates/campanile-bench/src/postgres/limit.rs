@@ -5,7 +5,7 @@ use std::process::Command;
 
 use campanile::BoxError;
 
-use super::Stage;
+use super::Environment;
 
 /// Duration of a measurement, in seconds.
 const SECONDS: &str = "4";
@@ -19,15 +19,15 @@ const TABLE: &str = "
         FROM generate_series(1, 100000) i;
     ANALYZE plain";
 
-pub(super) fn prepare(stage: &Stage) -> Result<(), BoxError> {
-    stage.postgres.psql(TABLE)?;
-    stage.postgres.psql("VACUUM plain")?;
+pub(super) fn prepare(env: &Environment) -> Result<(), BoxError> {
+    env.postgres.psql(TABLE)?;
+    env.postgres.psql("VACUUM plain")?;
     Ok(())
 }
 
 /// Measures the messages per second of two minimal statements, each for `keys` keys: an insert
 /// unless the key exists, and an update by token and owner.
-pub(super) fn per_second(stage: &Stage, keys: u32, clients: u32) -> Result<f64, BoxError> {
+pub(super) fn per_second(env: &Environment, keys: u32, clients: u32) -> Result<f64, BoxError> {
     let numbers = format!("generate_series(:n * {keys}, :n * {keys} + {keys} - 1) i");
     let script = format!(
         "SELECT nextval('numbers') AS n \\gset\n\
@@ -42,14 +42,14 @@ pub(super) fn per_second(stage: &Stage, keys: u32, clients: u32) -> Result<f64, 
     );
     let file = std::env::temp_dir().join(format!("campanile-pgbench-{}.sql", std::process::id()));
     fs::write(&file, script)?;
-    let run = pgbench(stage, clients, &file.to_string_lossy());
+    let run = pgbench(env, clients, &file.to_string_lossy());
     fs::remove_file(&file)?;
     Ok(run? * f64::from(keys))
 }
 
 /// Runs `pgbench`; returns the transactions per second.
-fn pgbench(stage: &Stage, clients: u32, file: &str) -> Result<f64, BoxError> {
-    let (port, clients) = (stage.postgres.port().to_string(), clients.to_string());
+fn pgbench(env: &Environment, clients: u32, file: &str) -> Result<f64, BoxError> {
+    let (port, clients) = (env.postgres.port().to_string(), clients.to_string());
     let output = Command::new("pgbench")
         .args(["-h", "127.0.0.1", "-p", &port, "-U", "postgres", "-n", "-M", "prepared"])
         .args(["-c", &clients, "-j", "1", "-T", SECONDS, "-f", file, "postgres"])
@@ -61,7 +61,7 @@ fn pgbench(stage: &Stage, clients: u32, file: &str) -> Result<f64, BoxError> {
     text.lines()
         .find_map(|line| line.strip_prefix("tps = ")?.split(' ').next()?.parse().ok())
         .ok_or_else(|| {
-            let told = String::from_utf8_lossy(&output.stderr);
-            format!("pgbench printed no figure: {text}{told}").into()
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            format!("pgbench printed no figure: {text}{stderr}").into()
         })
 }

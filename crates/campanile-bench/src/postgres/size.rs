@@ -2,21 +2,21 @@
 
 use campanile::BoxError;
 
-use super::Stage;
+use super::Environment;
 use crate::report::{Report, Row};
 
 /// Measures the entries left behind by the throughput benchmark.
-pub(super) fn run(report: &mut Report, stage: &Stage) -> Result<(), BoxError> {
-    let keys = stage.number("SELECT count(*) FROM campanile.entry")?;
+pub(super) fn run(report: &mut Report, env: &Environment) -> Result<(), BoxError> {
+    let keys = env.number("SELECT count(*) FROM campanile.entry")?;
     let mut row = |name, function: &str| -> Result<(), BoxError> {
-        let bytes = stage.number(&format!("SELECT {function}('campanile.entry')"))?;
+        let bytes = env.number(&format!("SELECT {function}('campanile.entry')"))?;
         let values = vec![bytes / keys];
         report.add(Row {
             area: "postgres",
             name,
             unit: "bytes",
             values,
-            against: None,
+            reference: None,
             goal: None,
         });
         Ok(())

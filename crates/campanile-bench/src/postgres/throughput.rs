@@ -7,60 +7,60 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use campanile::store::{Answer, Command, Store, StoreError};
 use campanile::{BoxError, IdempotencyLayer, PgStore};
 
-use super::{ROUNDS, Stage, limit};
+use super::{Environment, ROUNDS, limit};
 use crate::guarded::{guarded, key, process};
 use crate::report::{Goal, Report, Row};
 
 const MESSAGES: u64 = 100_000;
-const ONE_AT_A_TIME: u64 = 2_000;
+const SEQUENTIAL_MESSAGES: u64 = 2_000;
 
-pub(super) fn run(report: &mut Report, stage: &Stage) -> Result<(), BoxError> {
-    let store = Counted { store: stage.store(&stage.postgres.url())?, counts: Arc::default() };
+pub(super) fn run(report: &mut Report, env: &Environment) -> Result<(), BoxError> {
+    let store = CountingStore { store: env.store(&env.postgres.url())?, counts: Arc::default() };
     let layer = IdempotencyLayer::new(store.clone(), "bench", key)?;
-    limit::prepare(stage)?;
+    limit::prepare(env)?;
 
-    let (mut ours, mut same, mut full, mut single) = (vec![], vec![], vec![], vec![]);
+    let (mut candidate, mut same, mut full, mut single) = (vec![], vec![], vec![], vec![]);
     let mut sizes = vec![];
     let (mut alone, mut limit_alone) = (vec![], vec![]);
     // The first round warms up the connections and the server's memory, and does not count.
     for round in 0..=ROUNDS {
-        let first = round * (MESSAGES + ONE_AT_A_TIME);
+        let first = round * (MESSAGES + SEQUENTIAL_MESSAGES);
         let last = first + MESSAGES;
-        let took = stage.runtime.block_on(process(guarded(&layer), first..last, 256))?;
+        let took = env.runtime.block_on(process(guarded(&layer), first..last, 256))?;
         let size = store.take_batch_size();
-        let limit = limit::per_second(stage, size.max(1), 4)?;
-        let of_full = limit::per_second(stage, 64, 4)?;
-        let one_by_one = limit::per_second(stage, 1, 64)?;
-        let numbers = last..last + ONE_AT_A_TIME;
-        let took_alone = stage.runtime.block_on(process(guarded(&layer), numbers, 1))?;
+        let limit = limit::per_second(env, size.max(1), 4)?;
+        let of_full = limit::per_second(env, 64, 4)?;
+        let one_by_one = limit::per_second(env, 1, 64)?;
+        let numbers = last..last + SEQUENTIAL_MESSAGES;
+        let took_alone = env.runtime.block_on(process(guarded(&layer), numbers, 1))?;
         store.take_batch_size();
-        let one = limit::per_second(stage, 1, 1)?;
-        stage.postgres.psql("VACUUM")?;
+        let one = limit::per_second(env, 1, 1)?;
+        env.postgres.psql("VACUUM")?;
         if round > 0 {
-            ours.push(MESSAGES as f64 / took.as_secs_f64());
+            candidate.push(MESSAGES as f64 / took.as_secs_f64());
             sizes.push(f64::from(size));
             same.push(limit);
             full.push(of_full);
             single.push(one_by_one);
-            alone.push(ONE_AT_A_TIME as f64 / took_alone.as_secs_f64());
+            alone.push(SEQUENTIAL_MESSAGES as f64 / took_alone.as_secs_f64());
             limit_alone.push(one);
         }
     }
 
-    let mut row = |name, values: &[f64], against, limit: &[f64], goal| {
+    let mut row = |name, values: &[f64], reference, limit: &[f64], goal| {
         report.add(Row {
             area: "postgres",
             name,
             unit: "messages/s",
             values: values.to_vec(),
-            against: Some((against, limit.to_vec())),
+            reference: Some((reference, limit.to_vec())),
             goal,
         });
     };
     let name = "layer + PgStore, 256 at once";
-    row(name, &ours, "pgbench, as many in a statement", &same, Some(Goal::AtLeast(0.8)));
-    row(name, &ours, "pgbench, 64 in a statement", &full, None);
-    row(name, &ours, "pgbench, one in a statement, 64 clients", &single, None);
+    row(name, &candidate, "pgbench, as many in a statement", &same, Some(Goal::AtLeast(0.8)));
+    row(name, &candidate, "pgbench, 64 in a statement", &full, None);
+    row(name, &candidate, "pgbench, one in a statement, 64 clients", &single, None);
     let name = "layer + PgStore, one at a time";
     row(name, &alone, "pgbench, one in a statement, 1 client", &limit_alone, None);
     report.add(Row {
@@ -68,7 +68,7 @@ pub(super) fn run(report: &mut Report, stage: &Stage) -> Result<(), BoxError> {
         name: "commands in a batch, 256 at once",
         unit: "commands",
         values: sizes,
-        against: None,
+        reference: None,
         goal: None,
     });
     Ok(())
@@ -76,18 +76,18 @@ pub(super) fn run(report: &mut Report, stage: &Stage) -> Result<(), BoxError> {
 
 /// A store that measures the size of its batches.
 #[derive(Clone)]
-struct Counted {
+struct CountingStore {
     store: PgStore,
-    counts: Arc<Counts>,
+    counts: Arc<BatchCounts>,
 }
 
 #[derive(Default)]
-struct Counts {
+struct BatchCounts {
     batches: AtomicU64,
     commands: AtomicU64,
 }
 
-impl Counted {
+impl CountingStore {
     /// Mean batch size since the last call.
     fn take_batch_size(&self) -> u32 {
         let batches = self.counts.batches.swap(0, Ordering::Relaxed);
@@ -96,7 +96,7 @@ impl Counted {
     }
 }
 
-impl Store for Counted {
+impl Store for CountingStore {
     async fn apply(&self, command: Command) -> Result<Answer, StoreError> {
         self.apply_batch(vec![command]).await.pop().expect("one command has one answer")
     }

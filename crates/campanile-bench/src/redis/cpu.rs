@@ -6,11 +6,11 @@ use std::time::Duration;
 use campanile::BoxError;
 use campanile_test::RedisServer;
 
-use super::{Stage, info};
+use super::{Environment, info};
 
 /// Reads the processor time that Redis has used.
-pub(super) fn of_redis(stage: &Stage) -> Result<Duration, BoxError> {
-    of_server(&stage.redis)
+pub(super) fn of_redis(env: &Environment) -> Result<Duration, BoxError> {
+    of_server(&env.redis)
 }
 
 /// Reads the processor time that this server has used.
@@ -20,8 +20,8 @@ pub(super) fn of_server(server: &RedisServer) -> Result<Duration, BoxError> {
 }
 
 /// Reads the processor time that this process has used.
-pub(super) fn ours() -> Result<Duration, BoxError> {
-    of_stat(&fs::read_to_string("/proc/self/stat")?)
+pub(super) fn of_process() -> Result<Duration, BoxError> {
+    parse_stat(&fs::read_to_string("/proc/self/stat")?)
 }
 
 /// Reads the processor time of this process's threads with this name.
@@ -33,14 +33,14 @@ pub(super) fn of_threads(name: &str) -> Result<Duration, BoxError> {
         let Ok(comm) = fs::read_to_string(path.join("comm")) else { continue };
         // The kernel keeps 15 bytes of a thread's name.
         if name.starts_with(comm.trim_end()) {
-            all += of_stat(&fs::read_to_string(path.join("stat"))?)?;
+            all += parse_stat(&fs::read_to_string(path.join("stat"))?)?;
         }
     }
     Ok(all)
 }
 
 /// Parses the user and system time of a line of `/proc/*/stat`, in ticks of 10 ms.
-fn of_stat(stat: &str) -> Result<Duration, BoxError> {
+fn parse_stat(stat: &str) -> Result<Duration, BoxError> {
     let (_, after_name) = stat.rsplit_once(')').ok_or("no stat")?;
     let mut fields = after_name.split_whitespace().skip(11);
     let mut ticks = || fields.next().and_then(|field| field.parse::<u64>().ok()).ok_or("no stat");

@@ -9,30 +9,30 @@ use campanile::{BoxError, Guard, IdempotencyLayer, RedisStore};
 use futures_util::future::try_join_all;
 use tokio::sync::Notify;
 
-use super::{ROUNDS, Stage};
-use crate::guarded::{answered, guarded, key, process};
+use super::{Environment, ROUNDS};
+use crate::guarded::{guarded, guarded_duplicate, key, process};
 use crate::report::{Report, Row};
 
-const WAITING: usize = 10_000;
+const WAITING_DUPLICATES: usize = 10_000;
 const KEYS: u64 = 10_000;
 const REPEATS: u64 = 10;
 
-pub(super) fn run(report: &mut Report, stage: &Stage) -> Result<(), BoxError> {
-    let Stage { redis, runtime } = stage;
+pub(super) fn run(report: &mut Report, env: &Environment) -> Result<(), BoxError> {
+    let Environment { redis, runtime } = env;
     let (mut alone, mut together) = (vec![], vec![]);
-    let (mut asked, mut cached) = (vec![], vec![]);
+    let (mut uncached, mut cached) = (vec![], vec![]);
     for _ in 0..ROUNDS {
-        stage.clear()?;
-        let waiting = |duplicates| runtime.block_on(waiting(stage, duplicates));
+        env.clear()?;
+        let waiting = |duplicates| runtime.block_on(measure_waiting(env, duplicates));
         alone.push(waiting(0)? as f64);
-        together.push(waiting(WAITING)? as f64);
+        together.push(waiting(WAITING_DUPLICATES)? as f64);
 
         let store = runtime.block_on(RedisStore::connect(redis.url()))?;
-        asked.push(runtime.block_on(repeated(store))?);
-        stage.clear()?;
+        uncached.push(runtime.block_on(measure_repeated(store))?);
+        env.clear()?;
         let store = runtime.block_on(RedisStore::connect(redis.url()))?;
         let store = Cached::new(store, 64 * 1024 * 1024);
-        cached.push(runtime.block_on(repeated(store.clone()))?);
+        cached.push(runtime.block_on(measure_repeated(store.clone()))?);
         if store.hits() < KEYS * (REPEATS - 1) {
             return Err(format!("the cache has hit only {} times", store.hits()).into());
         }
@@ -42,7 +42,7 @@ pub(super) fn run(report: &mut Report, stage: &Stage) -> Result<(), BoxError> {
         name: "10 000 duplicates wait for a running key",
         unit: "keys read or written",
         values: together,
-        against: Some(("the run without them", alone)),
+        reference: Some(("the run without them", alone)),
         goal: None,
     });
     report.add(Row {
@@ -50,7 +50,7 @@ pub(super) fn run(report: &mut Report, stage: &Stage) -> Result<(), BoxError> {
         name: "duplicates again and again, Cached",
         unit: "messages/s",
         values: cached,
-        against: Some(("without it", asked)),
+        reference: Some(("without it", uncached)),
         goal: None,
     });
     Ok(())
@@ -58,27 +58,27 @@ pub(super) fn run(report: &mut Report, stage: &Stage) -> Result<(), BoxError> {
 
 /// Counts how many keys Redis reads and writes for one run of a handler while `duplicates`
 /// duplicates wait.
-async fn waiting(stage: &Stage, duplicates: usize) -> Result<u64, BoxError> {
-    let store = RedisStore::connect(stage.redis.url()).await?;
+async fn measure_waiting(env: &Environment, duplicates: usize) -> Result<u64, BoxError> {
+    let store = RedisStore::connect(env.redis.url()).await?;
     let layer = IdempotencyLayer::new(store, "waiting", ())?
         .with_locked(OnLocked::Wait { at_most: Duration::from_secs(60) });
     let guard = Guard::from(layer);
-    let (began, may_end) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-    let before = commands(stage)?;
+    let (started, may_finish) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let before = commands(env)?;
     let id = format!("running-{duplicates}");
     let first = tokio::spawn({
-        let (guard, began, may_end, id) =
-            (guard.clone(), began.clone(), may_end.clone(), id.clone());
+        let (guard, started, may_finish, id) =
+            (guard.clone(), started.clone(), may_finish.clone(), id.clone());
         async move {
             let work = async |_| {
-                began.notify_one();
-                may_end.notified().await;
+                started.notify_one();
+                may_finish.notified().await;
                 Ok::<_, BoxError>(())
             };
             guard.run(id, work).await
         }
     });
-    began.notified().await;
+    started.notified().await;
     let others = (0..duplicates).map(|_| {
         let (guard, id) = (guard.clone(), id.clone());
         tokio::spawn(async move { guard.run(id, async |_| Ok::<_, BoxError>(())).await })
@@ -87,19 +87,19 @@ async fn waiting(stage: &Stage, duplicates: usize) -> Result<u64, BoxError> {
     // Leaves the duplicates time to reach the keeper: the tasks spawned first have asked it before
     // the last one does.
     tokio::time::sleep(Duration::from_millis(500)).await;
-    may_end.notify_one();
+    may_finish.notify_one();
     first.await??;
     for outcome in try_join_all(others).await? {
         if !outcome?.is_duplicate() {
             return Err("a duplicate was processed".into());
         }
     }
-    Ok(commands(stage)? - before)
+    Ok(commands(env)? - before)
 }
 
 /// Reads the number of commands on keys that the server has executed, including those in scripts.
-fn commands(stage: &Stage) -> Result<u64, BoxError> {
-    let info = stage.redis.cli(&["INFO", "commandstats"])?;
+fn commands(env: &Environment) -> Result<u64, BoxError> {
+    let info = env.redis.cli(&["INFO", "commandstats"])?;
     let calls = |name: &str| {
         let line = info.lines().find_map(|line| line.strip_prefix(name))?;
         line.strip_prefix(":calls=")?.split(',').next()?.parse::<u64>().ok()
@@ -109,12 +109,12 @@ fn commands(stage: &Stage) -> Result<u64, BoxError> {
 }
 
 /// Measures the duplicates per second when each key comes several times.
-async fn repeated(store: impl Store) -> Result<f64, BoxError> {
+async fn measure_repeated(store: impl Store) -> Result<f64, BoxError> {
     let layer = IdempotencyLayer::new(store, "again", key)?;
     process(guarded(&layer), 0..KEYS, 256).await?;
     let mut took = Duration::ZERO;
     for _ in 0..REPEATS {
-        took += process(answered(&layer), 0..KEYS, 256).await?;
+        took += process(guarded_duplicate(&layer), 0..KEYS, 256).await?;
     }
     Ok((KEYS * REPEATS) as f64 / took.as_secs_f64())
 }

@@ -11,96 +11,96 @@ use campanile::{
 use redis::aio::MultiplexedConnection;
 use tower::ServiceExt;
 
-use super::{ROUNDS, Stage, cpu};
+use super::{Environment, ROUNDS, cpu};
 use crate::guarded::{Handler, Message, guarded, key};
 use crate::report::{Goal, Report, Row};
 
 /// Number of turns per round. Turns spread the machine's other load evenly over everything that is
 /// compared.
 const TURNS: u64 = 20;
-const RECORDS_IN_A_TURN: u64 = 500;
+const RECORDS_PER_TURN: u64 = 500;
 
-pub(super) fn run(report: &mut Report, stage: &Stage) -> Result<(), BoxError> {
-    stage.clear()?;
-    let connect = || stage.runtime.block_on(RedisStore::connect(stage.redis.url()));
+pub(super) fn run(report: &mut Report, env: &Environment) -> Result<(), BoxError> {
+    env.clear()?;
+    let connect = || env.runtime.block_on(RedisStore::connect(env.redis.url()));
     let handler = guarded(&IdempotencyLayer::new(connect()?, "latency", key)?);
     let alone = connect()?;
-    let client = redis::Client::open(stage.redis.url())?;
-    let connection = stage.runtime.block_on(client.get_multiplexed_async_connection())?;
+    let client = redis::Client::open(env.redis.url())?;
+    let connection = env.runtime.block_on(client.get_multiplexed_async_connection())?;
     let (mut bare, mut store, mut product) =
-        (Measured::default(), Measured::default(), Measured::default());
+        (LatencySeries::default(), LatencySeries::default(), LatencySeries::default());
     // The first round is a warm-up and does not count.
     for round in 0..=ROUNDS {
         for turn in 0..TURNS {
-            let first = (round * TURNS + turn) * RECORDS_IN_A_TURN;
-            let numbers = first..first + RECORDS_IN_A_TURN;
-            bare.turn(stage, bare_trips(connection.clone(), numbers.clone()))?;
-            store.turn(stage, calls(&alone, numbers.clone()))?;
-            product.turn(stage, records(handler.clone(), numbers))?;
+            let first = (round * TURNS + turn) * RECORDS_PER_TURN;
+            let numbers = first..first + RECORDS_PER_TURN;
+            bare.run_turn(env, time_bare_round_trips(connection.clone(), numbers.clone()))?;
+            store.run_turn(env, time_store_calls(&alone, numbers.clone()))?;
+            product.run_turn(env, time_handler(handler.clone(), numbers))?;
         }
-        for measured in [&mut bare, &mut store, &mut product] {
-            measured.end_round(round > 0);
+        for series in [&mut bare, &mut store, &mut product] {
+            series.end_round(round > 0);
         }
     }
 
-    let mut row = |name, measured: &Measured, figure: fn(&Round) -> f64, goal| {
-        let of = |measured: &Measured| measured.rounds.iter().map(figure).collect();
-        let (values, against) = (of(measured), Some(("two bare round trips", of(&bare))));
-        report.add(Row { area: "redis", name, unit: "us", values, against, goal });
+    let mut row = |name, series: &LatencySeries, figure: fn(&LatencyRound) -> f64, goal| {
+        let of = |series: &LatencySeries| series.rounds.iter().map(figure).collect();
+        let (values, reference) = (of(series), Some(("two bare round trips", of(&bare))));
+        report.add(Row { area: "redis", name, unit: "us", values, reference, goal });
     };
     row("one record, p50", &product, |round| round.p50, Some(Goal::AtMost(1.15)));
     row("one record, p99", &product, |round| round.p99, Some(Goal::AtMost(1.5)));
     // What limits the latency: two scripts cost Redis more than two commands, and the rest is ours.
     row("the store's two calls without a layer, p50", &store, |round| round.p50, None);
-    row("Redis's processor time for one record alone", &product, |round| round.redis, None);
-    row("our processor time for one record alone", &product, |round| round.ours, None);
-    row("that of the store's two calls", &store, |round| round.ours, None);
+    row("Redis's processor time for one record alone", &product, |round| round.redis_cpu, None);
+    row("our processor time for one record alone", &product, |round| round.own_cpu, None);
+    row("that of the store's two calls", &store, |round| round.own_cpu, None);
     Ok(())
 }
 
 #[derive(Default)]
-struct Measured {
+struct LatencySeries {
     /// Latencies of the current round.
     times: Vec<Duration>,
-    redis: Duration,
-    ours: Duration,
-    rounds: Vec<Round>,
+    redis_cpu: Duration,
+    own_cpu: Duration,
+    rounds: Vec<LatencyRound>,
 }
 
 /// All values are in microseconds per record.
-struct Round {
+struct LatencyRound {
     p50: f64,
     p99: f64,
-    redis: f64,
-    ours: f64,
+    redis_cpu: f64,
+    own_cpu: f64,
 }
 
-impl Measured {
-    fn turn(
+impl LatencySeries {
+    fn run_turn(
         &mut self,
-        stage: &Stage,
+        env: &Environment,
         records: impl Future<Output = Result<Vec<Duration>, BoxError>>,
     ) -> Result<(), BoxError> {
-        let redis = cpu::of_redis(stage)?;
-        let ours = cpu::ours()?;
-        self.times.extend(stage.runtime.block_on(records)?);
-        self.ours += cpu::ours()? - ours;
-        self.redis += cpu::of_redis(stage)? - redis;
+        let redis_cpu = cpu::of_redis(env)?;
+        let own_cpu = cpu::of_process()?;
+        self.times.extend(env.runtime.block_on(records)?);
+        self.own_cpu += cpu::of_process()? - own_cpu;
+        self.redis_cpu += cpu::of_redis(env)? - redis_cpu;
         Ok(())
     }
 
-    fn end_round(&mut self, counts: bool) {
-        let Self { mut times, redis, ours, mut rounds } = std::mem::take(self);
+    fn end_round(&mut self, is_counted: bool) {
+        let Self { mut times, redis_cpu, own_cpu, mut rounds } = std::mem::take(self);
         times.sort();
         let micros = |time: Duration| time.as_secs_f64() * 1e6;
         let at = |part: f64| micros(times[(times.len() as f64 * part) as usize]);
         let each = |time| micros(time) / times.len() as f64;
-        if counts {
-            rounds.push(Round {
+        if is_counted {
+            rounds.push(LatencyRound {
                 p50: at(0.5),
                 p99: at(0.99),
-                redis: each(redis),
-                ours: each(ours),
+                redis_cpu: each(redis_cpu),
+                own_cpu: each(own_cpu),
             });
         }
         self.rounds = rounds;
@@ -108,12 +108,12 @@ impl Measured {
 }
 
 /// The minimum for acquire and complete: two `SET` commands, one after the other.
-async fn bare_trips(
+async fn time_bare_round_trips(
     mut connection: MultiplexedConnection,
     numbers: Range<u64>,
 ) -> Result<Vec<Duration>, BoxError> {
     let clock = Clock::boot();
-    let mut times = Vec::with_capacity(RECORDS_IN_A_TURN as usize);
+    let mut times = Vec::with_capacity(RECORDS_PER_TURN as usize);
     for number in numbers {
         let key = format!("bare-{number}");
         let start = clock.now();
@@ -129,9 +129,12 @@ async fn bare_trips(
 }
 
 /// The keeper's calls to the store for a record, on the caller's runtime.
-async fn calls(store: &RedisStore, numbers: Range<u64>) -> Result<Vec<Duration>, BoxError> {
+async fn time_store_calls(
+    store: &RedisStore,
+    numbers: Range<u64>,
+) -> Result<Vec<Duration>, BoxError> {
     let clock = Clock::boot();
-    let mut times = Vec::with_capacity(RECORDS_IN_A_TURN as usize);
+    let mut times = Vec::with_capacity(RECORDS_PER_TURN as usize);
     for number in numbers {
         let key = key(&Guarded::new(Message(number)));
         let key = IdempotencyKey::new(key).ok_or("the key is empty")?;
@@ -161,12 +164,12 @@ async fn calls(store: &RedisStore, numbers: Range<u64>) -> Result<Vec<Duration>,
 }
 
 /// Measures the complete product.
-async fn records(
+async fn time_handler(
     mut handler: impl Handler,
     numbers: Range<u64>,
 ) -> Result<Vec<Duration>, BoxError> {
     let clock = Clock::boot();
-    let mut times = Vec::with_capacity(RECORDS_IN_A_TURN as usize);
+    let mut times = Vec::with_capacity(RECORDS_PER_TURN as usize);
     for number in numbers {
         let message = Guarded::new(Message(number));
         let start = clock.now();

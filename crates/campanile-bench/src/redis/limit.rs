@@ -5,7 +5,7 @@ use std::process::Command;
 use campanile::BoxError;
 use campanile_test::RedisServer;
 
-use super::{Stage, cpu};
+use super::{Environment, cpu};
 
 /// A minimal complete: read, compare the 16 bytes of token and owner, write.
 const COMPLETE: &str = "local v = redis.call('GET', KEYS[1]) \
@@ -23,14 +23,14 @@ pub(super) struct Limit {
     /// Messages per second.
     pub(super) per_second: f64,
     /// Processor time of Redis per message, in microseconds.
-    pub(super) redis: f64,
+    pub(super) redis_cpu: f64,
 }
 
 /// Measures `SET NX GET PX` of new keys, then an EVALSHA of a minimal complete script, each on its
 /// own with pipelines of 64. A message takes as long as one of each in sequence.
-pub(super) fn limit(stage: &Stage) -> Result<Limit, BoxError> {
-    let redis = &stage.redis;
-    let before = cpu::of_redis(stage)?;
+pub(super) fn measure(env: &Environment) -> Result<Limit, BoxError> {
+    let redis = &env.redis;
+    let before = cpu::of_redis(env)?;
     // As long as an entry: 44 bytes, with token and owner at bytes 8 to 24.
     let value = format!("8-bytes.{}{}", "token-and-owner!", "twenty bytes of rest");
     let acquires = benchmark(
@@ -39,7 +39,7 @@ pub(super) fn limit(stage: &Stage) -> Result<Limit, BoxError> {
         1_000_000_000,
         &["SET", "key-of-30-bytes--:__rand_int__", &value, "NX", "GET", "PX", "600000"],
     )?;
-    let acquired = cpu::of_redis(stage)? - before;
+    let acquired = cpu::of_redis(env)? - before;
     redis.cli(&["FLUSHALL"])?;
     let fill = format!(
         "for i = 0, {} do redis.call('SET', string.format('key-of-30-bytes--:%012d', i), ARGV[1]) end",
@@ -47,16 +47,16 @@ pub(super) fn limit(stage: &Stage) -> Result<Limit, BoxError> {
     );
     redis.cli(&["EVAL", &fill, "0", &value])?;
     let sha = redis.cli(&["SCRIPT", "LOAD", COMPLETE])?;
-    let before = cpu::of_redis(stage)?;
+    let before = cpu::of_redis(env)?;
     let completes = benchmark(
         redis,
         KEYS,
         &["EVALSHA", sha.trim(), "1", "key-of-30-bytes--:__rand_int__", "token-and-owner!", &value],
     )?;
-    let used = acquired + (cpu::of_redis(stage)? - before);
+    let used = acquired + (cpu::of_redis(env)? - before);
     Ok(Limit {
         per_second: 1.0 / (1.0 / acquires + 1.0 / completes),
-        redis: used.as_secs_f64() * 1e6 / f64::from(REQUESTS),
+        redis_cpu: used.as_secs_f64() * 1e6 / f64::from(REQUESTS),
     })
 }
 

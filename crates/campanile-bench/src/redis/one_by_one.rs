@@ -4,7 +4,7 @@
 use campanile::{BoxError, Clock};
 use deadpool_redis::{Config, Runtime};
 
-use crate::guarded::numbered;
+use crate::guarded::numbered_key;
 use crate::tutorial::{acquire, complete, load};
 
 const MESSAGES: u64 = 10_000;
@@ -16,7 +16,7 @@ pub(super) async fn per_second(url: &str) -> Result<f64, BoxError> {
     let clock = Clock::boot();
     let start = clock.now();
     for number in 0..MESSAGES {
-        let key = numbered(number);
+        let key = numbered_key(number);
         if !acquire(&mut pool.get().await?, &key).await? {
             return Err(format!("{key} is not new").into());
         }

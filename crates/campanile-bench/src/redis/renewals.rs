@@ -6,19 +6,19 @@ use std::time::Duration;
 use campanile::{BoxError, Guard, IdempotencyLayer, RedisStore};
 use tokio::sync::Semaphore;
 
-use super::{Stage, cpu, of_scripts};
+use super::{Environment, cpu, script_stat};
 use crate::report::{Goal, Report, Row};
 
 const LOCKS: u32 = 10_000;
 
-pub(super) fn run(report: &mut Report, stage: &Stage) -> Result<(), BoxError> {
+pub(super) fn run(report: &mut Report, env: &Environment) -> Result<(), BoxError> {
     let mut row = |name, values, goal| {
         let goal = Some(goal);
-        report.add(Row { area: "redis", name, unit: "% of a core", values, against: None, goal });
+        report.add(Row { area: "redis", name, unit: "% of a core", values, reference: None, goal });
     };
-    let slow = stage.runtime.block_on(hold(stage, Duration::from_secs(30)))?;
+    let slow = env.runtime.block_on(hold_locks(env, Duration::from_secs(30)))?;
     row("Redis renews 10 000 locks of 30 s", vec![slow.redis], Goal::AtMost(1.0));
-    let fast = stage.runtime.block_on(hold(stage, Duration::from_secs(3)))?;
+    let fast = env.runtime.block_on(hold_locks(env, Duration::from_secs(3)))?;
     row("the keeper's thread, 10 000 locks of 3 s", vec![fast.keeper], Goal::AtMost(5.0));
     Ok(())
 }
@@ -31,19 +31,19 @@ struct Load {
 }
 
 /// Holds the locks for a minute.
-async fn hold(stage: &Stage, ttl: Duration) -> Result<Load, BoxError> {
+async fn hold_locks(env: &Environment, ttl: Duration) -> Result<Load, BoxError> {
     const MINUTE: Duration = Duration::from_secs(60);
-    stage.clear()?;
-    let store = RedisStore::connect(stage.redis.url()).await?;
+    env.clear()?;
+    let store = RedisStore::connect(env.redis.url()).await?;
     let layer = IdempotencyLayer::new(store, "renew", ())?.with_lock_ttl(ttl)?;
     let guard = Guard::from(layer);
-    let (held, may_end) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+    let (held, may_finish) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
     let runs: Vec<_> = (0..LOCKS)
         .map(|number| {
-            let (guard, held, may_end) = (guard.clone(), held.clone(), may_end.clone());
+            let (guard, held, may_finish) = (guard.clone(), held.clone(), may_finish.clone());
             let work = async move |_| {
                 held.add_permits(1);
-                may_end.acquire().await?.forget();
+                may_finish.acquire().await?.forget();
                 Ok::<_, BoxError>(())
             };
             tokio::spawn(async move { guard.run(number, work).await })
@@ -51,14 +51,14 @@ async fn hold(stage: &Stage, ttl: Duration) -> Result<Load, BoxError> {
         .collect();
     held.acquire_many(LOCKS).await?.forget();
 
-    let (redis, keeper) = (scripts(stage)?, cpu::of_threads("campanile-keeper")?);
+    let (redis, keeper) = (script_time(env)?, cpu::of_threads("campanile-keeper")?);
     tokio::time::sleep(MINUTE).await;
     let percent = |time: Duration| time.as_secs_f64() / MINUTE.as_secs_f64() * 100.0;
     let load = Load {
-        redis: percent(scripts(stage)? - redis),
+        redis: percent(script_time(env)? - redis),
         keeper: percent(cpu::of_threads("campanile-keeper")? - keeper),
     };
-    may_end.add_permits(LOCKS as usize);
+    may_finish.add_permits(LOCKS as usize);
     for run in runs {
         run.await??;
     }
@@ -66,6 +66,6 @@ async fn hold(stage: &Stage, ttl: Duration) -> Result<Load, BoxError> {
 }
 
 /// Reads the time that Redis has spent in scripts.
-fn scripts(stage: &Stage) -> Result<Duration, BoxError> {
-    Ok(Duration::from_secs_f64(of_scripts(&stage.redis, "usec=")? / 1e6))
+fn script_time(env: &Environment) -> Result<Duration, BoxError> {
+    Ok(Duration::from_secs_f64(script_stat(&env.redis, "usec=")? / 1e6))
 }

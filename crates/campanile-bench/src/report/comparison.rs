@@ -5,15 +5,15 @@ use std::fmt;
 use serde::Serialize;
 
 use super::{Goal, Spread};
-use crate::driver::measured::Measured;
+use crate::driver::measurement::Measurement;
 
 /// Two contestants, measured in turns.
 pub(crate) struct Comparison {
     pub(crate) row: &'static str,
     /// What distinguishes our contestant.
     pub(crate) contestant: &'static str,
-    pub(crate) ours: Vec<Measured>,
-    pub(crate) against: (&'static str, Vec<Measured>),
+    pub(crate) candidate: Vec<Measurement>,
+    pub(crate) reference: (&'static str, Vec<Measurement>),
     pub(crate) goals: Goals,
 }
 
@@ -29,47 +29,51 @@ pub(crate) struct Goals {
 }
 
 impl Comparison {
-    fn ratios(&self, figure: fn(&Measured) -> f64) -> Spread {
-        let pairs = self.ours.iter().zip(&self.against.1);
-        Spread::of(&pairs.map(|(ours, theirs)| figure(ours) / figure(theirs)).collect::<Vec<_>>())
+    fn ratios(&self, figure: fn(&Measurement) -> f64) -> Spread {
+        let pairs = self.candidate.iter().zip(&self.reference.1);
+        Spread::of(
+            &pairs
+                .map(|(candidate, reference)| figure(candidate) / figure(reference))
+                .collect::<Vec<_>>(),
+        )
     }
 
-    fn ours(&self) -> Medians {
-        Medians::of(&self.ours)
+    fn candidate_medians(&self) -> Medians {
+        Medians::of(&self.candidate)
     }
 
-    fn theirs(&self) -> Medians {
-        Medians::of(&self.against.1)
+    fn reference_medians(&self) -> Medians {
+        Medians::of(&self.reference.1)
     }
 
     fn cpu_ratio(&self) -> f64 {
-        self.ratios(|measured| measured.cpu_us).median
+        self.ratios(|measurement| measurement.cpu_us).median
     }
 
     /// Formats the JSON object of this comparison.
     pub(super) fn json(&self) -> serde_json::Result<String> {
-        let (ours, rate) = (self.ours(), self.ratios(Measured::rate).median);
-        serde_json::to_string(&Json {
+        let (candidate, rate) = (self.candidate_medians(), self.ratios(Measurement::rate).median);
+        serde_json::to_string(&ComparisonJson {
             area: "driver",
             name: self.row,
             contestant: self.contestant,
-            against: self.against.0,
+            against: self.reference.0,
             ratio: rate,
             goal: self.goals.rate,
-            met: self.goals.rate.map(|goal| goal.met(rate)),
+            met: self.goals.rate.map(|goal| goal.is_met(rate)),
             cpu_ratio: self.cpu_ratio(),
             cpu_goal: self.goals.cpu,
-            cpu_met: self.goals.cpu.map(|goal| goal.met(self.cpu_ratio())),
+            cpu_met: self.goals.cpu.map(|goal| goal.is_met(self.cpu_ratio())),
             rss_goal: self.goals.rss,
-            rss_met: self.goals.rss.map(|goal| goal.met(ours.rss_mib)),
-            ours,
-            theirs: self.theirs(),
+            rss_met: self.goals.rss.map(|goal| goal.is_met(candidate.rss_mib)),
+            ours: candidate,
+            theirs: self.reference_medians(),
         })
     }
 }
 
 #[derive(Serialize)]
-struct Json {
+struct ComparisonJson {
     area: &'static str,
     name: &'static str,
     contestant: &'static str,
@@ -102,12 +106,12 @@ struct Medians {
 }
 
 impl Medians {
-    fn of(measured: &[Measured]) -> Self {
-        let spread = |figure: fn(&Measured) -> f64| {
-            Spread::of(&measured.iter().map(figure).collect::<Vec<_>>())
+    fn of(measurements: &[Measurement]) -> Self {
+        let spread = |figure: fn(&Measurement) -> f64| {
+            Spread::of(&measurements.iter().map(figure).collect::<Vec<_>>())
         };
         Self {
-            rate: spread(Measured::rate).median,
+            rate: spread(Measurement::rate).median,
             cpu_us: spread(|m| m.cpu_us).median,
             wake_ups: spread(|m| m.wake_ups).median,
             rss_mib: spread(|m| m.rss_mib).median,
@@ -122,21 +126,22 @@ impl Medians {
 
 impl fmt::Display for Comparison {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (ours, theirs, ratios) = (self.ours(), self.theirs(), self.ratios(Measured::rate));
+        let (candidate, reference, ratios) =
+            (self.candidate_medians(), self.reference_medians(), self.ratios(Measurement::rate));
         let name = format!("{}, {}", self.row, self.contestant);
-        write!(f, "driver {name:<46} {:>9.0} records/s", ours.rate)?;
-        write!(f, " {:>9.0} {:<36} ratio {ratios}", theirs.rate, self.against.0)?;
-        outcome(f, self.goals.rate, ratios.median)?;
-        write!(f, "\n       CPU us {:.1} / {:.1}", ours.cpu_us, theirs.cpu_us)?;
+        write!(f, "driver {name:<46} {:>9.0} records/s", candidate.rate)?;
+        write!(f, " {:>9.0} {:<36} ratio {ratios}", reference.rate, self.reference.0)?;
+        write_outcome(f, self.goals.rate, ratios.median)?;
+        write!(f, "\n       CPU us {:.1} / {:.1}", candidate.cpu_us, reference.cpu_us)?;
         write!(f, " = {:.2}", self.cpu_ratio())?;
-        outcome(f, self.goals.cpu, self.cpu_ratio())?;
-        write!(f, "; wake-ups {:.2} / {:.2}", ours.wake_ups, theirs.wake_ups)?;
-        write!(f, "; RSS over idle {:.0} / {:.0} MiB", ours.rss_mib, theirs.rss_mib)?;
-        outcome(f, self.goals.rss, ours.rss_mib)?;
-        if ours.handled + ours.duplicates == 0.0 {
+        write_outcome(f, self.goals.cpu, self.cpu_ratio())?;
+        write!(f, "; wake-ups {:.2} / {:.2}", candidate.wake_ups, reference.wake_ups)?;
+        write!(f, "; RSS over idle {:.0} / {:.0} MiB", candidate.rss_mib, reference.rss_mib)?;
+        write_outcome(f, self.goals.rss, candidate.rss_mib)?;
+        if candidate.handled + candidate.duplicates == 0.0 {
             return Ok(());
         }
-        for (which, of) in [("ours", ours), ("theirs", theirs)] {
+        for (which, of) in [("ours", candidate), ("theirs", reference)] {
             write!(f, "; {which}: {} handled, {} duplicates", of.handled, of.duplicates)?;
             write!(f, ", {} repeated, {} reordered", of.repeated, of.reordered)?;
         }
@@ -144,9 +149,9 @@ impl fmt::Display for Comparison {
     }
 }
 
-fn outcome(f: &mut fmt::Formatter<'_>, goal: Option<Goal>, reached: f64) -> fmt::Result {
+fn write_outcome(f: &mut fmt::Formatter<'_>, goal: Option<Goal>, reached: f64) -> fmt::Result {
     match goal {
-        Some(goal) if goal.met(reached) => write!(f, " (goal {goal}: met)"),
+        Some(goal) if goal.is_met(reached) => write!(f, " (goal {goal}: met)"),
         Some(goal) => write!(f, " (goal {goal}: NOT MET)"),
         None => Ok(()),
     }

@@ -14,16 +14,16 @@ use campanile_idempotency::Store;
 use super::Time;
 
 /// The result of a promise. The error describes what was seen instead.
-pub(super) type Kept<T = ()> = Result<T, String>;
+pub(super) type CheckResult<T = ()> = Result<T, String>;
 
 /// Longer than any test takes.
-pub(super) const LONG: Duration = Duration::from_secs(600);
+pub(super) const LONG_DURATION: Duration = Duration::from_secs(600);
 
 /// Expires before the next command arrives.
-pub(super) const BRIEF: Duration = Duration::from_millis(1);
+pub(super) const SHORT_DURATION: Duration = Duration::from_millis(1);
 
 /// Applies commands, compares each answer with [`step`], and keeps the expected entries.
-pub(super) struct Witness<'a, S, T> {
+pub(super) struct ModelChecker<'a, S, T> {
     pub(super) store: &'a S,
     time: &'a T,
     namespace: Namespace,
@@ -31,7 +31,7 @@ pub(super) struct Witness<'a, S, T> {
     entries: Mutex<HashMap<StoreKey, Entry>>,
 }
 
-impl<'a, S: Store, T: Time> Witness<'a, S, T> {
+impl<'a, S: Store, T: Time> ModelChecker<'a, S, T> {
     pub(super) fn new(store: &'a S, time: &'a T) -> Self {
         let name = format!("contract.{:016x}", fastrand::u64(..));
         Self {
@@ -50,26 +50,29 @@ impl<'a, S: Store, T: Time> Witness<'a, S, T> {
         StoreKey::new(self.namespace.clone(), key)
     }
 
-    pub(super) async fn apply(&self, key: &StoreKey, operation: Operation) -> Kept<Answer> {
+    pub(super) async fn apply(&self, key: &StoreKey, operation: Operation) -> CheckResult<Answer> {
         let command = self.command(key, operation);
         let answer = self.store.apply(command.clone()).await;
-        let answer = answer.map_err(|error| failed(&command, &error))?;
+        let answer = answer.map_err(|error| describe_error(&command, &error))?;
         self.compare(&command, &answer)?;
         Ok(answer)
     }
 
     /// Like several calls of [`apply`](Self::apply), in one batch.
-    pub(super) async fn apply_batch(&self, batch: Vec<(StoreKey, Operation)>) -> Kept<Vec<Answer>> {
+    pub(super) async fn apply_batch(
+        &self,
+        batch: Vec<(StoreKey, Operation)>,
+    ) -> CheckResult<Vec<Answer>> {
         let commands = batch.into_iter();
         let commands: Vec<_> = commands.map(|(key, op)| self.command(&key, op)).collect();
         let answers = self.store.apply_batch(commands.clone()).await;
         if answers.len() != commands.len() {
-            let (had, sent) = (answers.len(), commands.len());
-            return Err(format!("expected {sent} answers to a batch, got {had}"));
+            let (received, sent) = (answers.len(), commands.len());
+            return Err(format!("expected {sent} answers to a batch, got {received}"));
         }
         let mut all = Vec::with_capacity(answers.len());
         for (command, answer) in commands.iter().zip(answers) {
-            let answer = answer.map_err(|error| failed(command, &error))?;
+            let answer = answer.map_err(|error| describe_error(command, &error))?;
             self.compare(command, &answer)?;
             all.push(answer);
         }
@@ -77,7 +80,7 @@ impl<'a, S: Store, T: Time> Witness<'a, S, T> {
     }
 
     /// Acquires the key; fails unless the lock is granted.
-    pub(super) async fn grant(&self, key: &StoreKey, acquire: Operation) -> Kept<Grant> {
+    pub(super) async fn grant(&self, key: &StoreKey, acquire: Operation) -> CheckResult<Grant> {
         let answer = self.apply(key, acquire.clone()).await?;
         match (acquire, answer.reply) {
             (
@@ -94,7 +97,7 @@ impl<'a, S: Store, T: Time> Witness<'a, S, T> {
         key: &StoreKey,
         operation: Operation,
         expected: Reply,
-    ) -> Kept {
+    ) -> CheckResult {
         let answer = self.apply(key, operation.clone()).await?;
         if answer.reply == expected {
             Ok(())
@@ -105,24 +108,24 @@ impl<'a, S: Store, T: Time> Witness<'a, S, T> {
     }
 
     /// Reads the store's clock.
-    pub(super) async fn now(&self) -> Kept<SystemTime> {
+    pub(super) async fn now(&self) -> CheckResult<SystemTime> {
         let owner = owner();
         Ok(self.apply(&self.key(), Operation::Cancel { owner }).await?.now)
     }
 
     /// Waits until the store's clock has advanced by `time`.
-    pub(super) async fn wait(&self, time: Duration) -> Kept {
-        const LOOKS: usize = 1000;
-        let until = self.now().await? + time;
-        for _ in 0..LOOKS {
+    pub(super) async fn wait(&self, time: Duration) -> CheckResult {
+        const MAX_POLLS: usize = 1000;
+        let deadline = self.now().await? + time;
+        for _ in 0..MAX_POLLS {
             let now = self.now().await?;
-            let Ok(left) = until.duration_since(now) else {
+            let Ok(remaining) = deadline.duration_since(now) else {
                 return Ok(());
             };
-            if left.is_zero() {
+            if remaining.is_zero() {
                 return Ok(());
             }
-            self.time.pass(left).await;
+            self.time.pass(remaining).await;
         }
         Err(format!("the store's clock did not advance by {time:?}"))
     }
@@ -136,12 +139,16 @@ impl<'a, S: Store, T: Time> Witness<'a, S, T> {
         Command {
             key: key.clone(),
             operation,
-            retention: Retention { attempts: LONG, completed: LONG, failed: LONG },
+            retention: Retention {
+                attempts: LONG_DURATION,
+                completed: LONG_DURATION,
+                failed: LONG_DURATION,
+            },
         }
     }
 
     /// Compares an answer with `step`. For callers that applied the command themselves.
-    pub(super) fn compare(&self, command: &Command, answer: &Answer) -> Kept {
+    pub(super) fn compare(&self, command: &Command, answer: &Answer) -> CheckResult {
         let mut entries = self.entries();
         let before = entries.remove(&command.key);
         let (after, reply) = step(before.clone(), &command.operation, answer.now);
@@ -163,9 +170,9 @@ impl<'a, S: Store, T: Time> Witness<'a, S, T> {
     }
 }
 
-fn failed(command: &Command, error: &(dyn std::error::Error + 'static)) -> String {
-    let texts: Vec<String> = error::sources(error).map(ToString::to_string).collect();
-    format!("{:?} failed: {}", command.operation, texts.join(": "))
+fn describe_error(command: &Command, error: &(dyn std::error::Error + 'static)) -> String {
+    let messages: Vec<String> = error::sources(error).map(ToString::to_string).collect();
+    format!("{:?} failed: {}", command.operation, messages.join(": "))
 }
 
 /// Generates a new nonce.

@@ -7,7 +7,7 @@ use campanile_core::{FencingToken, Fingerprint, Grant, Operation, Owner, Reply, 
 use campanile_idempotency::Store;
 use fastrand::Rng;
 
-use super::witness::{BRIEF, Kept, LONG, Witness};
+use super::checker::{CheckResult, LONG_DURATION, ModelChecker, SHORT_DURATION};
 use super::{RealTime, Time};
 
 /// Number of operations that [`run`](super::run) applies.
@@ -20,58 +20,58 @@ const OPERATIONS: usize = 3000;
 /// # Panics
 /// Panics with the seed if an answer of the store differs from `step`'s.
 pub async fn differential<S: Store>(store: &S, operations: usize, seed: u64) {
-    let witness = Witness::new(store, &RealTime);
-    if let Err(seen) = differ(&witness, operations, seed).await {
+    let checker = ModelChecker::new(store, &RealTime);
+    if let Err(seen) = run_differential(&checker, operations, seed).await {
         panic!("seed {seed}: {seen}");
     }
 }
 
 pub(super) async fn random_operations_answer_as_step_does<S: Store, T: Time>(
-    witness: &Witness<'_, S, T>,
-) -> Kept {
+    checker: &ModelChecker<'_, S, T>,
+) -> CheckResult {
     let seed = fastrand::u64(..);
-    let done = differ(witness, OPERATIONS, seed).await;
-    done.map_err(|seen| format!("seed {seed}: {seen}"))
+    let result = run_differential(checker, OPERATIONS, seed).await;
+    result.map_err(|seen| format!("seed {seed}: {seen}"))
 }
 
-async fn differ<S: Store, T: Time>(
-    witness: &Witness<'_, S, T>,
+async fn run_differential<S: Store, T: Time>(
+    checker: &ModelChecker<'_, S, T>,
     operations: usize,
     seed: u64,
-) -> Kept {
+) -> CheckResult {
     const KEYS: usize = 8;
-    let mut chance = Chance::new(seed);
-    let mut keys: Vec<_> = (0..KEYS).map(|_| witness.key()).collect();
-    let most = witness.store.max_batch().get().min(KEYS);
-    let mut done = 0;
-    while done < operations {
-        let size = if chance.rng.bool() { 1 } else { chance.rng.usize(1..=most) };
+    let mut generator = OperationGenerator::new(seed);
+    let mut keys: Vec<_> = (0..KEYS).map(|_| checker.key()).collect();
+    let max_batch = checker.store.max_batch().get().min(KEYS);
+    let mut applied = 0;
+    while applied < operations {
+        let size = if generator.rng.bool() { 1 } else { generator.rng.usize(1..=max_batch) };
         // A batch has distinct keys. Now and then, one of them is new.
-        chance.rng.shuffle(&mut keys);
-        if chance.rng.u8(..) < 8 {
-            keys[0] = witness.key();
+        generator.rng.shuffle(&mut keys);
+        if generator.rng.u8(..) < 8 {
+            keys[0] = checker.key();
         }
         let batch: Vec<_> =
-            keys[..size].iter().map(|key| (key.clone(), chance.operation(key))).collect();
+            keys[..size].iter().map(|key| (key.clone(), generator.operation(key))).collect();
         if let [(key, operation)] = &batch[..] {
-            let answer = witness.apply(key, operation.clone()).await?;
-            chance.learn(key, operation, &answer.reply);
+            let answer = checker.apply(key, operation.clone()).await?;
+            generator.record(key, operation, &answer.reply);
         } else {
-            let answers = witness.apply_batch(batch.clone()).await?;
+            let answers = checker.apply_batch(batch.clone()).await?;
             for ((key, operation), answer) in batch.iter().zip(answers) {
-                chance.learn(key, operation, &answer.reply);
+                generator.record(key, operation, &answer.reply);
             }
         }
-        if chance.rng.u8(..) < 8 {
-            witness.wait(BRIEF).await?;
+        if generator.rng.u8(..) < 8 {
+            checker.wait(SHORT_DURATION).await?;
         }
-        done += size;
+        applied += size;
     }
     Ok(())
 }
 
 /// Draws operations that relate to earlier ones.
-struct Chance {
+struct OperationGenerator {
     rng: Rng,
     /// The last grants of each key, including stale ones.
     grants: HashMap<StoreKey, Vec<Grant>>,
@@ -80,7 +80,7 @@ struct Chance {
     floor: FencingToken,
 }
 
-impl Chance {
+impl OperationGenerator {
     fn new(seed: u64) -> Self {
         Self {
             rng: Rng::with_seed(seed),
@@ -90,17 +90,17 @@ impl Chance {
         }
     }
 
-    fn learn(&mut self, key: &StoreKey, operation: &Operation, reply: &Reply) {
+    fn record(&mut self, key: &StoreKey, operation: &Operation, reply: &Reply) {
         if let (
             Operation::Acquire { owner, .. },
             Reply::Acquired { token, .. } | Reply::Exhausted { token, .. },
         ) = (operation, reply)
         {
-            const REMEMBERED: usize = 3;
+            const MAX_GRANTS: usize = 3;
             let (token, owner) = (*token, *owner);
             let grants = self.grants.entry(key.clone()).or_default();
             grants.push(Grant { token, owner });
-            if grants.len() > REMEMBERED {
+            if grants.len() > MAX_GRANTS {
                 grants.remove(0);
             }
             self.floor = self.floor.max(token);
@@ -118,7 +118,7 @@ impl Chance {
         match self.rng.u8(..100) {
             ..35 => self.acquire(),
             35..45 => {
-                let ttl = self.time();
+                let ttl = self.duration();
                 Operation::Renew { grant, ttl }
             }
             45..52 => Operation::Complete {
@@ -129,7 +129,7 @@ impl Chance {
             },
             52..70 => Operation::Fail {
                 grant,
-                delay: self.time(),
+                delay: self.duration(),
                 last: self.rng.u8(..8) == 0,
                 error: self.text().into(),
             },
@@ -156,7 +156,7 @@ impl Chance {
         let none = FencingToken::ZERO;
         Operation::Acquire {
             owner: self.owner(),
-            ttl: self.time(),
+            ttl: self.duration(),
             max_attempts: self.rng.u16(..4),
             fingerprint: self.fingerprint(),
             floor: if self.rng.bool() { self.floor } else { none },
@@ -165,14 +165,14 @@ impl Chance {
 
     /// Draws mostly the last grant, sometimes a stale one, and rarely one that was never made.
     fn grant(&mut self, key: &StoreKey) -> Grant {
-        let nobodys = Grant { token: self.floor, owner: self.owner() };
+        let unknown_grant = Grant { token: self.floor, owner: self.owner() };
         let Some(grants) = self.grants.get(key) else {
-            return nobodys;
+            return unknown_grant;
         };
         match self.rng.u8(..16) {
-            0 => nobodys,
-            1..4 => *self.rng.choice(grants).unwrap_or(&nobodys),
-            _ => *grants.last().unwrap_or(&nobodys),
+            0 => unknown_grant,
+            1..4 => *self.rng.choice(grants).unwrap_or(&unknown_grant),
+            _ => *grants.last().unwrap_or(&unknown_grant),
         }
     }
 
@@ -190,11 +190,11 @@ impl Chance {
         }
     }
 
-    fn time(&mut self) -> Duration {
+    fn duration(&mut self) -> Duration {
         match self.rng.u8(..8) {
-            0..4 => BRIEF,
+            0..4 => SHORT_DURATION,
             4..6 => Duration::ZERO,
-            _ => LONG,
+            _ => LONG_DURATION,
         }
     }
 

@@ -7,16 +7,16 @@ use campanile_core::{Command, FencingToken, Grant, Operation, Reply, Retention, 
 use campanile_idempotency::Store;
 
 use super::Time;
-use super::situations::Situation;
-use super::witness::{
-    BRIEF, Kept, LONG, MAX_ATTEMPTS, Witness, acquire, acquire_as, complete, fail, owner, redrive,
-    reject,
+use super::checker::{
+    CheckResult, LONG_DURATION, MAX_ATTEMPTS, ModelChecker, SHORT_DURATION, acquire, acquire_as,
+    complete, fail, owner, redrive, reject,
 };
+use super::situations::Situation;
 
 pub(super) async fn tokens_rise_with_each_grant<S: Store, T: Time>(
-    witness: &Witness<'_, S, T>,
-) -> Kept {
-    let key = witness.key();
+    checker: &ModelChecker<'_, S, T>,
+) -> CheckResult {
+    let key = checker.key();
     let mut last = FencingToken::ZERO;
     let ends: [fn(Grant) -> Operation; 4] = [
         |grant| fail(grant, Duration::ZERO),
@@ -25,20 +25,20 @@ pub(super) async fn tokens_rise_with_each_grant<S: Store, T: Time>(
         |grant| Operation::Cancel { owner: grant.owner },
     ];
     for end in ends {
-        let grant = witness.ended(&key, end).await?;
-        rises(&mut last, grant.token)?;
+        let grant = checker.grant_and_end(&key, end).await?;
+        check_increasing(&mut last, grant.token)?;
     }
-    let expired = witness.grant(&key, acquire(BRIEF)).await?;
-    rises(&mut last, expired.token)?;
-    witness.wait(BRIEF).await?;
-    let rejected = witness.ended(&key, reject).await?;
-    rises(&mut last, rejected.token)?;
-    witness.apply(&key, redrive(rejected.token, false)).await?;
-    let reopened = witness.grant(&key, acquire(LONG)).await?;
-    rises(&mut last, reopened.token)
+    let expired = checker.grant(&key, acquire(SHORT_DURATION)).await?;
+    check_increasing(&mut last, expired.token)?;
+    checker.wait(SHORT_DURATION).await?;
+    let rejected = checker.grant_and_end(&key, reject).await?;
+    check_increasing(&mut last, rejected.token)?;
+    checker.apply(&key, redrive(rejected.token, false)).await?;
+    let reopened = checker.grant(&key, acquire(LONG_DURATION)).await?;
+    check_increasing(&mut last, reopened.token)
 }
 
-fn rises(last: &mut FencingToken, token: FencingToken) -> Kept {
+fn check_increasing(last: &mut FencingToken, token: FencingToken) -> CheckResult {
     if token <= *last {
         return Err(format!("token {token} does not exceed the previous token {last}"));
     }
@@ -48,13 +48,13 @@ fn rises(last: &mut FencingToken, token: FencingToken) -> Kept {
 
 /// A process is never granted a token below one that it has seen from another key or server.
 pub(super) async fn no_token_is_below_the_floor<S: Store, T: Time>(
-    witness: &Witness<'_, S, T>,
-) -> Kept {
-    let (seen, _) = witness.bring(Situation::ProcessingLive).await?;
-    let floor = witness.token(&seen).expect("was granted").get() + 3_600_000_000;
+    checker: &ModelChecker<'_, S, T>,
+) -> CheckResult {
+    let (seen, _) = checker.prepare(Situation::ProcessingLive).await?;
+    let floor = checker.token(&seen).expect("was granted").get() + 3_600_000_000;
     for situation in [Situation::Absent, Situation::RetryingDue] {
-        let (key, _) = witness.bring(situation).await?;
-        let grant = witness.grant(&key, acquire_above(floor)).await?;
+        let (key, _) = checker.prepare(situation).await?;
+        let grant = checker.grant(&key, acquire_above(floor)).await?;
         if grant.token.get() <= floor {
             return Err(format!("{situation:?}: floor {floor}, token {}", grant.token));
         }
@@ -65,16 +65,16 @@ pub(super) async fn no_token_is_below_the_floor<S: Store, T: Time>(
 fn acquire_above(floor: u64) -> Operation {
     Operation::Acquire {
         owner: owner(),
-        ttl: LONG,
+        ttl: LONG_DURATION,
         max_attempts: MAX_ATTEMPTS,
         fingerprint: None,
         floor: FencingToken::new(floor).expect("below 2^53"),
     }
 }
 
-impl<S: Store, T: Time> Witness<'_, S, T> {
+impl<S: Store, T: Time> ModelChecker<'_, S, T> {
     /// Creates a key that has no larger token left and can be granted next.
-    pub(super) async fn without_tokens(&self) -> Kept<StoreKey> {
+    pub(super) async fn key_with_exhausted_tokens(&self) -> CheckResult<StoreKey> {
         const LARGEST: u64 = (1 << 53) - 1;
         let key = self.key();
         let grant = self.grant(&key, acquire_above(LARGEST - 1)).await?;
@@ -88,62 +88,62 @@ pub(super) async fn a_grant_without_a_token_left_is_refused_and_nothing_is_writt
     S: Store,
     T: Time,
 >(
-    witness: &Witness<'_, S, T>,
-) -> Kept {
-    let key = witness.without_tokens().await?;
-    witness.expect(&key, acquire(LONG), Reply::Corrupt).await?;
-    witness.expect(&key, acquire(LONG), Reply::Corrupt).await?;
-    let token = witness.token(&key).expect("was granted");
+    checker: &ModelChecker<'_, S, T>,
+) -> CheckResult {
+    let key = checker.key_with_exhausted_tokens().await?;
+    checker.expect(&key, acquire(LONG_DURATION), Reply::Corrupt).await?;
+    checker.expect(&key, acquire(LONG_DURATION), Reply::Corrupt).await?;
+    let token = checker.token(&key).expect("was granted");
     let forced = redrive(token, true);
-    witness.expect(&key, forced, Reply::Reopened).await
+    checker.expect(&key, forced, Reply::Reopened).await
 }
 
 /// Attempts count at the grant and not at the failure, so that a record that kills its process runs
 /// out of attempts.
 pub(super) async fn an_attempt_is_counted_when_it_is_granted<S: Store, T: Time>(
-    witness: &Witness<'_, S, T>,
-) -> Kept {
-    let key = witness.key();
+    checker: &ModelChecker<'_, S, T>,
+) -> CheckResult {
+    let key = checker.key();
     for expected in 1..=MAX_ATTEMPTS {
         let owner = owner();
         // A repeat of the command counts once.
         for _ in 0..2 {
-            match witness.apply(&key, acquire_as(owner, BRIEF)).await?.reply {
+            match checker.apply(&key, acquire_as(owner, SHORT_DURATION)).await?.reply {
                 Reply::Acquired { attempt, .. } if attempt == expected => {}
                 other => return Err(format!("expected attempt {expected}, got {other:?}")),
             }
         }
-        witness.wait(BRIEF).await?; // the owner has crashed
+        checker.wait(SHORT_DURATION).await?; // the owner has crashed
     }
-    match witness.apply(&key, acquire(LONG)).await?.reply {
+    match checker.apply(&key, acquire(LONG_DURATION)).await?.reply {
         Reply::Exhausted { attempt, .. } if attempt == MAX_ATTEMPTS => Ok(()),
         other => Err(format!("expected Exhausted after {MAX_ATTEMPTS} crashes, got {other:?}")),
     }
 }
 
 pub(super) async fn a_key_that_is_not_interrupted_runs_out_of_attempts<S: Store, T: Time>(
-    witness: &Witness<'_, S, T>,
-) -> Kept {
-    let (key, _) = witness.bring(Situation::RetryingExhausted).await?;
-    match witness.apply(&key, acquire(LONG)).await?.reply {
+    checker: &ModelChecker<'_, S, T>,
+) -> CheckResult {
+    let (key, _) = checker.prepare(Situation::RetryingExhausted).await?;
+    match checker.apply(&key, acquire(LONG_DURATION)).await?.reply {
         Reply::Exhausted { .. } => Ok(()),
         other => Err(format!("expected Exhausted after {MAX_ATTEMPTS} failures, got {other:?}")),
     }
 }
 
 pub(super) async fn attempts_that_ran_are_handed_back_eight_times<S: Store, T: Time>(
-    witness: &Witness<'_, S, T>,
-) -> Kept {
-    let key = witness.key();
+    checker: &ModelChecker<'_, S, T>,
+) -> CheckResult {
+    let key = checker.key();
     let mut grants = 0;
     while let Reply::Acquired { token, .. } = {
-        let acquire = acquire_as(nth(grants), LONG);
-        witness.apply(&key, acquire).await?.reply
+        let acquire = acquire_as(nth_owner(grants), LONG_DURATION);
+        checker.apply(&key, acquire).await?.reply
     } {
-        let owner = nth(grants);
+        let owner = nth_owner(grants);
         let release = Operation::Release { grant: Grant { token, owner }, ran: true };
         for _ in 0..2 {
-            witness.expect(&key, release.clone(), Reply::Released).await?;
+            checker.expect(&key, release.clone(), Reply::Released).await?;
         }
         grants += 1;
         if grants > 100 {
@@ -158,34 +158,34 @@ pub(super) async fn attempts_that_ran_are_handed_back_eight_times<S: Store, T: T
     }
 }
 
-fn nth(number: u32) -> campanile_core::Owner {
+fn nth_owner(number: u32) -> campanile_core::Owner {
     campanile_core::Owner::new(u64::from(number) + 1).expect("not zero")
 }
 
 pub(super) async fn the_last_error_is_told_by_the_burial_lock<S: Store, T: Time>(
-    witness: &Witness<'_, S, T>,
-) -> Kept {
-    let (key, _) = witness.bring(Situation::RetryingDoomed).await?;
+    checker: &ModelChecker<'_, S, T>,
+) -> CheckResult {
+    let (key, _) = checker.prepare(Situation::RetryingDoomed).await?;
     for _ in 0..2 {
         let owner = owner();
         for _ in 0..2 {
-            match witness.apply(&key, acquire_as(owner, BRIEF)).await?.reply {
+            match checker.apply(&key, acquire_as(owner, SHORT_DURATION)).await?.reply {
                 Reply::Exhausted { last_error: Some(error), .. }
                     if &*error == "no such account" => {}
                 other => return Err(format!("expected the doomed entry's error, got {other:?}")),
             }
         }
-        witness.wait(BRIEF).await?;
+        checker.wait(SHORT_DURATION).await?;
     }
     // A failed burial reports no error of its own, and neither does a rejection without a reason.
     // The handler's last error is kept.
-    let grant = witness.grant(&key, acquire(LONG)).await?;
+    let grant = checker.grant(&key, acquire(LONG_DURATION)).await?;
     let quiet = Operation::Fail { grant, delay: Duration::ZERO, last: false, error: "".into() };
-    witness.expect(&key, quiet, Reply::Retrying).await?;
-    let grant = witness.grant(&key, acquire(LONG)).await?;
+    checker.expect(&key, quiet, Reply::Retrying).await?;
+    let grant = checker.grant(&key, acquire(LONG_DURATION)).await?;
     let reason = "".into();
-    witness.expect(&key, Operation::Reject { grant, reason }, Reply::Rejected).await?;
-    match witness.apply(&key, acquire(LONG)).await?.reply {
+    checker.expect(&key, Operation::Reject { grant, reason }, Reply::Rejected).await?;
+    match checker.apply(&key, acquire(LONG_DURATION)).await?.reply {
         Reply::Parked { reason: Some(error), .. } if &*error == "no such account" => Ok(()),
         other => Err(format!("expected the rejected entry's error, got {other:?}")),
     }
@@ -195,9 +195,9 @@ pub(super) async fn a_burial_that_runs_out_counts_and_one_that_is_let_go_does_no
     S: Store,
     T: Time,
 >(
-    witness: &Witness<'_, S, T>,
-) -> Kept {
-    let (key, _) = witness.bring(Situation::RetryingDoomed).await?;
+    checker: &ModelChecker<'_, S, T>,
+) -> CheckResult {
+    let (key, _) = checker.prepare(Situation::RetryingDoomed).await?;
     let ends: [fn(Grant) -> Operation; 4] = [
         |grant| fail(grant, Duration::ZERO),
         |grant| Operation::Release { grant, ran: false },
@@ -206,24 +206,24 @@ pub(super) async fn a_burial_that_runs_out_counts_and_one_that_is_let_go_does_no
     ];
     for crashes in 0..2 {
         for end in ends {
-            let grant = buried(witness, &key, LONG, crashes + 1).await?;
-            witness.apply(&key, end(grant)).await?;
+            let grant = acquire_burial(checker, &key, LONG_DURATION, crashes + 1).await?;
+            checker.apply(&key, end(grant)).await?;
         }
-        buried(witness, &key, BRIEF, crashes + 1).await?;
-        witness.wait(BRIEF).await?;
+        acquire_burial(checker, &key, SHORT_DURATION, crashes + 1).await?;
+        checker.wait(SHORT_DURATION).await?;
     }
     Ok(())
 }
 
 /// Acquires a burial lock and checks that it is the `expected`-th.
-async fn buried<S: Store, T: Time>(
-    witness: &Witness<'_, S, T>,
+async fn acquire_burial<S: Store, T: Time>(
+    checker: &ModelChecker<'_, S, T>,
     key: &StoreKey,
     ttl: Duration,
     expected: u8,
-) -> Kept<Grant> {
+) -> CheckResult<Grant> {
     let owner = owner();
-    match witness.apply(key, acquire_as(owner, ttl)).await?.reply {
+    match checker.apply(key, acquire_as(owner, ttl)).await?.reply {
         Reply::Exhausted { token, attempt: 1, burials, .. } if burials == expected => {
             Ok(Grant { token, owner })
         }
@@ -232,29 +232,29 @@ async fn buried<S: Store, T: Time>(
 }
 
 pub(super) async fn a_renewal_never_shortens_the_lock<S: Store, T: Time>(
-    witness: &Witness<'_, S, T>,
-) -> Kept {
-    let (key, grant) = witness.bring(Situation::ProcessingLive).await?;
-    let late = Operation::Renew { grant, ttl: BRIEF };
-    witness.expect(&key, late, Reply::Renewed).await?;
-    witness.apply(&key, acquire_as(grant.owner, BRIEF)).await?;
-    witness.wait(BRIEF).await?;
-    match witness.apply(&key, acquire(LONG)).await?.reply {
+    checker: &ModelChecker<'_, S, T>,
+) -> CheckResult {
+    let (key, grant) = checker.prepare(Situation::ProcessingLive).await?;
+    let shorter = Operation::Renew { grant, ttl: SHORT_DURATION };
+    checker.expect(&key, shorter, Reply::Renewed).await?;
+    checker.apply(&key, acquire_as(grant.owner, SHORT_DURATION)).await?;
+    checker.wait(SHORT_DURATION).await?;
+    match checker.apply(&key, acquire(LONG_DURATION)).await?.reply {
         Reply::Locked { .. } => Ok(()),
         other => Err(format!("expected Locked after a shorter renewal, got {other:?}")),
     }
 }
 
 pub(super) async fn a_repeated_failure_does_not_move_the_next_attempt<S: Store, T: Time>(
-    witness: &Witness<'_, S, T>,
-) -> Kept {
-    let key = witness.key();
+    checker: &ModelChecker<'_, S, T>,
+) -> CheckResult {
+    let key = checker.key();
     let delay = Duration::from_millis(20);
-    let grant = witness.ended(&key, |grant| fail(grant, delay)).await?;
-    witness.wait(delay / 2).await?;
-    witness.expect(&key, fail(grant, LONG), Reply::Retrying).await?;
-    witness.wait(delay / 2).await?;
-    match witness.apply(&key, acquire(LONG)).await?.reply {
+    let grant = checker.grant_and_end(&key, |grant| fail(grant, delay)).await?;
+    checker.wait(delay / 2).await?;
+    checker.expect(&key, fail(grant, LONG_DURATION), Reply::Retrying).await?;
+    checker.wait(delay / 2).await?;
+    match checker.apply(&key, acquire(LONG_DURATION)).await?.reply {
         Reply::Acquired { .. } => Ok(()),
         other => Err(format!("expected Acquired after {delay:?} of backoff, got {other:?}")),
     }
@@ -263,32 +263,32 @@ pub(super) async fn a_repeated_failure_does_not_move_the_next_attempt<S: Store, 
 /// The limit holds for backoffs too; otherwise one client could block the others for any length of
 /// time.
 pub(super) async fn a_lock_longer_than_the_longest_is_cut<S: Store, T: Time>(
-    witness: &Witness<'_, S, T>,
-) -> Kept {
-    let key = witness.key();
-    let grant = witness.grant(&key, acquire(MAX_LOCK_TTL * 3)).await?;
+    checker: &ModelChecker<'_, S, T>,
+) -> CheckResult {
+    let key = checker.key();
+    let grant = checker.grant(&key, acquire(MAX_LOCK_TTL * 3)).await?;
     let ttl = MAX_LOCK_TTL * 3;
-    witness.expect(&key, Operation::Renew { grant, ttl }, Reply::Renewed).await?;
-    match witness.apply(&key, acquire(LONG)).await?.reply {
+    checker.expect(&key, Operation::Renew { grant, ttl }, Reply::Renewed).await?;
+    match checker.apply(&key, acquire(LONG_DURATION)).await?.reply {
         Reply::Locked { remaining } if remaining <= MAX_LOCK_TTL => {}
         other => return Err(format!("lock for {ttl:?} not clamped: {other:?}")),
     }
-    witness.apply(&key, fail(grant, MAX_BACKOFF * 3)).await?;
-    match witness.apply(&key, acquire(LONG)).await?.reply {
+    checker.apply(&key, fail(grant, MAX_BACKOFF * 3)).await?;
+    match checker.apply(&key, acquire(LONG_DURATION)).await?.reply {
         Reply::BackingOff { remaining, .. } if remaining <= MAX_BACKOFF => Ok(()),
         other => Err(format!("backoff of {:?} not clamped: {other:?}", MAX_BACKOFF * 3)),
     }
 }
 
 pub(super) async fn an_error_longer_than_is_kept_is_cut<S: Store, T: Time>(
-    witness: &Witness<'_, S, T>,
-) -> Kept {
+    checker: &ModelChecker<'_, S, T>,
+) -> CheckResult {
     // Three bytes per character, so that the limit falls inside a character.
     let long = "鐘".repeat(MAX_ERROR_BYTES);
-    let key = witness.key();
+    let key = checker.key();
     let rejected = |grant| Operation::Reject { grant, reason: long.as_str().into() };
-    witness.ended(&key, rejected).await?;
-    match witness.apply(&key, acquire(LONG)).await?.reply {
+    checker.grant_and_end(&key, rejected).await?;
+    match checker.apply(&key, acquire(LONG_DURATION)).await?.reply {
         Reply::Parked { reason: Some(kept), .. }
             if kept.len() == MAX_ERROR_BYTES / 3 * 3 && long.starts_with(&*kept) =>
         {
@@ -300,12 +300,12 @@ pub(super) async fn an_error_longer_than_is_kept_is_cut<S: Store, T: Time>(
 
 /// The entry is not removed earlier. Afterwards it is gone, along with its counters.
 pub(super) async fn an_entry_lives_as_long_as_it_is_retained<S: Store, T: Time>(
-    witness: &Witness<'_, S, T>,
-) -> Kept {
-    let brief = Duration::from_millis(300);
+    checker: &ModelChecker<'_, S, T>,
+) -> CheckResult {
+    let short = Duration::from_millis(300);
     let only = |kept: fn(&mut Retention) -> &mut Duration| {
-        let mut retention = witness.command(&witness.key(), acquire(LONG)).retention;
-        *kept(&mut retention) = brief;
+        let mut retention = checker.command(&checker.key(), acquire(LONG_DURATION)).retention;
+        *kept(&mut retention) = short;
         retention
     };
     let ends: [(Operation, Retention); 3] = {
@@ -313,33 +313,33 @@ pub(super) async fn an_entry_lives_as_long_as_it_is_retained<S: Store, T: Time>(
         [
             (complete(grant), only(|kept| &mut kept.completed)),
             (reject(grant), only(|kept| &mut kept.failed)),
-            (fail(grant, LONG), only(|kept| &mut kept.attempts)),
+            (fail(grant, LONG_DURATION), only(|kept| &mut kept.attempts)),
         ]
     };
     for (end, retention) in ends {
-        let key = witness.key();
-        let mine = witness.grant(&key, acquire(LONG)).await?;
+        let key = checker.key();
+        let mine = checker.grant(&key, acquire(LONG_DURATION)).await?;
         let operation = match end {
             Operation::Complete { .. } => complete(mine),
             Operation::Reject { .. } => reject(mine),
-            _ => fail(mine, LONG),
+            _ => fail(mine, LONG_DURATION),
         };
         let command = Command { key: key.clone(), operation, retention };
         let name = command.operation.name();
-        let ended = witness.store.apply(command).await;
-        let ended = ended.map_err(|error| format!("{name} failed: {error}"))?.now;
+        let end_answer = checker.store.apply(command).await;
+        let ended_at = end_answer.map_err(|error| format!("{name} failed: {error}"))?.now;
         loop {
             // Acquires without writing: none of these keys can be acquired while its entry exists.
-            let asked = witness.store.apply(witness.command(&key, acquire(LONG)));
-            let answer = asked.await.map_err(|error| error.to_string())?;
-            let age = answer.now.duration_since(ended).unwrap_or_default();
+            let acquired = checker.store.apply(checker.command(&key, acquire(LONG_DURATION)));
+            let answer = acquired.await.map_err(|error| error.to_string())?;
+            let age = answer.now.duration_since(ended_at).unwrap_or_default();
             match answer.reply {
-                Reply::Acquired { attempt: 1, .. } if age >= brief => break,
+                Reply::Acquired { attempt: 1, .. } if age >= short => break,
                 Reply::Duplicate { .. } | Reply::Parked { .. } | Reply::BackingOff { .. }
-                    if age < LONG => {}
+                    if age < LONG_DURATION => {}
                 other => return Err(format!("{age:?} after {name}: {other:?}")),
             }
-            witness.wait(brief / 3).await?;
+            checker.wait(short / 3).await?;
         }
     }
     Ok(())

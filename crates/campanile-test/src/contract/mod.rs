@@ -36,6 +36,7 @@
 //! [`Store::apply`]: campanile_idempotency::Store::apply
 
 mod batches;
+mod checker;
 mod differential;
 mod histories;
 mod payloads;
@@ -45,14 +46,13 @@ mod stale;
 mod table;
 mod time;
 mod violation;
-mod witness;
 
 use campanile_idempotency::Store;
 
+use self::checker::ModelChecker;
 pub use self::differential::differential;
 pub use self::time::{RealTime, Time};
 pub use self::violation::Violation;
-use self::witness::Witness;
 
 /// Tests every promise on the store.
 ///
@@ -72,8 +72,8 @@ pub async fn violations<S: Store>(store: &S, time: &impl Time) -> Vec<Violation>
     let mut found = Vec::new();
     macro_rules! promises {
         ($($module:ident { $($promise:ident)* })*) => {$($(
-            let witness = Witness::new(store, time);
-            if let Err(what) = $module::$promise(&witness).await {
+            let checker = ModelChecker::new(store, time);
+            if let Err(what) = $module::$promise(&checker).await {
                 found.push(Violation::new(stringify!($promise), what));
             }
         )*)*};

@@ -6,8 +6,9 @@ use campanile_core::{FencingToken, Grant, Operation, Reply, StoreKey};
 use campanile_idempotency::Store;
 
 use super::Time;
-use super::witness::{
-    BRIEF, Kept, LONG, MAX_ATTEMPTS, Witness, acquire, complete, fail, owner, redrive, reject,
+use super::checker::{
+    CheckResult, LONG_DURATION, MAX_ATTEMPTS, ModelChecker, SHORT_DURATION, acquire, complete,
+    fail, owner, redrive, reject,
 };
 
 /// The state of an entry as its last grant ("mine") left it.
@@ -49,75 +50,75 @@ impl Situation {
     ];
 }
 
-impl<S: Store, T: Time> Witness<'_, S, T> {
+impl<S: Store, T: Time> ModelChecker<'_, S, T> {
     /// Creates a key in this situation and its last grant. An absent entry gets a grant that was
     /// never made.
-    pub(super) async fn bring(&self, situation: Situation) -> Kept<(StoreKey, Grant)> {
+    pub(super) async fn prepare(&self, situation: Situation) -> CheckResult<(StoreKey, Grant)> {
         let key = self.key();
         let grant = match situation {
             Absent => Grant { token: FencingToken::new(1).expect("small"), owner: owner() },
-            ProcessingLive => self.grant(&key, acquire(LONG)).await?,
+            ProcessingLive => self.grant(&key, acquire(LONG_DURATION)).await?,
             ProcessingExpired => {
-                let grant = self.grant(&key, acquire(BRIEF)).await?;
-                self.wait(BRIEF).await?;
+                let grant = self.grant(&key, acquire(SHORT_DURATION)).await?;
+                self.wait(SHORT_DURATION).await?;
                 grant
             }
             ProcessingBurial => {
-                self.ended(&key, doom).await?;
-                self.grant(&key, acquire(LONG)).await?
+                self.grant_and_end(&key, fail_last).await?;
+                self.grant(&key, acquire(LONG_DURATION)).await?
             }
-            RetryingWaiting => self.ended(&key, |grant| fail(grant, LONG)).await?,
-            RetryingDue => self.ended(&key, |grant| fail(grant, Duration::ZERO)).await?,
+            RetryingWaiting => self.grant_and_end(&key, |grant| fail(grant, LONG_DURATION)).await?,
+            RetryingDue => self.grant_and_end(&key, |grant| fail(grant, Duration::ZERO)).await?,
             RetryingReleased => {
                 let release = |grant| Operation::Release { grant, ran: false };
-                self.ended(&key, release).await?
+                self.grant_and_end(&key, release).await?
             }
-            RetryingDoomed => self.ended(&key, doom).await?,
+            RetryingDoomed => self.grant_and_end(&key, fail_last).await?,
             RetryingExhausted => {
                 for _ in 1..MAX_ATTEMPTS {
-                    self.ended(&key, |grant| fail(grant, Duration::ZERO)).await?;
+                    self.grant_and_end(&key, |grant| fail(grant, Duration::ZERO)).await?;
                 }
-                self.ended(&key, |grant| fail(grant, Duration::ZERO)).await?
+                self.grant_and_end(&key, |grant| fail(grant, Duration::ZERO)).await?
             }
             RetryingReopened => {
-                let grant = self.ended(&key, reject).await?;
+                let grant = self.grant_and_end(&key, reject).await?;
                 let redrive = redrive(grant.token, false);
                 self.expect(&key, redrive, Reply::Reopened).await?;
                 grant
             }
-            Completed => self.ended(&key, complete).await?,
-            Failed => self.ended(&key, reject).await?,
+            Completed => self.grant_and_end(&key, complete).await?,
+            Failed => self.grant_and_end(&key, reject).await?,
         };
         Ok((key, grant))
     }
 
     /// Acquires the key, ends the grant with this operation, and returns the grant.
-    pub(super) async fn ended(
+    pub(super) async fn grant_and_end(
         &self,
         key: &StoreKey,
         end: impl FnOnce(Grant) -> Operation,
-    ) -> Kept<Grant> {
-        let grant = self.grant(key, acquire(LONG)).await?;
+    ) -> CheckResult<Grant> {
+        let grant = self.grant(key, acquire(LONG_DURATION)).await?;
         self.apply(key, end(grant)).await?;
         Ok(grant)
     }
 
     /// Applies commands until their answers reveal the entry: each answer depends on more of its
     /// fields.
-    pub(super) async fn reveal(&self, key: &StoreKey, mine: Grant) -> Kept {
-        self.apply(key, Operation::Renew { grant: mine, ttl: BRIEF }).await?;
-        self.apply(key, acquire(BRIEF)).await?;
-        self.wait(BRIEF).await?;
+    pub(super) async fn probe(&self, key: &StoreKey, mine: Grant) -> CheckResult {
+        self.apply(key, Operation::Renew { grant: mine, ttl: SHORT_DURATION }).await?;
+        self.apply(key, acquire(SHORT_DURATION)).await?;
+        self.wait(SHORT_DURATION).await?;
         self.apply(key, fail(mine, Duration::ZERO)).await?;
-        let next = self.apply(key, acquire(LONG)).await?;
+        let next = self.apply(key, acquire(LONG_DURATION)).await?;
         if let Reply::Acquired { .. } | Reply::Exhausted { .. } = next.reply {
             self.apply(key, complete(mine)).await?;
-            self.apply(key, acquire(LONG)).await?;
+            self.apply(key, acquire(LONG_DURATION)).await?;
         }
         Ok(())
     }
 }
 
-fn doom(grant: Grant) -> Operation {
+fn fail_last(grant: Grant) -> Operation {
     Operation::Fail { grant, delay: Duration::ZERO, last: true, error: "no such account".into() }
 }

@@ -4,12 +4,14 @@ use campanile_core::{Grant, Operation, Reply, State};
 use campanile_idempotency::Store;
 
 use super::Time;
+use super::checker::{
+    CheckResult, LONG_DURATION, ModelChecker, acquire, acquire_as, complete, fail, redrive, reject,
+};
 use super::situations::Situation;
-use super::witness::{Kept, LONG, Witness, acquire, acquire_as, complete, fail, redrive, reject};
 
 /// A reply without its numbers, which are compared with `step` in any case.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Is {
+enum ReplyKind {
     Acquired,
     Exhausted,
     Locked,
@@ -24,46 +26,48 @@ enum Is {
     Reopened,
     Settled(State),
     Lost,
-    Else,
+    Other,
 }
 
-use Is::{
+use ReplyKind::{
     Acquired, BackingOff, Completed, Duplicate, Exhausted, Locked, Lost, Parked, Rejected,
     Released, Renewed, Reopened, Retrying,
 };
 
 /// The `Settled` replies, named by the letter of the state.
-const P: Is = Is::Settled(State::Processing);
-const R: Is = Is::Settled(State::Retrying);
-const C: Is = Is::Settled(State::Completed);
-const F: Is = Is::Settled(State::Failed);
+const P: ReplyKind = ReplyKind::Settled(State::Processing);
+const R: ReplyKind = ReplyKind::Settled(State::Retrying);
+const C: ReplyKind = ReplyKind::Settled(State::Completed);
+const F: ReplyKind = ReplyKind::Settled(State::Failed);
 
 /// In the order of [`Situation::ALL`]: absent; PROCESSING live, expired, burial; RETRYING waiting,
 /// due, released, doomed, exhausted, reopened; COMPLETED; FAILED.
-type Column = [Is; Situation::ALL.len()];
+type Column = [ReplyKind; Situation::ALL.len()];
 
 macro_rules! columns {
     ($($promise:ident: |$mine:pat_param| $operation:expr,
         [$absent:expr; $($p:expr),+; $($r:expr),+; $c:expr; $f:expr];)*) => {$(
-        pub(super) async fn $promise<S: Store, T: Time>(witness: &Witness<'_, S, T>) -> Kept {
+        pub(super) async fn $promise<S: Store, T: Time>(
+            checker: &ModelChecker<'_, S, T>,
+        ) -> CheckResult {
             let column = [$absent, $($p,)+ $($r,)+ $c, $f];
-            check(witness, |$mine| $operation, column).await
+            check(checker, |$mine| $operation, column).await
         }
     )*};
 }
 
 columns! {
-    acquire_by_another_in_every_situation: |_| acquire(LONG),
+    acquire_by_another_in_every_situation: |_| acquire(LONG_DURATION),
         [Acquired; Locked, Acquired, Locked;
          BackingOff, Acquired, Acquired, Exhausted, Exhausted, Acquired; Duplicate; Parked];
     // A reopened entry has no owner.
-    acquire_repeated_in_every_situation: |mine| acquire_as(mine.owner, LONG),
+    acquire_repeated_in_every_situation: |mine| acquire_as(mine.owner, LONG_DURATION),
         [Acquired; Acquired, Acquired, Exhausted; R, R, R, R, R, Acquired; Duplicate; Parked];
-    renew_in_every_situation: |mine| Operation::Renew { grant: mine, ttl: LONG },
+    renew_in_every_situation: |mine| Operation::Renew { grant: mine, ttl: LONG_DURATION },
         [Lost; Renewed, Renewed, Renewed; R, R, R, R, R, Lost; C; F];
     complete_in_every_situation: |mine| complete(mine),
         [Completed; Completed, Completed, Completed; R, R, R, R, R, Lost; Completed; F];
-    fail_in_every_situation: |mine| fail(mine, LONG),
+    fail_in_every_situation: |mine| fail(mine, LONG_DURATION),
         [Lost; Retrying, Retrying, Retrying; Retrying, Retrying, R, Retrying, Retrying, Lost; C; F];
     release_of_what_ran_in_every_situation: |mine| Operation::Release { grant: mine, ran: true },
         [Lost; Released, Released, Released; R, R, Released, R, R, Lost; C; F];
@@ -82,29 +86,29 @@ columns! {
 }
 
 async fn check<S: Store, T: Time>(
-    witness: &Witness<'_, S, T>,
+    checker: &ModelChecker<'_, S, T>,
     operation: impl Fn(Grant) -> Operation,
     column: Column,
-) -> Kept {
+) -> CheckResult {
     for (situation, expected) in Situation::ALL.into_iter().zip(column) {
         let seen = async {
-            let (key, mine) = witness.bring(situation).await?;
+            let (key, mine) = checker.prepare(situation).await?;
             let operation = operation(mine);
-            let answer = witness.apply(&key, operation.clone()).await?;
-            if is(&answer.reply) != expected {
+            let answer = checker.apply(&key, operation.clone()).await?;
+            if reply_kind(&answer.reply) != expected {
                 let reply = answer.reply;
                 return Err(format!("{operation:?}: expected {expected:?}, got {reply:?}"));
             }
             // The same command again, as after a lost reply.
-            witness.apply(&key, operation).await?;
-            witness.reveal(&key, mine).await
+            checker.apply(&key, operation).await?;
+            checker.probe(&key, mine).await
         };
         seen.await.map_err(|seen| format!("{situation:?}: {seen}"))?;
     }
     Ok(())
 }
 
-fn is(reply: &Reply) -> Is {
+fn reply_kind(reply: &Reply) -> ReplyKind {
     match reply {
         Reply::Acquired { .. } => Acquired,
         Reply::Exhausted { .. } => Exhausted,
@@ -118,8 +122,8 @@ fn is(reply: &Reply) -> Is {
         Reply::Released => Released,
         Reply::Rejected => Rejected,
         Reply::Reopened => Reopened,
-        Reply::Settled(state) => Is::Settled(*state),
+        Reply::Settled(state) => ReplyKind::Settled(*state),
         Reply::Lost => Lost,
-        _ => Is::Else,
+        _ => ReplyKind::Other,
     }
 }

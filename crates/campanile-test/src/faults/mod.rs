@@ -22,11 +22,11 @@
 //! # }
 //! ```
 
+mod call;
 mod fault;
-mod record;
 mod rules;
 mod store;
 
+pub use self::call::Call;
 pub use self::fault::Fault;
-pub use self::record::Call;
 pub use self::store::FaultyStore;

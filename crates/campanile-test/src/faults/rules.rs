@@ -10,7 +10,7 @@ use super::Fault;
 pub(super) struct Rules {
     once: Vec<Rule>,
     lasting: Vec<Rule>,
-    chance: Option<(Rng, Vec<(f64, Fault)>)>,
+    random: Option<(Rng, Vec<(f64, Fault)>)>,
 }
 
 #[derive(Debug)]
@@ -29,18 +29,18 @@ impl Rules {
         self.lasting.push(Rule::new(operation, fault));
     }
 
-    pub(super) fn chance(&mut self, seed: u64, odds: Vec<(f64, Fault)>) {
-        self.chance = Some((Rng::with_seed(seed), odds));
+    pub(super) fn random(&mut self, seed: u64, odds: Vec<(f64, Fault)>) {
+        self.random = Some((Rng::with_seed(seed), odds));
     }
 
-    pub(super) fn judge(&mut self, commands: &[Command]) -> Option<Fault> {
-        if let Some(at) = self.once.iter().position(|rule| rule.applies(commands)) {
-            return Some(self.once.remove(at).fault);
+    pub(super) fn select(&mut self, commands: &[Command]) -> Option<Fault> {
+        if let Some(index) = self.once.iter().position(|rule| rule.applies(commands)) {
+            return Some(self.once.remove(index).fault);
         }
         if let Some(rule) = self.lasting.iter().find(|rule| rule.applies(commands)) {
             return Some(rule.fault);
         }
-        let (rng, odds) = self.chance.as_mut()?;
+        let (rng, odds) = self.random.as_mut()?;
         let mut drawn = rng.f64();
         odds.iter().find_map(|(probability, fault)| {
             drawn -= probability;

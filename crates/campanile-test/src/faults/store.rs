@@ -67,7 +67,7 @@ impl<S: Store> FaultyStore<S> {
     /// Injects one of these faults into each call from now on, with the given probabilities, as
     /// drawn from the seed.
     pub fn at_random(&self, seed: u64, odds: impl Into<Vec<(f64, Fault)>>) {
-        self.state().rules.chance(seed, odds.into());
+        self.state().rules.random(seed, odds.into());
     }
 
     /// Removes all faults, and resumes the calls that hang.
@@ -106,20 +106,20 @@ impl<S: Store> FaultyStore<S> {
     }
 
     async fn call(&self, commands: Vec<Command>) -> Answers {
-        let (number, fault) = self.note(&commands);
+        let (number, fault) = self.record_call(&commands);
         let mut released = self.0.release.subscribe();
         match fault {
             // `resume_unwind` skips the panic hook, because its message would only distract.
             Some(Fault::Panic) => resume_unwind(Box::new("injected panic of the store")),
-            Some(Fault::Refuse) => return failed(commands.len(), "refused"),
+            Some(Fault::Refuse) => return unavailable_answers(commands.len(), "refused"),
             // `self` holds the sender, so this wait ends only with a release.
             Some(Fault::Hang) => drop(released.changed().await),
             _ => {}
         }
         let mut answers = self.apply(commands).await;
-        self.note_answers(number, &answers);
+        self.record_answers(number, &answers);
         match fault {
-            Some(Fault::LoseReply) => return failed(answers.len(), "reply lost"),
+            Some(Fault::LoseReply) => return unavailable_answers(answers.len(), "reply lost"),
             Some(Fault::HangReply) => drop(released.changed().await),
             Some(Fault::Slow(time)) => sleep(time).await,
             Some(Fault::FewerAnswers) if answers.len() > 1 => drop(answers.remove(0)),
@@ -139,9 +139,9 @@ impl<S: Store> FaultyStore<S> {
         }
     }
 
-    fn note(&self, commands: &[Command]) -> (usize, Option<Fault>) {
+    fn record_call(&self, commands: &[Command]) -> (usize, Option<Fault>) {
         let mut state = self.state();
-        let fault = state.rules.judge(commands);
+        let fault = state.rules.select(commands);
         state.calls.push(Call {
             at: Instant::now(),
             commands: commands.to_vec(),
@@ -151,10 +151,10 @@ impl<S: Store> FaultyStore<S> {
         (state.forgotten + state.calls.len() - 1, fault)
     }
 
-    fn note_answers(&self, number: usize, answers: &Answers) {
+    fn record_answers(&self, number: usize, answers: &Answers) {
         let mut state = self.state();
-        let place = number.checked_sub(state.forgotten);
-        if let Some(call) = place.and_then(|place| state.calls.get_mut(place)) {
+        let index = number.checked_sub(state.forgotten);
+        if let Some(call) = index.and_then(|index| state.calls.get_mut(index)) {
             call.answers = answers.iter().flatten().cloned().collect();
         }
     }
@@ -179,8 +179,8 @@ impl<S: Store> Store for FaultyStore<S> {
     /// At least the trait's default, even around a `MemoryStore`, because this store stands in for
     /// a store behind a network.
     fn max_batch(&self) -> NonZeroUsize {
-        const MOST: NonZeroUsize = NonZeroUsize::new(64).expect("not zero");
-        self.0.store.max_batch().max(MOST)
+        const DEFAULT_MAX_BATCH: NonZeroUsize = NonZeroUsize::new(64).expect("not zero");
+        self.0.store.max_batch().max(DEFAULT_MAX_BATCH)
     }
 
     fn longest_call(&self) -> Option<Duration> {
@@ -200,6 +200,6 @@ impl<S> fmt::Debug for FaultyStore<S> {
     }
 }
 
-fn failed(commands: usize, how: &'static str) -> Answers {
+fn unavailable_answers(commands: usize, how: &'static str) -> Answers {
     (0..commands).map(|_| Err(StoreError::unavailable(how))).collect()
 }

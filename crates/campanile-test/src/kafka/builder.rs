@@ -12,7 +12,7 @@ const INSTALL_LIBS: &str = "fetch them with `cargo xtask install` in Campanile's
 
 /// Settings of a test's single node, besides its ports and its folder: Kafka's internal topics have
 /// one replica, and nothing waits.
-const PROPERTIES: &[(&str, &str)] = &[
+const DEFAULT_PROPERTIES: &[(&str, &str)] = &[
     ("process.roles", "broker,controller"),
     ("node.id", "1"),
     ("controller.listener.names", "CONTROLLER"),
@@ -83,11 +83,13 @@ impl KafkaServerBuilder {
     }
 
     /// Formats `server.properties`.
-    pub(super) fn text(&self, port: u16, data: &Path) -> Result<String, ServerError> {
+    pub(super) fn render_properties(&self, port: u16, data: &Path) -> Result<String, ServerError> {
         let controller = format!("127.0.0.1:{}", free_port()?);
         let broker = format!("PLAINTEXT://127.0.0.1:{port}");
-        let mut properties: BTreeMap<String, String> =
-            PROPERTIES.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
+        let mut properties: BTreeMap<String, String> = DEFAULT_PROPERTIES
+            .iter()
+            .map(|&(name, value)| (name.to_owned(), value.to_owned()))
+            .collect();
         for (name, value) in [
             ("controller.quorum.voters", format!("1@{controller}")),
             ("listeners", format!("{broker},CONTROLLER://{controller}")),

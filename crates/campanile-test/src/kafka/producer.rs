@@ -9,7 +9,7 @@ use std::sync::mpsc;
 
 /// Maximum number of messages in flight: fewer than librdkafka's queue holds, so that the queue is
 /// never full.
-const CHUNK: usize = 10_000;
+const MAX_IN_FLIGHT: usize = 10_000;
 
 /// The position of a message in its topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -24,7 +24,7 @@ pub struct Delivered {
 ///
 /// Blocks until the brokers have acknowledged, and needs no async runtime.
 pub struct Producer {
-    inner: ThreadedProducer<Deliveries>,
+    inner: ThreadedProducer<DeliveryContext>,
 }
 
 impl Producer {
@@ -62,7 +62,7 @@ impl Producer {
         loop {
             let (sender, deliveries) = mpsc::channel();
             let mut sent = 0;
-            for message in messages.by_ref().take(CHUNK) {
+            for message in messages.by_ref().take(MAX_IN_FLIGHT) {
                 self.send(&message, delivered.len() + sent, sender.clone())?;
                 sent += 1;
             }
@@ -71,7 +71,7 @@ impl Producer {
             }
             drop(sender);
             let mut chunk: Vec<_> = deliveries.iter().collect();
-            chunk.sort_by_key(|(place, _)| *place);
+            chunk.sort_by_key(|(index, _)| *index);
             for (_, result) in chunk {
                 delivered.push(result?);
             }
@@ -87,7 +87,7 @@ impl Producer {
             // A client should reconnect to a restarted broker at once.
             .set("reconnect.backoff.ms", "50")
             .set("reconnect.backoff.max.ms", "200");
-        Ok(Self { inner: config.create_with_context(Deliveries)? })
+        Ok(Self { inner: config.create_with_context(DeliveryContext)? })
     }
 
     pub(super) fn client(&self) -> &Client<impl ClientContext + use<>> {
@@ -97,12 +97,12 @@ impl Producer {
     fn send(
         &self,
         message: &Message,
-        place: usize,
-        sender: mpsc::Sender<Delivery>,
+        index: usize,
+        sender: mpsc::Sender<DeliveryReport>,
     ) -> Result<(), KafkaError> {
         let mut record = BaseRecord::<[u8], [u8], _>::with_opaque_to(
             &message.topic,
-            Box::new(Pending { place, sender }),
+            Box::new(PendingDelivery { index, sender }),
         );
         record.partition = message.partition;
         record.key = message.key.as_deref();
@@ -119,23 +119,23 @@ impl fmt::Debug for Producer {
 }
 
 /// The index of a message among those sent together, and its delivery result.
-type Delivery = (usize, Result<Delivered, KafkaError>);
+type DeliveryReport = (usize, Result<Delivered, KafkaError>);
 
 /// The data that librdkafka keeps for a message until it reports the delivery.
-struct Pending {
-    place: usize,
-    sender: mpsc::Sender<Delivery>,
+struct PendingDelivery {
+    index: usize,
+    sender: mpsc::Sender<DeliveryReport>,
 }
 
 /// Forwards delivery reports to the waiting caller.
-struct Deliveries;
+struct DeliveryContext;
 
-impl ClientContext for Deliveries {}
+impl ClientContext for DeliveryContext {}
 
-impl ProducerContext for Deliveries {
-    type DeliveryOpaque = Box<Pending>;
+impl ProducerContext for DeliveryContext {
+    type DeliveryOpaque = Box<PendingDelivery>;
 
-    fn delivery(&self, result: &DeliveryResult<'_>, pending: Box<Pending>) {
+    fn delivery(&self, result: &DeliveryResult<'_>, pending: Box<PendingDelivery>) {
         let result = match result {
             Ok(message) => {
                 Ok(Delivered { partition: message.partition(), offset: message.offset() })
@@ -143,6 +143,6 @@ impl ProducerContext for Deliveries {
             Err((error, _)) => Err(error.clone()),
         };
         // The caller no longer waits if an earlier message could not even be enqueued.
-        let _ = pending.sender.send((pending.place, result));
+        let _ = pending.sender.send((pending.index, result));
     }
 }

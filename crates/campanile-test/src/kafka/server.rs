@@ -12,10 +12,10 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 /// Time limit of a start, on a machine that is busy with other tests.
-const START: Duration = Duration::from_secs(90);
+const START_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// Time limit of one metadata request to a server that is starting.
-const LOOK: Duration = Duration::from_millis(500);
+const METADATA_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// An Apache Kafka server: one node that is both broker and controller, killed on drop.
 ///
@@ -98,7 +98,7 @@ impl KafkaServer {
     /// The path of the file that holds the first records of a partition.
     pub fn segment(&self, topic: &str, partition: i32) -> PathBuf {
         let partition = format!("{topic}-{partition}");
-        self.folder.path().join(DATA).join(partition).join("00000000000000000000.log")
+        self.folder.path().join(DATA_FOLDER).join(partition).join("00000000000000000000.log")
     }
 
     /// Kills the server with SIGKILL, as in a crash.
@@ -148,8 +148,8 @@ impl KafkaServer {
         port: u16,
     ) -> Result<Self, ServerError> {
         let folder = tempfile::Builder::new().prefix("campanile-kafka-").tempdir()?;
-        let text = builder.text(port, &folder.path().join(DATA))?;
-        fs::write(folder.path().join(PROPERTIES), text)?;
+        let properties = builder.render_properties(port, &folder.path().join(DATA_FOLDER))?;
+        fs::write(folder.path().join(PROPERTIES_FILE), properties)?;
         jvm.format(folder.path(), port)?;
         let (process, producer) = run(&jvm, folder.path(), port)?;
         Ok(Self { producer, process, folder, jvm, port })
@@ -167,8 +167,8 @@ impl Jvm {
     /// Formats the data folder.
     fn format(&self, folder: &Path, port: u16) -> Result<(), ServerError> {
         let mut command = self.command("kafka.tools.StorageTool", folder);
-        command.args(["format", "-t", &cluster_id(port), "-c", PROPERTIES]);
-        Process::spawn(&command, folder.join("log"))?.until_done(START)
+        command.args(["format", "-t", &cluster_id(port), "-c", PROPERTIES_FILE]);
+        Process::spawn(&command, folder.join("log"))?.wait_for_success(START_TIMEOUT)
     }
 
     /// Creates a command that runs one of Kafka's classes in the server's folder. The heap is small
@@ -186,24 +186,25 @@ impl Jvm {
 }
 
 /// The folder of topics, inside the server's folder.
-const DATA: &str = "data";
+const DATA_FOLDER: &str = "data";
 
 /// The settings file, inside the server's folder.
-const PROPERTIES: &str = "server.properties";
+const PROPERTIES_FILE: &str = "server.properties";
 
 /// Starts the server in this folder and waits until it answers.
 fn run(jvm: &Jvm, folder: &Path, port: u16) -> Result<(Process, Producer), ServerError> {
     let mut command = jvm.command("kafka.Kafka", folder);
-    command.arg(PROPERTIES);
+    command.arg(PROPERTIES_FILE);
     let mut process = Process::spawn(&command, folder.join("log"))?;
     let producer = Producer::new(&bootstrap(port))?;
-    process.until_ready(port, START, || {
+    process.wait_until_ready(port, START_TIMEOUT, || {
         let client = producer.client();
         // A foreign server may own the port while ours is about to fail because of it.
-        let ours = client.fetch_cluster_id(LOOK) == Some(cluster_id(port));
-        ours && client
-            .fetch_metadata(None, LOOK)
-            .is_ok_and(|metadata| !metadata.brokers().is_empty())
+        let owns_port = client.fetch_cluster_id(METADATA_TIMEOUT) == Some(cluster_id(port));
+        owns_port
+            && client
+                .fetch_metadata(None, METADATA_TIMEOUT)
+                .is_ok_and(|metadata| !metadata.brokers().is_empty())
     })?;
     Ok((process, producer))
 }

@@ -6,10 +6,10 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use std::time::Duration;
 
 /// Time limit of one request.
-const REPLY: Duration = Duration::from_secs(30);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Time limit of one metadata request.
-const LOOK: Duration = Duration::from_millis(500);
+const METADATA_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Creates a topic with the settings `config` on a real broker, and waits until clients can use it.
 /// Blocks the thread. For the mock cluster, use [`MockKafka`](crate::MockKafka)'s own method.
@@ -27,7 +27,7 @@ pub fn create_topic(
     topic.config = config.to_vec();
     let admin: AdminClient<DefaultClientContext> =
         ClientConfig::new().set("bootstrap.servers", bootstrap).create()?;
-    let options = AdminOptions::new().operation_timeout(Some(REPLY));
+    let options = AdminOptions::new().operation_timeout(Some(REQUEST_TIMEOUT));
     let results = pollster::block_on(admin.create_topics([&topic], &options))?;
     for result in results {
         result.map_err(|(_, code)| KafkaError::AdminOp(code))?;
@@ -43,7 +43,7 @@ pub(super) fn wait_for_leaders<C: ClientContext>(
     partitions: i32,
 ) -> Result<(), KafkaError> {
     let mut last = Ok(());
-    eventually(REPLY, || {
+    eventually(REQUEST_TIMEOUT, || {
         last = has_leaders(client, topic, partitions);
         last.is_ok().then_some(())
     });
@@ -55,7 +55,7 @@ fn has_leaders<C: ClientContext>(
     topic: &str,
     partitions: i32,
 ) -> Result<(), KafkaError> {
-    let metadata = client.fetch_metadata(Some(topic), LOOK)?;
+    let metadata = client.fetch_metadata(Some(topic), METADATA_TIMEOUT)?;
     let unknown = KafkaError::MetadataFetch(RDKafkaErrorCode::LeaderNotAvailable);
     let [topic] = metadata.topics() else {
         return Err(unknown);

@@ -88,7 +88,7 @@ impl PgServerBuilder {
     }
 
     /// Formats the lines to append to `postgresql.conf`.
-    pub(super) fn text(&self, port: u16, folder: &Path) -> String {
+    pub(super) fn render_config(&self, port: u16, folder: &Path) -> String {
         let is_durable = if self.is_durable { "on" } else { "off" };
         format!(
             "listen_addresses = '127.0.0.1'\n\
@@ -106,18 +106,18 @@ impl PgServerBuilder {
 
     /// Writes the TLS files to the data folder. Only the server may read the key.
     pub(super) fn write_certificates(&self, data: &Path) -> io::Result<()> {
-        for (name, text) in FILES.into_iter().zip(self.tls.iter().flatten()) {
+        for (name, text) in TLS_FILES.into_iter().zip(self.tls.iter().flatten()) {
             let path = data.join(name);
             fs::write(&path, text)?;
             fs::set_permissions(&path, Permissions::from_mode(0o600))?;
-            Programs::hand_over(&path)?;
+            Programs::chown_to_server_user(&path)?;
         }
         Ok(())
     }
 
     /// Formats `pg_hba.conf`. The socket needs no password because no other user can enter its
     /// folder.
-    pub(super) fn access(&self) -> String {
+    pub(super) fn render_hba(&self) -> String {
         let method = if self.password.is_some() { "scram-sha-256" } else { "trust" };
         let (kind, certificate) =
             if self.has_authority() { ("hostssl", " clientcert=verify-ca") } else { ("host", "") };
@@ -143,4 +143,4 @@ impl PgServerBuilder {
 }
 
 /// File names in the data folder: the certificate, its key, and the clients' certificate authority.
-const FILES: [&str; 3] = ["server.crt", "server.key", "clients.crt"];
+const TLS_FILES: [&str; 3] = ["server.crt", "server.key", "clients.crt"];

@@ -12,7 +12,7 @@ const INSTALL: &str = "install it with `apt-get install postgresql`, or `cargo x
 
 /// The user created by Debian's package. It runs the server when the test runs as root, because the
 /// server refuses to run as root.
-const USER: &str = "postgres";
+const SERVER_USER: &str = "postgres";
 
 /// The folder that contains `postgres`, `initdb` and the other programs.
 #[derive(Clone, Debug)]
@@ -37,7 +37,15 @@ impl Programs {
         let mut command = Command::new("setpriv");
         // Changing the user clears the parent-death signal that was set before, so it is set again
         // here.
-        command.args(["--reuid", USER, "--regid", USER, "--clear-groups", "--pdeathsig", "KILL"]);
+        command.args([
+            "--reuid",
+            SERVER_USER,
+            "--regid",
+            SERVER_USER,
+            "--clear-groups",
+            "--pdeathsig",
+            "KILL",
+        ]);
         command.arg("--").arg(program);
         command
     }
@@ -57,11 +65,11 @@ impl Programs {
     }
 
     /// Makes the user that runs the programs the owner of the file or folder.
-    pub(super) fn hand_over(path: &Path) -> io::Result<()> {
+    pub(super) fn chown_to_server_user(path: &Path) -> io::Result<()> {
         if !is_root() {
             return Ok(());
         }
-        let status = Command::new("chown").arg(format!("{USER}:")).arg(path).status()?;
+        let status = Command::new("chown").arg(format!("{SERVER_USER}:")).arg(path).status()?;
         if status.success() { Ok(()) } else { Err(io::Error::other(format!("chown: {status}"))) }
     }
 }

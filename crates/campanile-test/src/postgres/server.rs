@@ -10,7 +10,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 /// Time limit of a start, including recovery after a crash.
-const START: Duration = Duration::from_secs(60);
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A Postgres server, killed on drop.
 ///
@@ -60,7 +60,7 @@ impl PgServer {
 
     /// The URL of this server as reached through `addr`, the address of a [`Proxy`](crate::Proxy).
     pub fn url_through(&self, addr: SocketAddr) -> String {
-        self.url_of("postgres", addr)
+        self.database_url("postgres", addr)
     }
 
     /// Creates another database, so that tests can share a server without conflicts, and returns
@@ -73,7 +73,7 @@ impl PgServer {
         let number = self.databases.fetch_add(1, Ordering::Relaxed);
         let name = format!("test_{number}");
         self.psql(&format!("CREATE DATABASE {name}"))?;
-        Ok(self.url_of(&name, self.addr()))
+        Ok(self.database_url(&name, self.addr()))
     }
 
     /// The address on which the server listens.
@@ -119,9 +119,9 @@ impl PgServer {
             let folder = new_folder()?;
             let (socket, own_port) = (self.folder.path().to_string_lossy(), self.port.to_string());
             let from = ["-h", &*socket, "-p", &own_port, "-U", "postgres"];
-            let how = ["--write-recovery-conf", "--checkpoint", "fast", "--no-sync", "-D"];
-            let args = from.iter().chain(&how).map(Path::new).map(Path::to_owned);
-            self.programs.run("pg_basebackup", args.chain([data(folder.path())]))?;
+            let options = ["--write-recovery-conf", "--checkpoint", "fast", "--no-sync", "-D"];
+            let args = from.iter().chain(&options).map(Path::new).map(Path::to_owned);
+            self.programs.run("pg_basebackup", args.chain([data_folder(folder.path())]))?;
             Self::launch_in(folder, self.builder.clone(), self.programs.clone(), port)
         })
     }
@@ -150,7 +150,7 @@ impl PgServer {
             Err(ServerError::Exited { log, .. }) if log.contains("still in use") => None,
             result => Some(result),
         };
-        let process = eventually(START, attempt);
+        let process = eventually(START_TIMEOUT, attempt);
         self.process =
             process.unwrap_or_else(|| run(&self.programs, self.folder.path(), self.port))?;
         Ok(())
@@ -162,10 +162,10 @@ impl PgServer {
         port: u16,
     ) -> Result<Self, ServerError> {
         let folder = new_folder()?;
-        let data = data(folder.path());
+        let data = data_folder(folder.path());
         let initdb = ["-A", "trust", "-U", "postgres", "-E", "UTF8", "--no-locale", "-N", "-D"];
         programs.run("initdb", initdb.iter().map(Path::new).chain([&*data]))?;
-        fs::write(data.join("pg_hba.conf"), builder.access())?;
+        fs::write(data.join("pg_hba.conf"), builder.render_hba())?;
         builder.write_certificates(&data)?;
         Self::launch_in(folder, builder, programs, port)
     }
@@ -178,15 +178,15 @@ impl PgServer {
         port: u16,
     ) -> Result<Self, ServerError> {
         // Later lines of the file take precedence.
-        let settings = data(folder.path()).join("postgresql.conf");
-        let text = builder.text(port, folder.path());
-        OpenOptions::new().append(true).open(settings)?.write_all(text.as_bytes())?;
+        let settings = data_folder(folder.path()).join("postgresql.conf");
+        let config = builder.render_config(port, folder.path());
+        OpenOptions::new().append(true).open(settings)?.write_all(config.as_bytes())?;
         let process = run(&programs, folder.path(), port)?;
         let databases = AtomicU32::new(0);
         Ok(Self { process, folder, programs, builder, port, databases })
     }
 
-    fn url_of(&self, database: &str, addr: SocketAddr) -> String {
+    fn database_url(&self, database: &str, addr: SocketAddr) -> String {
         let password = self.builder.password.as_ref().map_or(String::new(), |it| format!(":{it}"));
         format!("postgres://postgres{password}@{addr}/{database}")
     }
@@ -195,10 +195,10 @@ impl PgServer {
 /// Starts the server in this folder and waits until it answers.
 fn run(programs: &Programs, folder: &Path, port: u16) -> Result<Process, ServerError> {
     let mut command = programs.command("postgres");
-    command.arg("-D").arg(data(folder)).current_dir(folder);
+    command.arg("-D").arg(data_folder(folder)).current_dir(folder);
     let mut process = Process::spawn(&command, folder.join("log"))?;
     let pid = process.pid();
-    process.until_ready(port, START, || is_ready(&data(folder), pid))?;
+    process.wait_until_ready(port, START_TIMEOUT, || is_ready(&data_folder(folder), pid))?;
     Ok(process)
 }
 
@@ -212,10 +212,10 @@ fn is_ready(data: &Path, pid: u32) -> bool {
 
 fn new_folder() -> io::Result<TempDir> {
     let folder = tempfile::Builder::new().prefix("campanile-postgres-").tempdir()?;
-    Programs::hand_over(folder.path())?;
+    Programs::chown_to_server_user(folder.path())?;
     Ok(folder)
 }
 
-fn data(folder: &Path) -> PathBuf {
+fn data_folder(folder: &Path) -> PathBuf {
     folder.join("data")
 }

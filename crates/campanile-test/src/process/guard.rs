@@ -8,10 +8,10 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 /// How long [`Process::terminate`] waits before it kills the process.
-const GRACE: Duration = Duration::from_secs(10);
+const TERMINATE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How much of a log is included in an error, in bytes.
-const TAIL: u64 = 4096;
+const LOG_TAIL_BYTES: u64 = 4096;
 
 /// A child process that is killed (SIGKILL) and reaped when this guard is dropped.
 ///
@@ -42,14 +42,14 @@ impl Process {
         let log = log.into();
         let output = OpenOptions::new().create(true).append(true).open(&log)?;
         let log_start = output.metadata()?.len();
-        let mut mortal = spawner::mortal(command);
-        mortal.stdin(Stdio::null()).stderr(output.try_clone()?).stdout(output);
+        let mut command_with_signal = spawner::with_death_signal(command);
+        command_with_signal.stdin(Stdio::null()).stderr(output.try_clone()?).stdout(output);
         let name = Path::new(command.get_program())
             .file_name()
             .unwrap_or(command.get_program())
             .to_string_lossy()
             .into_owned();
-        let child = spawner::spawn(mortal)?;
+        let child = spawner::spawn(command_with_signal)?;
         Ok(Self { child, name, log, log_start })
     }
 
@@ -79,7 +79,7 @@ impl Process {
             return Ok(status);
         }
         kill_process(self.native_pid(), Signal::TERM)?;
-        match self.wait(GRACE)? {
+        match self.wait(TERMINATE_TIMEOUT)? {
             Some(status) => Ok(status),
             None => self.kill(),
         }
@@ -136,14 +136,14 @@ impl Process {
     pub fn log(&self) -> io::Result<String> {
         let mut file = File::open(&self.log)?;
         let end = file.metadata()?.len();
-        file.seek(SeekFrom::Start(self.log_start.max(end.saturating_sub(TAIL))))?;
+        file.seek(SeekFrom::Start(self.log_start.max(end.saturating_sub(LOG_TAIL_BYTES))))?;
         let mut tail = Vec::new();
-        file.take(TAIL).read_to_end(&mut tail)?;
+        file.take(LOG_TAIL_BYTES).read_to_end(&mut tail)?;
         Ok(String::from_utf8_lossy(&tail).into_owned())
     }
 
     /// Waits until `ready` returns true, and fails as soon as the process has exited.
-    pub(crate) fn until_ready(
+    pub(crate) fn wait_until_ready(
         &mut self,
         port: u16,
         within: Duration,
@@ -151,23 +151,23 @@ impl Process {
     ) -> Result<(), ServerError> {
         let found = eventually(within, || match self.exited() {
             Ok(None) => ready().then_some(Ok(())),
-            Ok(Some(status)) => Some(Err(self.ended(status, Some(port)))),
+            Ok(Some(status)) => Some(Err(self.exit_error(status, Some(port)))),
             Err(error) => Some(Err(error.into())),
         });
-        found.unwrap_or_else(|| Err(self.late(within)))
+        found.unwrap_or_else(|| Err(self.timeout_error(within)))
     }
 
     /// Waits until the process has exited successfully.
-    pub(crate) fn until_done(&mut self, within: Duration) -> Result<(), ServerError> {
+    pub(crate) fn wait_for_success(&mut self, within: Duration) -> Result<(), ServerError> {
         match self.wait(within)? {
             Some(status) if status.success() => Ok(()),
-            Some(status) => Err(self.ended(status, None)),
-            None => Err(self.late(within)),
+            Some(status) => Err(self.exit_error(status, None)),
+            None => Err(self.timeout_error(within)),
         }
     }
 
     /// Creates the error for a process that exited too early, possibly because its port is in use.
-    fn ended(&self, status: ExitStatus, port: Option<u16>) -> ServerError {
+    fn exit_error(&self, status: ExitStatus, port: Option<u16>) -> ServerError {
         let server = self.name.clone();
         match (self.log(), port) {
             (Err(error), _) => error.into(),
@@ -179,7 +179,7 @@ impl Process {
     }
 
     /// Creates the error for a process that takes too long.
-    fn late(&self, within: Duration) -> ServerError {
+    fn timeout_error(&self, within: Duration) -> ServerError {
         let server = self.name.clone();
         self.log().map_or_else(ServerError::Io, |log| ServerError::NotReady { server, within, log })
     }

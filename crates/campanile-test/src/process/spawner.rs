@@ -29,8 +29,8 @@ pub(super) fn spawn(command: Command) -> io::Result<Child> {
 /// Copies the command, modified so that its process is killed when this process dies for any
 /// reason, if `setpriv` can request that from Linux. Setting the signal directly would require
 /// unsafe code between fork and exec.
-pub(super) fn mortal(command: &Command) -> Command {
-    static CAN: LazyLock<bool> = LazyLock::new(|| {
+pub(super) fn with_death_signal(command: &Command) -> Command {
+    static HAS_SETPRIV: LazyLock<bool> = LazyLock::new(|| {
         cfg!(target_os = "linux")
             && Command::new("setpriv")
                 .args(["--pdeathsig", "KILL", "true"])
@@ -45,22 +45,22 @@ pub(super) fn mortal(command: &Command) -> Command {
     // not `setpriv`.
     let found =
         program.to_str().is_some_and(|name| name.contains('/') || program::find(name).is_some());
-    let mut mortal = if found && *CAN {
+    let mut modified = if found && *HAS_SETPRIV {
         let mut setpriv = Command::new("setpriv");
         setpriv.args(["--pdeathsig", "KILL", "--"]).arg(program);
         setpriv
     } else {
         Command::new(program)
     };
-    mortal.args(command.get_args());
+    modified.args(command.get_args());
     for (name, value) in command.get_envs() {
         match value {
-            Some(value) => mortal.env(name, value),
-            None => mortal.env_remove(name),
+            Some(value) => modified.env(name, value),
+            None => modified.env_remove(name),
         };
     }
     if let Some(folder) = command.get_current_dir() {
-        mortal.current_dir(folder);
+        modified.current_dir(folder);
     }
-    mortal
+    modified
 }

@@ -18,9 +18,9 @@ pub(super) struct Acceptor {
 
 impl Acceptor {
     /// Listens on a free port of 127.0.0.1.
-    pub(super) fn on_free_port(faults: &Arc<Faults>) -> io::Result<Self> {
+    pub(super) fn bind_free_port(faults: &Arc<Faults>) -> io::Result<Self> {
         loop {
-            match Self::on((Ipv4Addr::LOCALHOST, free_port()?).into(), faults) {
+            match Self::bind((Ipv4Addr::LOCALHOST, free_port()?).into(), faults) {
                 // Another process took the port. The loop ends at the latest when no port is free.
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
                 result => return result,
@@ -29,7 +29,7 @@ impl Acceptor {
     }
 
     /// Listens on this address.
-    pub(super) fn on(addr: SocketAddr, faults: &Arc<Faults>) -> io::Result<Self> {
+    pub(super) fn bind(addr: SocketAddr, faults: &Arc<Faults>) -> io::Result<Self> {
         let listener = TcpListener::bind(addr)?;
         let stopping = Arc::new(AtomicBool::new(false));
         let thread = {

@@ -1,4 +1,4 @@
-use super::faults::{Faults, Verdict};
+use super::faults::{Decision, Faults};
 use crate::eventually::now;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -8,10 +8,10 @@ use std::thread;
 use std::time::Duration;
 
 /// Time limit for the server to accept a connection.
-const CONNECT: Duration = Duration::from_secs(2);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Size of one read, in bytes.
-const CHUNK: usize = 16 * 1024;
+const BUFFER_SIZE: usize = 16 * 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Direction {
@@ -42,7 +42,7 @@ impl Connection {
         self.closed.load(Ordering::SeqCst)
     }
 
-    pub(super) fn note_gap(&self) {
+    pub(super) fn mark_gap(&self) {
         self.gap.store(true, Ordering::SeqCst);
     }
 
@@ -58,18 +58,18 @@ pub(super) fn serve(client: TcpStream, generation: u64, faults: &Faults) {
         return;
     };
     let connection = Arc::new(connection);
-    if !faults.open(&connection, generation) {
+    if !faults.register(&connection, generation) {
         return;
     }
     thread::scope(|scope| {
         scope.spawn(|| pump(Direction::Reply, &connection, faults));
         pump(Direction::Request, &connection, faults);
     });
-    faults.forget(&connection);
+    faults.unregister(&connection);
 }
 
 fn connect(client: TcpStream, faults: &Faults) -> io::Result<Connection> {
-    let server = TcpStream::connect_timeout(&faults.server(), CONNECT)?;
+    let server = TcpStream::connect_timeout(&faults.server(), CONNECT_TIMEOUT)?;
     client.set_nodelay(true)?;
     server.set_nodelay(true)?;
     Ok(Connection { client, server, closed: AtomicBool::new(false), gap: AtomicBool::new(false) })
@@ -81,18 +81,18 @@ fn pump(direction: Direction, connection: &Connection, faults: &Faults) {
         Direction::Request => (&connection.client, &connection.server),
         Direction::Reply => (&connection.server, &connection.client),
     };
-    let mut buffer = [0; CHUNK];
+    let mut buffer = [0; BUFFER_SIZE];
     loop {
         let bytes = match from.read(&mut buffer) {
             Ok(0) | Err(_) => break,
             Ok(length) => &buffer[..length],
         };
-        match faults.judge(direction, bytes.len(), connection, now()) {
-            Verdict::Pass if to.write_all(bytes).is_ok() => {}
-            Verdict::Pass => break,
-            Verdict::Swallow => {}
+        match faults.decide(direction, bytes.len(), connection, now()) {
+            Decision::Forward if to.write_all(bytes).is_ok() => {}
+            Decision::Forward => break,
+            Decision::Swallow => {}
         }
     }
     connection.close();
-    faults.wake();
+    faults.wake_waiters();
 }

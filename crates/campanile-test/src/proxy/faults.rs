@@ -19,8 +19,8 @@ pub(super) enum Mode {
 
 /// The decision about the bytes at hand.
 #[derive(Debug)]
-pub(super) enum Verdict {
-    Pass,
+pub(super) enum Decision {
+    Forward,
     Swallow,
 }
 
@@ -70,7 +70,7 @@ impl Faults {
     }
 
     /// Changes the mode, and closes the connections that have lost bytes.
-    pub(super) fn set(&self, mode: Mode) {
+    pub(super) fn set_mode(&self, mode: Mode) {
         let mut state = self.state();
         state.mode = mode;
         for connection in &state.connections {
@@ -82,16 +82,16 @@ impl Faults {
     }
 
     /// Registers a connection accepted in this generation. Returns false if the generation is over.
-    pub(super) fn open(&self, connection: &Arc<Connection>, generation: u64) -> bool {
+    pub(super) fn register(&self, connection: &Arc<Connection>, generation: u64) -> bool {
         let mut state = self.state();
-        let in_time = state.generation == generation;
-        if in_time {
+        let is_current = state.generation == generation;
+        if is_current {
             state.connections.push(Arc::clone(connection));
         }
-        in_time
+        is_current
     }
 
-    pub(super) fn forget(&self, connection: &Arc<Connection>) {
+    pub(super) fn unregister(&self, connection: &Arc<Connection>) {
         self.state().connections.retain(|other| !Arc::ptr_eq(other, connection));
     }
 
@@ -105,40 +105,43 @@ impl Faults {
     }
 
     /// Wakes the threads that delay bytes, so that they check their connection again.
-    pub(super) fn wake(&self) {
+    pub(super) fn wake_waiters(&self) {
         // Taking the lock ensures that the notification does not fall between a thread's check and
         // its wait.
         let _state = self.state();
         self.changed.notify_all();
     }
 
-    /// Decides what happens to `length` bytes that were read at `since`, after the delay if one is
-    /// set.
-    pub(super) fn judge(
+    /// Decides what happens to `length` bytes that were read at `read_at`, after the delay if one
+    /// is set.
+    pub(super) fn decide(
         &self,
         direction: Direction,
         length: usize,
         connection: &Connection,
-        since: Instant,
-    ) -> Verdict {
+        read_at: Instant,
+    ) -> Decision {
         let mut state = self.state();
         loop {
-            let left = match (state.mode, direction) {
+            let remaining = match (state.mode, direction) {
                 (Mode::SwallowRequests, Direction::Request)
                 | (Mode::SwallowReplies, Direction::Reply) => {
                     state.swallowed += length as u64;
-                    connection.note_gap();
-                    return Verdict::Swallow;
+                    connection.mark_gap();
+                    return Decision::Swallow;
                 }
-                (Mode::Delay(delay), _) => (since + delay).saturating_duration_since(now()),
+                (Mode::Delay(delay), _) => (read_at + delay).saturating_duration_since(now()),
                 _ => Duration::ZERO,
             };
             // A write to a closed connection fails, which ends the thread.
-            if left.is_zero() || connection.is_closed() {
-                return Verdict::Pass;
+            if remaining.is_zero() || connection.is_closed() {
+                return Decision::Forward;
             }
-            state =
-                self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+            state = self
+                .changed
+                .wait_timeout(state, remaining)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
         }
     }
 

@@ -52,7 +52,7 @@ impl Proxy {
     pub fn to(server: impl ToSocketAddrs) -> io::Result<Self> {
         let server = server.to_socket_addrs()?.next().ok_or(io::ErrorKind::AddrNotAvailable)?;
         let faults = Arc::new(Faults::new(server));
-        let acceptor = Acceptor::on_free_port(&faults)?;
+        let acceptor = Acceptor::bind_free_port(&faults)?;
         Ok(Self { addr: acceptor.addr(), faults, acceptor: Mutex::new(Some(acceptor)) })
     }
 
@@ -64,17 +64,17 @@ impl Proxy {
     /// Delays all traffic by at least this long in each direction, so that an answer takes twice as
     /// long. Data that closely follows delayed data waits behind it.
     pub fn delay(&self, delay: Duration) {
-        self.faults.set(Mode::Delay(delay));
+        self.faults.set_mode(Mode::Delay(delay));
     }
 
     /// Forwards requests to the server and discards its replies, including those in transit.
     pub fn swallow_replies(&self) {
-        self.faults.set(Mode::SwallowReplies);
+        self.faults.set_mode(Mode::SwallowReplies);
     }
 
     /// Discards requests and keeps the connection open.
     pub fn swallow_requests(&self) {
-        self.faults.set(Mode::SwallowRequests);
+        self.faults.set_mode(Mode::SwallowRequests);
     }
 
     /// The number of bytes swallowed so far, from which a test knows that its request or its reply
@@ -96,10 +96,10 @@ impl Proxy {
     ///
     /// Fails if, after a [`cut`](Self::cut), another process has taken the port.
     pub fn heal(&self) -> io::Result<()> {
-        self.faults.set(Mode::Forward);
+        self.faults.set_mode(Mode::Forward);
         let mut acceptor = self.acceptor();
         if acceptor.is_none() {
-            *acceptor = Some(Acceptor::on(self.addr, &self.faults)?);
+            *acceptor = Some(Acceptor::bind(self.addr, &self.faults)?);
         }
         Ok(())
     }

@@ -69,7 +69,7 @@ impl RedisServerBuilder {
     }
 
     /// Formats `redis.conf`.
-    pub(super) fn text(&self, port: u16, folder: &Path, socket: &Path) -> String {
+    pub(super) fn render_config(&self, port: u16, folder: &Path, socket: &Path) -> String {
         let append_only = if self.append_only { "yes" } else { "no" };
         let password = self
             .password

@@ -1,19 +1,19 @@
 use super::builder::RedisServerBuilder;
-use super::member::Member;
+use super::cluster_view::{ClusterView, SLOTS};
+use super::node::Node;
 use super::server::RedisServer;
-use super::view::{SLOTS, View};
 use crate::{ServerError, eventually, port};
 use std::io;
 use std::time::Duration;
 
 /// Time limit for the nodes to find each other, and for a requested failover.
-const SETTLE: Duration = Duration::from_secs(30);
+const CONVERGENCE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How long a node may be unresponsive before the others consider it failed, in milliseconds.
 const NODE_TIMEOUT: &str = "1000";
 
 /// Moves all keys of a slot. A script, because keys are arbitrary bytes.
-const MIGRATE: &str = "
+const MIGRATE_SCRIPT: &str = "
     local slot, port, password = ARGV[1], ARGV[2], ARGV[3]
     local keys = redis.call('CLUSTER', 'GETKEYSINSLOT', slot, 100)
     if #keys == 0 then return 0 end
@@ -44,7 +44,7 @@ const MIGRATE: &str = "
 /// ```
 #[derive(Debug)]
 pub struct RedisCluster {
-    nodes: Vec<Member>,
+    nodes: Vec<Node>,
     password: Option<String>,
 }
 
@@ -102,7 +102,7 @@ impl RedisClusterBuilder {
     pub fn start(self) -> Result<RedisCluster, ServerError> {
         let count = self.masters * (1 + self.replicas);
         let nodes: Result<Vec<_>, _> = (0..count).map(|_| start_node(&self.node)).collect();
-        let nodes: Vec<_> = nodes?.into_iter().map(Member::new).collect();
+        let nodes: Vec<_> = nodes?.into_iter().map(Node::new).collect();
         let cluster = RedisCluster { nodes, password: self.node.password.clone() };
         cluster.join(self.masters)?;
         Ok(cluster)
@@ -171,20 +171,20 @@ impl RedisCluster {
     ///
     /// Fails if no node answers.
     pub fn slot_of(&self, key: &str) -> io::Result<u16> {
-        let slot = self.ask(&["CLUSTER", "KEYSLOT", key])?;
+        let slot = self.query_any(&["CLUSTER", "KEYSLOT", key])?;
         slot.parse().map_err(io::Error::other)
     }
 
     /// Finds the node that serves the slot, as far as the running nodes know.
     pub fn owner_of(&self, slot: u16) -> Option<usize> {
-        self.running().find_map(|node| self.with_port(self.view_of(node)?.owner(slot)?))
+        self.running().find_map(|node| self.node_with_port(self.view_of(node)?.owner(slot)?))
     }
 
     /// Finds the replicas of a master that are known to run.
     pub fn replicas_of(&self, master: usize) -> Vec<usize> {
         let view = self.running().find_map(|node| self.view_of(node));
         let ports = view.map(|view| view.replicas(self.node(master).port())).unwrap_or_default();
-        ports.into_iter().filter_map(|port| self.with_port(port)).collect()
+        ports.into_iter().filter_map(|port| self.node_with_port(port)).collect()
     }
 
     /// Kills a node with SIGKILL, as in a crash.
@@ -232,8 +232,8 @@ impl RedisCluster {
     /// Fails if the node is not a replica or does not become a master within 30 s.
     pub fn promote(&mut self, replica: usize) -> io::Result<()> {
         self.node(replica).cli(&["CLUSTER", "FAILOVER"])?;
-        self.settled("waiting for the replica to take over", || {
-            let role = self.nodes[replica].ask(&["ROLE"])?;
+        self.wait_until("waiting for the replica to take over", || {
+            let role = self.nodes[replica].query(&["ROLE"])?;
             role.starts_with("master").then_some(())
         })
     }
@@ -257,7 +257,7 @@ impl RedisCluster {
     /// See [`move_slot`](Self::move_slot).
     /// See [`move_slot`](Self::move_slot).
     pub fn begin_move(&mut self, slot: u16, to: usize) -> io::Result<()> {
-        let from = self.owner(slot)?;
+        let from = self.require_owner(slot)?;
         let name = slot.to_string();
         let set = |node: usize, state: &str, other: usize| {
             let id = self.node(other).cli(&["CLUSTER", "MYID"])?;
@@ -274,10 +274,10 @@ impl RedisCluster {
     ///
     /// See [`move_slot`](Self::move_slot).
     pub fn end_move(&mut self, slot: u16, to: usize) -> io::Result<()> {
-        let from = self.owner(slot)?;
+        let from = self.require_owner(slot)?;
         let (name, port) = (slot.to_string(), self.node(to).port().to_string());
         let password = self.password.as_deref().unwrap_or_default();
-        let migrate = ["EVAL", MIGRATE, "0", &name, &port, password];
+        let migrate = ["EVAL", MIGRATE_SCRIPT, "0", &name, &port, password];
         while self.node(from).cli(&migrate)? != "0" {}
         let id = self.node(to).cli(&["CLUSTER", "MYID"])?;
         // The new owner learns of the change first: if the slot had no owner in between, requests
@@ -285,74 +285,78 @@ impl RedisCluster {
         for node in [to, from] {
             self.node(node).cli(&["CLUSTER", "SETSLOT", &name, "NODE", &id])?;
         }
-        self.settled("waiting for every node to learn the slot's new owner", || {
+        self.wait_until("waiting for every node to learn the slot's new owner", || {
             let to = self.node(to).port();
             let mut owners = self.running().map(|node| self.view_of(node)?.owner(slot));
             owners.all(|owner| owner == Some(to)).then_some(())
         })
     }
 
-    fn owner(&self, slot: u16) -> io::Result<usize> {
+    fn require_owner(&self, slot: u16) -> io::Result<usize> {
         self.owner_of(slot).ok_or_else(|| io::Error::other(format!("no node serves slot {slot}")))
     }
 
     /// Assigns slots to the masters, introduces all nodes to each other, and waits until the
     /// cluster is complete.
     fn join(&self, masters: usize) -> Result<(), ServerError> {
-        for (place, node) in self.nodes.iter().take(masters).enumerate() {
-            let [first, end] = [place, place + 1].map(|place| place * SLOTS / masters);
+        for (index, node) in self.nodes.iter().take(masters).enumerate() {
+            let [first, end] = [index, index + 1].map(|index| index * SLOTS / masters);
             let [first, last] = [first, end - 1].map(|slot| slot.to_string());
-            node.server.cli(&["CLUSTER", "SET-CONFIG-EPOCH", &(place + 1).to_string()])?;
+            node.server.cli(&["CLUSTER", "SET-CONFIG-EPOCH", &(index + 1).to_string()])?;
             node.server.cli(&["CLUSTER", "ADDSLOTSRANGE", &first, &last])?;
         }
         // Every node meets every other: with gossip alone, the last introduction takes seconds.
-        for (place, node) in self.nodes.iter().enumerate() {
+        for (index, node) in self.nodes.iter().enumerate() {
             let port = node.server.port().to_string();
             let bus = node.server.cli(&["CONFIG", "GET", "cluster-port"])?;
             let bus = bus.lines().last().unwrap_or_default();
-            for other in &self.nodes[..place] {
+            for other in &self.nodes[..index] {
                 other.server.cli(&["CLUSTER", "MEET", "127.0.0.1", &port, bus])?;
             }
         }
-        for (place, node) in self.nodes.iter().enumerate().skip(masters) {
-            let id = self.node(place % masters).cli(&["CLUSTER", "MYID"])?;
+        for (index, node) in self.nodes.iter().enumerate().skip(masters) {
+            let id = self.node(index % masters).cli(&["CLUSTER", "MYID"])?;
             // The command is refused until the replica knows its master.
-            let replicate = || node.ask(&["CLUSTER", "REPLICATE", &id]).map(drop);
-            self.settled("waiting for the replicas to learn their masters", replicate)?;
+            let replicate = || node.query(&["CLUSTER", "REPLICATE", &id]).map(drop);
+            self.wait_until("waiting for the replicas to learn their masters", replicate)?;
         }
-        self.settled("waiting for all slots to be served and all replicas to be synced", || {
-            let serves = |node| Some(self.view_of(node)?.is_whole(self.len() - masters));
-            let all_serve = self.running().all(|node| serves(node) == Some(true));
-            let linked = |node: &Member| {
-                let info = node.ask(&["INFO", "replication"]);
-                info.is_some_and(|info| info.contains("master_link_status:up"))
-            };
-            (all_serve && self.nodes.iter().skip(masters).all(linked)).then_some(())
-        })?;
+        self.wait_until(
+            "waiting for all slots to be served and all replicas to be synced",
+            || {
+                let serves = |node| Some(self.view_of(node)?.is_complete(self.len() - masters));
+                let all_serve = self.running().all(|node| serves(node) == Some(true));
+                let linked = |node: &Node| {
+                    let info = node.query(&["INFO", "replication"]);
+                    info.is_some_and(|info| info.contains("master_link_status:up"))
+                };
+                (all_serve && self.nodes.iter().skip(masters).all(linked)).then_some(())
+            },
+        )?;
         Ok(())
     }
 
-    fn settled(&self, what: &str, check: impl FnMut() -> Option<()>) -> io::Result<()> {
-        let late = || io::Error::other(format!("timed out after {SETTLE:?} {what}"));
-        eventually(SETTLE, check).ok_or_else(late)
+    fn wait_until(&self, what: &str, check: impl FnMut() -> Option<()>) -> io::Result<()> {
+        let timed_out =
+            || io::Error::other(format!("timed out after {CONVERGENCE_TIMEOUT:?} {what}"));
+        eventually(CONVERGENCE_TIMEOUT, check).ok_or_else(timed_out)
     }
 
     fn running(&self) -> impl Iterator<Item = usize> {
         (0..self.len()).filter(|&node| self.nodes[node].running)
     }
 
-    fn ask(&self, args: &[&str]) -> io::Result<String> {
-        let mut answers = self.nodes.iter().filter_map(|node| node.ask(args));
+    fn query_any(&self, args: &[&str]) -> io::Result<String> {
+        let mut answers = self.nodes.iter().filter_map(|node| node.query(args));
         answers.next().ok_or_else(|| io::Error::other("no node answers"))
     }
 
-    fn with_port(&self, port: u16) -> Option<usize> {
+    fn node_with_port(&self, port: u16) -> Option<usize> {
         self.nodes.iter().position(|node| node.server.port() == port)
     }
 
-    fn view_of(&self, node: usize) -> Option<View> {
-        let info = self.nodes[node].ask(&["CLUSTER", "INFO"])?;
-        let nodes = self.nodes[node].ask(&["CLUSTER", "NODES"])?;
-        Some(View::read(&info, &nodes))
+    fn view_of(&self, node: usize) -> Option<ClusterView> {
+        let info = self.nodes[node].query(&["CLUSTER", "INFO"])?;
+        let nodes = self.nodes[node].query(&["CLUSTER", "NODES"])?;
+        Some(ClusterView::parse(&info, &nodes))
     }
 }

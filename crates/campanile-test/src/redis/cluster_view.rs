@@ -4,13 +4,13 @@
 pub(super) const SLOTS: usize = 16_384;
 
 /// The contents of `CLUSTER INFO` and `CLUSTER NODES`. Nodes are identified by their ports.
-pub(super) struct View {
+pub(super) struct ClusterView {
     is_ok: bool,
-    lines: Vec<Line>,
+    nodes: Vec<NodeInfo>,
 }
 
 /// A node, as seen by another.
-struct Line {
+struct NodeInfo {
     id: String,
     port: u16,
     is_failed: bool,
@@ -19,36 +19,37 @@ struct Line {
     slots: Vec<(u16, u16)>,
 }
 
-impl View {
-    pub(super) fn read(info: &str, nodes: &str) -> Self {
-        let lines = nodes.lines().filter_map(Line::parse).collect();
-        Self { is_ok: info.contains("cluster_state:ok"), lines }
+impl ClusterView {
+    pub(super) fn parse(info: &str, nodes: &str) -> Self {
+        let nodes = nodes.lines().filter_map(NodeInfo::parse).collect();
+        Self { is_ok: info.contains("cluster_state:ok"), nodes }
     }
 
     pub(super) fn owner(&self, slot: u16) -> Option<u16> {
-        let has = |line: &&Line| line.slots.iter().any(|&(a, b)| (a..=b).contains(&slot));
-        Some(self.lines.iter().find(has)?.port)
+        let has = |node: &&NodeInfo| node.slots.iter().any(|&(a, b)| (a..=b).contains(&slot));
+        Some(self.nodes.iter().find(has)?.port)
     }
 
     /// Finds the replicas of a master that have not failed.
     pub(super) fn replicas(&self, port: u16) -> Vec<u16> {
-        let Some(master) = self.lines.iter().find(|line| line.port == port) else {
+        let Some(master) = self.nodes.iter().find(|node| node.port == port) else {
             return Vec::new();
         };
-        let follows = |line: &&Line| !line.is_failed && line.master.as_ref() == Some(&master.id);
-        self.lines.iter().filter(follows).map(|line| line.port).collect()
+        let follows =
+            |node: &&NodeInfo| !node.is_failed && node.master.as_ref() == Some(&master.id);
+        self.nodes.iter().filter(follows).map(|node| node.port).collect()
     }
 
     /// Checks whether all slots are served and the cluster has this many replicas.
-    pub(super) fn is_whole(&self, replicas: usize) -> bool {
-        let followers = self.lines.iter().filter(|line| line.master.is_some()).count();
-        let slots = self.lines.iter().flat_map(|line| &line.slots);
+    pub(super) fn is_complete(&self, replicas: usize) -> bool {
+        let followers = self.nodes.iter().filter(|node| node.master.is_some()).count();
+        let slots = self.nodes.iter().flat_map(|node| &node.slots);
         let served: usize = slots.map(|&(first, last)| usize::from(last - first) + 1).sum();
         self.is_ok && followers == replicas && served == SLOTS
     }
 }
 
-impl Line {
+impl NodeInfo {
     /// Parses `id ip:port@bus flags master ping pong epoch link slots…`. A slot in brackets is
     /// migrating.
     fn parse(text: &str) -> Option<Self> {

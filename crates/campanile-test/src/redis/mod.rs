@@ -2,11 +2,11 @@
 
 mod builder;
 mod cluster;
-mod member;
+mod cluster_view;
+mod node;
 mod resp;
 mod sentinel;
 mod server;
-mod view;
 
 pub use builder::RedisServerBuilder;
 pub use cluster::{RedisCluster, RedisClusterBuilder};

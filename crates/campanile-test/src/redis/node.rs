@@ -3,13 +3,13 @@ use crate::ServerError;
 
 /// A server of a group, and whether it can be queried.
 #[derive(Debug)]
-pub(super) struct Member {
+pub(super) struct Node {
     pub(super) server: RedisServer,
     /// Whether the server was neither killed nor paused.
     pub(super) running: bool,
 }
 
-impl Member {
+impl Node {
     pub(super) fn new(server: RedisServer) -> Self {
         Self { server, running: true }
     }
@@ -38,7 +38,7 @@ impl Member {
 
     /// Runs a command and returns its reply, or `None` if the server does not run or returns an
     /// error.
-    pub(super) fn ask(&self, args: &[&str]) -> Option<String> {
+    pub(super) fn query(&self, args: &[&str]) -> Option<String> {
         if self.running { self.server.cli(args).ok() } else { None }
     }
 }

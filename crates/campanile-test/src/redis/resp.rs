@@ -22,7 +22,7 @@ fn reply(stream: &mut impl BufRead) -> io::Result<String> {
     let Some(line) = line.strip_suffix("\r\n") else {
         return Err(io::ErrorKind::UnexpectedEof.into());
     };
-    let (kind, rest) = line.split_at_checked(1).ok_or_else(unreadable)?;
+    let (kind, rest) = line.split_at_checked(1).ok_or_else(invalid_reply)?;
     match kind {
         "+" | ":" => Ok(rest.to_owned()),
         "-" => Err(io::Error::other(rest)),
@@ -37,7 +37,7 @@ fn reply(stream: &mut impl BufRead) -> io::Result<String> {
                 Ok(elements?.join("\n"))
             }
         },
-        _ => Err(unreadable()),
+        _ => Err(invalid_reply()),
     }
 }
 
@@ -52,11 +52,11 @@ fn bulk(stream: &mut impl BufRead, length: u64) -> io::Result<String> {
 fn length(text: &str) -> io::Result<Option<u64>> {
     match text {
         "-1" => Ok(None),
-        _ => text.parse().map(Some).map_err(|_| unreadable()),
+        _ => text.parse().map(Some).map_err(|_| invalid_reply()),
     }
 }
 
-fn unreadable() -> io::Error {
+fn invalid_reply() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "not a Redis reply")
 }
 
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_of_reply_is_shown() {
+    fn replies_of_every_kind_are_formatted() {
         assert_eq!(read(b"+OK\r\n").unwrap(), "OK");
         assert_eq!(read(b":-7\r\n").unwrap(), "-7");
         assert_eq!(read(b"$4\r\na\r\nb\r\n").unwrap(), "a\r\nb");
@@ -78,13 +78,13 @@ mod tests {
     }
 
     #[test]
-    fn an_error_reply_is_an_error_with_its_text() {
+    fn error_reply_becomes_error_with_its_text() {
         let error = read(b"-NOAUTH Authentication required.\r\n").unwrap_err();
         assert_eq!(error.to_string(), "NOAUTH Authentication required.");
     }
 
     #[test]
-    fn what_is_cut_short_or_garbled_is_an_error() {
+    fn truncated_or_invalid_reply_is_an_error() {
         for bytes in [&b""[..], b"+OK", b"\r\n", b"$5\r\nab", b"$x\r\n", b"*2\r\n:1\r\n", b"?\r\n"]
         {
             assert!(read(bytes).is_err(), "{bytes:?}");

@@ -1,5 +1,5 @@
 use super::builder::RedisServerBuilder;
-use super::member::Member;
+use super::node::Node;
 use super::server::RedisServer;
 use crate::{ServerError, eventually, program};
 use std::io;
@@ -7,10 +7,10 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 /// The sentinels' name for the primary.
-const NAME: &str = "tower";
+const PRIMARY_NAME: &str = "tower";
 
 /// Time limit for the replicas to synchronize, and for a failover.
-const SETTLE: Duration = Duration::from_secs(30);
+const CONVERGENCE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A primary with replicas, monitored by sentinels: child processes, killed on drop.
 ///
@@ -32,8 +32,8 @@ const SETTLE: Duration = Duration::from_secs(30);
 /// ```
 #[derive(Debug)]
 pub struct RedisSentinel {
-    sentinels: Vec<Member>,
-    servers: Vec<Member>,
+    sentinels: Vec<Node>,
+    servers: Vec<Node>,
     /// Contains the program under the name that makes it run as a sentinel.
     _folder: TempDir,
 }
@@ -119,13 +119,15 @@ impl RedisSentinelBuilder {
         let follow = format!("127.0.0.1 {}", primary.port());
         let replica = self.server.clone().config("replicaof", &follow);
         let replicas = (0..self.replicas).map(|_| replica.clone().start());
-        let mut servers = vec![Member::new(primary)];
+        let mut servers = vec![Node::new(primary)];
         for replica in replicas {
-            servers.push(Member::new(replica?));
+            servers.push(Node::new(replica?));
         }
 
         // A sentinel asks the primary for its replicas at once, and then not again for ten seconds.
-        late(eventually(SETTLE, || servers.iter().skip(1).try_for_each(is_linked)))?;
+        or_timeout(eventually(CONVERGENCE_TIMEOUT, || {
+            servers.iter().skip(1).try_for_each(check_link_up)
+        }))?;
 
         let folder = tempfile::Builder::new().prefix("campanile-sentinel-").tempdir()?;
         let program = folder.path().join("redis-sentinel");
@@ -137,10 +139,10 @@ impl RedisSentinelBuilder {
         for _ in 0..self.sentinels {
             let sentinel = self.sentinel(servers[0].server.port());
             let start = |port| RedisServer::launch(&sentinel, &program, port);
-            sentinels.push(Member::new(crate::port::with_free_port(start)?));
+            sentinels.push(Node::new(crate::port::with_free_port(start)?));
         }
         let started = RedisSentinel { sentinels, servers, _folder: folder };
-        started.until_all_know()?;
+        started.wait_for_discovery()?;
         Ok(started)
     }
 
@@ -150,11 +152,11 @@ impl RedisSentinelBuilder {
         let mut sentinel = self
             .sentinel
             .clone()
-            .config("sentinel monitor", &format!("{NAME} 127.0.0.1 {primary} {quorum}"))
-            .config("sentinel down-after-milliseconds", &format!("{NAME} {down_after}"))
-            .config("sentinel failover-timeout", &format!("{NAME} 2000"));
+            .config("sentinel monitor", &format!("{PRIMARY_NAME} 127.0.0.1 {primary} {quorum}"))
+            .config("sentinel down-after-milliseconds", &format!("{PRIMARY_NAME} {down_after}"))
+            .config("sentinel failover-timeout", &format!("{PRIMARY_NAME} 2000"));
         if let Some(password) = &self.server_password {
-            sentinel = sentinel.config("sentinel auth-pass", &format!("{NAME} {password}"));
+            sentinel = sentinel.config("sentinel auth-pass", &format!("{PRIMARY_NAME} {password}"));
         }
         sentinel
     }
@@ -184,7 +186,7 @@ impl RedisSentinel {
 
     /// The sentinels' name for the primary.
     pub fn name(&self) -> &'static str {
-        NAME
+        PRIMARY_NAME
     }
 
     /// The URLs of the sentinels.
@@ -210,11 +212,13 @@ impl RedisSentinel {
     pub fn primary(&self) -> Option<usize> {
         let mut votes = vec![0; self.servers.len()];
         for sentinel in &self.sentinels {
-            let Some(address) = sentinel.ask(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME]) else {
+            let Some(address) =
+                sentinel.query(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", PRIMARY_NAME])
+            else {
                 continue;
             };
             let port = address.lines().last()?;
-            let is_it = |member: &Member| member.server.port().to_string() == port;
+            let is_it = |node: &Node| node.server.port().to_string() == port;
             votes[self.servers.iter().position(is_it)?] += 1;
         }
         (0..votes.len()).find(|&server| votes[server] * 2 > votes.iter().sum())
@@ -229,11 +233,13 @@ impl RedisSentinel {
     pub fn until_other_primary(&self, old: usize) -> io::Result<usize> {
         let other = || {
             let primary = self.primary().filter(|&primary| primary != old)?;
-            let role = self.servers[primary].ask(&["ROLE"])?;
+            let role = self.servers[primary].query(&["ROLE"])?;
             role.starts_with("master").then_some(primary)
         };
-        eventually(SETTLE, other).ok_or_else(|| {
-            io::Error::other(format!("timed out after {SETTLE:?} waiting for another primary"))
+        eventually(CONVERGENCE_TIMEOUT, other).ok_or_else(|| {
+            io::Error::other(format!(
+                "timed out after {CONVERGENCE_TIMEOUT:?} waiting for another primary"
+            ))
         })
     }
 
@@ -246,9 +252,9 @@ impl RedisSentinel {
     pub fn failover(&mut self) -> io::Result<usize> {
         let old =
             self.primary().ok_or_else(|| io::Error::other("the sentinels report no primary"))?;
-        let asked = ["SENTINEL", "FAILOVER", NAME];
-        let accepted = || self.sentinels.iter().find_map(|sentinel| sentinel.ask(&asked));
-        eventually(SETTLE, accepted)
+        let asked = ["SENTINEL", "FAILOVER", PRIMARY_NAME];
+        let accepted = || self.sentinels.iter().find_map(|sentinel| sentinel.query(&asked));
+        eventually(CONVERGENCE_TIMEOUT, accepted)
             .ok_or_else(|| io::Error::other("no sentinel accepted the failover"))?;
         self.until_other_primary(old)
     }
@@ -317,24 +323,30 @@ impl RedisSentinel {
         self.sentinels[sentinel].resume()
     }
 
-    fn until_all_know(&self) -> Result<(), ServerError> {
+    fn wait_for_discovery(&self) -> Result<(), ServerError> {
         let others = format!("num-other-sentinels\n{}", self.sentinels.len() - 1);
         let replicas = format!("num-slaves\n{}", self.servers.len() - 1);
-        let knows = |sentinel: &Member| {
-            let state = sentinel.ask(&["SENTINEL", "MASTER", NAME])?;
+        let knows_all = |sentinel: &Node| {
+            let state = sentinel.query(&["SENTINEL", "MASTER", PRIMARY_NAME])?;
             (state.contains(&others) && state.contains(&replicas)).then_some(())
         };
-        late(eventually(SETTLE, || self.sentinels.iter().try_for_each(knows)))
+        or_timeout(eventually(CONVERGENCE_TIMEOUT, || {
+            self.sentinels.iter().try_for_each(knows_all)
+        }))
     }
 }
 
 /// Returns `Some` if the replica has synchronized.
-fn is_linked(replica: &Member) -> Option<()> {
-    let info = replica.ask(&["INFO", "replication"])?;
+fn check_link_up(replica: &Node) -> Option<()> {
+    let info = replica.query(&["INFO", "replication"])?;
     info.contains("master_link_status:up").then_some(())
 }
 
-fn late(ready: Option<()>) -> Result<(), ServerError> {
-    let late = || io::Error::other(format!("timed out after {SETTLE:?} waiting for the sentinels"));
-    Ok(ready.ok_or_else(late)?)
+fn or_timeout(ready: Option<()>) -> Result<(), ServerError> {
+    let timed_out = || {
+        io::Error::other(format!(
+            "timed out after {CONVERGENCE_TIMEOUT:?} waiting for the sentinels"
+        ))
+    };
+    Ok(ready.ok_or_else(timed_out)?)
 }

@@ -11,10 +11,10 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 /// Time limit of a start, including the loading of an append-only file.
-const START: Duration = Duration::from_secs(30);
+const START_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Time limit of a command sent by [`RedisServer::cli`].
-const REPLY: Duration = Duration::from_secs(10);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A `redis-server` process, killed on drop.
 ///
@@ -137,8 +137,8 @@ impl RedisServer {
         port: u16,
     ) -> Result<Self, ServerError> {
         let folder = tempfile::Builder::new().prefix("campanile-redis-").tempdir()?;
-        let text = builder.text(port, folder.path(), &socket(folder.path()));
-        fs::write(folder.path().join("redis.conf"), text)?;
+        let config = builder.render_config(port, folder.path(), &socket(folder.path()));
+        fs::write(folder.path().join("redis.conf"), config)?;
         let process = run(program, folder.path(), port, builder.password.as_deref())?;
         Ok(Self {
             process,
@@ -161,13 +161,14 @@ fn run(
     command.arg(folder.join("redis.conf")).current_dir(folder);
     let mut process = Process::spawn(&command, folder.join("log"))?;
     let socket = socket(folder);
-    process.until_ready(port, START, || answers(cli(&socket, password, &["PING"])))?;
+    process
+        .wait_until_ready(port, START_TIMEOUT, || is_ready(cli(&socket, password, &["PING"])))?;
     Ok(process)
 }
 
 /// Checks whether the server is ready. A server that is loading its data answers `LOADING`. A
 /// server with a default user without permissions is ready.
-fn answers(ping: io::Result<String>) -> bool {
+fn is_ready(ping: io::Result<String>) -> bool {
     let Err(error) = ping else { return true };
     let text = error.to_string();
     text.starts_with("NOAUTH") || text.starts_with("NOPERM")
@@ -181,7 +182,7 @@ fn socket(folder: &Path) -> PathBuf {
 
 fn cli(socket: &Path, password: Option<&str>, args: &[&str]) -> io::Result<String> {
     let stream = UnixStream::connect(socket)?;
-    stream.set_read_timeout(Some(REPLY))?;
+    stream.set_read_timeout(Some(REPLY_TIMEOUT))?;
     let mut stream = BufReader::new(stream);
     if let Some(password) = password {
         resp::command(&mut stream, &["AUTH", password])?;

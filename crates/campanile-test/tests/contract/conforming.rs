@@ -12,18 +12,18 @@ use campanile_test::faults::{Fault, FaultyStore};
 use campanile_test::{TestClock, contract::Time};
 
 #[tokio::test(start_paused = true)]
-async fn the_memory_store_keeps_the_contract() {
+async fn memory_store_passes_contract() {
     let clock = TestClock::new();
     contract::run(&MemoryStore::with_clock(clock.store_clock()), &clock).await;
 }
 
 #[tokio::test]
-async fn the_memory_store_keeps_the_contract_in_real_time() {
+async fn memory_store_passes_contract_in_real_time() {
     contract::run(&MemoryStore::new(), &RealTime).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_steps_over_compare_and_set_keeps_the_contract() {
+async fn stepped_store_passes_contract() {
     let clock = TestClock::new();
     let store = Stepped::new(Table::new(clock.clone()));
     contract::run(&store, &clock).await;
@@ -31,7 +31,7 @@ async fn a_store_that_steps_over_compare_and_set_keeps_the_contract() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slow_store_keeps_the_contract() {
+async fn slow_store_passes_contract() {
     let clock = TestClock::new();
     let store = FaultyStore::new(MemoryStore::with_clock(clock.store_clock()));
     // Not a microsecond, because tokio's timers have a resolution of a millisecond.
@@ -50,7 +50,7 @@ impl Time for SlowTime {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_behind_a_local_cache_keeps_the_contract() {
+async fn cached_store_passes_contract() {
     let clock = TestClock::new();
     let memory = MemoryStore::with_clock(clock.store_clock());
     let store = Cached::with_clock(memory, 1024 * 1024, clock.clock());
@@ -59,7 +59,7 @@ async fn a_store_behind_a_local_cache_keeps_the_contract() {
 }
 
 #[tokio::test]
-async fn as_many_random_operations_as_one_likes_answer_as_step_does() {
+async fn random_operations_match_step() {
     let operations = std::env::var("CAMPANILE_DIFFERENTIAL_OPS");
     let operations = operations.map_or(5_000, |number| number.parse().unwrap());
     let seed = fastrand::u64(..);

@@ -4,4 +4,4 @@
 #![expect(clippy::unwrap_used, reason = "test helpers")]
 
 mod broken;
-mod kept;
+mod conforming;

@@ -12,44 +12,45 @@ use rdkafka::message::BorrowedMessage;
 
 use super::idempotency_key;
 use super::store::{Claim, Store};
-use crate::driver::measured::Measured;
-use crate::driver::tally::Tally;
+use crate::driver::counters::Counters;
+use crate::driver::measurement::Measurement;
 use crate::driver::task::Task;
 
 /// The driver's default.
-const AT_ONCE: usize = 256;
+const IN_FLIGHT: usize = 256;
 
-pub(in crate::driver) async fn run(task: &Task) -> Result<Measured, BoxError> {
+pub(in crate::driver) async fn run(task: &Task) -> Result<Measurement, BoxError> {
     let store = Store::connect(&task.redis).await?;
     let consumer: StreamConsumer = task.client_config().create()?;
-    let tally = Tally::new(task);
+    let counters = Counters::new(task);
     consumer.subscribe(&[&task.topic])?;
     let records = consumer.stream().map_err(BoxError::from);
-    let consume = records
-        .try_for_each_concurrent(AT_ONCE, |message| process(&tally, &store, &consumer, message));
-    match select(pin!(consume), pin!(tally.ended())).await {
+    let consume = records.try_for_each_concurrent(IN_FLIGHT, |message| {
+        process(&counters, &store, &consumer, message)
+    });
+    match select(pin!(consume), pin!(counters.wait_until_ended())).await {
         Either::Left((result, _)) => result?,
         Either::Right(((), _)) => {}
     }
-    tally.measured()
+    counters.measurement()
 }
 
 async fn process(
-    tally: &Tally,
+    counters: &Counters,
     store: &Store,
     consumer: &StreamConsumer,
     message: BorrowedMessage<'_>,
 ) -> Result<(), BoxError> {
-    tally.received();
+    counters.record_received();
     let key = idempotency_key(&message)?;
     match store.claim(key).await? {
         Claim::Acquired => {
-            tally.handle(key, message.partition(), message.offset())?;
+            counters.handle(key, message.partition(), message.offset())?;
             store.complete(key).await?;
         }
-        Claim::Busy | Claim::Completed => tally.skipped(),
+        Claim::Busy | Claim::Completed => counters.record_duplicate(),
     }
     consumer.store_offset_from_message(&message)?;
-    tally.finished();
+    counters.record_finished();
     Ok(())
 }

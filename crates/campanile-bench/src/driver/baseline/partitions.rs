@@ -14,43 +14,43 @@ use tokio::sync::mpsc;
 
 use super::idempotency_key;
 use super::store::{Claim, Store};
-use crate::driver::measured::Measured;
-use crate::driver::tally::Tally;
+use crate::driver::counters::Counters;
+use crate::driver::measurement::Measurement;
 use crate::driver::task::Task;
 
 /// librdkafka delivers long runs of records of one partition. A short queue would fill up and block
 /// the other partitions.
-const QUEUE: usize = 16_384;
+const QUEUE_CAPACITY: usize = 16_384;
 
-struct Shared {
-    tally: Tally,
+struct Context {
+    counters: Counters,
     store: Store,
     consumer: StreamConsumer,
 }
 
-pub(in crate::driver) async fn run(task: &Task) -> Result<Measured, BoxError> {
+pub(in crate::driver) async fn run(task: &Task) -> Result<Measurement, BoxError> {
     let store = Store::connect(&task.redis).await?;
     let consumer: StreamConsumer = task.client_config().create()?;
-    let shared = Arc::new(Shared { tally: Tally::new(task), store, consumer });
-    shared.consumer.subscribe(&[&task.topic])?;
-    match select(pin!(consume(&shared)), pin!(shared.tally.ended())).await {
+    let context = Arc::new(Context { counters: Counters::new(task), store, consumer });
+    context.consumer.subscribe(&[&task.topic])?;
+    match select(pin!(consume(&context)), pin!(context.counters.wait_until_ended())).await {
         Either::Left((result, _)) => result?,
         Either::Right(((), _)) => {}
     }
-    shared.tally.measured()
+    context.counters.measurement()
 }
 
 /// Returns only on errors.
-async fn consume(shared: &Arc<Shared>) -> Result<(), BoxError> {
+async fn consume(context: &Arc<Context>) -> Result<(), BoxError> {
     let mut queues = HashMap::new();
     loop {
-        let message = shared.consumer.recv().await?.detach();
-        shared.tally.received();
+        let message = context.consumer.recv().await?.detach();
+        context.counters.record_received();
         let queue = queues.entry(message.partition()).or_insert_with(|| {
-            let (queue, records) = mpsc::channel(QUEUE);
-            let work = work(shared.clone(), records);
+            let (queue, records) = mpsc::channel(QUEUE_CAPACITY);
+            let worker = process_partition(context.clone(), records);
             tokio::spawn(async {
-                if let Err(error) = work.await {
+                if let Err(error) = worker.await {
                     // The queue is now closed, which ends the receive loop.
                     eprintln!("by hand: {error}");
                 }
@@ -61,21 +61,21 @@ async fn consume(shared: &Arc<Shared>) -> Result<(), BoxError> {
     }
 }
 
-async fn work(
-    shared: Arc<Shared>,
+async fn process_partition(
+    context: Arc<Context>,
     mut records: mpsc::Receiver<OwnedMessage>,
 ) -> Result<(), BoxError> {
     while let Some(message) = records.recv().await {
         let key = idempotency_key(&message)?;
-        match shared.store.claim(key).await? {
+        match context.store.claim(key).await? {
             Claim::Acquired => {
-                shared.tally.handle(key, message.partition(), message.offset())?;
-                shared.store.complete(key).await?;
+                context.counters.handle(key, message.partition(), message.offset())?;
+                context.store.complete(key).await?;
             }
-            Claim::Busy | Claim::Completed => shared.tally.skipped(),
+            Claim::Busy | Claim::Completed => context.counters.record_duplicate(),
         }
-        shared.consumer.store_offset(message.topic(), message.partition(), message.offset())?;
-        shared.tally.finished();
+        context.consumer.store_offset(message.topic(), message.partition(), message.offset())?;
+        context.counters.record_finished();
     }
     Ok(())
 }

@@ -7,17 +7,17 @@ use rdkafka::consumer::{Consumer, StreamConsumer};
 
 use super::idempotency_key;
 use super::store::{Claim, Store};
-use crate::driver::latency::Times;
-use crate::driver::measured::Measured;
+use crate::driver::latency::Latencies;
+use crate::driver::measurement::Measurement;
 use crate::driver::task::Task;
 
-pub(in crate::driver) async fn run(task: &Task) -> Result<Measured, BoxError> {
+pub(in crate::driver) async fn run(task: &Task) -> Result<Measurement, BoxError> {
     let store = Store::connect(&task.redis).await?;
     let consumer: StreamConsumer =
         task.client_config().set("auto.offset.reset", "latest").create()?;
-    let times = Times::new(task);
+    let latencies = Latencies::new(task);
     consumer.subscribe(&[&task.topic])?;
-    while !times.are_enough() {
+    while !latencies.is_complete() {
         let message = consumer.recv().await?;
         let key = idempotency_key(&message)?;
         if store.claim(key).await? == Claim::Acquired {
@@ -25,7 +25,7 @@ pub(in crate::driver) async fn run(task: &Task) -> Result<Measured, BoxError> {
             store.complete(key).await?;
         }
         consumer.store_offset_from_message(&message)?;
-        times.add(message.payload())?;
+        latencies.add(message.payload())?;
     }
-    times.measured()
+    latencies.measurement()
 }

@@ -6,30 +6,30 @@ use rdkafka::Message;
 use rdkafka::consumer::{CommitMode, Consumer, StreamConsumer};
 
 use super::idempotency_key;
-use crate::driver::measured::Measured;
-use crate::driver::tally::Tally;
+use crate::driver::counters::Counters;
+use crate::driver::measurement::Measurement;
 use crate::driver::task::Task;
 use crate::tutorial::{acquire, complete, load};
 
-pub(in crate::driver) async fn run(task: &Task) -> Result<Measured, BoxError> {
+pub(in crate::driver) async fn run(task: &Task) -> Result<Measurement, BoxError> {
     let pool = Config::from_url(&task.redis).create_pool(Some(Runtime::Tokio1))?;
     let sha = load(&mut pool.get().await?).await?;
     let consumer: StreamConsumer =
         task.client_config().set("enable.auto.commit", "false").create()?;
-    let tally = Tally::new(task);
+    let counters = Counters::new(task);
     consumer.subscribe(&[&task.topic])?;
-    while !tally.has_ended() {
+    while !counters.has_ended() {
         let message = consumer.recv().await?;
-        tally.received();
+        counters.record_received();
         let key = idempotency_key(&message)?;
         if acquire(&mut pool.get().await?, key).await? {
-            tally.handle(key, message.partition(), message.offset())?;
+            counters.handle(key, message.partition(), message.offset())?;
             complete(&mut pool.get().await?, &sha, key).await?;
         } else {
-            tally.skipped();
+            counters.record_duplicate();
         }
         consumer.commit_message(&message, CommitMode::Async)?;
-        tally.finished();
+        counters.record_finished();
     }
-    tally.measured()
+    counters.measurement()
 }

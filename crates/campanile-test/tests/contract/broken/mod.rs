@@ -8,7 +8,7 @@ use campanile_test::{TestClock, contract};
 
 const DIFFERENTIAL: &str = "random_operations_answer_as_step_does";
 
-async fn caught(store: &impl Store, clock: &TestClock, promises: &[&str]) {
+async fn assert_violates(store: &impl Store, clock: &TestClock, promises: &[&str]) {
     let found = contract::violations(store, clock).await;
     let found: Vec<_> = found.iter().map(|violation| violation.promise).collect();
     for promise in promises {

@@ -11,7 +11,7 @@ use campanile_core::{
 use campanile_idempotency::{Store, StoreError};
 use campanile_test::{TestClock, contract};
 
-use super::{DIFFERENTIAL, caught};
+use super::{DIFFERENTIAL, assert_violates};
 
 /// A buggy implementation of one operation on one entry.
 type Step = fn(Option<Entry>, &Operation, SystemTime) -> (Option<Entry>, Reply);
@@ -46,10 +46,10 @@ impl Store for Broken {
     }
 }
 
-async fn step_is_caught(step: Step, promises: &[&str]) {
+async fn assert_step_violates(step: Step, promises: &[&str]) {
     let clock = TestClock::new();
     let store = Broken { clock: clock.clone(), entries: Arc::default(), step };
-    caught(&store, &clock, promises).await;
+    assert_violates(&store, &clock, promises).await;
 }
 
 /// Modifies the stored bytes of an entry.
@@ -85,24 +85,24 @@ fn with_grant(operation: &Operation, other: Grant) -> Operation {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_does_step_right_is_not_caught() {
+async fn correct_step_has_no_violations() {
     let clock = TestClock::new();
     let store = Broken { clock: clock.clone(), entries: Arc::default(), step };
     assert_eq!(contract::violations(&store, &clock).await, []);
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_settles_for_anybody_is_caught() {
+async fn settling_for_any_grant_is_detected() {
     let unconditional: Step = |before, operation, now| match (&before, grant(operation)) {
         (Some(entry), Some(_)) => {
             let token = entry.token();
-            let theirs = entry.owner().map(|owner| Grant { token, owner });
-            let operation = theirs.map_or(operation.clone(), |it| with_grant(operation, it));
+            let current_grant = entry.owner().map(|owner| Grant { token, owner });
+            let operation = current_grant.map_or(operation.clone(), |it| with_grant(operation, it));
             step(before, &operation, now)
         }
         _ => step(before, operation, now),
     };
-    step_is_caught(
+    assert_step_violates(
         unconditional,
         &[
             "only_token_and_nonce_together_are_the_grant",
@@ -114,7 +114,7 @@ async fn one_that_settles_for_anybody_is_caught() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_compares_the_owner_alone_is_caught() {
+async fn comparing_only_the_owner_is_detected() {
     let owner_only: Step = |before, operation, now| match (&before, grant(operation)) {
         (Some(entry), Some(mut grant)) => {
             grant.token = entry.token();
@@ -122,11 +122,11 @@ async fn one_that_compares_the_owner_alone_is_caught() {
         }
         _ => step(before, operation, now),
     };
-    step_is_caught(owner_only, &["only_token_and_nonce_together_are_the_grant"]).await;
+    assert_step_violates(owner_only, &["only_token_and_nonce_together_are_the_grant"]).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_compares_the_token_alone_is_caught() {
+async fn comparing_only_the_token_is_detected() {
     let token_only: Step = |before, operation, now| match (&before, grant(operation)) {
         (Some(entry), Some(mut grant)) => {
             grant.owner = entry.owner().unwrap_or(grant.owner);
@@ -134,12 +134,12 @@ async fn one_that_compares_the_token_alone_is_caught() {
         }
         _ => step(before, operation, now),
     };
-    step_is_caught(token_only, &["only_token_and_nonce_together_are_the_grant"]).await;
+    assert_step_violates(token_only, &["only_token_and_nonce_together_are_the_grant"]).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_completes_without_the_fingerprint_is_caught() {
-    let forgets: Step = |before, operation, now| {
+async fn completing_without_fingerprint_is_detected() {
+    let drops_fingerprint: Step = |before, operation, now| {
         let (after, reply) = step(before, operation, now);
         let after = after.map(|entry| match operation {
             Operation::Complete { .. } => edit(entry, |bytes| bytes[24..32].fill(0)),
@@ -147,11 +147,12 @@ async fn one_that_completes_without_the_fingerprint_is_caught() {
         });
         (after, reply)
     };
-    step_is_caught(forgets, &["another_payload_is_a_mismatch_in_every_state"]).await;
+    assert_step_violates(drops_fingerprint, &["another_payload_is_a_mismatch_in_every_state"])
+        .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_counts_attempts_at_the_failure_is_caught() {
+async fn counting_attempts_at_failure_is_detected() {
     let at_failure: Step = |before, operation, now| {
         let count = |by: i32| {
             move |entry: Entry| {
@@ -172,12 +173,12 @@ async fn one_that_counts_attempts_at_the_failure_is_caught() {
             _ => (after, reply),
         }
     };
-    step_is_caught(at_failure, &["an_attempt_is_counted_when_it_is_granted"]).await;
+    assert_step_violates(at_failure, &["an_attempt_is_counted_when_it_is_granted"]).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_grants_a_repeated_acquire_anew_is_caught() {
-    let anew: Step = |before, operation, now| match operation {
+async fn regranting_a_repeated_acquire_is_detected() {
+    let regrants: Step = |before, operation, now| match operation {
         Operation::Acquire { owner, .. }
             if before.as_ref().is_some_and(|entry| {
                 entry.state() == State::Processing && entry.owner() == Some(*owner)
@@ -193,34 +194,34 @@ async fn one_that_grants_a_repeated_acquire_anew_is_caught() {
         }
         _ => step(before, operation, now),
     };
-    step_is_caught(
-        anew,
+    assert_step_violates(
+        regrants,
         &["acquire_repeated_in_every_situation", "an_attempt_is_counted_when_it_is_granted"],
     )
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_whose_entry_expires_with_its_lock_is_caught() {
-    let expires: Step = |before, operation, now| {
+async fn expiring_the_entry_with_its_lock_is_detected() {
+    let expires_entry: Step = |before, operation, now| {
         let is_expired = |entry: &Entry| entry.state() == State::Processing && entry.at() <= now;
         step(before.filter(|entry| !is_expired(entry)), operation, now)
     };
-    step_is_caught(
-        expires,
+    assert_step_violates(
+        expires_entry,
         &["an_attempt_is_counted_when_it_is_granted", "renew_in_every_situation"],
     )
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_releases_by_deleting_is_caught() {
-    let deletes: Step = |before, operation, now| {
+async fn releasing_by_deletion_is_detected() {
+    let deletes_entry: Step = |before, operation, now| {
         let (after, reply) = step(before, operation, now);
         (after.filter(|_| reply != Reply::Released), reply)
     };
-    step_is_caught(
-        deletes,
+    assert_step_violates(
+        deletes_entry,
         &[
             "release_of_what_ran_in_every_situation",
             "cancel_in_every_situation",
@@ -231,19 +232,20 @@ async fn one_that_releases_by_deleting_is_caught() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_hands_attempts_back_for_ever_is_caught() {
-    let immortal: Step = |before, operation, now| match *operation {
+async fn returning_attempts_without_limit_is_detected() {
+    let never_interrupts: Step = |before, operation, now| match *operation {
         Operation::Release { grant, .. } => {
             step(before, &Operation::Release { grant, ran: false }, now)
         }
         _ => step(before, operation, now),
     };
-    step_is_caught(immortal, &["attempts_that_ran_are_handed_back_eight_times"]).await;
+    assert_step_violates(never_interrupts, &["attempts_that_ran_are_handed_back_eight_times"])
+        .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_whose_renewal_sets_the_end_is_caught() {
-    let sets: Step = |before, operation, now| {
+async fn shortening_the_lock_on_renewal_is_detected() {
+    let shortens_lock: Step = |before, operation, now| {
         let (after, reply) = step(before, operation, now);
         match (operation, &reply) {
             (Operation::Renew { ttl, .. }, Reply::Renewed) => {
@@ -255,12 +257,12 @@ async fn one_whose_renewal_sets_the_end_is_caught() {
             _ => (after, reply),
         }
     };
-    step_is_caught(sets, &["a_renewal_never_shortens_the_lock"]).await;
+    assert_step_violates(shortens_lock, &["a_renewal_never_shortens_the_lock"]).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_lets_a_repeated_failure_push_the_next_attempt_is_caught() {
-    let pushes: Step = |before, operation, now| match operation {
+async fn moving_next_attempt_on_repeated_failure_is_detected() {
+    let moves_attempt: Step = |before, operation, now| match operation {
         Operation::Fail { .. } => {
             let again = |entry: Entry| match entry.state() {
                 State::Retrying if !entry.is_released() => edit(entry, |bytes| bytes[1] = 1),
@@ -270,11 +272,12 @@ async fn one_that_lets_a_repeated_failure_push_the_next_attempt_is_caught() {
         }
         _ => step(before, operation, now),
     };
-    step_is_caught(pushes, &["a_repeated_failure_does_not_move_the_next_attempt"]).await;
+    assert_step_violates(moves_attempt, &["a_repeated_failure_does_not_move_the_next_attempt"])
+        .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_without_a_floor_is_caught() {
+async fn ignoring_the_token_floor_is_detected() {
     let no_floor: Step = |before, operation, now| {
         let mut operation = operation.clone();
         if let Operation::Acquire { floor, .. } = &mut operation {
@@ -282,20 +285,20 @@ async fn one_without_a_floor_is_caught() {
         }
         step(before, &operation, now)
     };
-    step_is_caught(no_floor, &["no_token_is_below_the_floor"]).await;
+    assert_step_violates(no_floor, &["no_token_is_below_the_floor"]).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_never_gives_up_is_caught() {
-    let patient: Step = |before, operation, now| {
+async fn ignoring_the_attempt_limit_is_detected() {
+    let without_limit: Step = |before, operation, now| {
         let mut operation = operation.clone();
         if let Operation::Acquire { max_attempts, .. } = &mut operation {
             *max_attempts = 0;
         }
         step(before, &operation, now)
     };
-    step_is_caught(
-        patient,
+    assert_step_violates(
+        without_limit,
         &[
             "a_key_that_is_not_interrupted_runs_out_of_attempts",
             "acquire_by_another_in_every_situation",
@@ -305,34 +308,39 @@ async fn one_that_never_gives_up_is_caught() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_does_not_adopt_a_completion_is_caught() {
-    let strict: Step = |before, operation, now| match (&before, operation) {
+async fn refusing_completion_of_absent_entry_is_detected() {
+    let refuses_absent: Step = |before, operation, now| match (&before, operation) {
         (None, Operation::Complete { .. }) => (None, Reply::Lost),
         _ => step(before, operation, now),
     };
-    step_is_caught(strict, &["complete_in_every_situation", "an_absent_entry_has_no_grant"]).await;
+    assert_step_violates(
+        refuses_absent,
+        &["complete_in_every_situation", "an_absent_entry_has_no_grant"],
+    )
+    .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_takes_empty_replies_for_none_is_caught() {
-    let drops: Step = |before, operation, now| {
+async fn dropping_empty_replies_is_detected() {
+    let drops_empty_reply: Step = |before, operation, now| {
         let mut operation = operation.clone();
         if let Operation::Complete { reply, .. } = &mut operation {
             *reply = reply.take().filter(|bytes| !bytes.is_empty());
         }
         step(before, &operation, now)
     };
-    step_is_caught(drops, &["a_reply_comes_back_byte_for_byte"]).await;
+    assert_step_violates(drops_empty_reply, &["a_reply_comes_back_byte_for_byte"]).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_compares_no_payloads_is_caught() {
-    let blind: Step = |before, operation, now| {
+async fn ignoring_fingerprints_is_detected() {
+    let ignores_fingerprints: Step = |before, operation, now| {
         let mut operation = operation.clone();
         if let Operation::Acquire { fingerprint, .. } = &mut operation {
             *fingerprint = None::<Fingerprint>;
         }
         step(before, &operation, now)
     };
-    step_is_caught(blind, &["another_payload_is_a_mismatch_in_every_state"]).await;
+    assert_step_violates(ignores_fingerprints, &["another_payload_is_a_mismatch_in_every_state"])
+        .await;
 }

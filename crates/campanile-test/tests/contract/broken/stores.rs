@@ -9,13 +9,13 @@ use campanile_idempotency::{MemoryStore, Store, StoreError};
 use campanile_test::TestClock;
 use campanile_test::faults::{Fault, FaultyStore};
 
-use super::{DIFFERENTIAL, caught};
+use super::{DIFFERENTIAL, assert_violates};
 
 #[tokio::test(start_paused = true)]
-async fn one_that_keeps_entries_for_ever_is_caught() {
+async fn ignoring_retention_is_detected() {
     let clock = TestClock::new();
     let store = LongLived(MemoryStore::with_clock(clock.store_clock()));
-    caught(&store, &clock, &["an_entry_lives_as_long_as_it_is_retained"]).await;
+    assert_violates(&store, &clock, &["an_entry_lives_as_long_as_it_is_retained"]).await;
 }
 
 /// Ignores the retention of the command.
@@ -33,10 +33,10 @@ impl Store for LongLived {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_looks_first_and_writes_then_is_caught() {
+async fn non_atomic_apply_is_detected() {
     let clock = TestClock::new();
     let store = NotAtomic { clock: clock.clone(), entries: Arc::default() };
-    caught(
+    assert_violates(
         &store,
         &clock,
         &[
@@ -68,10 +68,10 @@ impl Store for NotAtomic {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_answers_a_batch_in_another_order_is_caught() {
+async fn reordered_batch_answers_are_detected() {
     let clock = TestClock::new();
     let store = Reversed(MemoryStore::with_clock(clock.store_clock()));
-    caught(&store, &clock, &["a_batch_is_answered_in_its_order", DIFFERENTIAL]).await;
+    assert_violates(&store, &clock, &["a_batch_is_answered_in_its_order", DIFFERENTIAL]).await;
 }
 
 #[derive(Clone)]
@@ -90,20 +90,20 @@ impl Store for Reversed {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_leaves_out_an_answer_is_caught() {
+async fn wrong_number_of_batch_answers_is_detected() {
     for fault in [Fault::FewerAnswers, Fault::MoreAnswers] {
         let clock = TestClock::new();
         let store = FaultyStore::new(MemoryStore::with_clock(clock.store_clock()));
         store.always(fault);
-        caught(&store, &clock, &["a_full_batch_is_answered_in_full"]).await;
+        assert_violates(&store, &clock, &["a_full_batch_is_answered_in_full"]).await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_stops_a_batch_at_the_first_refusal_is_caught() {
+async fn stopping_a_batch_at_a_refusal_is_detected() {
     let clock = TestClock::new();
     let store = Transaction(MemoryStore::with_clock(clock.store_clock()));
-    caught(&store, &clock, &["one_keys_refusal_does_not_touch_its_neighbours"]).await;
+    assert_violates(&store, &clock, &["one_keys_refusal_does_not_touch_its_neighbours"]).await;
 }
 
 /// Applies no command after the first one that was refused.
