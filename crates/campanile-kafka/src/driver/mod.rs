@@ -24,7 +24,6 @@ mod budget;
 mod commits;
 mod control;
 mod flow;
-mod hash;
 mod intake;
 mod offset;
 mod offset_range;

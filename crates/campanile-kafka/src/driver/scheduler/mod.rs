@@ -25,6 +25,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use campanile_core::{ConfigError, Record};
+use rustc_hash::FxHashMap;
 use tokio::runtime::Handle;
 
 use self::breaker::Breaker;
@@ -39,7 +40,6 @@ use self::timers::Timers;
 use super::assignment::{Assignment, AssignmentId};
 use super::budget::Amount;
 use super::control::DriverControl;
-use super::hash::IntMap;
 use super::reports::{Report, Reporter, Reports};
 #[cfg(test)]
 use super::simulation::{Bug, is_planted};
@@ -63,7 +63,7 @@ pub(crate) struct Services {
 }
 
 pub(super) struct Scheduler {
-    partitions: IntMap<AssignmentId, Partition>,
+    partitions: FxHashMap<AssignmentId, Partition>,
     queues: Queues,
     run_queue: RunQueue,
     /// The number of queues in flight, without those that wait for their service to become ready.
@@ -95,7 +95,7 @@ impl Scheduler {
         reports: Arc<Reports>,
     ) -> Self {
         Self {
-            partitions: IntMap::default(),
+            partitions: FxHashMap::default(),
             queues: Queues::default(),
             run_queue: RunQueue::default(),
             in_flight: 0,

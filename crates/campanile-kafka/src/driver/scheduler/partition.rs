@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use campanile_core::{Coordinates, Output, Record};
+use rustc_hash::FxHashMap;
 use tokio::time::Instant;
 
 use super::queue::{QueueId, Queued};
 use crate::driver::assignment::Assignment;
 use crate::driver::budget::Amount;
-use crate::driver::hash::IntMap;
 use crate::driver::task::Task;
 use crate::driver::watermark::{Delivery, Watermark};
 use crate::order::OrderKey;
@@ -21,7 +21,7 @@ pub(super) struct Partition {
     pub(super) assignment: Arc<Assignment>,
     watermark: Watermark,
     /// The queues that further records can join, by key.
-    pub(super) queues: IntMap<OrderKey, QueueId>,
+    pub(super) queues: FxHashMap<OrderKey, QueueId>,
     /// Records without a key so far: the order's extractor has not determined it yet.
     pub(super) keyless: Keyless,
     /// The number of queues in flight.
@@ -53,7 +53,7 @@ impl Partition {
         Self {
             assignment,
             watermark: Watermark::default(),
-            queues: IntMap::default(),
+            queues: FxHashMap::default(),
             keyless: Keyless::default(),
             in_flight: 0,
             limited: VecDeque::new(),

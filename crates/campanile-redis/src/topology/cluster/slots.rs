@@ -3,35 +3,17 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
+use crc::{CRC_16_XMODEM, Crc};
 use redis::{ConnectionAddr, Value};
+
+/// The checksum by which Redis Cluster spreads keys.
+const CRC16: Crc<u16> = Crc::<u16>::new(&CRC_16_XMODEM);
 
 /// The slot of a key with this hash tag.
 pub(crate) fn slot_of(tag: &[u8]) -> u16 {
     const SLOTS: u16 = 16_384;
-    let crc = tag.iter().fold(0u16, |crc, &byte| {
-        let [high, _] = crc.to_be_bytes();
-        (crc << 8) ^ CRC16[usize::from(high ^ byte)]
-    });
-    crc % SLOTS
+    CRC16.checksum(tag) % SLOTS
 }
-
-/// The table of CRC-16/XMODEM, the checksum by which Redis Cluster spreads keys.
-const CRC16: [u16; 256] = {
-    const POLYNOMIAL: u16 = 0x1021;
-    let mut table = [0; 256];
-    let mut byte = 0;
-    while byte < 256 {
-        let mut crc = (byte as u16) << 8;
-        let mut bit = 0;
-        while bit < 8 {
-            crc = if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ POLYNOMIAL };
-            bit += 1;
-        }
-        table[byte] = crc;
-        byte += 1;
-    }
-    table
-};
 
 /// The address that a node announces.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
