@@ -56,11 +56,15 @@ struct Topics {
 
 impl Topics {
     fn create() -> Self {
+        Self::create_on(&KAFKA)
+    }
+
+    fn create_on(kafka: &KafkaServer) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let (payments, invoices) = (format!("payments-{number}"), format!("invoices-{number}"));
         for topic in [&payments, &invoices] {
-            KAFKA.create_topic(topic, PARTITIONS, &[]).unwrap();
+            kafka.create_topic(topic, PARTITIONS, &[]).unwrap();
         }
         Self { payments, invoices }
     }

@@ -11,8 +11,15 @@ use super::Settings;
 use super::context::Context;
 use crate::error::ConsumerError;
 
-/// The timeout of one metadata request, and so the longest time that a shutdown waits.
-const METADATA_TIMEOUT: Duration = Duration::from_millis(500);
+/// The timeout of the first metadata requests.
+const MIN_METADATA_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// The timeout of one metadata request, and so the longest time that a shutdown waits. The timeout grows
+/// up to this while no broker answers, since brokers may be slow.
+const MAX_METADATA_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// How long to wait before missing topics, or unreachable brokers, are asked again.
+const RETRY_DELAY: Duration = Duration::from_millis(100);
 
 /// How long a topic may be unknown. A new topic is unknown until all brokers have learned of it.
 const UNKNOWN_TOPIC_TIMEOUT: Duration = Duration::from_secs(5);
@@ -34,12 +41,14 @@ pub(super) fn check(
     let mut topics: Vec<_> = consumed.chain(written).collect();
     while !topics.is_empty() {
         let (mut unknown, mut unreached) = (Vec::new(), None);
+        let timeout = (clock.now() - start) / 2;
+        let timeout = timeout.clamp(MIN_METADATA_TIMEOUT, MAX_METADATA_TIMEOUT);
         for &(topic, topic_use) in &topics {
             if settings.control.is_shutting_down() {
                 return Ok(());
             }
             settings.control.status().record_poll();
-            match look_up_topic(consumer, topic) {
+            match look_up_topic(consumer, topic, timeout) {
                 TopicState::Exists => {}
                 TopicState::Unknown => unknown.push((topic, topic_use)),
                 TopicState::Refused(error) => {
@@ -79,7 +88,7 @@ pub(super) fn check(
             }
         }
         if !topics.is_empty() {
-            std::thread::park_timeout(METADATA_TIMEOUT / 5);
+            std::thread::park_timeout(RETRY_DELAY);
         }
     }
     Ok(())
@@ -134,11 +143,11 @@ enum TopicState {
     Unreached(KafkaError),
 }
 
-fn look_up_topic(consumer: &BaseConsumer<Context>, topic: &str) -> TopicState {
+fn look_up_topic(consumer: &BaseConsumer<Context>, topic: &str, timeout: Duration) -> TopicState {
     // librdkafka takes a name that starts with `^` as a regular expression, which may match no
     // topic yet.
     let name_filter = (!topic.starts_with('^')).then_some(topic);
-    let metadata = match consumer.fetch_metadata(name_filter, METADATA_TIMEOUT) {
+    let metadata = match consumer.fetch_metadata(name_filter, timeout) {
         Ok(metadata) => metadata,
         Err(error) => return TopicState::Unreached(error),
     };
