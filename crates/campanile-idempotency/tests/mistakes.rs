@@ -1,7 +1,7 @@
-//! What the compiler says of the mistakes one makes.
+//! The compiler's messages for common mistakes.
 //!
-//! The texts are those of one version of rustc. After they have changed, look at them, and write
-//! them anew with `TRYBUILD=overwrite cargo test -p campanile-idempotency --test mistakes`.
+//! The messages are those of one version of rustc. When they change, review them, and regenerate
+//! them with `TRYBUILD=overwrite cargo test -p campanile-idempotency --test mistakes`.
 
 #[test]
 fn compile_errors_match_expected_messages() {

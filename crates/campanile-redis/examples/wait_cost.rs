@@ -1,11 +1,11 @@
-//! What waiting for a replica costs: records a second, with and without.
+//! The throughput in records per second, with and without waiting for a replica.
 //!
 //! ```text
 //! cargo run --release -p campanile-redis --example wait_cost
 //! ```
 //!
-//! Both servers and this program share the machine, so a network's round trip, which each wait adds,
-//! is not in it. Three rounds, all in turn; the middle one is printed.
+//! Both servers and this program run on one machine, so the figures leave out the network round
+//! trip that each wait adds. The variants take turns for three rounds, and the median is printed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,11 +24,11 @@ const WAIT: Duration = Duration::from_secs(5);
 type Variant = (&'static str, fn(RedisConfig) -> RedisConfig);
 
 const VARIANTS: [Variant; 2] = [
-    ("a replica that is not waited for", |config| config),
+    ("without waiting for the replica", |config| config),
     ("waiting for the replica", |config| config.with_wait(1, WAIT).expect("neither is zero")),
 ];
 
-/// How many at once, and how many in all.
+/// The concurrent requests and the total number of records of each load.
 const LOADS: [(u64, u64); 2] = [(1, 3_000), (256, 60_000)];
 
 #[tokio::main]
@@ -38,11 +38,11 @@ async fn main() -> Result<(), BoxError> {
     replica.cli(&["REPLICAOF", "127.0.0.1", &primary.port().to_string()])?;
     let info = || primary.cli(&["INFO", "replication"]).ok();
     let is_online = || info()?.contains("state=online").then_some(());
-    eventually(Duration::from_secs(20), is_online).ok_or("the replica does not catch up")?;
+    eventually(Duration::from_secs(20), is_online).ok_or("the replica did not come online")?;
 
     for (at_once, records) in LOADS {
         let mut rates = [const { Vec::new() }; VARIANTS.len()];
-        // A round that is not counted warms everything up.
+        // The first round warms up and is not counted.
         for round in 0..=ROUNDS {
             for ((_, config), rates) in VARIANTS.iter().zip(&mut rates) {
                 primary.cli(&["FLUSHALL"])?;
@@ -55,13 +55,13 @@ async fn main() -> Result<(), BoxError> {
         }
         for ((name, _), rates) in VARIANTS.iter().zip(&mut rates) {
             rates.sort_by(f64::total_cmp);
-            println!("{at_once} at once, {name}: {:.0} records/s", rates[ROUNDS / 2]);
+            println!("{at_once} in flight, {name}: {:.0} records/s", rates[ROUNDS / 2]);
         }
     }
     Ok(())
 }
 
-/// How long so many new keys take.
+/// Returns how long it takes to process `records` new keys.
 async fn run_load(store: RedisStore, at_once: u64, records: u64) -> Result<Duration, BoxError> {
     let guard = Guard::new(LockKeeper::new(store)?, "cost")?;
     let next = Arc::new(AtomicU64::new(0));

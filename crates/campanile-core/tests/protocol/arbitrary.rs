@@ -1,7 +1,7 @@
-//! Arbitrary entries and operations: every readable entry may meet every operation, whether or not a
-//! client would ever send it.
+//! Strategies for arbitrary entries and operations: any readable entry meets any operation, whether
+//! or not a client would ever send it.
 //!
-//! Values come from small pools around the ends of things, so that they meet each other often.
+//! Values come from small pools of boundary values, so that equal and adjacent values often meet.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::step_properties::Step;
 
 const LIMIT: u64 = 1 << 53;
 
-/// One operation on one entry at some time.
+/// Generates steps: one operation on one entry, or on none, at some time.
 pub(crate) fn steps() -> impl Strategy<Value = Step> {
     (option::weighted(0.9, drafts()), ends(), operations(), any::<bool>(), clocks()).prop_map(
         |(draft, end, operation, is_targeted, now)| {
@@ -42,7 +42,7 @@ fn tokens() -> impl Strategy<Value = u64> {
     select(vec![0, TOKEN, TOKEN + 1, NOW - 1, NOW, NOW + SECOND, LIMIT - 2, LIMIT - 1])
 }
 
-/// Ends of locks and back-offs, from now.
+/// Generates the end of a lock or backoff, relative to now.
 fn ends() -> impl Strategy<Value = i64> {
     let spans = [1, SECOND, HOUR, HOUR + 1, DAY, DAY + 1, 400 * DAY].map(|span| span as i64);
     let all = spans.into_iter().flat_map(|span| [-span, span]);
@@ -151,9 +151,9 @@ fn texts() -> impl Strategy<Value = Box<str>> {
     select(texts.into_iter().chain(long).collect::<Vec<_>>()).prop_map(String::into_boxed_str)
 }
 
-/// The same operation, by whoever the entry belongs to.
+/// Redirects the operation to the entry, by the entry's grant, owner or token.
 fn targeted(operation: Operation, draft: &Draft) -> Operation {
-    let token = FencingToken::new(draft.token).expect("a draft's token is one");
+    let token = FencingToken::new(draft.token).expect("a draft's token is below 2^53");
     let Some(owner) = Owner::new(draft.owner) else {
         return operation;
     };

@@ -1,4 +1,4 @@
-//! The stored form: 44 bytes and the tail.
+//! The stored form of an entry: 44 bytes and a tail.
 
 use campanile_core::{Entry, State, Unreadable};
 use proptest::collection::vec;
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use crate::check::check;
 use crate::draft::{Draft, NOW, SECOND, fingerprint, owner, time, token};
 
-/// An entry with something in every field.
+/// An entry with a recognizable value in every field.
 fn full() -> Draft {
     Draft {
         state: State::Retrying,
@@ -97,7 +97,7 @@ fn unreadable_bytes_report_the_reason() {
     for flag in [64, 128, 192] {
         assert_eq!(with(1, flag + 8 + 3), Err(Unreadable::Flags(flag)));
     }
-    assert_eq!(with(9, 0x20), Err(Unreadable::Token)); // 2^53 and a little
+    assert_eq!(with(9, 0x20), Err(Unreadable::Token)); // above 2^53
     assert_eq!(with(8, 0x80), Err(Unreadable::Token));
     assert!(with(9, 0x1F).is_ok());
 }
@@ -105,7 +105,7 @@ fn unreadable_bytes_report_the_reason() {
 #[test]
 fn stored_contents_are_never_displayed() {
     let secret = b"secret: 4111 1111 1111 1111 and so on, and so on, and on";
-    let unreadable = Entry::from_bytes(secret).expect_err("another version");
+    let unreadable = Entry::from_bytes(secret).expect_err("unknown version");
     assert_eq!(unreadable.to_string(), "unreadable entry: first byte is 0x73, expected 0xc1");
     let draft = Draft::new(State::Completed, NOW).with_reply(b"4111 1111");
     let shown = format!("{:?}", draft.entry());
@@ -126,7 +126,7 @@ fn invalid_utf8_in_error_is_replaced() {
     assert_eq!(entry.error().as_deref(), Some("no \u{FFFD} funds"));
 }
 
-/// Readable, as the protocol's own words have it.
+/// The protocol's rules for readable bytes, stated independently of `Entry`.
 fn is_readable(bytes: &[u8]) -> bool {
     bytes.len() >= 44
         && bytes[0] == 0xC1
@@ -136,7 +136,7 @@ fn is_readable(bytes: &[u8]) -> bool {
         && bytes[9] < 0x20
 }
 
-/// Bytes of which about half are readable.
+/// Generates bytes, about half of which are readable.
 fn arbitrary_bytes() -> impl Strategy<Value = Vec<u8>> {
     let head = (
         prop_oneof![9 => Just(0xC1), 1 => any::<u8>()],

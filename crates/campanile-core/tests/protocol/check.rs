@@ -1,4 +1,4 @@
-//! Runs a property, and says how to run the same cases again.
+//! Runs a property and prints how to run the same cases again.
 
 use std::collections::hash_map::RandomState;
 use std::env;
@@ -7,16 +7,16 @@ use std::hash::{BuildHasher, Hasher};
 use proptest::strategy::Strategy;
 use proptest::test_runner::{Config, RngSeed, TestCaseResult, TestRunner};
 
-/// Tries `property` on this many values of `strategy`.
+/// Checks `property` on `cases` values of `strategy`.
 ///
-/// `PROPTEST_CASES` asks for another number, `PROPTEST_RNG_SEED` for the values of an earlier run;
-/// both are printed, and shown with a failure.
+/// `PROPTEST_CASES` overrides the number of cases, and `PROPTEST_RNG_SEED` repeats the values of an
+/// earlier run. Both are printed at the start and again with a failure.
 pub(crate) fn check<S: Strategy>(
     cases: u32,
     strategy: &S,
     property: impl Fn(S::Value) -> TestCaseResult,
 ) {
-    let default_config = Config::default(); // has read the environment
+    let default_config = Config::default(); // reads the environment
     let seed = match default_config.rng_seed {
         RngSeed::Fixed(seed) => seed,
         RngSeed::Random => RandomState::new().build_hasher().finish(),
@@ -28,6 +28,6 @@ pub(crate) fn check<S: Strategy>(
     let rng_seed = RngSeed::Fixed(seed);
     let config = Config { cases, rng_seed, failure_persistence: None, ..default_config };
     if let Err(failure) = TestRunner::new(config).run(strategy, property) {
-        panic!("{failure}\nto run it again: {rerun}");
+        panic!("{failure}\nto repeat this run, set {rerun}");
     }
 }

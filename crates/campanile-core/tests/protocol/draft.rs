@@ -1,22 +1,23 @@
-//! Entries as the tests write them: every field by hand, encoded without the code that is tested.
+//! Entries as the tests write them: every field set by hand, and encoded independently of the code
+//! under test.
 
 use std::time::{Duration, SystemTime};
 
 use campanile_core::{Entry, FencingToken, Fingerprint, Grant, Owner, State};
 
-/// The store's clock in the tests, in microseconds since 1970.
+/// The time of the store's clock in the tests, in microseconds since 1970.
 pub(crate) const NOW: u64 = 1_800_000_000_000_000;
 pub(crate) const SECOND: u64 = 1_000_000;
 pub(crate) const HOUR: u64 = 3600 * SECOND;
 pub(crate) const DAY: u64 = 24 * HOUR;
 
-/// The entry's grant in most tests, taken ten seconds ago.
+/// The token of the entry's grant in most tests: it was acquired ten seconds ago.
 pub(crate) const TOKEN: u64 = NOW - 10 * SECOND;
 pub(crate) const ME: u64 = 0xA;
 pub(crate) const OTHER: u64 = 0xB;
 
-/// An entry, field by field as it is stored; times in microseconds, zero for no owner and no
-/// fingerprint.
+/// The fields of an entry as they are stored. `at` is in microseconds and `created` in seconds
+/// since 1970; a zero `owner` or `fingerprint` means none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Draft {
     pub(crate) state: State,
@@ -41,7 +42,8 @@ pub(crate) const ERROR: u8 = 1;
 pub(crate) const REPLY: u8 = 2;
 
 impl Draft {
-    /// The first grant of ME, taken at TOKEN, with nothing out of the ordinary.
+    /// The first grant of `ME`, acquired at `TOKEN`, with no flags, interrupts, burials,
+    /// fingerprint or tail.
     pub(crate) fn new(state: State, at: u64) -> Self {
         Self {
             state,
@@ -74,7 +76,7 @@ impl Draft {
         Self { kind: NO_TAIL, tail: Vec::new(), ..self }
     }
 
-    /// The bytes, as the protocol's layout has them.
+    /// Encodes the entry in the protocol's byte layout.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         let state = match self.state {
             State::Processing => 1,
@@ -101,7 +103,7 @@ impl Draft {
     }
 }
 
-/// A point in time, from microseconds since 1970.
+/// Converts microseconds since 1970 to a time.
 pub(crate) fn time(micros: u64) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_micros(micros)
 }
@@ -122,7 +124,7 @@ pub(crate) fn grant(token: u64, owner: u64) -> Grant {
     Grant { token: self::token(token), owner: self::owner(owner) }
 }
 
-/// The grant that a new draft holds.
+/// The grant held by a new draft.
 pub(crate) fn my_grant() -> Grant {
     grant(TOKEN, ME)
 }

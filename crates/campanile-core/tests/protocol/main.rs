@@ -1,10 +1,10 @@
 //! The protocol, as `step` implements it and `Entry` stores it.
 //!
-//! * `table`: every operation in every situation, row by row; `notes`: what stands under the table.
+//! * `table`: every operation in every situation, row by row; `notes`: the notes below the table.
 //! * `bytes`: the stored form.
-//! * `step_properties`: what must hold of any single step, tried on arbitrary entries and operations
-//!   (`arbitrary`) and on those of simulated clients (`simulation`).
-//! * `history_properties`: what must hold of a whole history of such a simulation.
+//! * `step_properties`: properties of every single step, checked on arbitrary entries and
+//!   operations (`arbitrary`) and on the steps of simulated clients (`simulation`).
+//! * `history_properties`: properties of the whole history of a simulation.
 
 mod arbitrary;
 mod bytes;

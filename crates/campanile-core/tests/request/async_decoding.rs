@@ -1,4 +1,4 @@
-//! Decoders that wait.
+//! Asynchronous decoders.
 
 use std::future::{Pending, Ready, pending, ready};
 use std::pin::Pin;
@@ -15,7 +15,7 @@ use tower_test::mock;
 type MockService = mock::Mock<Request<u32>, &'static str>;
 type MockHandle = mock::Handle<Request<u32>, &'static str>;
 
-/// The layer around an inner service that the test plays, and that takes one request.
+/// Returns the layer around a mock service that allows one request, and the mock's handle.
 fn mock_service<D: AsyncDecode<Body = u32> + Clone>(
     layer: AsyncDecodeLayer<D>,
 ) -> (impl Service<Record, Response = &'static str, Error = BoxError>, MockHandle) {
@@ -81,7 +81,7 @@ fn async_decode_error_equals_sync_decode_error() {
     }
 }
 
-/// A decoder of a type of its own.
+/// A decoder with a named type and a named future.
 #[derive(Clone)]
 struct PendingDecoder(Arc<()>);
 
@@ -95,7 +95,7 @@ impl AsyncDecode for PendingDecoder {
     }
 }
 
-/// Never ends, and shows whether it is there.
+/// Never completes. Its `Arc` shows whether the future is still alive.
 struct PendingDecode {
     _held: Arc<()>,
     never: Pending<Result<u32, BoxError>>,
@@ -120,7 +120,7 @@ fn dropped_request_drops_decoder_and_releases_permit() {
         assert_ready_ok!(task::spawn(service.ready()).poll());
         let mut call = task::spawn(service.call(record()));
         assert_pending!(call.poll());
-        assert_eq!(Arc::strong_count(&held), 3, "the decoder's, the future's, and this");
+        assert_eq!(Arc::strong_count(&held), 3, "of the decoder, its future and this test");
         assert_pending!(task::spawn(service.ready()).poll());
         drop(call);
         assert_eq!(Arc::strong_count(&held), 2);

@@ -1,4 +1,4 @@
-//! What decodes, and what does not.
+//! Payloads that decode, and payloads that do not.
 
 use std::error::Error;
 
@@ -20,7 +20,7 @@ where
     ServiceBuilder::new().layer(layer).service(Echo).oneshot(record).await
 }
 
-/// Answers with the body.
+/// A service that responds with the body of the request.
 #[derive(Clone)]
 struct Echo;
 

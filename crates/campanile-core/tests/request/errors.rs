@@ -5,7 +5,7 @@ use std::fmt;
 
 use campanile_core::error::{self, Permanent};
 
-/// An error among whose sources it is itself.
+/// An error that is its own source.
 #[derive(Debug)]
 struct Endless;
 

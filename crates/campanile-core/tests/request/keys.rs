@@ -1,4 +1,4 @@
-//! Where keys are found, and what is none.
+//! Where extractors find keys, and which values are not keys.
 
 use campanile_core::key::{self, IdempotencyKey};
 use campanile_core::{BoxError, IntoKey, KeyExtractor, Namespace, Record, Request, StoreKey};
@@ -152,7 +152,7 @@ fn namespace_allows_only_short_plain_names() {
 }
 
 proptest! {
-    /// The same bytes, split at two places, are two pairs.
+    /// The same bytes, split at different positions, are different pairs.
     #[test]
     fn and_of_different_pairs_is_never_the_same_key(
         (bytes, one, other) in proptest::collection::vec(0..4_u8, 3..12)

@@ -1,6 +1,6 @@
-//! From a record to a request with a body and a key: nothing panics on data, and each way has its
-//! own typed end.
-#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+//! From a record to a request with a body and a key: no data causes a panic, and each failure has
+//! its own error type.
+#![expect(clippy::unwrap_used, reason = "test helpers")]
 
 mod async_decoding;
 mod decoding;

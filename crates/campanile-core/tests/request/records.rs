@@ -1,4 +1,4 @@
-//! Records and headers as Kafka has them.
+//! Records and headers, as Kafka defines them.
 
 use bytes::Bytes;
 use campanile_core::{Record, Request};
@@ -38,12 +38,12 @@ fn debug_hides_key_payload_and_headers() {
 #[test]
 fn request_parts_round_trip() {
     let mut request = Request::new(Record::builder("t", 0, 7).build(), 1_u8);
-    request.extensions_mut().insert("handed on");
+    request.extensions_mut().insert("kept");
     *request.body_mut() += 1;
     let (parts, body) = request.into_parts();
     let request = Request::from_parts(parts, body).map(u32::from);
     assert_eq!((request.record().offset(), *request.body()), (7, 2));
-    assert_eq!(request.extensions().get::<&str>(), Some(&"handed on"));
+    assert_eq!(request.extensions().get::<&str>(), Some(&"kept"));
 }
 
 #[test]
@@ -55,5 +55,5 @@ fn record_size_counts_all_parts() {
         .header("name", vec![0; 10_000])
         .build()
         .size();
-    assert!(full >= empty + 11_104, "{full} against {empty}");
+    assert!(full >= empty + 11_104, "{full} with all parts, {empty} without");
 }

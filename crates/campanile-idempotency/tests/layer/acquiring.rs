@@ -1,4 +1,4 @@
-//! Taking the lock: one acquisition for each key, counted once, whatever happens to its answer.
+//! Acquiring the lock: one acquisition per key, counted once, whatever happens to its reply.
 
 use std::collections::HashSet;
 use std::num::NonZeroUsize;
@@ -92,7 +92,7 @@ async fn requests_during_calls_in_flight_share_one_batch() {
         drop(service.start(request(&format!("p-{number}"))));
         run_until_idle().await;
     }
-    assert_eq!(harness.store.calls().len(), 2, "too few to be worth another call");
+    assert_eq!(harness.store.calls().len(), 2, "too few commands for another call");
     harness.store.release();
     for _ in 0..9 {
         handle.next_request().await.unwrap();
@@ -111,10 +111,10 @@ async fn runnable_requests_share_one_batch() {
         call.await.unwrap().unwrap();
     }
     let calls: Vec<_> = harness.store.calls().iter().map(|call| call.commands.len()).collect();
-    assert_eq!(calls, [7, 7], "the acquires, and the completions");
+    assert_eq!(calls, [7, 7], "the acquires, then the completions");
 }
 
-/// One that takes more at once splits them among more servers.
+/// A store with larger batches splits each of them among more servers.
 #[tokio::test(start_paused = true)]
 async fn extra_call_needs_more_commands_for_larger_batches() {
     for (max_batch, threshold) in [(1, [1, 1, 1]), (64, [1, 8, 16]), (1024, [16, 128, 256])] {
@@ -140,11 +140,11 @@ async fn extra_call_needs_more_commands_for_larger_batches() {
             assert_eq!(start_requests(threshold - 1).await, calls - 1, "{max_batch}");
             assert_eq!(start_requests(1).await, calls, "{max_batch}");
         }
-        assert_eq!(start_requests(2 * max_batch).await, 4, "{max_batch}: no more than four");
+        assert_eq!(start_requests(2 * max_batch).await, 4, "{max_batch}: at most four calls");
     }
 }
 
-/// A store that takes so many at once.
+/// A store with this maximum batch size.
 #[derive(Clone)]
 struct BatchStore {
     max_batch: usize,
@@ -204,7 +204,7 @@ async fn acquire_with_lost_reply_is_cancelled_and_not_counted() {
     }
 }
 
-/// A late copy of the cancel would free a lock that was granted to its nonce.
+/// A late copy of the cancel would release a lock that was granted to the same nonce.
 #[tokio::test(start_paused = true)]
 async fn cancelled_nonce_is_never_reused() {
     let harness = Harness::new();
@@ -216,13 +216,13 @@ async fn cancelled_nonce_is_never_reused() {
     let granted = harness.entry("p-1").unwrap();
     assert_eq!((granted.state(), granted.attempt()), (State::Processing, 1));
 
-    // As long as the cancel is not answered, the store is as good as down for this key.
+    // Until the cancel is answered, the store counts as unavailable for this key.
     let result = service.run("p-1").await;
     assert!(matches!(layer_error(&result), IdempotencyError::Store(_)), "{result:?}");
 
     let call = service.start(request("p-1"));
     let (request, respond) = handle.next_request().await.unwrap();
-    assert_eq!(lock(&request).attempt(), 1, "the first attempt was handed back");
+    assert_eq!(lock(&request).attempt(), 1, "the first attempt was uncounted");
     let owners = owners(&harness);
     assert_eq!(owners.len(), 2);
     assert_ne!(owners[0], owners[1]);
@@ -275,7 +275,7 @@ async fn other_payload_after_acquire_in_doubt_is_no_mismatch() {
     );
 }
 
-/// Also when nobody asks for the key again.
+/// Holds even if no further request for the key arrives.
 #[tokio::test(start_paused = true)]
 async fn acquire_in_doubt_is_cancelled_after_outage_longer_than_ttl() {
     let harness = Harness::new();
@@ -321,7 +321,7 @@ async fn grant_received_after_its_expiration_is_released() {
     let layer = harness.layer().with_lock_ttl(Duration::from_millis(500)).unwrap();
     let (service, _handle) = harness.mock_service(layer);
     harness.store.next_of("acquire", Fault::Slow(Duration::from_millis(40)));
-    // The process was stopped between the command and its answer.
+    // The process was paused between the command and its reply.
     let call = service.start(request("p-1"));
     tokio::task::yield_now().await;
     tokio::task::yield_now().await;
@@ -329,7 +329,7 @@ async fn grant_received_after_its_expiration_is_released() {
     harness.clock.put_forward(Duration::from_secs(1));
     let result = call.await.unwrap();
     let IdempotencyError::Store(error) = layer_error(&result) else {
-        panic!("the store's error");
+        panic!("expected a store error");
     };
     assert_eq!(error.kind(), StoreErrorKind::Timeout);
     harness.assert_settled().await;
@@ -392,14 +392,14 @@ async fn granted_token_exceeds_all_tokens_seen_before() {
         service.run(&format!("next-{number}")).await.unwrap();
         let commands = harness.store.commands();
         let Operation::Acquire { floor, .. } = commands[0].operation else {
-            panic!("an acquire");
+            panic!("expected an acquire");
         };
         assert_eq!(floor, largest);
         largest = harness.entry(&format!("next-{number}")).unwrap().token();
     }
 }
 
-/// It would spread to every key, and none would have a token left some day.
+/// An absurd token would spread to every key, until no larger token is left for any of them.
 #[tokio::test(start_paused = true)]
 async fn absurd_token_does_not_raise_tokens_of_other_keys() {
     let harness = Harness::new();

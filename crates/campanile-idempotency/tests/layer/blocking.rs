@@ -1,4 +1,4 @@
-//! The keeper's background on a thread of its own, in real time.
+//! The keeper's background thread, in real time.
 
 use std::future::{Future, Ready, pending, ready};
 use std::pin::{Pin, pin};
@@ -17,7 +17,7 @@ use tower::{Layer, Service, ServiceExt, service_fn};
 
 use crate::harness::{TestLayer, TestService, failed, layer_error, request, store_key};
 
-/// The shortest there is.
+/// The shortest allowed TTL.
 const TTL: Duration = Duration::from_millis(500);
 
 fn layer(keeper: &LockKeeper) -> TestLayer {
@@ -25,7 +25,7 @@ fn layer(keeper: &LockKeeper) -> TestLayer {
     layer.with_lock_ttl(TTL).unwrap()
 }
 
-/// The runtime has this one thread, and the handler blocks it for twice the time of its lock.
+/// The runtime has only this thread, and the handler blocks it for twice the TTL of its lock.
 #[tokio::test]
 async fn handler_blocking_its_runtime_keeps_its_lock() {
     let memory = MemoryStore::new();
@@ -44,7 +44,7 @@ async fn handler_blocking_its_runtime_keeps_its_lock() {
     assert_eq!(memory.entry(&store_key("p-1")).unwrap().state(), State::Completed);
 }
 
-/// The same request in another process.
+/// Runs the same request as another process would: with its own keeper and runtime.
 fn run_in_other_process(memory: MemoryStore) -> Result<Outcome<()>, BoxError> {
     let other = thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
@@ -56,10 +56,10 @@ fn run_in_other_process(memory: MemoryStore) -> Result<Outcome<()>, BoxError> {
     other.join().unwrap()
 }
 
-/// Looks, while it is dropped, whether the lock has been let go meanwhile.
+/// Checks during its drop whether the lock is released.
 struct SlowDrop {
     memory: MemoryStore,
-    /// It had.
+    /// Whether the lock was released during the drop.
     released_early: Arc<AtomicBool>,
 }
 
@@ -100,7 +100,7 @@ async fn dropped_handler_is_freed_before_its_lock_is_released() {
         }
     }));
     let call = service.ready().await.unwrap().call(request("p-1"));
-    drop(service); // what the service has is now in the call alone
+    drop(service); // only the call now holds what the service held
     {
         let mut call = pin!(call);
         let short_timeout = Duration::from_millis(100);
@@ -128,9 +128,9 @@ async fn finished_handler_is_freed_before_its_lock_is_released() {
     }
 }
 
-/// What it holds lives until it is dropped, not only until it is ready.
+/// Holds its `SlowDrop` until it is dropped, and not only until it is ready.
 struct ReadyFuture(
-    #[expect(dead_code, reason = "for its drop")] Arc<SlowDrop>,
+    #[expect(dead_code, reason = "held for its drop")] Arc<SlowDrop>,
     Ready<Result<(), BoxError>>,
 );
 
@@ -142,9 +142,9 @@ impl Future for ReadyFuture {
     }
 }
 
-/// A service that panics when it is called, and takes its time to die.
+/// A service that panics when called and is slow to drop.
 #[derive(Clone)]
-struct Panicking(#[expect(dead_code, reason = "for its drop")] Arc<SlowDrop>);
+struct Panicking(#[expect(dead_code, reason = "held for its drop")] Arc<SlowDrop>);
 
 impl Service<Request<()>> for Panicking {
     type Response = ();
@@ -176,7 +176,7 @@ async fn panicked_service_is_freed_before_its_lock_is_released() {
 #[tokio::test]
 async fn keeper_thread_ends_with_its_last_handle() {
     #[derive(Clone)]
-    struct Counted(MemoryStore, #[expect(dead_code, reason = "it is counted")] Arc<()>);
+    struct Counted(MemoryStore, #[expect(dead_code, reason = "counted by the test")] Arc<()>);
     impl Store for Counted {
         async fn apply(&self, command: Command) -> Result<Answer, StoreError> {
             self.0.apply(command).await
@@ -189,7 +189,7 @@ async fn keeper_thread_ends_with_its_last_handle() {
     service.run("p-1").await.unwrap();
     drop(keeper);
     service.run("p-2").await.unwrap();
-    assert_eq!(Arc::strong_count(&alive), 3, "the keeper's two handles of the store are there");
+    assert_eq!(Arc::strong_count(&alive), 3, "of the test and the keeper's two store handles");
     drop(service);
     let is_dropped = || (Arc::strong_count(&alive) == 1).then_some(());
     assert!(eventually(TIMEOUT, is_dropped).is_some());
@@ -199,21 +199,21 @@ fn state(memory: &MemoryStore) -> Option<State> {
     memory.entry(&store_key("p-1")).map(|entry| entry.state())
 }
 
-/// The runtime has this one thread.
+/// The runtime has only this thread, which `eventually` blocks.
 #[tokio::test]
 async fn background_completes_settlement_of_blocked_runtime() {
     let memory = MemoryStore::new();
     let store = FaultyStore::new(memory.clone());
     let keeper = LockKeeper::new(store.clone()).unwrap();
     let service = layer(&keeper).layer(service_fn(async |_: Request<()>| Ok::<_, BoxError>(())));
-    // It is applied, and its reply could be read later, by a thread that were not blocked.
+    // The command is applied, but only a thread that is not blocked could read its reply.
     store.next_of("complete", Fault::Slow(TTL / 20));
     let call = service.start(request("p-1"));
     while store.count("complete") == 0 {
         tokio::task::yield_now().await;
     }
     let repeated = || (store.count("complete") > 1).then_some(());
-    assert!(eventually(TIMEOUT, repeated).is_some(), "the thread was blocked until then");
+    assert!(eventually(TIMEOUT, repeated).is_some(), "repeated while this thread is blocked");
     assert_eq!(state(&memory), Some(State::Completed));
     assert_eq!(call.await.unwrap().unwrap(), Outcome::Processed(()));
 }
@@ -228,7 +228,7 @@ async fn background_sends_unsent_commands_of_blocked_runtime() {
     tokio::time::timeout(TTL / 5, call.as_mut()).await.unwrap_err();
     assert_eq!(state(&memory), Some(State::Processing));
     drop(call);
-    assert!(is_released(&memory, TIMEOUT), "although this thread is blocked");
+    assert!(is_released(&memory, TIMEOUT), "released while this thread is blocked");
 }
 
 #[tokio::test]
@@ -268,7 +268,7 @@ fn background_makes_call_of_runtime_that_was_shut_down() {
         });
         drop(runtime);
         let expected = match operation {
-            // Its caller is gone, so the lock is handed back.
+            // The caller is gone, so the lock is released.
             "acquire" => State::Retrying,
             _ => State::Completed,
         };
@@ -277,7 +277,7 @@ fn background_makes_call_of_runtime_that_was_shut_down() {
         let repeated = || (store.count(operation) == 2).then_some(());
         assert!(
             eventually(TIMEOUT, repeated).is_some(),
-            "{operation}, long before its call's limit"
+            "{operation} is repeated long before its call times out"
         );
     }
 }

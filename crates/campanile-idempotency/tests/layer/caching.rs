@@ -1,4 +1,4 @@
-//! COMPLETED keys that are remembered in the process.
+//! COMPLETED keys that are cached in the process.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ const MEGABYTE: usize = 1024 * 1024;
 struct Harness {
     clock: TestClock,
     memory: MemoryStore,
-    /// Behind the cache.
+    /// The store behind the cache.
     store: FaultyStore<MemoryStore>,
     cache: Cached<FaultyStore<MemoryStore>>,
     keeper: LockKeeper,
@@ -52,7 +52,7 @@ impl Harness {
     }
 }
 
-/// As somebody who goes by no layer.
+/// An acquire that does not come from a layer.
 fn acquire(id: &str) -> Command {
     let operation = Operation::Acquire {
         owner: Owner::new(7).unwrap(),
@@ -70,7 +70,7 @@ async fn receipt(_: Request<()>) -> Result<Bytes, BoxError> {
 
 fn assert_duplicate(result: CallResult<Bytes>, harness: &Harness) {
     let Outcome::Duplicate(duplicate) = result.unwrap() else {
-        panic!("no duplicate");
+        panic!("expected a duplicate");
     };
     let entry = harness.memory.entry(&store_key("p-1")).unwrap();
     assert_eq!(duplicate.reply.as_deref(), Some(&b"receipt"[..]));
@@ -169,12 +169,12 @@ async fn cache_stays_within_its_byte_limit() {
     for n in 0..500 {
         service.run(&format!("p-{n}")).await.unwrap();
     }
-    // What it has forgotten is asked for, and takes the place of others.
+    // Keys that are no longer cached are read from the store and evict others.
     for n in (0..500).rev() {
         assert!(service.run(&format!("p-{n}")).await.unwrap().is_duplicate());
     }
     let hits = harness.cache.hits() as usize;
-    assert!((1..=BYTES / REPLY).contains(&hits), "{hits} keys were remembered");
+    assert!((1..=BYTES / REPLY).contains(&hits), "{hits} keys were cached");
 }
 
 #[tokio::test(start_paused = true)]
@@ -190,7 +190,7 @@ async fn other_payload_is_never_answered_from_cache() {
     assert!(pay("100").await.unwrap().unwrap().is_duplicate());
     let other = pay("999").await.unwrap();
     assert!(matches!(layer_error(&other), IdempotencyError::Mismatch { .. }), "{other:?}");
-    // Who compares no payloads is answered.
+    // A layer that does not compare payloads gets the cached answer.
     assert!(harness.service().run("p-1").await.unwrap().is_duplicate());
     assert_eq!(harness.operations(), ["acquire", "complete", "acquire"]);
 }
@@ -224,7 +224,7 @@ async fn batch_forwards_only_uncached_keys_and_keeps_order() {
     assert_eq!(duplicates, [true, false, true, false]);
     assert_eq!(harness.operations(), ["acquire", "acquire"]);
 
-    // Without one answer for each, none is believed.
+    // If the number of answers is wrong, none of them is used.
     harness.store.next_of("acquire", Fault::FewerAnswers);
     assert!(store.apply_batch(batch).await.is_empty());
 }
@@ -241,7 +241,7 @@ async fn cached_completion_without_fingerprint_does_not_answer_one_with() {
     assert_eq!(
         harness.operations(),
         ["acquire"],
-        "only the store knows what it was completed with"
+        "only the store knows the payload of the completion"
     );
 }
 
@@ -259,7 +259,7 @@ async fn key_cached_late_expires_with_its_entry() {
     let service = layer.layer(service_fn(receipt));
     assert!(service.run("p-1").await.unwrap().is_duplicate());
     sleep(Duration::from_secs(1)).await;
-    assert!(!service.run("p-1").await.unwrap().is_duplicate(), "its retention is over");
+    assert!(!service.run("p-1").await.unwrap().is_duplicate(), "its retention has expired");
 }
 
 #[tokio::test(start_paused = true)]
@@ -269,7 +269,7 @@ async fn late_answer_is_not_cached_beyond_its_entry() {
     let service = layer.with_reply(reply::bytes()).layer(service_fn(receipt));
     harness.store.next_of("complete", Fault::Slow(Duration::from_secs(4)));
     service.run("p-1").await.unwrap();
-    assert!(!service.run("p-1").await.unwrap().is_duplicate(), "its retention is over");
+    assert!(!service.run("p-1").await.unwrap().is_duplicate(), "its retention has expired");
 }
 
 #[tokio::test(start_paused = true)]

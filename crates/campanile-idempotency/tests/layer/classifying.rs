@@ -16,7 +16,7 @@ async fn skip_error_parks_record() {
     let harness = Harness::new();
     let service = failing_service(&harness.layer(), || error::skip("a test order").into());
     let Outcome::Parked(parked) = service.run("p-1").await.unwrap() else {
-        panic!("parked");
+        panic!("expected a parked outcome");
     };
     let text = "skipped by the handler: a test order";
     assert_eq!((parked.attempts, parked.error.as_deref()), (1, Some(text)));
@@ -145,7 +145,8 @@ async fn error_is_stored_with_sources_and_truncated_at_character() {
     assert!(kept.ends_with('鐘'));
 }
 
-/// That handler did run: only the very error of a layer that refused says that it did not.
+/// The handler did run. Only an overload error that is the error itself, and not one of its
+/// sources, shows that the handler did not run.
 #[tokio::test(start_paused = true)]
 async fn overload_of_client_in_handler_runs_out_of_attempts() {
     #[derive(Debug)]
@@ -166,7 +167,7 @@ async fn overload_of_client_in_handler_runs_out_of_attempts() {
     let mut runs = 0;
     while !matches!(layer_error(&service.run("p-1").await), IdempotencyError::Exhausted(_)) {
         runs += 1;
-        assert!(runs <= 3 + 8, "three attempts, eight handed back");
+        assert!(runs <= 3 + 8, "three attempts, eight uncounted");
         sleep(HOUR).await;
     }
     assert_eq!(runs, 3 + 8);

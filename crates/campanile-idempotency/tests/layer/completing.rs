@@ -1,4 +1,4 @@
-//! How a grant ends in the store: once, whatever happens to the command and its answer.
+//! How a grant ends in the store: once, whatever happens to the command and its reply.
 
 use std::future::ready;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -51,14 +51,14 @@ async fn completion_is_repeated_until_answered_and_counts_once() {
         assert_eq!(outcome, Outcome::Processed("receipt".into()), "{fault:?}");
         assert_eq!(harness.store.count("complete"), 4);
         let Outcome::Duplicate(duplicate) = service.run("p-1").await.unwrap() else {
-            panic!("a duplicate");
+            panic!("expected a duplicate");
         };
         assert_eq!((duplicate.attempts, duplicate.reply.as_deref()), (1, Some("receipt")));
         harness.assert_settled().await;
     }
 }
 
-/// The effect has happened: it must not run again because the record of it is late.
+/// The effect has happened, so it must not run again because its completion is late.
 #[tokio::test(start_paused = true)]
 async fn repeated_completion_keeps_key_from_other_processes() {
     for ttl in [Duration::from_millis(500), Duration::from_secs(2), TTL] {
@@ -67,7 +67,7 @@ async fn repeated_completion_keeps_key_from_other_processes() {
         let (service, mut handle) = harness.mock_service(layer);
         let call = service.start(request("p-1"));
         let (_, respond) = handle.next_request().await.unwrap();
-        // One call after another is lost, as over a connection that broke without a word.
+        // One call after another is lost, as over a connection that broke silently.
         harness.store.next_of("complete", Fault::Hang);
         harness.store.next_of("complete", Fault::Hang);
         respond.send_response("done");
@@ -75,7 +75,7 @@ async fn repeated_completion_keeps_key_from_other_processes() {
         let other_process = harness.other_process();
         let other_service = other_process
             .layer()
-            .layer(service_fn(async |_: Request<()>| Err::<(), BoxError>("it ran again".into())));
+            .layer(service_fn(async |_: Request<()>| Err::<(), BoxError>("ran again".into())));
         while !call.is_finished() {
             if let Err(error) = &other_service.run("p-1").await {
                 let error = IdempotencyError::find(&**error).unwrap();
@@ -123,7 +123,7 @@ async fn completion_after_another_grant_changes_nothing() {
     harness.store.heal();
     let result = call.await.unwrap();
     let IdempotencyError::LockLost(lost) = layer_error(&result) else {
-        panic!("lost");
+        panic!("expected a lost lock");
     };
     assert_eq!(lost.cause, LostCause::Superseded);
     assert_eq!(harness.entry("p-1"), before);
@@ -131,7 +131,7 @@ async fn completion_after_another_grant_changes_nothing() {
     harness.assert_settled().await;
 }
 
-/// The store has lost the entry; what the handler did is known here alone.
+/// The store has lost the entry, so only this process knows what the handler did.
 #[tokio::test(start_paused = true)]
 async fn completion_recreates_missing_entry() {
     let harness = Harness::new();
@@ -162,7 +162,7 @@ async fn failure_is_repeated_until_answered_and_counts_once() {
         respond.send_error("gateway busy");
         let result = call.await.unwrap();
         let IdempotencyError::Failed(failed) = layer_error(&result) else {
-            panic!("failed");
+            panic!("expected a failed attempt");
         };
         let entry = harness.entry("p-1").unwrap();
         assert_eq!((entry.state(), entry.attempt(), failed.attempt), (State::Retrying, 1, 1));
@@ -182,10 +182,10 @@ async fn handler_error_is_returned_if_it_cannot_be_recorded() {
     respond.send_error("gateway busy");
     let result = call.await.unwrap();
     let IdempotencyError::Failed(failed) = layer_error(&result) else {
-        panic!("failed");
+        panic!("expected a failed attempt");
     };
     assert_eq!(failed.source.to_string(), "gateway busy");
-    assert_eq!(harness.state("p-1"), Some(State::Processing), "the other's");
+    assert_eq!(harness.state("p-1"), Some(State::Processing), "held by the new owner");
 }
 
 #[tokio::test(start_paused = true)]
@@ -220,7 +220,8 @@ async fn shutdown_without_store_ends_in_time() {
     assert!(is_pending(&call).await);
 }
 
-/// Which is why nothing is renewed when that is noticed: each of them would be cancelled and run again.
+/// This is why the keeper does not renew all locks at once when it notices the loss: their handlers
+/// would be cancelled and run again.
 #[tokio::test(start_paused = true)]
 async fn short_handlers_do_not_run_again_after_store_loses_its_data() {
     let clock = TestClock::new();
@@ -252,10 +253,10 @@ async fn short_handlers_do_not_run_again_after_store_loses_its_data() {
     assert_eq!(runs.load(Ordering::Relaxed), 101);
     let result = long.await.unwrap();
     assert!(matches!(layer_error(&result), IdempotencyError::LockLost(_)), "{result:?}");
-    assert!(clock.elapsed() <= TTL / 3, "with its next renewal");
+    assert!(clock.elapsed() <= TTL / 3, "lost with its next renewal");
 }
 
-/// A store whose entries can be taken away.
+/// A store that can lose its entries.
 #[derive(Clone)]
 struct RestartableStore(Arc<Mutex<MemoryStore>>);
 
@@ -266,7 +267,8 @@ impl Store for RestartableStore {
     }
 }
 
-/// Nobody waits for it any more, and nobody can ask it anything; but it knows of a completion.
+/// No request waits for the keeper any more, and none can reach it, but it still has a completion
+/// to record.
 #[tokio::test(start_paused = true)]
 async fn keeper_without_handles_settles_locks_and_ends() {
     for recovers in [true, false] {
@@ -305,7 +307,7 @@ async fn grant_without_receiver_is_released() {
     let run = async move { guard.run("p-1", async |_| Ok::<_, BoxError>(())).await };
     let call = tokio::spawn(run);
     run_until_idle().await;
-    call.abort(); // with the last handle
+    call.abort(); // drops the last handle
     run_until_idle().await;
     assert_eq!(memory.entry(&store_key("p-1")).unwrap().state(), State::Processing);
     store.release();
@@ -314,7 +316,7 @@ async fn grant_without_receiver_is_released() {
     assert_eq!((entry.state(), entry.attempt()), (State::Retrying, 0));
 }
 
-/// An entry of another version, say: no repeat would change that.
+/// For example, the entry has another version: a repeat would not change that.
 #[tokio::test(start_paused = true)]
 async fn completion_of_unreadable_entry_is_not_repeated() {
     for reply in [false, true] {
@@ -327,14 +329,14 @@ async fn completion_of_unreadable_entry_is_not_repeated() {
         let run = guard.run("p-1", async |_| Ok::<_, BoxError>(()));
         let result = tokio::time::timeout(HOUR, run).await.unwrap();
         let IdempotencyError::Store(error) = layer_error(&result) else {
-            panic!("the store's error");
+            panic!("expected a store error");
         };
         assert_eq!(error.kind(), StoreErrorKind::Unreadable);
         assert!(keeper.shutdown(Duration::from_secs(1)).await.settled);
     }
 }
 
-/// Grants the lock, and then finds something else in its place: answered, or told as an error.
+/// Grants the lock, and then finds an unreadable entry, which it reports as a reply or an error.
 #[derive(Clone)]
 struct UnreadableStore {
     memory: MemoryStore,

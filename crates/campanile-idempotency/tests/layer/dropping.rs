@@ -1,4 +1,4 @@
-//! The response future dropped at every await, for every outcome, with every fault of the store.
+//! The response future is dropped at every await, for every outcome and every fault of the store.
 
 use std::fmt;
 use std::future::{Future, pending, poll_fn};
@@ -20,7 +20,7 @@ use tower::{Layer, ServiceExt, service_fn};
 
 use crate::harness::{HOUR, Harness, TestLayer, TestService, lock, request};
 
-/// The layer's default.
+/// The layer's default `max_hold`.
 const MAX_HOLD: Duration = Duration::from_secs(10 * 60);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,9 +32,9 @@ enum Case {
     Hangs,
     /// The key is COMPLETED.
     IsDuplicate,
-    /// Somebody holds the key, whose attempt is then handed back.
+    /// Another request holds the key. Its attempt is then uncounted.
     WaitsAndSucceeds,
-    /// Somebody holds the key, and completes it.
+    /// Another request holds the key and completes it.
     WaitsAndIsDuplicate,
 }
 
@@ -54,16 +54,17 @@ const CASES: [Case; 8] = [
     WaitsAndIsDuplicate,
 ];
 
-/// What happens to the first call for each operation.
+/// What happens to the first call of each operation.
 const FAULTS: [Option<Fault>; 5] =
     [None, Some(Fault::LoseReply), Some(Fault::Refuse), Some(Fault::Hang), Some(Fault::HangReply)];
 
 /// When the future is dropped.
 #[derive(Clone, Copy, Debug)]
 struct DropPoint {
-    /// After so many polls.
+    /// The number of polls before the drop.
     polls: usize,
-    /// Not at once, but when it would be polled again: others have done something meanwhile.
+    /// Whether to drop the future when it would be polled again, after other tasks have run, and
+    /// not at once.
     woken: bool,
 }
 
@@ -75,7 +76,7 @@ enum HandlerProgress {
     Running,
     Panicked,
     Finished,
-    /// Dropped while it worked.
+    /// Dropped while it was running.
     Dropped,
 }
 
@@ -103,8 +104,8 @@ async fn handle(case: Case, trace: Trace) -> Result<(), BoxError> {
     match case {
         Panics => {
             trace.set(HandlerProgress::Panicked);
-            // As a panic, but for the message.
-            resume_unwind(Box::new("as it was told to"))
+            // Like a panic, but without the printed message.
+            resume_unwind(Box::new("test panic"))
         }
         Hangs => pending().await,
         Fails => {
@@ -122,7 +123,7 @@ async fn handle(case: Case, trace: Trace) -> Result<(), BoxError> {
     }
 }
 
-/// Polls a future until it is dropped; returns whether it ended before.
+/// Polls a future until it is dropped; returns whether it completed before.
 async fn poll_until_dropped<T>(future: impl Future<Output = T>, drop_point: DropPoint) -> bool {
     let future = AssertUnwindSafe(future).catch_unwind();
     let mut future: Option<Pin<Box<_>>> = Some(Box::pin(future));
@@ -143,7 +144,7 @@ async fn poll_until_dropped<T>(future: impl Future<Output = T>, drop_point: Drop
     .await
 }
 
-/// All that makes one run.
+/// The parameters of one run.
 #[derive(Clone, Copy, Debug)]
 struct Run {
     case: Case,
@@ -154,7 +155,7 @@ struct Run {
 }
 
 impl Run {
-    /// Returns whether the future ended before it was dropped.
+    /// Returns whether the future completed before it was dropped.
     async fn run(self) -> bool {
         let harness = Harness::new();
         let at_most = Duration::from_secs(60);
@@ -178,10 +179,10 @@ impl Run {
         }
         let has_finished = poll_until_dropped(service.oneshot(request), self.drop_point).await;
         let handler = *handler.lock().unwrap();
-        assert_ne!(handler, HandlerProgress::Running, "the handler lives on");
+        assert_ne!(handler, HandlerProgress::Running, "the handler is still running");
         let is_lost = harness.clock.elapsed() >= MAX_HOLD;
 
-        timeout(HOUR, record.let_go()).await.expect("the record is let go");
+        timeout(HOUR, record.let_go()).await.expect("the record is released");
         self.assert_others_ended(&harness).await;
         let entry = harness.entry("p-1");
         self.assert_entry(entry.as_ref(), handler, is_lost);
@@ -217,7 +218,7 @@ impl Run {
         }
     }
 
-    /// Whoever held the key has not noticed anything.
+    /// Asserts that the other holder of the key was not affected.
     async fn assert_others_ended(self, harness: &Harness) {
         if matches!(self.case, WaitsAndSucceeds | WaitsAndIsDuplicate) {
             sleep(Duration::from_secs(60)).await;
@@ -249,7 +250,7 @@ impl Run {
                 (State::Processing, 1, 0)
             }
             (HandlerProgress::Dropped, _) => (State::Retrying, 1, 0),
-            (HandlerProgress::Running, _) => unreachable!("it was dropped"),
+            (HandlerProgress::Running, _) => unreachable!("the handler was dropped"),
         };
         assert_eq!(seen, expected, "{error}");
         assert_eq!(
@@ -257,7 +258,7 @@ impl Run {
             (handler, self.case) == (HandlerProgress::Finished, FailsPermanently)
         );
         let expected = match handler {
-            HandlerProgress::Panicked => "the handler panicked: as it was told to",
+            HandlerProgress::Panicked => "the handler panicked: test panic",
             HandlerProgress::Dropped if is_lost => "held longer than `max_hold`",
             HandlerProgress::Dropped
                 if entry.is_released() || entry.state() == State::Processing =>
@@ -274,10 +275,10 @@ impl Run {
         assert_eq!(error, expected);
     }
 
-    /// The next delivery gets what the entry says.
+    /// Asserts that the next delivery gets the result that follows from the entry.
     async fn assert_next_delivery(self, harness: &Harness, before: Option<&Entry>) {
-        harness.store.heal(); // of faults that were not met
-        sleep(HOUR).await; // a lock may have to expire, a back-off to pass
+        harness.store.heal(); // removes the faults that did not occur
+        sleep(HOUR).await; // a lock may have to expire, or a backoff to end
         let service = harness.layer().layer(service_fn(async |request: Request<()>| {
             Ok::<_, BoxError>(lock(&request).attempt())
         }));
@@ -306,7 +307,7 @@ impl fmt::Display for Run {
     }
 }
 
-/// Drops the future at every poll, and finally not at all.
+/// Drops the future after every poll, and finally lets it complete.
 async fn run_all_drop_points(run: impl Fn(DropPoint) -> Run) -> usize {
     let mut runs = 0;
     for woken in [false, true] {
@@ -316,7 +317,7 @@ async fn run_all_drop_points(run: impl Fn(DropPoint) -> Run) -> usize {
             runs += 1;
             match outcome {
                 Ok(true) => break,
-                Ok(false) => assert!(polls < 100, "{run} has no end"),
+                Ok(false) => assert!(polls < 100, "{run} does not end"),
                 Err(_) => panic!("{run}"),
             }
         }
@@ -343,7 +344,7 @@ async fn future_can_be_dropped_at_every_await() {
         }
     }
     println!("{runs} runs");
-    assert!(runs > 500, "{runs} runs: the futures have fewer awaits than there are");
+    assert!(runs > 500, "{runs} runs: some awaits were not reached");
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,4 +1,5 @@
-//! Duplicates that meet the running first: they wait, and are answered from how it ends.
+//! Duplicates that arrive while the first request runs: they wait, and their outcome follows from
+//! that of the first.
 
 use std::time::Duration;
 
@@ -21,12 +22,12 @@ fn waiting_layer(harness: &Harness) -> TestLayer {
     harness.layer().with_locked(OnLocked::Wait { at_most: Duration::from_secs(3600) })
 }
 
-/// The words of the commands that reached the store.
+/// The operations of the commands that reached the store.
 fn operations(harness: &Harness) -> Vec<&'static str> {
     harness.store.commands().iter().map(|command| command.operation.name()).collect()
 }
 
-/// The signal of the holder that is in the way.
+/// The settled signal of the holder that blocks the request.
 fn settled_signal<T: std::fmt::Debug>(result: &super::harness::CallResult<T>) -> Settled {
     match layer_error(result) {
         IdempotencyError::Locked { settled: Some(settled), .. } => settled.clone(),
@@ -50,7 +51,7 @@ async fn duplicates_of_running_key_cost_no_operation_and_get_its_reply() {
     assert_eq!(first.await.unwrap().unwrap(), Outcome::Processed(Bytes::from_static(b"receipt")));
     for duplicate in duplicates {
         let Outcome::Duplicate(duplicate) = duplicate.await.unwrap().unwrap() else {
-            panic!("no duplicate");
+            panic!("expected a duplicate");
         };
         assert_eq!(duplicate.reply.as_deref(), Some(&b"receipt"[..]));
         assert_eq!(duplicate.attempts, 1);
@@ -157,7 +158,7 @@ async fn waiters_for_key_of_other_process_share_one_acquire() {
     let (other_service, mut held) = other_process.mock_service(other_process.layer());
     let holder = other_service.start(request("p-1"));
     let (_, respond) = held.next_request().await.unwrap();
-    // While the answer is on its way, others come.
+    // More requests arrive while the reply is in flight.
     harness.store.next_of("acquire", Fault::Slow(Duration::from_millis(100)));
     let (service, _handle) = harness.mock_service(waiting_layer(&harness));
     let waiters: Vec<_> = (0..1_000).map(|_| service.start(request("p-1"))).collect();
@@ -206,7 +207,7 @@ async fn waiter_of_repeated_completion_asks_the_store() {
     let waiter = service.start(request("p-1"));
     first.await.unwrap().unwrap();
     let Outcome::Duplicate(duplicate) = waiter.await.unwrap().unwrap() else {
-        panic!("no duplicate");
+        panic!("expected a duplicate");
     };
     assert_eq!(duplicate.completed_at, harness.entry("p-1").unwrap().at());
     assert_eq!(operations(&harness), ["acquire", "complete", "complete", "acquire"]);
@@ -237,9 +238,9 @@ async fn result_is_kept_while_signal_exists_and_at_most_a_second() {
     );
     sleep(Duration::from_millis(100)).await;
     assert!(service.run("p-1").await.unwrap().is_duplicate());
-    assert_eq!(operations(&harness), ["acquire"], "an operator may have reopened it");
+    assert_eq!(operations(&harness), ["acquire"], "an operator may have reopened the key");
 
-    // And of another key, whose signal nobody keeps.
+    // The result of another key is not kept, because its signal was dropped.
     let second = service.start(request("p-2"));
     run_until_idle().await;
     drop(settled_signal(&service.run("p-2").await));
@@ -289,12 +290,12 @@ async fn key_reopened_meanwhile_is_tried_again() {
         let token = harness.entry("p-1").unwrap().token();
         let reopened = harness.memory.redrive(store_key("p-1"), token, true).await;
         assert_eq!(reopened.unwrap(), Reply::Reopened);
-        // An operator is not faster than that.
+        // An operator takes at least this long to reopen a key.
         sleep(Duration::from_secs(1)).await;
         harness.store.forget_calls();
         drop(service.run("p-1").await);
         assert_eq!(operations(&harness)[0], "acquire");
-        assert_eq!(harness.entry("p-1").unwrap().attempt(), 1, "it was tried");
+        assert_eq!(harness.entry("p-1").unwrap().attempt(), 1, "the handler ran");
     }
 }
 
@@ -328,11 +329,11 @@ async fn rejection_that_keeps_last_error_is_answered_by_store() {
     let waiter = service.start(request("p-1"));
     assert!(is_pending(&waiter).await);
     burial.reject("").await.unwrap();
-    let Outcome::Parked(parked) = waiter.await.unwrap().unwrap() else { panic!("parked") };
+    let Outcome::Parked(parked) = waiter.await.unwrap().unwrap() else { panic!("not parked") };
     assert_eq!(parked.error.as_deref(), Some("declined"));
 }
 
-/// What is learnt of a key by whoever asks is learnt by all who waited for that.
+/// The reply to an acquire is shared by all requests that wait for it.
 #[tokio::test(start_paused = true)]
 async fn requests_during_acquire_get_the_same_answer() {
     let handler: [fn() -> Result<(), BoxError>; 3] = [

@@ -20,9 +20,9 @@ async fn given_up_lock_is_handed_over_once_for_rejection() {
     let failure = failed(&result);
     assert_eq!((failure.disposition, failure.retry_after), (Disposition::DeadLetter, None));
     let lock = failure.take_lock().unwrap();
-    assert!(failure.take_lock().is_none(), "once");
+    assert!(failure.take_lock().is_none(), "taken only once");
 
-    // It takes its time to publish, and the lock is renewed meanwhile.
+    // Publishing takes a while, and the lock is renewed meanwhile.
     sleep(TTL * 3).await;
     assert!(lock.lock().check().is_ok());
     assert!(layer_error(&service.run("p-1").await).is_contention());
@@ -30,7 +30,7 @@ async fn given_up_lock_is_handed_over_once_for_rejection() {
     let entry = harness.entry("p-1").unwrap();
     assert_eq!((entry.state(), entry.error().as_deref()), (State::Failed, Some("published")));
     let Outcome::Parked(parked) = service.run("p-1").await.unwrap() else {
-        panic!("parked");
+        panic!("expected a parked outcome");
     };
     assert_eq!((parked.attempts, parked.error.as_deref()), (1, Some("published")));
     harness.assert_settled().await;
@@ -54,14 +54,14 @@ async fn untaken_lock_counts_failed_attempt_and_does_not_fail_key() {
     let service = failing_service(&harness.layer(), || error::permanent("no such account").into());
     let result = service.run("p-1").await;
     run_until_idle().await;
-    assert_eq!(harness.state("p-1"), Some(State::Processing), "as long as the error lives");
+    assert_eq!(harness.state("p-1"), Some(State::Processing), "held while the error exists");
     drop(result);
     run_until_idle().await;
     let entry = harness.entry("p-1").unwrap();
     assert_eq!((entry.state(), entry.attempt()), (State::Retrying, 1));
     assert_eq!(entry.error().as_deref(), Some("permanent error: no such account"));
 
-    // No further attempt would mend it: the next delivery gets the lock for its dead letter.
+    // Another attempt would not help: the next delivery gets the lock for its dead letter.
     sleep(HOUR).await;
     let result = service.run("p-1").await;
     let burial = exhausted(&result);
@@ -87,7 +87,8 @@ async fn failed_last_attempt_can_be_retried_with_more_attempts() {
     assert_eq!(call.await.unwrap().unwrap(), Outcome::Processed("done"));
 }
 
-/// A record that brings its process down fails no attempt. They were counted when they began.
+/// A record that crashes its process reports no failed attempt, but attempts are counted when they
+/// start.
 #[tokio::test(start_paused = true)]
 async fn key_of_crashing_processes_runs_out_of_attempts() {
     let first_process = Harness::new();
@@ -99,7 +100,7 @@ async fn key_of_crashing_processes_runs_out_of_attempts() {
         let (request, _respond) = handle.next_request().await.unwrap();
         assert_eq!(request.lock().unwrap().attempt(), attempt);
         harness.crash().await;
-        sleep(TTL).await; // the lock outlives the process, but not by more than this
+        sleep(TTL).await; // the lock outlives the process by at most its TTL
     }
     for burials in 1..=2 {
         let mut harness = first_process.other_process();
@@ -108,7 +109,7 @@ async fn key_of_crashing_processes_runs_out_of_attempts() {
         let result = service.run("p-1").await;
         let burial = exhausted(&result);
         assert_eq!((burial.attempts, burial.burials), (3, burials));
-        assert_eq!(burial.last_error, None, "nobody was left to tell one");
+        assert_eq!(burial.last_error, None, "no attempt survived to record one");
         harness.crash().await;
         sleep(TTL).await;
     }
@@ -116,7 +117,7 @@ async fn key_of_crashing_processes_runs_out_of_attempts() {
         first_process.mock_service(first_process.layer().with_max_attempts(3).unwrap());
     let result = service.run("p-1").await;
     let lock = exhausted(&result).take_lock().unwrap();
-    assert!(exhausted(&result).take_lock().is_none(), "once");
+    assert!(exhausted(&result).take_lock().is_none(), "taken only once");
     lock.reject("published").await.unwrap();
     assert!(matches!(service.run("p-1").await.unwrap(), Outcome::Parked(_)));
     first_process.assert_settled().await;
@@ -132,14 +133,14 @@ async fn untaken_burial_lock_is_released_and_granted_again() {
         sleep(HOUR).await;
         let result = service.run("p-1").await;
         let burial = exhausted(&result);
-        // None of them was interrupted.
+        // No burial was interrupted, so the counter stays at one.
         assert_eq!((burial.attempts, burial.burials), (1, 1));
         assert_eq!(burial.last_error.as_deref(), Some("declined"));
     }
     run_until_idle().await;
     let entry = harness.entry("p-1").unwrap();
     assert_eq!((entry.state(), entry.attempt()), (State::Retrying, 1));
-    assert!(!entry.is_released(), "the next comes after a back-off");
+    assert!(!entry.is_released(), "the next grant follows a backoff");
 }
 
 #[tokio::test(start_paused = true)]
@@ -201,7 +202,7 @@ async fn exhausted_key_is_parked_immediately_by_policy() {
     sleep(TTL).await;
     let (service, _handle) = first_process.mock_service(layer(&first_process));
     let Outcome::Parked(parked) = service.run("p-1").await.unwrap() else {
-        panic!("parked");
+        panic!("expected a parked outcome");
     };
     assert_eq!((parked.attempts, parked.error), (1, None));
     assert_eq!(first_process.state("p-1"), Some(State::Failed));

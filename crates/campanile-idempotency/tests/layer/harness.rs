@@ -1,5 +1,5 @@
-//! One process with its keeper, on a clock that tokio's paused time moves, over a memory store with
-//! faults; and others like it.
+//! One process with its keeper, over a memory store with faults and on a clock driven by tokio's
+//! paused time; and other processes like it.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -19,17 +19,17 @@ use tower_test::mock::{self, Mock};
 
 pub(crate) type TestLayer = IdempotencyLayer<key::Key<key::Header>>;
 
-/// A mock of the handler; the test answers its requests.
+/// A mock of the handler. The test responds to its requests.
 pub(crate) type MockHandler = Mock<Request<()>, &'static str>;
 pub(crate) type MockHandle = mock::Handle<Request<()>, &'static str>;
 
-/// What a call comes to.
+/// The result of a call.
 pub(crate) type CallResult<T = &'static str> = Result<Outcome<T>, BoxError>;
 
-/// The layer's default.
+/// The layer's default TTL.
 pub(crate) const TTL: Duration = Duration::from_secs(30);
 
-/// Longer than anything here takes.
+/// Longer than anything in these tests takes.
 pub(crate) const HOUR: Duration = Duration::from_secs(60 * 60);
 
 pub(crate) struct Harness {
@@ -48,7 +48,7 @@ impl Harness {
         Self::process(clock, memory)
     }
 
-    /// Another process on the same store, with faults of its own.
+    /// Another process on the same store, with its own faults.
     pub(crate) fn other_process(&self) -> Self {
         Self::process(self.clock.clone(), self.memory.clone())
     }
@@ -76,7 +76,7 @@ impl Harness {
         self.memory.entry(&store_key(id))
     }
 
-    /// Somebody else is granted the key, as after a failover that lost the grant there was.
+    /// Grants the key to another owner, as after a failover that lost the current grant.
     pub(crate) async fn take_over(&self, id: &str) {
         let entry = self.entry(id).unwrap();
         let (token, owner) = (entry.token(), entry.owner().unwrap());
@@ -99,7 +99,7 @@ impl Harness {
         self.entry(id).map(|entry| entry.state())
     }
 
-    /// The process dies: what its keeper knew is gone, and nothing more is said to the store.
+    /// Crashes the process: the keeper loses its state and sends nothing more to the store.
     pub(crate) async fn crash(&mut self) {
         self.crashed = true;
         self.task.abort();
@@ -107,27 +107,27 @@ impl Harness {
         assert!(ended.unwrap_err().is_cancelled(), "the keeper panicked");
     }
 
-    /// Nothing is held, and nothing is left to be said to the store.
+    /// Asserts that no lock is held and nothing remains to be sent to the store.
     pub(crate) async fn assert_settled(&self) {
         let report = self.keeper.shutdown(HOUR).await;
-        assert!(report.settled, "the keeper is left with something");
+        assert!(report.settled, "the keeper has unsettled locks");
     }
 }
 
 impl Drop for Harness {
     fn drop(&mut self) {
-        // It ends when its last handle is gone, and that is here.
+        // The keeper ends with its last handle, which is dropped only after this.
         let ended = self.task.is_finished() && !self.crashed;
         assert!(!ended || std::thread::panicking(), "the keeper panicked");
     }
 }
 
-/// A service of the layer's, as the tests call it.
+/// A service of the layer, as the tests call it.
 pub(crate) trait TestService<T>: Clone + Send + 'static {
-    /// Calls it in a task of its own.
+    /// Calls the service in a new task.
     fn start(&self, request: Request<()>) -> JoinHandle<CallResult<T>>;
 
-    /// Calls it for a request with this key, and waits.
+    /// Calls the service for a request with this key and waits for the result.
     async fn run(&self, id: &str) -> CallResult<T> {
         self.start(request(id)).await.unwrap()
     }
@@ -160,7 +160,7 @@ pub(crate) fn fingerprint_layer(
     IdempotencyLayer::new(&harness.keeper, "payments", by_payload).unwrap()
 }
 
-/// A request with a payload for it.
+/// A request with this key and payload.
 pub(crate) fn request_with_payload(id: &str, cents: &'static str) -> Request<()> {
     let record = Record::builder("payments", 0, 0).header("id", id.to_owned());
     Request::new(record.payload(cents).build(), ())
@@ -171,13 +171,13 @@ pub(crate) fn store_key(id: &str) -> StoreKey {
     StoreKey::new("payments".try_into().unwrap(), key)
 }
 
-/// The layer's error in what a call came to.
+/// The layer's error in the result of a call.
 pub(crate) fn layer_error<T: Debug>(result: &CallResult<T>) -> &IdempotencyError {
     let error = result.as_ref().unwrap_err();
     IdempotencyError::find(&**error).unwrap()
 }
 
-/// A handler that always fails so.
+/// A service with a handler that always fails with this error.
 pub(crate) fn failing_service<F>(layer: &TestLayer, fail: F) -> impl TestService<()> + use<F>
 where
     F: Fn() -> BoxError + Clone + Send + 'static,
@@ -206,13 +206,13 @@ pub(crate) fn lock(request: &Request<()>) -> Lock {
     request.lock().unwrap().clone()
 }
 
-/// Lets everybody do what can be done at once.
+/// Runs all tasks until they are idle.
 pub(crate) async fn run_until_idle() {
-    // Paused time goes on only when nobody has anything to do.
+    // Paused time advances only when all tasks are idle.
     tokio::time::sleep(Duration::from_millis(1)).await;
 }
 
-/// Whether the call has not come to anything, although everybody had time to do what they can.
+/// Returns whether the call is still pending once all tasks are idle.
 pub(crate) async fn is_pending<T>(call: &JoinHandle<CallResult<T>>) -> bool {
     run_until_idle().await;
     !call.is_finished()

@@ -73,13 +73,13 @@ async fn hung_handler_loses_its_lock_after_max_hold() {
     assert!((max_hold..max_hold + Duration::from_millis(2)).contains(&elapsed), "{elapsed:?}");
     assert_eq!(cause(&call.await.unwrap()), LostCause::MaxHold);
     harness.assert_settled().await;
-    // That was an attempt, and it says why.
+    // The attempt is counted, and the entry states the reason.
     let entry = harness.entry("p-1").unwrap();
     assert_eq!((entry.state(), entry.attempt()), (State::Retrying, 1));
     assert_eq!(entry.error().as_deref(), Some("held longer than `max_hold`"));
 }
 
-/// A handler that never ends, and says when it was dropped.
+/// A flag that is set when the handler that holds it is dropped.
 struct DropFlag(Arc<AtomicBool>);
 
 impl Drop for DropFlag {
@@ -105,7 +105,7 @@ async fn handler_is_dropped_on_lost_lock_by_default() {
     assert!(dropped.load(Ordering::Relaxed));
     let lost = error::find::<campanile_core::LockLost>(&**result.as_ref().unwrap_err()).unwrap();
     assert_eq!(Some(lost.token), harness.entry("p-1").map(|entry| entry.token()));
-    // The store was away, which says nothing about the record: the attempt is handed back.
+    // The store was unavailable, which says nothing about the record: the attempt is uncounted.
     harness.assert_settled().await;
     let entry = harness.entry("p-1").unwrap();
     assert_eq!((entry.state(), entry.attempt(), entry.interrupts()), (State::Retrying, 0, 1));
@@ -138,7 +138,7 @@ async fn notified_handler_continues_and_counts_unless_superseded() {
     }
 }
 
-/// As a process that was stopped, or a machine that was suspended, and wakes up later.
+/// As in a process that was stopped, or on a machine that was suspended, and resumes later.
 #[tokio::test(start_paused = true)]
 async fn handler_is_not_polled_after_its_deadline() {
     let harness = Harness::new();

@@ -1,6 +1,6 @@
 //! The guarantees of the layer and its keeper, on paused time, over a store with faults.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+#![expect(clippy::unwrap_used, reason = "test helpers")]
 
 mod acquiring;
 mod batching;

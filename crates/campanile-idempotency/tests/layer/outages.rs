@@ -1,4 +1,4 @@
-//! What is kept while the store is away, and requests come and leave.
+//! What is kept in memory while the store is unavailable and requests come and go.
 
 use std::collections::BTreeMap;
 use std::future::pending;
@@ -17,10 +17,10 @@ use tokio::time::{sleep, timeout};
 
 use crate::harness::{HOUR, run_until_idle, store_key};
 
-/// As many as may be in doubt.
+/// The maximum number of keys in doubt.
 const MAX_IN_DOUBT: usize = 16 * 1024;
 
-/// Requests at a time.
+/// The number of concurrent requests.
 const WAVE_SIZE: usize = 2_000;
 
 /// What the store does with every call.
@@ -55,7 +55,7 @@ impl Store for FailingStore {
     }
 }
 
-/// The bytes of a key, as long as anybody has it.
+/// The bytes of a key, which count as kept until they are dropped.
 struct CountedKey(Box<[u8]>, Arc<AtomicUsize>);
 
 impl AsRef<[u8]> for CountedKey {
@@ -70,7 +70,7 @@ impl Drop for CountedKey {
     }
 }
 
-/// Requests on a store in this mode, and the keys that are kept of them.
+/// Requests on a store in this mode, and the number of keys that are kept for them.
 struct Scenario {
     store: FailingStore,
     keeper: LockKeeper,
@@ -101,14 +101,14 @@ impl Scenario {
         self.guard.run(self.key(number), async |_| Ok::<_, BoxError>(())).await
     }
 
-    /// Requests that leave after a second; what they were told, and how many each.
+    /// Runs requests that are dropped after a second, and counts the requests of each result.
     async fn wave(&self, first: usize) -> BTreeMap<String, usize> {
         let second = Duration::from_secs(1);
         let requests = (first..first + WAVE_SIZE).map(|n| timeout(second, self.request(n)));
         let mut outcomes = BTreeMap::new();
         for result in join_all(requests).await {
             let description = match result {
-                Err(_) => "nothing".into(),
+                Err(_) => "dropped".into(),
                 Ok(Ok(_)) => "done".into(),
                 Ok(Err(error)) => match IdempotencyError::find(&*error) {
                     Some(IdempotencyError::Store(error)) => format!("{:?}", error.kind()),
@@ -125,7 +125,8 @@ impl Scenario {
     }
 }
 
-/// How many keys are kept at most when so many waves of requests have left; what they were told.
+/// Runs this many waves of requests. Returns the maximum number of keys kept after a wave, and the
+/// count of each result.
 async fn run_outage(scenario: &Scenario, waves: usize) -> (usize, BTreeMap<String, usize>) {
     let (mut max_kept, mut outcomes) = (0, BTreeMap::new());
     for wave in 0..waves {
@@ -135,14 +136,14 @@ async fn run_outage(scenario: &Scenario, waves: usize) -> (usize, BTreeMap<Strin
         run_until_idle().await;
         max_kept = max_kept.max(scenario.kept_keys());
     }
-    println!("at most {max_kept} are kept; they were told {outcomes:?}");
+    println!("at most {max_kept} keys kept; results: {outcomes:?}");
     *scenario.store.mode.lock().unwrap() = Mode::Works;
-    // The calls that hang end, and those that wait for their next turn take it.
+    // Hanging calls end, and queued commands are sent.
     sleep(Duration::from_secs(10)).await;
     (max_kept, outcomes)
 }
 
-/// All is as if nobody had been there.
+/// Asserts that the requests have left nothing behind.
 async fn assert_recovered(scenario: &Scenario, waves: usize) {
     assert_eq!(scenario.kept_keys(), 0);
     for number in [0, waves * WAVE_SIZE / 2, waves * WAVE_SIZE - 1] {
@@ -172,7 +173,7 @@ async fn hanging_store_bounds_kept_requests() {
     let scenario = Scenario::new(Mode::Hangs);
     let (max_kept, outcomes) = run_outage(&scenario, WAVES).await;
     assert!(max_kept < MAX_IN_DOUBT, "{max_kept}");
-    assert!(outcomes.keys().eq(["nothing"]), "{outcomes:?}");
+    assert!(outcomes.keys().eq(["dropped"]), "{outcomes:?}");
     assert_recovered(&scenario, WAVES).await;
 }
 
@@ -192,8 +193,8 @@ async fn refused_completions_are_bounded_and_none_is_lost() {
     let scenario = Scenario::new(Mode::RefusesCompletions);
     let (max_kept, outcomes) = run_outage(&scenario, WAVES).await;
     assert!((MAX_IN_DOUBT..MAX_IN_DOUBT + WAVE_SIZE).contains(&max_kept), "{max_kept}");
-    assert!(outcomes.keys().eq(["Overloaded", "nothing"]), "{outcomes:?}");
-    for number in 0..outcomes["nothing"] {
+    assert!(outcomes.keys().eq(["Overloaded", "dropped"]), "{outcomes:?}");
+    for number in 0..outcomes["dropped"] {
         assert!(scenario.request(number).await.unwrap().is_duplicate(), "{number}");
     }
     assert!(scenario.keeper.shutdown(HOUR).await.settled);

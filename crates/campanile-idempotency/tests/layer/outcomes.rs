@@ -1,4 +1,4 @@
-//! What a request comes to when nothing goes wrong.
+//! The outcome of a request when nothing goes wrong.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -24,10 +24,10 @@ async fn request_is_processed_once_and_duplicate_is_answered() {
     }));
     assert_eq!(service.run("p-1").await.unwrap(), Outcome::Processed("charged"));
     let Outcome::Duplicate(duplicate) = service.run("p-1").await.unwrap() else {
-        panic!("a duplicate");
+        panic!("expected a duplicate");
     };
     assert_eq!(duplicate.attempts, 1);
-    assert_eq!(duplicate.reply, None, "no reply is kept unless it is asked for");
+    assert_eq!(duplicate.reply, None, "no reply is stored by default");
     assert_eq!(Some(duplicate.completed_at), harness.entry("p-1").map(|entry| entry.at()));
     assert_eq!(service.run("p-2").await.unwrap(), Outcome::Processed("charged"));
     assert_eq!(runs.load(Ordering::Relaxed), 2);
@@ -98,7 +98,7 @@ async fn reply_is_kept_up_to_size_limit() {
     assert_eq!(again.into_reply(), None);
 }
 
-/// Fails at what it is told to.
+/// A codec with configurable results.
 struct FaultyCodec {
     encode: fn() -> Result<Option<Bytes>, BoxError>,
     decode: fn() -> Result<Option<String>, BoxError>,
@@ -141,12 +141,12 @@ async fn reply_codec_error_does_not_fail_request() {
     }
 }
 
-/// Lets nothing through.
+/// A codec that rejects every reply.
 struct RejectingCodec;
 
 impl ReplyCodec<String> for RejectingCodec {
     fn check(&self, reply: &String, record: Option<&Record>) -> Result<(), BoxError> {
-        Err(format!("{reply} is no answer to {record:?}").into())
+        Err(format!("{reply} is not a reply to {record:?}").into())
     }
 
     fn encode(&self, _: &String) -> Result<Option<Bytes>, BoxError> {
@@ -181,7 +181,7 @@ async fn given_up_key_is_parked() {
         layer.layer(service_fn(async |_: Request<()>| Err::<(), BoxError>("declined".into())));
     for _ in 0..2 {
         let Outcome::Parked(parked) = service.run("p-1").await.unwrap() else {
-            panic!("parked");
+            panic!("expected a parked outcome");
         };
         assert_eq!((parked.attempts, parked.error.as_deref()), (1, Some("declined")));
     }
@@ -218,7 +218,7 @@ async fn request_without_store_runs_unguarded_if_predicate_allows() {
     let closed = service.run("harmful").await;
     assert!(matches!(layer_error(&closed), campanile_idempotency::IdempotencyError::Store(_)));
 
-    // Nothing was recorded, so it runs again when the store is back.
+    // Nothing was recorded, so the handler runs again once the store is available.
     harness.store.heal();
     assert_eq!(service.run("harmless").await.unwrap(), Outcome::Processed(false));
     harness.assert_settled().await;

@@ -1,4 +1,4 @@
-//! User code that panics costs its own record an attempt, and nobody else anything.
+//! A panic in user code costs its own record an attempt, and affects nothing else.
 
 use std::error::Error;
 use std::fmt;
@@ -22,19 +22,20 @@ enum PanicPoint {
     Called,
     PolledFirst,
     PolledLater,
-    /// Its future is dropped, after it has answered.
+    /// When its future is dropped, after the response.
     Dropped,
-    /// The text of its error is asked for.
+    /// When its error is displayed.
     Displayed,
 }
 
 use PanicPoint::{Called, Displayed, Dropped, PolledFirst, PolledLater};
 
-/// Those of the handler's own: caught, and its error.
+/// Panics in the handler itself, with their messages. They are caught and become the handler's
+/// error.
 const IN_HANDLER: [(PanicPoint, &str); 3] =
     [(Called, "in the call"), (PolledFirst, "in a poll"), (PolledLater, "in a poll")];
 
-/// Those after it has answered: they go through.
+/// Panics after the response. They propagate to the caller.
 const AFTER_RESPONSE: [PanicPoint; 2] = [Dropped, Displayed];
 
 fn all() -> impl Iterator<Item = PanicPoint> {
@@ -145,7 +146,7 @@ async fn panic_caught_by_caller_counts_as_attempt() {
         let service = harness.layer().layer(panics);
         let mut call = Box::pin(AssertUnwindSafe(service.oneshot(request("p-1"))).catch_unwind());
         assert!(call.as_mut().await.is_err(), "{panics:?}");
-        // Nobody panics any more when it is dropped.
+        // The drop does not panic again.
         drop(call);
         run_until_idle().await;
         assert_counted(&harness.entry("p-1").unwrap(), 1, panics);
@@ -153,7 +154,7 @@ async fn panic_caught_by_caller_counts_as_attempt() {
     }
 }
 
-/// Else a record that panics while a rebalance runs would never come to its end.
+/// Otherwise a record that panics during a rebalance would never run out of attempts.
 #[tokio::test(start_paused = true)]
 async fn panic_of_interrupted_record_counts_as_attempt() {
     for panics in all() {
@@ -192,7 +193,7 @@ async fn panic_releases_permit_for_next_record() {
             ServiceBuilder::new().layer(harness.layer()).concurrency_limit(1).service(panics);
         for number in 0..3 {
             let call = service.start(request(&format!("p-{number}")));
-            let ended = timeout(TTL, call).await.expect("a permit is there");
+            let ended = timeout(TTL, call).await.expect("a permit is available");
             assert!(
                 ended.is_err_and(|e| e.is_panic())
                     != matches!(panics, Called | PolledFirst | PolledLater)
@@ -211,7 +212,7 @@ async fn classifier_panic_means_retry() {
         layer.layer(service_fn(async |_: Request<()>| Err::<(), BoxError>("gateway busy".into())));
     let result = service.run("p-1").await;
     let IdempotencyError::Failed(failed) = layer_error(&result) else {
-        panic!("failed");
+        panic!("expected a failed attempt");
     };
     assert_eq!(failed.disposition, Disposition::Retry { after: None });
     assert!(failed.retry_after.is_some());

@@ -1,4 +1,4 @@
-//! What a request comes to when its handler does not run.
+//! Requests that are refused without running their handler.
 
 use std::time::Duration;
 
@@ -16,9 +16,9 @@ use crate::harness::{
     lock, request, request_with_payload,
 };
 
-/// Must not run.
+/// A handler that must not run.
 async fn unreachable_handler(_: Request<()>) -> Result<(), BoxError> {
-    unreachable!("the handler")
+    unreachable!("the handler must not run")
 }
 
 #[tokio::test(start_paused = true)]
@@ -33,11 +33,11 @@ async fn request_without_key_is_refused() {
 async fn invalid_key_is_refused_with_extractor_error() {
     let harness = Harness::new();
     let no_key = |_: &Request<()>| Err::<String, _>("not a number");
-    let panics = |_: &Request<()>| -> String { panic!("as extractors do") };
+    let panics = |_: &Request<()>| -> String { panic!("test panic") };
     let layer = IdempotencyLayer::new(&harness.keeper, "payments", no_key).unwrap();
     let result = layer.layer(service_fn(unreachable_handler)).run("p-1").await;
     let IdempotencyError::InvalidKey(error) = layer_error(&result) else {
-        panic!("an invalid key");
+        panic!("expected an invalid key");
     };
     assert_eq!(error.to_string(), "not a number");
 
@@ -57,7 +57,7 @@ async fn key_held_in_process_is_refused_locally_with_settled_signal() {
 
     let result = service.run("p-1").await;
     let IdempotencyError::Locked { retry_after, settled, key } = layer_error(&result) else {
-        panic!("locked");
+        panic!("expected a locked key");
     };
     assert_eq!((key.as_bytes(), *retry_after), (&b"p-1"[..], TTL));
     assert_eq!(harness.store.commands(), []);
@@ -81,9 +81,9 @@ async fn key_held_by_other_process_is_refused_with_retry_time() {
     let before = harness.entry("p-1");
     let result = harness.layer().layer(service_fn(unreachable_handler)).run("p-1").await;
     let IdempotencyError::Locked { retry_after, settled: None, .. } = layer_error(&result) else {
-        panic!("locked, by nobody of here");
+        panic!("expected a key locked by another process");
     };
-    // A holder may end long before its lock does.
+    // The holder may end long before its lock expires.
     let expected = TTL / 3;
     assert!((expected * 9 / 10..=expected * 11 / 10).contains(retry_after), "{retry_after:?}");
     assert_eq!(harness.entry("p-1"), before, "a refusal writes nothing");
@@ -98,14 +98,14 @@ async fn failed_key_is_refused_until_end_of_backoff() {
     respond.send_error("gateway busy");
     let failed = call.await.unwrap();
     let IdempotencyError::Failed(failure) = layer_error(&failed) else {
-        panic!("failed");
+        panic!("expected a failed attempt");
     };
     let back_off = failure.retry_after.unwrap();
     assert_eq!((failure.attempt, failure.source.to_string()), (1, "gateway busy".into()));
 
     let result = service.run("p-1").await;
     let IdempotencyError::BackingOff { retry_after, attempts: 1, .. } = layer_error(&result) else {
-        panic!("backing off");
+        panic!("expected a key in backoff");
     };
     assert!(*retry_after <= back_off);
     tokio::time::sleep(back_off).await;
@@ -140,7 +140,7 @@ async fn request_without_store_is_refused_and_not_counted() {
     for _ in 0..20 {
         let result = service.run("p-1").await;
         let IdempotencyError::Store(error) = layer_error(&result) else {
-            panic!("the store's error");
+            panic!("expected a store error");
         };
         assert_eq!(error.kind(), StoreErrorKind::Unavailable);
         assert_eq!(layer_error(&result).retry_after(), None);
@@ -161,7 +161,7 @@ async fn unreadable_entry_is_refused_and_not_treated_as_absent() {
     let layer = IdempotencyLayer::new(&keeper, "payments", key::header("id")).unwrap();
     let result = layer.layer(service_fn(unreachable_handler)).run("p-1").await;
     let IdempotencyError::Store(error) = layer_error(&result) else {
-        panic!("the store's error");
+        panic!("expected a store error");
     };
     assert_eq!(error.kind(), StoreErrorKind::Unreadable);
     assert!(keeper.shutdown(Duration::from_secs(1)).await.settled);
@@ -175,13 +175,13 @@ async fn unreadable_entry_never_fails_open() {
     let layer = layer.with_fail_open_risking_duplicates(|_, _| true);
     let result = layer.layer(service_fn(unreachable_handler)).run("p-1").await;
     let IdempotencyError::Store(error) = layer_error(&result) else {
-        panic!("the store's error");
+        panic!("expected a store error");
     };
     assert_eq!(error.kind(), StoreErrorKind::Unreadable);
     assert!(keeper.shutdown(Duration::from_secs(1)).await.settled);
 }
 
-/// Holds something else under every key.
+/// A store with an unreadable entry under every key.
 #[derive(Clone)]
 struct CorruptStore;
 
@@ -228,7 +228,7 @@ async fn duplicate_releases_inner_permit() {
     for _ in 0..3 {
         service.run("p-1").await.unwrap();
     }
-    // Neither do refusals keep it.
+    // Refusals do not keep the permit either.
     for _ in 0..3 {
         service.run("").await.unwrap_err();
     }

@@ -1,4 +1,4 @@
-//! A lock lives as long as its handler works.
+//! A lock lives as long as its handler runs.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::harness::{
     HOUR, Harness, TTL, TestService, is_pending, layer_error, lock, request, run_until_idle,
 };
 
-/// When the calls with renewals came, as the time between one and the next.
+/// The intervals between the calls with renewals.
 fn renewal_intervals(start: Instant, calls: &[Call]) -> Vec<Duration> {
     let renewals = calls.iter().filter(|call| call.count("renew") > 0);
     let mut last = start;
@@ -34,10 +34,10 @@ async fn lock_is_renewed_at_a_third_of_its_ttl() {
     let lock = lock(&request);
     for _ in 0..200 {
         sleep(Duration::from_secs(1)).await;
-        assert!(lock.remaining() > TTL / 2, "two thirds, less the margin and a second");
+        assert!(lock.remaining() > TTL / 2, "two thirds, minus the margin and a second");
     }
     let renewal_intervals = renewal_intervals(start, &harness.store.calls());
-    // Less the jitter and the stroke; never more.
+    // Renewals may be early, because of the jitter and the batching, but never late.
     let expected = TTL / 4..=TTL / 3 + Duration::from_millis(1);
     assert!(
         renewal_intervals.iter().all(|interval| expected.contains(interval)),
@@ -49,7 +49,7 @@ async fn lock_is_renewed_at_a_third_of_its_ttl() {
     call.await.unwrap().unwrap();
     harness.store.forget_calls();
     sleep(HOUR).await;
-    assert_eq!(harness.store.commands(), [], "what is settled is not renewed");
+    assert_eq!(harness.store.commands(), [], "settled locks are not renewed");
 }
 
 #[tokio::test(start_paused = true)]
@@ -62,7 +62,7 @@ async fn locks_are_renewed_in_batches() {
     for number in 0..LOCKS {
         drop(service.start(request(&format!("p-{number}"))));
         pending.push(handle.next_request().await.unwrap());
-        sleep(Duration::from_millis(10)).await; // they come over two seconds
+        sleep(Duration::from_millis(10)).await; // spread over two seconds
     }
     sleep(TTL * 10).await;
     let rounds = start.elapsed().as_millis() / (TTL / 3).as_millis();
@@ -71,7 +71,7 @@ async fn locks_are_renewed_in_batches() {
     let (total, calls) = (renewals.iter().sum::<usize>(), renewals.iter().filter(|n| **n > 0));
     assert!(total >= LOCKS * 29, "{total} renewals");
     let for_each_round = calls.count() as f64 / rounds as f64;
-    assert!(for_each_round < 8.0, "{for_each_round} calls for {LOCKS} locks");
+    assert!(for_each_round < 8.0, "{for_each_round} calls per round for {LOCKS} locks");
 }
 
 #[tokio::test(start_paused = true)]
@@ -89,7 +89,7 @@ async fn renewal_with_lost_reply_is_repeated_and_keeps_lock() {
     assert_eq!(call.await.unwrap().unwrap(), Outcome::Processed("done"));
 }
 
-/// The store may have decided long before its answer came.
+/// The store may have decided long before its reply arrived.
 #[tokio::test(start_paused = true)]
 async fn renewal_deadline_counts_from_before_sending() {
     let harness = Harness::new();
@@ -158,7 +158,7 @@ async fn hanging_commands_do_not_delay_renewals() {
     call.await.unwrap().unwrap();
 }
 
-/// The lock must not come back to life behind the completion.
+/// The lock must not be revived after the completion.
 #[tokio::test(start_paused = true)]
 async fn completion_is_sent_after_renewal_is_answered() {
     let harness = Harness::new();
@@ -178,7 +178,7 @@ async fn completion_is_sent_after_renewal_is_answered() {
     assert_eq!(harness.state("p-1"), Some(State::Completed));
 }
 
-/// Its answer must not be taken for that of another key, which has its place by then.
+/// The reply must not be taken for that of another key that has reused the slot.
 #[tokio::test(start_paused = true)]
 async fn key_released_during_renewal_keeps_its_slot_until_answer() {
     let harness = Harness::new();
@@ -196,7 +196,7 @@ async fn key_released_during_renewal_keeps_its_slot_until_answer() {
     let (request_of_other, respond) = handle.next_request().await.unwrap();
     let result = service.run("p-1").await;
     let IdempotencyError::Locked { settled: Some(settled), .. } = layer_error(&result) else {
-        panic!("locked, here");
+        panic!("expected a key locked in this process");
     };
     harness.store.release();
     settled.clone().await;

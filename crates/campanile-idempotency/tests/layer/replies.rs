@@ -1,4 +1,4 @@
-//! What is kept of replies: how large they may be, and who can read them.
+//! Stored replies: how large they may be, and how they are encrypted.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -59,7 +59,7 @@ async fn too_large_reply_can_be_classified() {
     assert_eq!(harness.state("p-1"), Some(State::Failed));
 }
 
-/// No cipher, but it shows what is sealed for whom.
+/// Not a real cipher, but the sealed bytes show the namespace and key of the reply.
 struct TestCipher {
     fails: bool,
     opened: Arc<AtomicUsize>,
@@ -125,7 +125,7 @@ async fn reply_that_cannot_be_encrypted_is_not_kept() {
 #[tokio::test(start_paused = true)]
 async fn undecryptable_reply_leaves_duplicate_without_reply() {
     let harness = Harness::new();
-    // Kept in the clear, before encryption was chosen.
+    // Stored unencrypted, before encryption was enabled.
     receipt_service(harness.layer()).run("p-1").await.unwrap();
     let opened = Arc::new(AtomicUsize::new(0));
     let cipher = TestCipher { fails: false, opened: opened.clone() };

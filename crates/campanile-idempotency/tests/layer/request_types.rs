@@ -1,4 +1,4 @@
-//! Requests of other types: `Guard`, `http`, `Guarded`, one's own; and what `anyhow` needs.
+//! Other request types: `Guard`, `http`, `Guarded` and custom ones; and what `anyhow` errors need.
 
 use std::fmt;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use tower::{ServiceBuilder, ServiceExt};
 use crate::harness::{Harness, TestService, failed, layer_error};
 
 async fn unreachable_handler(_: Option<Lock>) -> Result<String, BoxError> {
-    unreachable!("the function")
+    unreachable!("the function must not run")
 }
 
 #[tokio::test(start_paused = true)]
@@ -31,7 +31,7 @@ async fn guard_runs_function_once() {
         second += 1;
         Ok::<_, BoxError>(0)
     });
-    assert!(outcome.await.unwrap().is_duplicate(), "an integer is its decimal text");
+    assert!(outcome.await.unwrap().is_duplicate(), "an integer key is its decimal text");
     assert_eq!((first, second), (1, 0));
     harness.assert_settled().await;
 }
@@ -77,7 +77,7 @@ async fn function_with_invalid_key_never_runs() {
     let no_key: Result<String, &str> = Err("not a number");
     let result = guard.run(no_key, unreachable_handler).await;
     let IdempotencyError::InvalidKey(error) = layer_error(&result) else {
-        panic!("an invalid key");
+        panic!("expected an invalid key");
     };
     assert_eq!(error.to_string(), "not a number");
     let result = guard.run("", unreachable_handler).await;
@@ -125,7 +125,7 @@ async fn foreign_request_is_wrapped() {
     assert!(service.oneshot(vec![4, 5, 6]).await.unwrap().is_duplicate());
 }
 
-/// A request type of one's own.
+/// A custom request type.
 struct Job {
     id: u64,
     lock: Option<Lock>,
@@ -177,7 +177,8 @@ async fn handler_error_is_found_through_all_layers() {
     assert!(IdempotencyError::find(&*error).is_some());
 }
 
-/// Boxed as it is, an `anyhow` error hides the error it was made of. Its own method does not.
+/// A plainly boxed `anyhow` error hides the error it was created from; anyhow's own conversion does
+/// not.
 #[tokio::test(start_paused = true)]
 async fn anyhow_error_is_found_if_reallocated_outside_handler() {
     let harness = Harness::new();
@@ -223,5 +224,5 @@ async fn outer_decoder_turns_record_into_request() {
     assert_eq!(outcome, Outcome::Processed("p-1".to_owned()));
     service.clone().oneshot(record("p-1")).await.unwrap_err();
     assert!(service.oneshot(record(r#""p-1""#)).await.unwrap().is_duplicate());
-    assert_eq!(harness.store.count("acquire"), 2, "what does not decode never takes a lock");
+    assert_eq!(harness.store.count("acquire"), 2, "a decode error acquires no lock");
 }

@@ -1,4 +1,4 @@
-//! Layers of one keeper, keepers of one store, and namespaces.
+//! Several layers of one keeper, several keepers of one store, and namespaces.
 
 use std::time::Duration;
 
@@ -82,7 +82,7 @@ async fn lock_of_dead_process_is_taken_over_only_after_expiration() {
     let (there, mut handle) = dying.mock_service(dying.layer());
     let _call = there.start(request("p-1"));
     let _held = handle.next_request().await.unwrap();
-    sleep(TTL * 2).await; // it was renewed
+    sleep(TTL * 2).await; // the lock is renewed meanwhile
     let expires = harness.entry("p-1").unwrap().at();
     dying.crash().await;
 
@@ -99,7 +99,7 @@ async fn lock_of_dead_process_is_taken_over_only_after_expiration() {
     assert_eq!(call.await.unwrap().unwrap(), Outcome::Processed("done"));
 }
 
-/// Else each of two consumer groups would swallow the other's events.
+/// Otherwise each of two consumer groups would drop the other's events as duplicates.
 #[tokio::test(start_paused = true)]
 async fn same_key_in_other_namespace_is_another_key() {
     let harness = Harness::new();
@@ -151,7 +151,7 @@ async fn settings_out_of_range_are_rejected() {
     assert!(harness.layer().with_retention(ms * 999).is_err());
     assert!(harness.layer().with_retention(Duration::MAX).is_err());
     assert!(harness.layer().with_failed_retention(ms * 999).is_err());
-    // An attempt that is backing off must not be forgotten before it is due.
+    // An attempt in backoff must not be forgotten before it is due.
     assert!(harness.layer().with_attempt_retention(day).is_err());
     assert!(harness.layer().with_attempt_retention(day + HOUR).is_ok());
 }

@@ -21,7 +21,7 @@ async fn transactional_completion_is_not_repeated_and_answers_waiters() {
     let service = layer.layer(service_fn(move |request: Request<()>| {
         let (layer_clone, memory) = (layer_clone.clone(), memory.clone());
         async move {
-            // As long as a renewal or two.
+            // Long enough for a renewal or two.
             sleep(TTL).await;
             let (lock, receipt) = (lock(&request), "receipt".to_owned());
             let command = layer_clone.completion(&lock, None, &receipt)?;
@@ -30,9 +30,9 @@ async fn transactional_completion_is_not_repeated_and_answers_waiters() {
             };
             let answer = memory.apply(command).await?;
             assert_eq!(answer.reply, Reply::Completed);
-            // Its answer is late, and the lock is to be renewed meanwhile.
+            // The reply is late, and the lock is due for renewal meanwhile.
             sleep(TTL / 2).await;
-            let control = layer_clone.control(&lock).expect("it is held");
+            let control = layer_clone.control(&lock).expect("the lock is held");
             control.complete(Completion { reply, at: answer.now });
             Ok::<_, BoxError>(receipt)
         }
@@ -53,22 +53,22 @@ async fn transactional_completion_is_not_repeated_and_answers_waiters() {
     settled.clone().await;
     harness.store.forget_calls();
     let Outcome::Duplicate(duplicate) = service.run("p-1").await.unwrap() else {
-        panic!("a duplicate");
+        panic!("expected a duplicate");
     };
     assert_eq!(duplicate.reply.as_deref(), Some("receipt"));
-    assert_eq!(harness.store.commands(), [], "it is known here how the holder has ended");
+    assert_eq!(harness.store.commands(), [], "the result is known in this process");
     harness.assert_settled().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn superseded_lock_is_lost_and_records_no_failure() {
     let harness = Harness::new();
-    // Under the other policy the layer has dropped it by then.
+    // With `OnLost::Cancel`, the layer would have dropped the handler by then.
     let layer = harness.layer().with_lost(OnLost::Notify);
     let layer_clone = layer.clone();
     let service = layer.layer(service_fn(move |request: Request<()>| {
         let lock = lock(&request);
-        layer_clone.control(&lock).expect("it is held").lose(LostCause::Superseded);
+        layer_clone.control(&lock).expect("the lock is held").lose(LostCause::Superseded);
         async move { Err::<(), BoxError>(lock.check().unwrap_err().into()) }
     }));
     let result = service.run("p-1").await;
@@ -79,7 +79,7 @@ async fn superseded_lock_is_lost_and_records_no_failure() {
     assert_eq!(harness.store.count("fail"), 0);
 }
 
-/// A handler's own error.
+/// An error type of the handler.
 #[derive(Debug)]
 struct NotCharged(LockLost);
 
@@ -95,7 +95,8 @@ impl std::error::Error for NotCharged {
     }
 }
 
-/// As an inbox whose database is away at the commit, or a handler that asks its lock before an effect.
+/// Like an inbox that loses its database before the commit, or a handler that checks its lock
+/// before an effect.
 #[tokio::test(start_paused = true)]
 async fn handler_failing_with_lost_lock_is_not_counted() {
     for is_wrapped in [false, true] {

@@ -9,7 +9,7 @@ use tower::{Layer, service_fn};
 
 use crate::harness::{CallResult, Harness, TestService, is_pending, request, run_until_idle};
 
-/// A request whose record is started ahead of its turn.
+/// A request with a record that is started ahead of its turn.
 fn request_ahead(id: &str) -> (Request<()>, Record) {
     let request = request(id);
     let record = request.record().clone();
@@ -21,7 +21,7 @@ fn operations(harness: &Harness) -> Vec<&'static str> {
     harness.store.commands().iter().map(|command| command.operation.name()).collect()
 }
 
-/// Plays the handler of a call that must be there.
+/// Responds to the next call of the handler.
 async fn respond_to_call(handle: &mut crate::harness::MockHandle) {
     let (_, respond) = handle.next_request().await.unwrap();
     respond.send_response("done");
@@ -88,7 +88,7 @@ async fn record_ahead_with_key_of_previous_record_is_duplicate() {
     let (service, mut handle) = harness.mock_service(harness.layer());
     let first = service.start(request("p-1"));
     let (_, respond) = handle.next_request().await.unwrap();
-    // Its lock is taken: by the record before it.
+    // The lock is held by the record before it.
     let (request, record) = request_ahead("p-1");
     let second = service.start(request);
     assert!(is_pending(&second).await);

@@ -1,4 +1,4 @@
-//! Waiting for a key that somebody else holds, inside the layer and around it.
+//! Waiting for a key that another request holds, inside the layer and around it.
 
 use std::time::Duration;
 
@@ -118,7 +118,7 @@ async fn waiter_gives_up_exactly_at_its_limit_and_changes_nothing() {
     }
 }
 
-/// What counts is how long they waited, not how long they would have.
+/// The limit applies to the time that a request has waited, not to the time it could have waited.
 #[tokio::test(start_paused = true)]
 async fn waiters_woken_early_keep_their_remaining_time() {
     const WAITERS: u64 = 10;
@@ -129,7 +129,7 @@ async fn waiters_woken_early_keep_their_remaining_time() {
             sleep(hold_time).await;
             match request.lock().unwrap().attempt() {
                 1 => Err::<(), BoxError>(overloaded()),
-                _ => unreachable!("what was overloaded is not counted"),
+                _ => unreachable!("an overloaded attempt is not counted"),
             }
         }));
     let calls: Vec<_> = (0..WAITERS).map(|_| service.start(request("p-1"))).collect();
@@ -219,7 +219,7 @@ async fn outer_retry_retries_at_the_reported_time() {
     let start = Instant::now();
     assert_eq!(service.run("p-1").await.unwrap(), Outcome::Processed(2));
     assert!((TTL..TTL + TTL / 2).contains(&start.elapsed()), "{:?}", start.elapsed());
-    // It looks about three times in the life of a lock.
+    // The retry tries about three times per TTL.
     assert!((3..=5).contains(&harness.store.count("acquire")));
 }
 
@@ -242,7 +242,7 @@ async fn outer_retry_waits_for_backoff_of_other_request() {
     assert!((later..=later + Duration::from_millis(5)).contains(&waited), "{waited:?}");
 }
 
-/// Also where it is a lock that the handler itself did not get.
+/// Holds even if the handler's error is about a lock that the handler itself did not get.
 #[tokio::test(start_paused = true)]
 async fn outer_retry_does_not_retry_handler_errors() {
     let harness = Harness::new();
@@ -321,7 +321,7 @@ async fn outer_retry_ends_with_last_attempt() {
         .service(handler);
     let result = service.run("p-1").await;
     let IdempotencyError::Failed(failed) = layer_error(&result) else {
-        panic!("failed");
+        panic!("expected a failed attempt");
     };
     assert_eq!((failed.attempt, failed.retry_after), (3, None));
 }

@@ -1,4 +1,4 @@
-//! A request type without room for a lock, where the service is called by hand.
+//! A request type that cannot carry a lock, with the service called directly.
 
 use campanile_core::BoxError;
 use campanile_idempotency::{IdempotencyLayer, MemoryStore};

@@ -1,4 +1,4 @@
-//! The handler's error cannot be sent to another thread.
+//! The handler's error is not `Send`.
 
 use campanile_core::{BoxError, BoxableError, DecodeLayer, Record, Request, key};
 use campanile_idempotency::{IdempotencyLayer, MemoryStore};
@@ -37,7 +37,7 @@ fn main() -> Result<(), BoxError> {
     Ok(())
 }
 
-/// As the consumer takes a service.
+/// Takes a service with the bounds of the consumer.
 fn serve<S>(_: S)
 where
     S: Service<Record> + Send + 'static,

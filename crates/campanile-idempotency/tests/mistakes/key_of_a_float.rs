@@ -1,4 +1,4 @@
-//! A key of a type that is none.
+//! A key of a type that cannot be a key.
 
 use campanile_core::{BoxError, BoxableError, DecodeLayer, Record, Request, key};
 use campanile_idempotency::{IdempotencyLayer, MemoryStore};
@@ -26,7 +26,7 @@ fn main() -> Result<(), BoxError> {
     Ok(())
 }
 
-/// As the consumer takes a service.
+/// Takes a service with the bounds of the consumer.
 fn serve<S>(_: S)
 where
     S: Service<Record> + Send + 'static,

@@ -1,4 +1,4 @@
-//! The key is taken from another body than the handler takes.
+//! The key is taken from a different body type than the handler takes.
 
 use campanile_core::{BoxError, BoxableError, DecodeLayer, Record, Request, key};
 use campanile_idempotency::{IdempotencyLayer, MemoryStore};
@@ -31,7 +31,7 @@ fn main() -> Result<(), BoxError> {
     Ok(())
 }
 
-/// As the consumer takes a service.
+/// Takes a service with the bounds of the consumer.
 fn serve<S>(_: S)
 where
     S: Service<Record> + Send + 'static,

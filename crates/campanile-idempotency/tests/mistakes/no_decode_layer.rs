@@ -1,4 +1,4 @@
-//! No `DecodeLayer`: a record has no room for a lock.
+//! No `DecodeLayer`: a record cannot carry a lock.
 
 use campanile_core::{BoxError, BoxableError, Record};
 use campanile_idempotency::{IdempotencyLayer, MemoryStore};
@@ -20,7 +20,7 @@ fn main() -> Result<(), BoxError> {
     Ok(())
 }
 
-/// As the consumer takes a service.
+/// Takes a service with the bounds of the consumer.
 fn serve<S>(_: S)
 where
     S: Service<Record> + Send + 'static,

@@ -1,4 +1,4 @@
-//! Something that is no store.
+//! A type that is not a store.
 
 use campanile_core::{ConfigError, key};
 use campanile_idempotency::IdempotencyLayer;

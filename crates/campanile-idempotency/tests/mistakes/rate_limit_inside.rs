@@ -1,4 +1,4 @@
-//! A rate limit inside the layer; tower's is not `Clone`.
+//! A rate limit inside the layer: tower's is not `Clone`.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ fn main() -> Result<(), BoxError> {
     Ok(())
 }
 
-/// As the consumer takes a service.
+/// Takes a service with the bounds of the consumer.
 fn serve<S>(_: S)
 where
     S: Service<Record> + Send + 'static,

@@ -1,4 +1,4 @@
-//! A reply that serde does not know.
+//! A reply type without serde's traits.
 
 use campanile_core::{BoxError, BoxableError, DecodeLayer, Record, Request, key};
 use campanile_idempotency::{IdempotencyLayer, MemoryStore, reply};
@@ -29,7 +29,7 @@ fn main() -> Result<(), BoxError> {
     Ok(())
 }
 
-/// As the consumer takes a service.
+/// Takes a service with the bounds of the consumer.
 fn serve<S>(_: S)
 where
     S: Service<Record> + Send + 'static,

@@ -1,4 +1,4 @@
-//! A handler of requests, and nothing that makes them of records.
+//! A handler of requests, without a layer that decodes records into requests.
 
 use campanile_core::{BoxError, BoxableError, Record, Request, key};
 use campanile_idempotency::{IdempotencyLayer, MemoryStore};
@@ -25,7 +25,7 @@ fn main() -> Result<(), BoxError> {
     Ok(())
 }
 
-/// As the consumer takes a service.
+/// Takes a service with the bounds of the consumer.
 fn serve<S>(_: S)
 where
     S: Service<Record> + Send + 'static,

@@ -1,4 +1,4 @@
-//! A handler whose request is of no known type.
+//! A handler closure that does not name its request type.
 
 use campanile_core::{BoxError, BoxableError, DecodeLayer, Record, Request, key};
 use campanile_idempotency::{IdempotencyLayer, MemoryStore};
@@ -20,7 +20,7 @@ fn main() -> Result<(), BoxError> {
     Ok(())
 }
 
-/// As the consumer takes a service.
+/// Takes a service with the bounds of the consumer.
 fn serve<S>(_: S)
 where
     S: Service<Record> + Send + 'static,

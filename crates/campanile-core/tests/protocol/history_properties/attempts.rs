@@ -1,4 +1,4 @@
-//! The number of the attempt, counted from commands and answers alone.
+//! The attempt number, counted again from operations and replies alone.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use crate::check::check;
 use crate::simulation::{Event, Faults, histories};
 use crate::step_properties::Step;
 
-/// What an onlooker knows of a key.
+/// What an observer of operations and replies knows about a key.
 #[derive(Default)]
 struct Ledger {
     counted: u16,
@@ -60,7 +60,7 @@ impl Ledger {
             }
             (&Operation::Complete { grant, attempt, .. }, Reply::Completed) => {
                 if self.last.as_ref().is_none_or(|last| last.grant != grant) {
-                    // The entry was gone, and its completion adopted.
+                    // The entry no longer existed, so the store adopted the completion.
                     let last = Last { grant, is_burial: false, has_ended: true };
                     *self = Self { counted: attempt, interrupts: 0, last: Some(last) };
                 }

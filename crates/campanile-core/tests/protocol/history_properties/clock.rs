@@ -1,4 +1,4 @@
-//! Only the store's clock decides, and no jump of it is for ever.
+//! Only the store's clock decides, and none of its jumps blocks a key forever.
 
 use std::time::{Duration, SystemTime};
 
@@ -10,7 +10,7 @@ use crate::check::check;
 use crate::draft::{HOUR, SECOND, time, token};
 use crate::step_properties::Step;
 
-/// Whatever the entry says about its time, after whatever jump.
+/// Holds for any times in the entry and after any clock jump.
 #[test]
 fn acquire_after_reported_wait_is_granted() {
     check(3000, &arbitrary::steps(), |step| {
@@ -20,7 +20,7 @@ fn acquire_after_reported_wait_is_granted() {
         let (_, reply) = run(step.after, &step.operation, time(step.now) + remaining);
         let is_granted = matches!(
             reply,
-            // Corrupt: the pools hold tokens with none above them.
+            // Corrupt: the pools include the largest token, and no new token can exceed it.
             Reply::Acquired { .. } | Reply::Exhausted { .. } | Reply::Corrupt
         );
         prop_assert!(is_granted, "{reply:?} after {remaining:?}");
@@ -28,7 +28,7 @@ fn acquire_after_reported_wait_is_granted() {
     });
 }
 
-/// No part of a microsecond is ever seen.
+/// Times are truncated to whole microseconds.
 #[test]
 fn fraction_of_a_microsecond_has_no_effect() {
     check(2000, &arbitrary::steps(), |step| {
@@ -39,8 +39,8 @@ fn fraction_of_a_microsecond_has_no_effect() {
     });
 }
 
-/// Move the entry and the clock by the same span, and nothing else moves: what is decided depends on
-/// how they stand to each other.
+/// Shifting the entry and the clock by the same span changes nothing: a decision depends only on
+/// the entry's times relative to the clock.
 #[test]
 fn shifting_entry_and_clock_together_changes_nothing() {
     check(2000, &arbitrary::steps(), |step| {
@@ -64,7 +64,7 @@ fn shifting_entry_and_clock_together_changes_nothing() {
     });
 }
 
-/// The entry as it would be an hour earlier.
+/// The entry with its times an hour earlier.
 fn one_hour_earlier(entry: &Entry) -> Entry {
     let mut bytes = entry.to_bytes().to_vec();
     let created = entry.created().duration_since(time(HOUR)).expect("in range");
@@ -74,14 +74,14 @@ fn one_hour_earlier(entry: &Entry) -> Entry {
     Entry::from_bytes(&bytes).expect("only times were changed")
 }
 
-/// The stored bytes without the token, which follows the clock.
+/// The stored bytes with the token cleared, because the token follows the clock.
 fn without_token(entry: Entry) -> Vec<u8> {
     let mut bytes = entry.to_bytes().to_vec();
     bytes[8..16].fill(0);
     bytes
 }
 
-/// The answer without token and date.
+/// The reply with its token and completion time cleared.
 fn without_token_and_time(reply: &Reply) -> Reply {
     let mut reply = reply.clone();
     match &mut reply {
@@ -94,8 +94,9 @@ fn without_token_and_time(reply: &Reply) -> Reply {
     reply
 }
 
-/// A step forward by more than a lock's time to live: its holder counts on it by its own clock, and the
-/// store has it over. What is left is that the holder changes nothing any more.
+/// The clock jumps ahead by at least the lock's TTL: the holder still counts on its lock by its own
+/// clock, but for the store the lock has expired. The remaining guarantee is that the old holder
+/// changes nothing.
 #[test]
 fn clock_jump_ahead_expires_lock_and_old_holder_changes_nothing() {
     use crate::draft::{ME, NOW, OTHER, owner};
@@ -109,7 +110,7 @@ fn clock_jump_ahead_expires_lock_and_old_holder_changes_nothing() {
     };
     let (held, reply) = run(None, &acquire(ME), time(NOW));
     let Reply::Acquired { token: first, attempt: 1 } = reply else { panic!("{reply:?}") };
-    // A smaller step takes from the lock's time.
+    // A smaller jump shortens the lock.
     let (_, reply) = run(held.clone(), &acquire(OTHER), time(NOW + TTL - SECOND));
     assert_eq!(reply, Reply::Locked { remaining: Duration::from_micros(SECOND) });
 
@@ -125,7 +126,7 @@ fn clock_jump_ahead_expires_lock_and_old_holder_changes_nothing() {
     }
 }
 
-/// A back-off and a lock, each of a client whose store then goes back by a year.
+/// The store's clock jumps back by a year while a lock is held.
 #[test]
 fn clock_jump_back_blocks_key_for_at_most_max_lock_ttl() {
     let held = crate::draft::Draft::new(State::Processing, 0);

@@ -1,4 +1,4 @@
-//! The simulations on which the properties are checked contain everything that could break one.
+//! The simulated histories contain every situation that could break a property.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use proptest::test_runner::TestRunner;
 use crate::simulation::{Event, Faults, History, histories};
 use crate::step_properties::Step;
 
-/// With values that are the same in every run: how often each answer to each operation was given.
+/// Counts each reply to each operation, over values that are the same in every run.
 #[test]
 fn histories_cover_every_reply_to_a_client() {
     let mut runner = TestRunner::deterministic();
@@ -52,16 +52,16 @@ fn histories_cover_every_reply_to_a_client() {
         "redrive Settled(Completed)",
         "redrive Lost",
         "effect",
-        "letter",
+        "dead letter",
         "a late completion",
         "an adopted completion",
-        "an attempt handed back",
+        "an uncounted attempt",
         "a clamp",
         "a second burial",
         "a takeover",
     ];
     let missing: Vec<_> = expected.iter().filter(|word| !seen.contains_key(**word)).collect();
-    assert!(missing.is_empty(), "never seen: {missing:?}");
+    assert!(missing.is_empty(), "not covered: {missing:?}");
 }
 
 fn count_replies(history: &History, seen: &mut BTreeMap<String, u32>) {
@@ -69,7 +69,7 @@ fn count_replies(history: &History, seen: &mut BTreeMap<String, u32>) {
     for (_, event) in history.events() {
         match event {
             Event::Effect { .. } => count("effect"),
-            Event::DeadLetter { .. } => count("letter"),
+            Event::DeadLetter { .. } => count("dead letter"),
             Event::Stepped { step, .. } => {
                 count(&format!("{} {}", step.operation.name(), reply_name(&step.reply)));
                 for (name, applies) in special_cases(step) {
@@ -99,7 +99,7 @@ fn special_cases(step: &Step) -> [(&'static str, bool); 6] {
         ("a late completion", completes && was_held && is_late),
         ("an adopted completion", completes && before.is_none()),
         (
-            "an attempt handed back",
+            "an uncounted attempt",
             step.reply == Reply::Released && attempts(&step.after) < attempts(&step.before),
         ),
         ("a clamp", waits && !step.is_unchanged()),

@@ -1,7 +1,7 @@
 //! Locks do not overlap, and no effect is repeated without a cause.
 //!
-//! A crash between an effect and its completion, a lock that ran out while its holder was paused, a
-//! failed attempt: these bring a second run, and must. Nothing else may.
+//! A second run follows, as it must, from a crash between an effect and its completion, from a lock
+//! that expired while its holder was paused, and from a failed attempt. Nothing else may cause one.
 
 use std::collections::{HashMap, HashSet};
 
@@ -40,7 +40,7 @@ fn locks_never_overlap_by_the_clocks_of_their_clients() {
             if let Event::LockHeld { key, grant, .. } = event {
                 let others = grants.held.iter().filter(|(other, _)| *other != grant);
                 let mut live = others.filter(|(_, held)| held.key == *key && held.until > *elapsed);
-                prop_assert!(live.next().is_none(), "{grant:?} beside another");
+                prop_assert!(live.next().is_none(), "{grant:?} overlaps another lock");
             }
             grants.observe(event);
         }
@@ -48,11 +48,11 @@ fn locks_never_overlap_by_the_clocks_of_their_clients() {
     });
 }
 
-/// What the clients believe.
+/// The grants that the clients believe they hold.
 #[derive(Default)]
 struct HeldGrants {
     held: HashMap<Grant, Held>,
-    /// Those whose lock the store ended early, for its clock jumped on.
+    /// Grants that lost their lock early, because the store's clock jumped ahead.
     ended_early: HashSet<Grant>,
 }
 
@@ -65,13 +65,14 @@ struct Held {
 impl HeldGrants {
     fn observe(&mut self, event: &Event) {
         match event {
-            // A renewal does not mend a lock that was cut short: its holder goes on to count on the
-            // longer time that it was once promised.
+            // A renewal does not repair a lock that was cut short: its holder still counts on the
+            // later deadline that it was granted before.
             Event::LockHeld { grant, .. } if self.ended_early.contains(grant) => {}
             &Event::LockHeld { key, client, grant, until } => {
                 self.held.insert(grant, Held { key, client, until });
             }
-            // Who ends for good repeats that until it is answered, and is protected meanwhile.
+            // Only a retryable ending gives up the lock. After a final one, the client repeats its
+            // command until it is answered, and the lock protects the key meanwhile.
             Event::RunEnded { grant, ending: Ending::Retryable } => drop(self.held.remove(grant)),
             Event::Crashed { client } => self.held.retain(|_, held| held.client != *client),
             Event::ClockJumped { forward: true } => {
@@ -89,11 +90,11 @@ impl HeldGrants {
     }
 }
 
-/// The last effect, or letter, of a key, and whether the key is settled.
+/// The last effect or dead letter of a key, and whether the key is settled.
 #[derive(Default)]
 struct KeyState {
     last: Option<Grant>,
-    /// The store said that it is, until its retention is over or an operator opens it.
+    /// Set by the store's reply; cleared when the retention expires or an operator reopens the key.
     is_settled: bool,
 }
 
@@ -107,10 +108,10 @@ fn assert_repeats_have_a_cause(
         if let Some((index, grant)) = select(event) {
             let key = keys.entry(index).or_default();
             if !grants.ended_early.contains(&grant) {
-                prop_assert!(!key.is_settled, "{grant:?} after the key was settled");
+                prop_assert!(!key.is_settled, "{grant:?} ran after the key was settled");
                 let unexcused =
                     key.last.filter(|last| *last != grant && grants.is_held(*last, *elapsed));
-                prop_assert_eq!(unexcused, None, "{:?} while another still held the key", grant);
+                prop_assert_eq!(unexcused, None, "{:?} ran while another held the key", grant);
             }
             key.last = Some(grant);
         }

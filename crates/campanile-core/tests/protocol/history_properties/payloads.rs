@@ -1,4 +1,4 @@
-//! The same key with another payload.
+//! A key that is used again with a different payload.
 
 use campanile_core::{Operation, Reply};
 use proptest::prelude::*;
@@ -6,8 +6,8 @@ use proptest::prelude::*;
 use crate::check::check;
 use crate::simulation::{Faults, histories};
 
-/// Replies and reasons name the payload that they are about, as its fingerprint does; so the answer
-/// for a payload must never be another's. Whatever gets lost.
+/// The simulated replies and reasons name their payload by its fingerprint, so the reply for one
+/// payload must never be that of another, whatever is lost.
 #[test]
 fn reply_never_belongs_to_another_payload() {
     check(300, &histories(Faults::ALL), |history| {

@@ -1,4 +1,4 @@
-//! A record that no run survives comes to its end.
+//! A poison record, which every run fails or crashes on, runs out of attempts.
 
 use std::time::Duration;
 
@@ -10,17 +10,17 @@ use proptest::prelude::*;
 use crate::check::check;
 use crate::draft::{HOUR, NOW, SECOND, owner, time};
 
-/// How a run ends that does not succeed.
+/// How an unsuccessful run ends.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum RunEnd {
-    /// The process dies, and the lock runs out.
+    /// The process crashes and the lock expires.
     Crash,
     Fail,
-    /// A rebalance or a shutdown, after the handler had begun.
+    /// A rebalance or a shutdown after the handler has started.
     Interrupt,
-    /// The same before it had begun, or overload.
+    /// A rebalance or a shutdown before the handler has started, or overload.
     Shed,
-    /// The answer to the acquire was lost, and it was taken back.
+    /// The reply to the acquire was lost, and the client cancels the acquire.
     Cancel,
 }
 
@@ -43,7 +43,7 @@ fn run_ends() -> impl Strategy<Value = Vec<RunEnd>> {
     vec(any(), 0..40)
 }
 
-/// A key that is acquired again and again, always when it is due, and never completes.
+/// A key that is acquired again each time it is due and never completes.
 struct Poison {
     entry: Option<Entry>,
     now: u64,
@@ -67,7 +67,7 @@ impl Poison {
             floor: FencingToken::ZERO,
         });
         let (Reply::Acquired { token, .. } | Reply::Exhausted { token, .. }) = reply else {
-            panic!("it was due, and the answer is {reply:?}")
+            panic!("the key is due, but the reply is {reply:?}")
         };
         (Grant { token, owner }, reply)
     }
@@ -84,7 +84,7 @@ impl Poison {
         if let Some(operation) = operation {
             self.apply(operation);
         }
-        self.now += 60 * SECOND; // every lock and back-off here is over then
+        self.now += 60 * SECOND; // longer than every lock and backoff here
     }
 
     fn apply(&mut self, operation: Operation) -> Reply {
@@ -128,7 +128,7 @@ fn release_uncounts_attempt_a_bounded_number_of_times() {
     let mut runs = 0;
     while let (grant, Reply::Acquired { .. }) = poison.acquire() {
         runs += 1;
-        assert!(runs <= 100, "an interrupted handler runs for ever");
+        assert!(runs <= 100, "an interrupted handler runs forever");
         poison.end(grant, RunEnd::Interrupt);
     }
     assert_eq!(runs, 2 + u32::from(MAX_INTERRUPTS));
@@ -144,8 +144,8 @@ fn key_that_never_ran_is_never_exhausted() {
     }
 }
 
-/// Every burial lock that ran out is counted, so that somebody notices. One that was let go in order is
-/// not: nothing was wrong with the record.
+/// Every expired burial lock is counted, so that it is noticed. A burial lock that was settled is
+/// not counted: nothing was wrong with the record.
 #[test]
 fn crashed_burial_is_counted_and_settled_burial_is_not() {
     check(
@@ -171,7 +171,7 @@ fn crashed_burial_is_counted_and_settled_burial_is_not() {
     );
 }
 
-/// A failure that comes again, an hour late, must not put the next attempt off once more.
+/// A failure that is repeated an hour later must not postpone the next attempt again.
 #[test]
 fn repeated_failure_does_not_postpone_next_attempt() {
     let mut poison = Poison::new(3);

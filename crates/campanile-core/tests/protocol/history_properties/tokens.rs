@@ -1,4 +1,4 @@
-//! The fencing token.
+//! Properties of the fencing token.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use crate::check::check;
 use crate::simulation::{Faults, histories};
 
-/// Also across the end of the entry, as far as the store's clock goes on.
+/// Also holds after the entry expires, as long as the store's clock does not jump back.
 #[test]
 fn token_increases_with_each_grant_of_a_key() {
     check(200, &histories(Faults::NONE), |history| {
@@ -22,7 +22,8 @@ fn token_increases_with_each_grant_of_a_key() {
     });
 }
 
-/// Whoever is told a token is told the same grant: one owner, one attempt, to run or to bury.
+/// Every reply with the same token reports the same grant: one owner, one attempt, and either a run
+/// or a burial.
 #[test]
 fn token_belongs_to_one_owner_and_attempt() {
     check(200, &histories(Faults::NONE), |history| {

@@ -1,4 +1,4 @@
-//! An end that is further away than anybody could have asked for: the store's clock went back.
+//! An end further ahead than any client can have requested, because the store's clock jumped back.
 
 use std::time::Duration;
 

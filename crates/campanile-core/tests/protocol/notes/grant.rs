@@ -1,4 +1,4 @@
-//! What a grant takes, keeps and clears.
+//! What a grant sets, keeps and clears.
 
 use campanile_core::{Reply, State};
 

@@ -1,4 +1,4 @@
-//! Nothing runs over: durations, counters, texts and clocks.
+//! Nothing overflows: durations, counters, texts and clocks.
 
 use std::time::{Duration, SystemTime};
 
@@ -82,7 +82,7 @@ fn clock_is_truncated_to_microseconds() {
         Operation::Fail { grant: my_grant(), delay: Duration::ZERO, last: false, error: "".into() };
     let after = Draft::new(State::Retrying, NOW);
     assert_step_at(now, Some(held()), &fail, Some(after), Reply::Retrying);
-    // It has not expired 1 µs earlier, however little of that is left.
+    // One nanosecond before its end, the lock has not expired, and a whole microsecond is reported.
     let live = Draft { owner: OTHER, at: NOW + 1, ..held() };
     let reply = Reply::Locked { remaining: Duration::from_micros(1) };
     assert_step_at(now, Some(live.clone()), &Acquire::PLAIN.operation(), Some(live), reply);

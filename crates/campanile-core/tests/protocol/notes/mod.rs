@@ -1,4 +1,4 @@
-//! What stands under the table, note by note.
+//! The notes below the table, one by one.
 
 mod clamp;
 mod grant;
@@ -13,7 +13,7 @@ use crate::draft::{Draft, ME, NOW, SECOND, owner, time};
 
 const TTL: u64 = 30 * SECOND;
 
-/// An acquire of ME, with what the tests vary.
+/// The fields of an acquire by `ME` that the tests vary.
 struct Acquire {
     ttl: Duration,
     max_attempts: u16,
@@ -35,7 +35,7 @@ impl Acquire {
     }
 }
 
-/// One step at NOW, from one draft to another.
+/// Asserts the entry and the reply that one step at `NOW` results in.
 fn assert_step(before: Option<Draft>, operation: &Operation, after: Option<Draft>, reply: Reply) {
     assert_step_at(time(NOW), before, operation, after, reply);
 }

@@ -1,4 +1,4 @@
-//! Fingerprint first, then whose it is, then the rest.
+//! The order of the checks: the fingerprint, then the ownership, then the rest.
 
 use campanile_core::{Reply, State};
 
@@ -40,7 +40,7 @@ fn untried_key_may_change_payload() {
     let reply = Reply::Acquired { token: token(NOW), attempt: 1 };
     assert_step(Some(untried.clone()), &other_payload().operation(), Some(after), reply);
 
-    // Interrupted is tried, though its attempt was handed back.
+    // An interrupted key counts as tried, although its attempt was uncounted.
     let interrupted = Draft { interrupts: 1, ..untried };
     let operation = other_payload().operation();
     assert_step(Some(interrupted.clone()), &operation, Some(interrupted), Reply::Mismatch);

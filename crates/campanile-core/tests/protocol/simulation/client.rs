@@ -1,4 +1,4 @@
-//! A client that keeps to the protocol.
+//! A client that follows the protocol.
 
 use std::time::Duration;
 
@@ -9,26 +9,26 @@ use super::KEYS;
 use super::history::Ending;
 use super::script::{Goal, Intent};
 
-/// One process: what it does for each key, and the largest token it has seen.
+/// A process: its job for each key, and the largest token it has seen.
 pub(super) struct Client {
     floor: FencingToken,
     jobs: [Option<Job>; KEYS],
 }
 
-/// One acquisition and what comes of it.
+/// One acquisition of a key and the run that follows.
 struct Job {
     payload: u64,
     phase: Phase,
 }
 
 enum Phase {
-    /// The command is sent again, or taken back, until it is answered.
+    /// The acquire is sent again, or cancelled, until it is answered.
     Acquiring(Operation),
-    /// The handler may run while the deadline is ahead.
+    /// The handler may run until the deadline.
     Running { grant: Grant, attempt: u16, until: u64, had_effect: bool },
-    /// The dead letter is due, or out.
+    /// The dead letter is due or published.
     Burying { grant: Grant, until: u64, is_published: bool },
-    /// Sent again until it is answered, also past the deadline.
+    /// The command is sent again until it is answered, even after the deadline.
     Settling(Operation),
 }
 
@@ -41,7 +41,7 @@ pub(super) enum Decision {
 }
 
 impl Client {
-    /// A process that has just begun.
+    /// A process that has just started.
     pub(super) fn new() -> Self {
         Self { floor: FencingToken::ZERO, jobs: Default::default() }
     }
@@ -77,7 +77,7 @@ impl Client {
         decision.unwrap_or(Decision::Nothing)
     }
 
-    /// Takes an answer in; tells which grant the client now believes to hold, and until when.
+    /// Handles a reply. Returns the grant that the client now believes it holds, and until when.
     pub(super) fn handle_reply(
         &mut self,
         key: usize,
@@ -85,7 +85,7 @@ impl Client {
         reply: Reply,
         sent_at: u64,
     ) -> Option<(Grant, u64)> {
-        let job = self.jobs[key].as_mut().expect("only who sent something is answered");
+        let job = self.jobs[key].as_mut().expect("only a client with a job gets a reply");
         if let Reply::Acquired { token, .. } | Reply::Exhausted { token, .. } = reply {
             self.floor = self.floor.max(token);
         }
@@ -98,7 +98,7 @@ impl Client {
 }
 
 impl Job {
-    /// What to do next, or `None` if the lock is lost and there is nothing to tell.
+    /// Decides what to do next. Returns `None` if the lock is lost and there is nothing to report.
     fn decide(&mut self, intent: &Intent, is_expired: bool, max_attempts: u16) -> Option<Decision> {
         let goal = intent.goal;
         match &mut self.phase {
@@ -111,7 +111,8 @@ impl Job {
                 Some(Decision::Send { operation: operation.clone(), ending: None })
             }
             &mut Phase::Running { grant, attempt, ref mut had_effect, .. } => match goal {
-                // The result of a handler that went on is sent all the same: the store decides.
+                // The result of a handler that overran its deadline is sent anyway: the store
+                // decides.
                 Goal::Succeed if *had_effect => {
                     let operation = self.complete(grant, attempt);
                     Some(self.settle(grant, Ending::Final, operation))
@@ -156,8 +157,8 @@ impl Job {
         }
     }
 
-    /// The handler failed. With no attempt left, or for good, the dead letter is published under its
-    /// own lock, or by the next one if the topic does not answer.
+    /// Ends a failed run. After the last attempt or a permanent failure, the dead letter is
+    /// published under the lock of this run, or under the next one if the topic is unavailable.
     fn fail(&mut self, grant: Grant, is_last: bool, intent: &Intent) -> Decision {
         if (is_last || intent.last)
             && intent.delay == 0
@@ -223,7 +224,7 @@ fn renew(grant: Grant, ttl: u64) -> Decision {
     Decision::Send { operation, ending: None }
 }
 
-/// Reply, error and reason all say which payload they are about.
+/// The text of a reply, error or reason, which names its payload.
 fn payload_text(payload: u64) -> Box<str> {
     payload.to_string().into()
 }

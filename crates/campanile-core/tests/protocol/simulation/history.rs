@@ -1,4 +1,4 @@
-//! What happened in a simulation, in order.
+//! The events of a simulation, in order.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use campanile_core::Grant;
 
 use crate::step_properties::Step;
 
-/// All events, each with the time that had elapsed.
+/// All events, each with the elapsed time.
 #[derive(Clone, Default)]
 pub(crate) struct History(Vec<(u64, Event)>);
 
@@ -14,30 +14,30 @@ pub(crate) struct History(Vec<(u64, Event)>);
 pub(crate) enum Event {
     /// A command arrived at the store.
     Stepped { key: usize, step: Box<Step> },
-    /// A client believes that it holds the lock, until so much time has elapsed.
+    /// A client believes that it holds the lock until this elapsed time.
     LockHeld { key: usize, client: usize, grant: Grant, until: u64 },
     /// The handler had its effect.
     Effect { key: usize, grant: Grant },
     /// The dead letter was published.
     DeadLetter { key: usize, grant: Grant },
-    /// A client ends its run, before it tells the store.
+    /// A client ends its run, before it reports the result to the store.
     RunEnded { grant: Grant, ending: Ending },
-    /// A client forgets all.
+    /// A client loses all its state.
     Crashed { client: usize },
     /// The store's clock jumped.
     ClockJumped { forward: bool },
-    /// The entry's retention is over.
+    /// The retention of the entry expires.
     Expired { key: usize },
     /// The store lost its last writes.
     Restored,
 }
 
-/// How a client means its run to end.
+/// The intended ending of a client's run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
-    /// Done, or given up for good: nothing may come after it.
+    /// Completed or rejected: nothing may follow.
     Final,
-    /// Failed or given up: another run may come.
+    /// Failed or released: another run may follow.
     Retryable,
 }
 
@@ -50,7 +50,7 @@ impl History {
         self.0.iter()
     }
 
-    /// Every command that arrived, with the key it was for.
+    /// Every command that arrived, with its key.
     pub(crate) fn steps(&self) -> impl Iterator<Item = (usize, &Step)> {
         self.0.iter().filter_map(|(_, event)| match event {
             Event::Stepped { key, step } => Some((*key, &**step)),
@@ -59,7 +59,7 @@ impl History {
     }
 }
 
-/// One line for each event; the entries follow from the commands.
+/// Prints one line per event. The entries are left out, as they follow from the commands.
 impl fmt::Debug for History {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (elapsed, event) in &self.0 {

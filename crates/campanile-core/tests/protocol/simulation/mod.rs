@@ -1,9 +1,9 @@
-//! A simulation of clients that share a store over a bad network: commands and answers get lost, come
-//! late or twice, processes crash and pause, and the store's clock jumps.
+//! A simulation of clients that share a store over an unreliable network: commands and replies are
+//! lost, delayed or duplicated, processes crash and pause, and the store's clock jumps.
 //!
-//! The clients keep to what the protocol asks of them: one acquisition for each key at a time, a
-//! deadline from the instant before the command was sent, a settling command repeated until it is
-//! answered. The result is a [`History`], on which the properties are checked.
+//! The clients follow the protocol: one acquisition per key at a time, a deadline that counts from
+//! before the command was sent, and a settling command that is repeated until it is answered. The
+//! properties are checked on the resulting [`History`].
 
 mod client;
 mod history;
@@ -23,22 +23,22 @@ pub(crate) use self::script::Faults;
 const CLIENTS: usize = 3;
 const KEYS: usize = 2;
 
-/// What comes of scripts in which these faults happen.
+/// Generates the histories of scripts with these faults.
 pub(crate) fn histories(faults: Faults) -> impl Strategy<Value = History> {
     script::scripts(faults).prop_map(|script| Simulation::new(&script).run(script))
 }
 
 struct Simulation {
-    /// Time that only moves on, as clients measure it.
+    /// Monotonic time, as the clients measure it.
     elapsed: u64,
-    /// What the store's clock is ahead, or behind.
+    /// How far the store's clock is ahead, or behind if negative.
     clock_offset: i64,
     max_attempts: u16,
     entries: [Option<Entry>; KEYS],
-    /// What each entry was, for a store that loses its last writes.
+    /// Earlier versions of each entry, for a store that loses its last writes.
     previous_entries: [Vec<Option<Entry>>; KEYS],
     clients: [Client; CLIENTS],
-    /// Every command that was ever sent; any may arrive late, or again.
+    /// Every command sent so far. Each may arrive late or again.
     sent: Vec<(usize, Operation)>,
     last_nonce: u64,
     history: History,
@@ -94,7 +94,8 @@ impl Simulation {
                 self.log(Event::Crashed { client });
             }
             Action::Expire(key) => {
-                // Longer than any retention; what the other keys hold was written since.
+                // Longer than any retention. The entries of the other keys stand for entries
+                // written since.
                 self.elapsed += 31 * DAY;
                 self.entries[key] = None;
                 self.log(Event::Expired { key });
@@ -102,7 +103,7 @@ impl Simulation {
             Action::Redrive { key, force, stale } => {
                 let token = self.entries[key].as_ref().map_or(0, |entry| entry.token().get());
                 let token = FencingToken::new(token.saturating_sub(stale.into()));
-                let token = token.expect("not above an entry's");
+                let token = token.expect("at most an entry's token");
                 self.deliver(key, Operation::Redrive { token, force });
             }
             Action::Restore { key, index } => {

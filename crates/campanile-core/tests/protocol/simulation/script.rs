@@ -1,4 +1,4 @@
-//! What happens to the simulated clients, as plain data that shrinks.
+//! The script of a simulation, as plain data that shrinks.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -16,23 +16,23 @@ pub(crate) struct Script {
 
 #[derive(Clone, Debug)]
 pub(super) enum Action {
-    /// A client does the next thing for a key.
+    /// A client takes its next step for a key.
     ClientStep {
         client: usize,
         key: usize,
         intent: Intent,
         delivery: Delivery,
     },
-    /// A command that was sent before arrives: for the first time, or again.
+    /// A command sent earlier arrives, for the first time or again.
     LateDelivery(Index),
-    /// Time goes on, for all.
+    /// Time passes, for the clients and the store.
     Wait(u64),
-    /// The store's clock jumps, on or back.
+    /// The store's clock jumps, forward or back.
     ClockJumps(i64),
     Crash(usize),
-    /// The entry's retention is over.
+    /// The retention of the entry expires.
     Expire(usize),
-    /// An operator redrives, with the entry's token or with one that is not.
+    /// An operator redrives, with the entry's token or a stale one.
     Redrive {
         key: usize,
         force: bool,
@@ -45,11 +45,11 @@ pub(super) enum Action {
     },
 }
 
-/// What a client would like to do; what it does depends on where it stands.
+/// What a client intends to do. What it does depends on the phase of its job.
 #[derive(Clone, Debug)]
 pub(super) struct Intent {
     pub(super) goal: Goal,
-    /// Which of two payloads the record has that it is working on, if it begins.
+    /// Which of two payloads the record has, if this step starts a job.
     pub(super) payload: u64,
     pub(super) ttl: u64,
     pub(super) delay: u64,
@@ -66,21 +66,21 @@ pub(super) enum Goal {
     GiveUp,
 }
 
-/// What becomes of a command.
+/// What happens to a command.
 #[derive(Clone, Debug)]
 pub(super) enum Delivery {
-    /// It does not arrive now; it may be late.
+    /// The command does not arrive now, but may arrive late.
     Lost,
-    /// It arrives after so long, and so does its answer, if it does.
+    /// The command arrives after this time. Its reply follows after another delay, or is lost.
     Arrives { after: u64, answered_after: Option<u64> },
 }
 
-/// What may happen beside lost and late commands, crashes and pauses.
+/// The faults besides lost and delayed commands, crashes and pauses.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Faults {
-    /// The store's clock goes back at times.
+    /// The store's clock sometimes jumps back.
     pub(crate) clock_jumps_back: bool,
-    /// The store loses its last writes at times.
+    /// The store sometimes loses its last writes.
     pub(crate) loses_writes: bool,
 }
 
@@ -88,7 +88,7 @@ impl Faults {
     pub(crate) const ALL: Self = Self { clock_jumps_back: true, loses_writes: true };
     /// The store keeps its data.
     pub(crate) const CLOCK: Self = Self { clock_jumps_back: true, loses_writes: false };
-    /// The store keeps its data, and its clock moves on.
+    /// The store keeps its data, and its clock never jumps back.
     pub(crate) const NONE: Self = Self { clock_jumps_back: false, loses_writes: false };
 }
 

@@ -1,4 +1,4 @@
-//! What is counted.
+//! Counters and flags.
 
 use campanile_core::limits::MAX_INTERRUPTS;
 use campanile_core::{Operation, Reply, State};
@@ -7,8 +7,8 @@ use proptest::test_runner::TestCaseResult;
 
 use super::Step;
 
-/// Handed back by who gives the lock up, if the handler did not run or that bound is not reached,
-/// forgotten by an operator's redrive, and touched by nothing else.
+/// The attempt is uncounted when its owner gives up the lock, if the handler did not run or
+/// `MAX_INTERRUPTS` is not reached. An operator's redrive resets it, and nothing else changes it.
 pub(super) fn attempt_is_counted_when_lock_is_acquired(step: &Step) -> TestCaseResult {
     let Some(after) = &step.after else {
         return Ok(());
@@ -63,7 +63,7 @@ pub(super) fn burial_lock_is_granted_iff_no_attempt_is_left(step: &Step) -> Test
     Ok(())
 }
 
-/// And becomes doomed by nothing but a failure that says so.
+/// Only a failure with `last` dooms an entry.
 pub(super) fn entry_stays_doomed_until_completed_or_reopened(step: &Step) -> TestCaseResult {
     let was_doomed = step.before.as_ref().is_some_and(|entry| entry.is_doomed());
     let is_doomed = step.after.as_ref().is_some_and(|entry| entry.is_doomed());
@@ -77,7 +77,8 @@ pub(super) fn entry_stays_doomed_until_completed_or_reopened(step: &Step) -> Tes
     Ok(())
 }
 
-/// A burial lock ends with its grant, and a grant was released only if that is how it ended.
+/// The burial flag is cleared when the grant ends, and the release flag is set only if the grant
+/// ended by a release.
 pub(super) fn burial_and_release_flags_end_with_their_state(step: &Step) -> TestCaseResult {
     let Some(after) = &step.after else {
         return Ok(());

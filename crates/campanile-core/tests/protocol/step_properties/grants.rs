@@ -1,4 +1,4 @@
-//! Whose the lock is.
+//! Ownership of the lock.
 
 use std::time::{Duration, SystemTime};
 
@@ -10,8 +10,8 @@ use proptest::test_runner::TestCaseResult;
 use super::{Step, grant_of};
 use crate::draft::time;
 
-/// The rule of compare-and-set: an operation that names another grant than the entry's last does
-/// nothing, and says so.
+/// The compare-and-set rule: an operation that names a grant other than the entry's last one
+/// changes nothing and reports `Lost`.
 pub(super) fn stale_grant_changes_nothing(step: &Step) -> TestCaseResult {
     let last = step.before.as_ref();
     let is_stale = match step.operation {
@@ -24,7 +24,7 @@ pub(super) fn stale_grant_changes_nothing(step: &Step) -> TestCaseResult {
         return Ok(());
     }
     match (last, &step.operation) {
-        // Nothing was granted, so nothing is left to undo.
+        // Nothing was granted, so there is nothing to undo.
         (None, Operation::Cancel { .. }) => prop_assert_eq!(&step.reply, &Reply::Released),
         (None, Operation::Complete { grant, .. }) => {
             prop_assert_eq!(&step.reply, &Reply::Completed);
@@ -54,7 +54,7 @@ pub(super) fn expired_lock_belongs_to_its_grant_until_taken_over(step: &Step) ->
     Ok(())
 }
 
-/// The token is the grant's, whatever becomes of it.
+/// The token belongs to its grant, however the grant ends.
 pub(super) fn token_increases_with_grants_only(step: &Step) -> TestCaseResult {
     let token = |entry: &campanile_core::Entry| entry.token();
     let previous = step.before.as_ref().map(token);
@@ -98,7 +98,7 @@ pub(super) fn acquire_during_backoff_is_not_granted(step: &Step) -> TestCaseResu
     Ok(())
 }
 
-/// How long an acquire of another owner has to wait, and until when it then has.
+/// How long an acquire by another owner has to wait, and the resulting end of that wait.
 fn required_wait(step: &Step, state: State) -> Option<(Duration, Option<SystemTime>)> {
     let Operation::Acquire { owner, .. } = step.operation else {
         return None;
@@ -150,7 +150,7 @@ pub(super) fn owner_never_shortens_its_lock(step: &Step) -> TestCaseResult {
     Ok(())
 }
 
-/// Whatever the clock did since: an end that is further away is pulled in.
+/// Holds after any clock jump: an end too far ahead is clamped.
 pub(super) fn reported_wait_is_at_most_max_lock_or_backoff(step: &Step) -> TestCaseResult {
     match step.reply {
         Reply::Locked { remaining } => {

@@ -1,7 +1,7 @@
-//! What must hold of any single step, whatever the entry and the operation.
+//! Properties of every single step, for any entry and any operation.
 //!
-//! Each property is a function over one [`Step`], and becomes two tests: on arbitrary entries and
-//! operations, and on all steps of simulated clients.
+//! Each property is a function of one [`Step`] and becomes two tests: one on arbitrary entries and
+//! operations, and one on all steps of simulated clients.
 
 mod attempts;
 mod grants;
@@ -15,10 +15,10 @@ use crate::check::check;
 use crate::draft::time;
 use crate::simulation::{Faults, histories};
 
-/// One operation on an entry, and what came of it.
+/// One operation on an entry, and its result.
 #[derive(Clone, Debug)]
 pub(crate) struct Step {
-    /// In microseconds since 1970.
+    /// The time of the store's clock, in microseconds since 1970.
     pub(crate) now: u64,
     pub(crate) before: Option<Entry>,
     pub(crate) operation: Operation,
@@ -32,19 +32,19 @@ impl Step {
         Self { now, before, operation, after, reply }
     }
 
-    /// Whether the entry is as it was.
+    /// Returns whether the step left the entry unchanged.
     pub(crate) fn is_unchanged(&self) -> bool {
         self.before == self.after
     }
 
-    /// The entry before and after, if this step gave it a new grant.
+    /// The entry after the step, if the step gave it a new grant.
     pub(crate) fn new_grant(&self) -> Option<&Entry> {
         let after = self.after.as_ref()?;
         let is_new = self.before.as_ref().is_none_or(|before| grant_of(before) != grant_of(after));
         (matches!(self.operation, Operation::Acquire { .. }) && is_new).then_some(after)
     }
 
-    /// The grant that the operation names, if it names one.
+    /// The grant that the operation names, if any.
     fn named_grant(&self) -> Option<Grant> {
         match self.operation {
             Operation::Renew { grant, .. }
@@ -64,7 +64,7 @@ impl Step {
         self.after.as_ref().map(Entry::state)
     }
 
-    /// Whether an operator opened the entry again in this step.
+    /// Returns whether an operator reopened the entry in this step.
     pub(crate) fn reopens(&self) -> bool {
         self.reply == Reply::Reopened && !self.is_unchanged()
     }

@@ -1,4 +1,4 @@
-//! Commands that arrive again, and what is told when nothing is done.
+//! Repeated commands, and the replies to commands that change nothing.
 
 use campanile_core::{Entry, Operation, Reply, State, reply, step as run};
 use proptest::prelude::*;
@@ -13,8 +13,8 @@ pub(super) fn immediate_repeat_gets_same_reply_and_changes_nothing(step: &Step) 
     Ok(())
 }
 
-/// Later, or after the clock went back. Only who was told to wait may be told something else; only
-/// the end of a lock may move.
+/// Also holds for a repeat that arrives later, or after the clock has jumped back. Only a reply
+/// that reports a wait may change, and only the end of a lock may move.
 pub(super) fn later_repeat_gets_same_reply_and_counts_nothing(step: &Step) -> TestCaseResult {
     if matches!(step.reply, Reply::Locked { .. } | Reply::BackingOff { .. } | Reply::Corrupt) {
         return Ok(());
@@ -34,7 +34,7 @@ pub(super) fn later_repeat_gets_same_reply_and_counts_nothing(step: &Step) -> Te
     Ok(())
 }
 
-/// The stored bytes but for `at`.
+/// The stored bytes without `at`.
 fn without_end(entry: Option<Entry>) -> Option<(Vec<u8>, Vec<u8>)> {
     entry.map(|entry| {
         let bytes = entry.to_bytes();
@@ -48,7 +48,7 @@ pub(super) fn reply_is_derived_from_resulting_entry(step: &Step) -> TestCaseResu
     Ok(())
 }
 
-/// Who is told to wait may have pulled in an end that was too far away, and nothing else.
+/// A reply that reports a wait may have clamped an end too far ahead, and changes nothing else.
 pub(super) fn refusing_reply_changes_nothing(step: &Step) -> TestCaseResult {
     match step.reply {
         Reply::Duplicate { .. }

@@ -1,4 +1,4 @@
-//! How an entry ends, and what it keeps.
+//! How a grant or an entry ends, and what the entry keeps.
 
 use campanile_core::{Entry, Operation, Reply, State};
 use proptest::prelude::*;
@@ -56,7 +56,7 @@ pub(super) fn only_redrive_reopens_settled_entry(step: &Step) -> TestCaseResult 
     Ok(())
 }
 
-/// In every state, once the key was tried; and a mismatch is claimed of nothing else.
+/// Holds in every state, once the key has been tried. Nothing else is a mismatch.
 pub(super) fn different_payload_is_mismatch_and_changes_nothing(step: &Step) -> TestCaseResult {
     let mismatches = match (&step.operation, &step.before) {
         (Operation::Acquire { fingerprint: Some(requested), .. }, Some(entry)) => {

@@ -1,4 +1,4 @@
-//! acquire in every situation.
+//! `acquire` in every situation.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ fn acquire() -> Operation {
     }
 }
 
-/// What a grant at NOW makes of an entry.
+/// The entry after a grant at `NOW`.
 fn granted(before: Draft) -> Draft {
     Draft {
         state: State::Processing,

@@ -1,4 +1,4 @@
-//! cancel in every situation.
+//! `cancel` in every situation.
 
 use campanile_core::{Operation, Reply, State};
 

@@ -1,4 +1,4 @@
-//! complete in every situation.
+//! `complete` in every situation.
 
 use bytes::Bytes;
 use campanile_core::{Operation, Reply, State};
@@ -15,7 +15,8 @@ fn complete(reply: Option<&'static [u8]>) -> Operation {
     }
 }
 
-/// What is in the entry stays; the command's attempt and fingerprint are for one that is gone.
+/// The entry after completion. It keeps its own attempt and fingerprint; those of the command are
+/// for an entry that no longer exists.
 fn completed() -> Draft {
     Draft::new(State::Completed, NOW).with_reply(b"done")
 }

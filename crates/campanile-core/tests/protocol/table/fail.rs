@@ -1,4 +1,4 @@
-//! fail in every situation.
+//! `fail` in every situation.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ fn fail_matches_table() {
             ("P mine, expired", Becomes(failed()), Reply::Retrying),
             (
                 "P mine, burial",
-                // A burial that is let go was not interrupted.
+                // A burial lock that is settled is not counted.
                 Becomes(Draft { attempt: MAX, burials: 0, ..failed() }),
                 Reply::Retrying,
             ),

@@ -1,6 +1,6 @@
-//! The table: every operation in every situation that an entry can be in.
+//! The table: every operation in every situation of an entry.
 //!
-//! One file for each operation; each has all the rows, and `check` sees to it.
+//! Each operation has its own file. `check` asserts that every file contains all the rows.
 
 mod acquire;
 mod cancel;
@@ -15,7 +15,7 @@ use campanile_core::{Operation, Reply, State, step};
 
 use crate::draft::{Draft, HOUR, NOW, OTHER, SECOND, time};
 
-/// What an operation leaves behind.
+/// The expected entry after an operation.
 enum After {
     Same,
     Becomes(Draft),
@@ -23,15 +23,16 @@ enum After {
 
 use After::{Becomes, Same};
 
-/// When a waiting entry is due, or a live lock ends.
+/// When a waiting entry becomes due, or a live lock expires.
 const LATER: u64 = NOW + 20 * SECOND;
-/// Since when an entry is due, a lock has expired, or the key was settled.
+/// When an entry became due, a lock expired, or the key was settled.
 const EARLIER: u64 = NOW - SECOND;
 
-/// The most attempts, for the acquires of the table.
+/// The maximum number of attempts in the acquires of the table.
 const MAX: u16 = 3;
 
-/// All situations, and the entry in each. "Mine" is a grant of ME at TOKEN, "other" of OTHER.
+/// All situations and their entries. P, R, C and F stand for the states. "Mine" is a grant of `ME`
+/// at `TOKEN`, "other" one of `OTHER`.
 fn situations() -> Vec<(&'static str, Option<Draft>)> {
     vec![
         ("absent", None),
@@ -84,14 +85,14 @@ fn f() -> Draft {
     Draft { attempt: MAX, ..Draft::new(State::Failed, EARLIER) }.with_error("declined")
 }
 
-/// Runs the operation in every situation. The rows come in the order of [`situations`], all of them.
+/// Checks the operation in every situation. `rows` has all [`situations`], in the same order.
 fn check(operation: &Operation, rows: &[(&str, After, Reply)]) {
     let situations = situations();
     let names = |all: Vec<&'static str>| all.join(", ");
     assert_eq!(
         rows.iter().map(|row| row.0).collect::<Vec<_>>().join(", "),
         names(situations.iter().map(|situation| situation.0).collect()),
-        "a table has a row for every situation"
+        "the table must have a row for every situation"
     );
     for ((name, before), (_, after, reply)) in situations.into_iter().zip(rows) {
         let expected = match after {
@@ -102,7 +103,7 @@ fn check(operation: &Operation, rows: &[(&str, After, Reply)]) {
     }
 }
 
-/// One row by itself.
+/// Checks a single row.
 fn check_one(
     name: &str,
     before: Option<Draft>,
@@ -114,8 +115,8 @@ fn check_one(
     assert_eq!((after, reply), expected, "{name}: {operation:?}");
 }
 
-/// Every entry of the situations, with a grant that differs from `my_grant` in the token only, and one
-/// that differs in the owner only: the operation answers Lost and leaves it as it is.
+/// Checks that the operation replies `Lost` and changes nothing if the grant of the entry differs
+/// from `my_grant` only in its token, or only in its owner.
 fn check_lost_to_others(operation: &Operation) {
     for (name, draft) in situations() {
         let Some(draft) = draft else { continue };

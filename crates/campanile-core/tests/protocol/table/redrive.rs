@@ -1,4 +1,4 @@
-//! redrive in every situation.
+//! `redrive` in every situation.
 
 use campanile_core::{Operation, Reply, State};
 
@@ -103,7 +103,7 @@ fn redrive_clears_all_counters() {
     let before =
         Draft { doomed: true, attempt: MAX, interrupts: 8, burials: 5, fingerprint: 9, ..f() };
     let after = reopened(f());
-    check_one("F, with a past", Some(before), &redrive(false), (Some(after), Reply::Reopened));
+    check_one("F, tried before", Some(before), &redrive(false), (Some(after), Reply::Reopened));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! reject in every situation.
+//! `reject` in every situation.
 
 use campanile_core::{Operation, Reply, State};
 

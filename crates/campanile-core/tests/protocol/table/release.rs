@@ -1,4 +1,4 @@
-//! release in every situation.
+//! `release` in every situation.
 
 use campanile_core::{Operation, Reply, State};
 

@@ -1,4 +1,4 @@
-//! renew in every situation.
+//! `renew` in every situation.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! When a batch begins, and with whom.
+//! When a batch starts, and with which requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,7 +54,7 @@ async fn full_batch_starts_while_others_are_running() {
     let _calls: Vec<_> = (2..=6).map(|n| start(&service, n)).collect();
     assert_eq!(handle.next_request().await.unwrap().0, [2, 3, 4]);
     run_until_idle().await;
-    assert!(pending_batch(&mut handle).is_none(), "two are no full batch");
+    assert!(pending_batch(&mut handle).is_none(), "two requests are not a full batch");
 }
 
 #[tokio::test(start_paused = true)]
@@ -98,10 +98,10 @@ async fn waiting_requests_are_limited_to_two_batches() {
     let mut fifth = service.clone();
     assert!(fifth.ready().now_or_never().is_none());
     handle.allow(1);
-    // The first two have begun.
+    // The first batch has started.
     assert_eq!(handle.next_request().await.unwrap().0, [1, 2]);
     fifth.ready().await.unwrap();
-    // That was the last but one, and a clone has none of its own.
+    // One permit is left, and a clone does not share the permit of `fifth`.
     let mut sixth = fifth.clone();
     sixth.ready().await.unwrap();
     assert!(sixth.clone().ready().now_or_never().is_none());
@@ -126,7 +126,7 @@ async fn request_dropped_while_waiting_is_not_passed_to_service() {
     assert_eq!(third.await.unwrap().unwrap(), 30);
     run_until_idle().await;
     let free = format!("{service:?}");
-    assert!(free.contains("free: 200"), "they have given their places back: {free}");
+    assert!(free.contains("free: 200"), "dropped requests released their permits: {free}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -179,7 +179,7 @@ async fn waiting_requests_are_served_after_service_is_dropped() {
     respond_to(running);
     assert_eq!(first.await.unwrap(), 10);
     drop(second);
-    assert!(handle.next_request().await.is_none(), "the worker has ended");
+    assert!(handle.next_request().await.is_none(), "the worker has stopped");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What fails a whole batch, and what does not.
+//! Failures of a whole batch, and failures of one request in it.
 
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -31,16 +31,16 @@ async fn failed_request_does_not_fail_others_in_its_batch() {
     }
     assert_eq!((results[0].as_ref().unwrap(), results[2].as_ref().unwrap()), (&10, &30));
     let own = results[1].as_ref().unwrap_err();
-    assert!(own.is::<error::Permanent>(), "its own error, as it is: {own:?}");
+    assert!(own.is::<error::Permanent>(), "its own error, unchanged: {own:?}");
 }
 
-/// Batches of two, by a handler that does what the first request says.
+/// A service with batches of two. The first request of a batch selects what the handler does.
 fn faulty_service() -> BatchService<u32, u32> {
     let handler = service_fn(|batch: Vec<u32>| {
         let n = batch[0];
-        assert!(n != 1, "a panic of this test, in the call");
+        assert!(n != 1, "test panic in the call");
         async move {
-            assert!(n != 2, "a panic of this test, in the future");
+            assert!(n != 2, "test panic in the future");
             match n {
                 3 => Err(BoxError::from(error::permanent("no table"))),
                 4 => Ok(vec![Ok(0)]),
@@ -53,14 +53,14 @@ fn faulty_service() -> BatchService<u32, u32> {
     BatchLayer::new(2, Duration::ZERO).unwrap().layer(handler)
 }
 
-/// Two requests that are in one batch, with what they came to.
+/// Runs two requests in one batch.
 async fn run_two(n: u32) -> [Result<u32, BoxError>; 2] {
     let mut service = faulty_service();
-    // Called before the worker has its first turn.
+    // Both calls are made before the worker runs, so they form one batch.
     let one = service.ready().await.unwrap().call(n);
     let other = service.ready().await.unwrap().call(n);
     let results = [one.await, other.await];
-    // And that was no end of it.
+    // The service still works.
     assert_eq!(service.oneshot(7).await.unwrap(), 7);
     results
 }
@@ -118,12 +118,12 @@ async fn closed_service_fails_all_requests() {
     waiting_for_permit.await.unwrap().unwrap_err();
     let error = service.clone().ready().await.map(|_| ()).unwrap_err();
     assert!(matches!(batch_error(&error), BatchError::Closed(Some(_))), "{error:?}");
-    // What is at work may still end.
+    // A batch that is already running may still complete.
     respond_to(batch);
     assert_eq!(running.await.unwrap().unwrap(), 10);
 }
 
-/// Panics when it is asked whether it is ready.
+/// A service that panics in `poll_ready`.
 struct PanickingService;
 
 impl Service<Vec<u32>> for PanickingService {
@@ -132,11 +132,11 @@ impl Service<Vec<u32>> for PanickingService {
     type Future = std::future::Pending<Result<Results, BoxError>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        panic!("a panic of this test")
+        panic!("test panic")
     }
 
     fn call(&mut self, _: Vec<u32>) -> Self::Future {
-        unreachable!("it is never ready")
+        unreachable!("the service is never ready")
     }
 }
 

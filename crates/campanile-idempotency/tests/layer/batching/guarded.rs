@@ -28,7 +28,7 @@ fn batches() -> BatchLayer<Request<()>> {
 
 type Results<T> = Result<Vec<Result<T, BoxError>>, BoxError>;
 
-/// Handles batches by this, each as soon as it is told to.
+/// A batch handler that calls `handle` for one batch after each notification of the gate.
 fn gated<T, H>(
     gate: &Arc<Notify>,
     handle: H,
@@ -94,7 +94,7 @@ async fn batch_records_have_own_lock_attempt_and_outcome() {
 async fn failed_batch_is_failed_attempt_of_each_record() {
     type Handle = fn(Requests) -> Results<()>;
     let handles: [Handle; 3] =
-        [|_| Err("no table".into()), |_| panic!("a panic of this test"), |_| Ok(vec![])];
+        [|_| Err("no table".into()), |_| panic!("test panic"), |_| Ok(vec![])];
     for handle in handles {
         let harness = Harness::new();
         let gate = Arc::new(Notify::new());
@@ -134,15 +134,15 @@ async fn record_with_lost_lock_leaves_batch_and_others_complete() {
     first.await.unwrap().unwrap();
     run_until_idle().await;
     harness.take_over("p-2").await;
-    // The next renewal tells.
+    // The next renewal reports the loss.
     tokio::time::sleep(TTL / 2).await;
     let lost = second.await.unwrap();
     let IdempotencyError::LockLost(lost) = layer_error(&lost) else { panic!("{lost:?}") };
     assert_eq!(lost.cause, LostCause::Superseded);
     gate.notify_one();
     assert_eq!(third.await.unwrap().unwrap(), Outcome::Processed(()));
-    assert_eq!(*checks.lock().unwrap(), [false, true], "the handler can tell");
-    assert_eq!(harness.state("p-2"), Some(State::Processing), "it is somebody else's");
+    assert_eq!(*checks.lock().unwrap(), [false, true], "the handler sees the lost lock");
+    assert_eq!(harness.state("p-2"), Some(State::Processing), "held by the new owner");
     harness.assert_settled().await;
 }
 
@@ -185,7 +185,7 @@ async fn duplicate_releases_its_batch_permit() {
     });
     let service = harness.layer().layer(BatchLayer::new(1, HOUR).unwrap().layer(echo));
     service.run("p-1").await.unwrap();
-    // There are two places only.
+    // With batches of one request, there are only two permits.
     for _ in 0..5 {
         assert!(service.run("p-1").await.unwrap().is_duplicate());
     }

@@ -1,4 +1,4 @@
-//! Handlers that take many requests at a time.
+//! Handlers that take batches of requests.
 
 mod collecting;
 mod failing;
@@ -24,17 +24,17 @@ fn mock_service(max: usize, linger: Duration) -> (BatchService<u32, u32>, MockHa
     (BatchLayer::new(max, linger).unwrap().layer(handler), handle)
 }
 
-/// Calls it in a task of its own.
+/// Calls the service in a new task.
 fn start(service: &BatchService<u32, u32>, request: u32) -> JoinHandle<Result<u32, BoxError>> {
     tokio::spawn(service.clone().oneshot(request))
 }
 
-/// The batch that is at work now, if the handler has one that the test has not seen.
+/// The next batch that the handler has been called with, if any.
 fn pending_batch(handle: &mut MockHandle) -> Option<Batch> {
     handle.next_request().now_or_never().flatten()
 }
 
-/// Answers each request with ten times itself.
+/// Responds to each request with ten times its value.
 fn respond_to((batch, reply): Batch) {
     reply.send_response(batch.into_iter().map(|n| Ok(n * 10)).collect());
 }

@@ -1,4 +1,4 @@
-//! Requests that come, leave and fail at random, on several threads.
+//! Requests that arrive, are dropped and fail at random, on several threads.
 
 use std::time::Duration;
 
@@ -10,15 +10,15 @@ use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
 const REQUESTS: u64 = 4000;
 const MAX: usize = 16;
 
-/// Fails each seventh request, and each batch whose first is a multiple of eleven, once of three
-/// times by a panic.
+/// Fails every seventh request, and every batch with a first request divisible by eleven; every
+/// third of these batches panics.
 async fn handle(batch: Vec<u64>) -> Result<Vec<Result<u64, BoxError>>, BoxError> {
     assert!(!batch.is_empty() && batch.len() <= MAX, "{}", batch.len());
     for _ in 0..batch[0] % 5 {
         yield_now().await;
     }
     match batch[0] {
-        n if n.is_multiple_of(33) => std::panic::resume_unwind(Box::new("a panic of this test")),
+        n if n.is_multiple_of(33) => std::panic::resume_unwind(Box::new("test panic")),
         n if n.is_multiple_of(11) => return Err("the batch".into()),
         _ => {}
     }
@@ -37,7 +37,7 @@ async fn remaining_requests_get_their_own_answers_under_random_drops() {
     let mut calls = JoinSet::new();
     for n in 1..=REQUESTS {
         let call = service.clone().oneshot(n);
-        // Some leave before, while, or after their batch is at work.
+        // Some requests are dropped before, while or after their batch runs.
         let polls_before_drop = (random.u8(..4) == 0).then(|| random.u32(..20));
         calls.spawn(async move {
             let Some(polls_before_drop) = polls_before_drop else { return (n, Some(call.await)) };
@@ -63,7 +63,7 @@ async fn remaining_requests_get_their_own_answers_under_random_drops() {
                 answered += 1;
             }
             (n, Some(Err(error))) => {
-                // Its own error, or its batch's.
+                // The request's own error, or that of its batch.
                 let text = error.to_string();
                 if text.starts_with("own") {
                     assert_eq!(text, format!("own {n}"));
@@ -75,7 +75,7 @@ async fn remaining_requests_get_their_own_answers_under_random_drops() {
     }
     assert!(answered > 0 && own_errors > 0 && dropped > 0, "{answered} {own_errors} {dropped}");
     let free = format!("free: {}", 2 * MAX);
-    // Those that have left last may still wait to be forgotten; the next batch does that.
+    // The requests dropped last may still be queued. The next batch removes them.
     let last = service.clone().oneshot(1).await;
     assert_eq!(last.unwrap(), 10);
     assert!(format!("{service:?}").contains(&free), "{service:?}");

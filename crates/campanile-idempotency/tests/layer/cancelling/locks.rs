@@ -1,4 +1,4 @@
-//! Locks that were handed over, and what is done with them.
+//! Locks that were handed over to the caller, and the actions on them.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -13,14 +13,14 @@ use crate::harness::{
     HOUR, Harness, TestService, exhausted, failed, failing_service, run_until_idle,
 };
 
-/// What the lock was handed over for.
+/// Why the lock was handed over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LockSource {
     LastAttempt,
     Exhausted,
 }
 
-/// What is done with the lock.
+/// The action on the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LockAction {
     Reject,
@@ -31,20 +31,21 @@ enum LockAction {
 /// When the action's future is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DropPoint {
-    /// It was never polled, and nothing was sent.
+    /// Before its first poll: nothing has been sent.
     Unpolled,
-    /// It was polled, and nothing was sent.
+    /// After its first poll: nothing has been sent.
     Unsent,
-    /// The command is on its way.
+    /// While the command is in flight.
     Sent(Delivery),
-    /// The answer is there, and nobody has looked at it.
+    /// After the reply has arrived, and before the future is polled again.
     Answered,
 }
 
 type Settling = Pin<Box<dyn Future<Output = Result<(), IdempotencyError>>>>;
 
 impl LockSource {
-    /// Attempts are used up by one that fails.
+    /// Fails the only allowed attempt, and takes the lock of that attempt or the burial lock after
+    /// it.
     async fn take(self, harness: &Harness) -> HeldLock {
         let layer = harness.layer().with_max_attempts(1).unwrap();
         let service = failing_service(&layer, || "gateway busy".into());
@@ -75,11 +76,11 @@ impl LockAction {
         }
     }
 
-    /// State and attempts of the entry in the end.
+    /// The state and the attempts of the final entry.
     fn expected_entry(self, lock: LockSource) -> (State, u16) {
         match (self, lock) {
             (Self::Reject, _) => (State::Failed, 1),
-            // As never tried.
+            // The attempt is uncounted.
             (Self::Release, LockSource::LastAttempt) => (State::Retrying, 0),
             (Self::Release, LockSource::Exhausted) | (Self::Fail, _) => (State::Retrying, 1),
         }
@@ -109,8 +110,8 @@ async fn run(lock: LockSource, action: LockAction, drop_point: DropPoint) {
             drop(settling);
         }
         DropPoint::Sent(delivery) => {
-            assert!(timeout(DROP_AFTER, settling).await.is_err(), "{scenario}: it ended before");
-            assert_eq!(harness.store.count(action.name()), 1, "{scenario}: its command was sent");
+            assert!(timeout(DROP_AFTER, settling).await.is_err(), "{scenario}: completed early");
+            assert_eq!(harness.store.count(action.name()), 1, "{scenario}: sent once");
             delivery.finish(&harness).await;
         }
         DropPoint::Answered => {

@@ -1,5 +1,5 @@
-//! Futures that are dropped while a command of theirs is on its way to the store, however that comes
-//! out; and those that only wait. (`dropping` drops the layer's own between its polls.)
+//! Futures that are dropped while one of their commands is in flight, whatever becomes of it, and
+//! futures that only wait. (`dropping` drops the layer's own future between its polls.)
 
 mod locks;
 mod requests;
@@ -12,23 +12,23 @@ use tokio::time::sleep;
 
 use crate::harness::Harness;
 
-/// When a future is dropped after its beginning, and how long after that a late answer comes. A call
-/// is given up by the keeper after five seconds.
+/// How long a future runs before it is dropped, and how long after that a late reply arrives. The
+/// keeper gives up a call after five seconds.
 const DROP_AFTER: Duration = Duration::from_secs(1);
 
-/// Until then everything has come to its end, and no lock has expired by itself.
+/// After this time everything has settled, and no lock has expired by itself.
 const SETTLE_TIME: Duration = Duration::from_secs(20);
 
-/// What becomes of the command on whose answer the future waits when it is dropped.
+/// What happens to the command in flight when the future is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Delivery {
-    /// Applied before, answered after.
+    /// Applied before the drop, answered after it.
     AnsweredLater,
-    /// Applied and answered after.
+    /// Applied and answered after the drop.
     AppliedLater,
-    /// Applied before, never answered.
+    /// Applied before the drop, never answered.
     AnswerLost,
-    /// Not applied, never answered.
+    /// Never applied, never answered.
     Lost,
 }
 
@@ -36,7 +36,7 @@ const DELIVERIES: [Delivery; 4] =
     [Delivery::AnsweredLater, Delivery::AppliedLater, Delivery::AnswerLost, Delivery::Lost];
 
 impl Delivery {
-    /// What the next such command will meet.
+    /// Injects the fault that the next such command meets.
     fn inject(self, harness: &Harness, operation: &str) {
         let fault = match self {
             Self::AnsweredLater => Fault::Slow(DROP_AFTER * 2),
@@ -47,7 +47,8 @@ impl Delivery {
         harness.store.next_of(operation, fault);
     }
 
-    /// The future was dropped; this is the rest.
+    /// Completes the delivery after the future has been dropped, and waits until everything
+    /// settles.
     async fn finish(self, harness: &Harness) {
         sleep(DROP_AFTER).await;
         if self == Self::AppliedLater {

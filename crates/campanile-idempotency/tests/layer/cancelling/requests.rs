@@ -1,4 +1,4 @@
-//! Requests.
+//! Requests that are dropped while one of their commands is in flight.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -22,17 +22,17 @@ use crate::harness::{
     CallResult, HOUR, Harness, TestLayer, TestService, failing_service, layer_error, lock, request,
 };
 
-/// The command that the request waits for when it is dropped.
+/// The command in flight when the request is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PendingCommand {
     Acquire,
-    /// After an attempt that failed.
+    /// After a failed attempt.
     AcquireAgain,
-    /// A burial lock.
+    /// Granted a burial lock, because no attempt is left.
     AcquireExhausted,
     Complete,
     Fail,
-    /// Because of a time-out inside the layer.
+    /// After a timeout inside the layer.
     FailElapsed,
     Release,
     Reject,
@@ -68,7 +68,7 @@ impl PendingCommand {
         }
     }
 
-    /// What had happened to the key before.
+    /// Brings the key into the state that the request finds.
     async fn prepare(self, layer: &TestLayer) {
         if let Self::AcquireAgain | Self::AcquireExhausted = self {
             failing_service(layer, || "gateway busy".into()).run("p-1").await.unwrap_err();
@@ -76,7 +76,7 @@ impl PendingCommand {
         }
     }
 
-    /// The handler's.
+    /// The result of the handler.
     async fn handle(self) -> Result<(), BoxError> {
         match self {
             Self::Fail => Err("gateway busy".into()),
@@ -87,7 +87,7 @@ impl PendingCommand {
         }
     }
 
-    /// State and attempts of the entry in the end; whether there must be one.
+    /// The state and the attempts of the final entry, and whether there must be an entry.
     fn expected_entry(self) -> (State, u16, bool) {
         match self {
             Self::Acquire => (State::Retrying, 0, false),
@@ -101,10 +101,10 @@ impl PendingCommand {
     }
 }
 
-/// Who drops the request.
+/// What drops the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Dropper {
-    /// The caller, who drops the future.
+    /// The caller, by dropping the future.
     Caller,
     /// tower's `Timeout` around the layer.
     Timeout,
@@ -112,7 +112,7 @@ enum Dropper {
     GuardCaller,
 }
 
-/// A limit around the layer and one inside it.
+/// A concurrency limit around the layer and one inside it.
 struct Permits([Arc<Semaphore>; 2]);
 
 impl Permits {
@@ -148,9 +148,9 @@ impl Run {
             Ok(result) => result.unwrap_err().is::<Elapsed>() && self.dropper == Dropper::Timeout,
             Err(_) => self.dropper != Dropper::Timeout,
         };
-        assert!(was_dropped, "{self:?}: it ended before it was left");
-        assert_eq!(harness.store.count(self.command.name()), 1, "{self:?}: its command was sent");
-        assert_eq!(permits.free(), [1, 1], "{self:?}: the permits are back at once");
+        assert!(was_dropped, "{self:?}: completed before the drop");
+        assert_eq!(harness.store.count(self.command.name()), 1, "{self:?}: sent once");
+        assert_eq!(permits.free(), [1, 1], "{self:?}: permits released at once");
 
         self.delivery.finish(&harness).await;
         let expected_runs = usize::from(self.command.name() != "acquire");
@@ -196,9 +196,9 @@ impl Run {
         Box::pin(service.oneshot(request("p-1")))
     }
 
-    /// The next delivery gets what the entry says.
+    /// Asserts that the next delivery gets the result that follows from the entry.
     async fn assert_next_delivery(self, layer: &TestLayer, before: Option<&Entry>) {
-        sleep(HOUR).await; // the back-off's
+        sleep(HOUR).await; // longer than the backoff
         let next = layer.layer(service_fn(async |request: Request<()>| {
             Ok::<_, BoxError>(lock(&request).attempt())
         }));
@@ -239,7 +239,8 @@ async fn request_dropped_during_command_leaves_no_lock_and_counts_once() {
     println!("{runs} runs");
 }
 
-/// Polls so often, or until it is woken once more; says whether it ended before.
+/// Polls the future this often, and then drops it, at once or when it is woken again. Returns
+/// whether it completed before.
 async fn poll_until_dropped<F: Future + Unpin>(mut future: F, polls: usize, woken: bool) -> bool {
     let mut polled = 0;
     poll_fn(|cx| {
@@ -260,7 +261,7 @@ async fn poll_until_dropped<F: Future + Unpin>(mut future: F, polls: usize, woke
 #[tokio::test(start_paused = true)]
 async fn dropped_request_releases_permits_and_counts_once() {
     let mut runs = 0;
-    // Whole requests, from their acquire on.
+    // Whole requests, starting with their acquire.
     for command in COMMANDS.into_iter().filter(|command| command.name() != "acquire") {
         for woken in [false, true] {
             for polls in 0.. {

@@ -1,4 +1,5 @@
-//! Futures that only wait: for the holder of a key, the loss of a lock, the end of the keeper.
+//! Futures that only wait: for the holder of a key, the loss of a lock, or the shutdown of the
+//! keeper.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -18,19 +19,19 @@ use crate::harness::{
     layer_error, lock, request, run_until_idle,
 };
 
-/// Polls once; says whether it is ready.
+/// Polls once; returns whether the future is ready.
 async fn poll_once<F: Future>(mut future: Pin<&mut F>) -> bool {
     poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx).is_ready())).await
 }
 
-/// Whom a retry around the layer waits for.
+/// What a retry around the layer waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Holder {
-    /// A holder of this process.
+    /// A holder in this process.
     SameProcess,
-    /// One of another.
+    /// A holder in another process.
     OtherProcess,
-    /// The back-off after a failed attempt.
+    /// The backoff after a failed attempt.
     Backoff,
 }
 
@@ -60,10 +61,10 @@ async fn outer_retry_dropped_while_waiting_writes_nothing() {
             .service(handler);
         let before = harness.entry("p-1");
         let waited = timeout(Duration::from_millis(1), service.clone().oneshot(request("p-1")));
-        assert!(waited.await.is_err(), "{holder_kind:?}: it did not wait");
+        assert!(waited.await.is_err(), "{holder_kind:?}: did not wait");
         run_until_idle().await;
         assert_eq!(harness.entry("p-1"), before, "{holder_kind:?}");
-        // Nothing comes of it later, either, and its permit is back.
+        // The drop has no later effect either, and the permit is released.
         harness.store.forget_calls();
         if let Some((call, respond)) = call_and_respond {
             respond.send_response("done");
@@ -100,16 +101,17 @@ async fn dropped_signals_do_not_affect_other_waiters() {
     }
     let mut lost = pin!(lock.lost());
     assert!(!poll_once(lost.as_mut()).await);
-    assert_eq!(harness.store.calls().len(), 0, "waiting asks the store nothing");
+    assert_eq!(harness.store.calls().len(), 0, "waiting makes no store calls");
     assert!(is_pending(&holder).await);
 
-    // The first is lost, as the store refuses to renew it; the second then hears that it has ended.
+    // The store refuses to renew the lock, so the lock is lost; then its holder ends, which the
+    // signal reports.
     harness.store.always(Fault::Refuse);
     assert_eq!(timeout(TTL, lost).await.unwrap().cause, LostCause::Expired);
     holder.await.unwrap().unwrap_err();
     drop(respond);
     harness.store.heal();
-    timeout(TTL, settled.clone()).await.expect("the holder has ended");
+    timeout(TTL, settled.clone()).await.expect("the holder ends");
     harness.assert_settled().await;
 }
 
@@ -118,11 +120,11 @@ async fn dropped_shutdown_lets_held_locks_settle() {
     for delivery in DELIVERIES {
         let harness = Harness::new();
         let (service, mut handle) = harness.mock_service(harness.layer());
-        // Not even begun.
+        // Dropped before its first poll.
         drop(harness.keeper.shutdown(HOUR));
         let call = service.start(request("p-1"));
         let (_, respond) = handle.next_request().await.unwrap();
-        assert!(!poll_once(pin!(harness.keeper.shutdown(HOUR))).await, "something is held");
+        assert!(!poll_once(pin!(harness.keeper.shutdown(HOUR))).await, "a lock is held");
         run_until_idle().await;
         let refused = service.run("p-2").await;
         assert!(matches!(layer_error(&refused), IdempotencyError::ShuttingDown), "{refused:?}");

@@ -1,4 +1,4 @@
-//! Retry and time-out, both on the same side of the layer.
+//! Retry and timeout on the same side of the layer.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ async fn retry_timeout_idempotency_is_a_budget_for_each_attempt() {
     let harness = Harness::new();
     let (handler, mut handle) = mock_handler();
     let service = ServiceBuilder::new()
-        // after the back-off
+        // retries after the backoff
         .retry(FixedRetry { retries: 1, delay: HOUR })
         .timeout(TIMEOUT)
         .layer(harness.layer())
@@ -36,10 +36,10 @@ async fn retry_timeout_idempotency_is_not_blocked_by_dropped_attempt() {
     let harness = Harness::new();
     let (handler, mut handle) = mock_handler();
     let service = ServiceBuilder::new()
-        // at once
+        // retries immediately
         .retry(FixedRetry { retries: 1, delay: Duration::ZERO })
         .timeout(TIMEOUT)
-        // until the drop is settled, and then for the back-off
+        // waits until the drop is settled, and then for the backoff
         .retry(WaitForLock::new(TIMEOUT))
         .layer(harness.layer())
         .service(handler);
@@ -47,7 +47,7 @@ async fn retry_timeout_idempotency_is_not_blocked_by_dropped_attempt() {
     let _held = handle.next_request().await.unwrap();
     let start = Instant::now();
     let (second, respond) = handle.next_request().await.unwrap();
-    // The longest first back-off is a second.
+    // The first backoff lasts at most one second.
     assert!(start.elapsed() <= TIMEOUT + Duration::from_millis(1100), "{:?}", start.elapsed());
     assert_eq!(lock(&second).attempt(), 2);
     respond.send_response("done");

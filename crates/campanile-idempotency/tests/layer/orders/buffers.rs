@@ -1,4 +1,4 @@
-//! A buffer around the layer, and one inside.
+//! A buffer around the layer, and a buffer inside it.
 
 use campanile_core::{BoxError, Outcome, Request, State};
 use tower::{ServiceBuilder, service_fn};

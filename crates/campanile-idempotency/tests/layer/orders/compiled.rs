@@ -1,7 +1,7 @@
-//! Every order of layers that compiles, compiled; and whether the list of them is whole.
+//! Compiles every order of layers that can compile, and checks that no such order is missing.
 //!
-//! R retry, T time-out, C concurrency limit, L rate limit, B buffer, S load shed, I idempotency,
-//! outermost first.
+//! The letters, outermost first: R retry, T timeout, C concurrency limit, L rate limit, B buffer, S
+//! load shed, I idempotency.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use tower::{Service, ServiceBuilder};
 
 use crate::harness::TestLayer;
 
-/// As a driver takes a service.
+/// Takes a service with the bounds of a driver.
 fn serve<S>(_: S)
 where
     S: Service<Request<()>> + Send + 'static,
@@ -62,7 +62,7 @@ macro_rules! orders {
     ($name:ident: $([$($layer:ident)+])+) => {
         const $name: &[&[&str]] = &[$(&[$(stringify!($layer)),+]),+];
         $(
-            // Only compiled: no stack is made, and no code for it.
+            // Only type-checked: no stack is built, and no code is generated.
             const _: fn() = || {
                 serve(ServiceBuilder::new()$(.layer(layers::$layer()))+.service_fn(handler));
             };
@@ -98,7 +98,7 @@ orders! { TRIPLES:
     [I B T] [I B C] [I B L] [I B S] [I S R] [I S T] [I S C] [I S B]
 }
 
-// Drawn at random from the 2 520 that there are.
+// A random sample of the 2,520 orders that compile.
 #[rustfmt::skip]
 orders! { FULL:
     [L B R C T S I] [C R B S T L I] [L I C T B S R] [R I C B L T S] [T C L B S R I] [S L I B R T C]
@@ -113,7 +113,8 @@ orders! { FULL:
     [S C T L B I R] [S L I R T B C] [B C L I S T R] [L C S B T R I] [B S L T I C R] [B L I R T C S]
 }
 
-/// The rule: R and I need a `Clone` below them; L is never `Clone`, and B makes anything `Clone`.
+/// The rule: R and I need a `Clone` service below them, L is never `Clone`, and B makes any service
+/// `Clone`.
 fn compiles(order: &[&str]) -> bool {
     let mut is_clone = true;
     order.iter().rev().all(|layer| {
@@ -123,7 +124,7 @@ fn compiles(order: &[&str]) -> bool {
     })
 }
 
-/// All orders of so many of the layers.
+/// All orders of this many layers.
 fn permutations(length: usize) -> Vec<Vec<&'static str>> {
     const LAYERS: [&str; 7] = ["R", "T", "C", "L", "B", "S", "I"];
     let mut orders = vec![Vec::new()];

@@ -1,4 +1,4 @@
-//! The layer among tower's others, in every order.
+//! The layer among tower's layers, in every order.
 
 mod budgets;
 mod buffers;

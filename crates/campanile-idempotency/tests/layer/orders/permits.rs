@@ -1,4 +1,4 @@
-//! Who holds a concurrency limit's permit, and for how long.
+//! Which request holds a concurrency limit's permit, and for how long.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,7 +51,7 @@ async fn idempotency_retry_concurrency_reacquires_permit_under_lock() {
     let call = service.start(request("p-1"));
     let (_, respond) = handle.next_request().await.unwrap();
     respond.send_error("gateway busy");
-    // While it backs off, another has the permit.
+    // During the delay of the retry, another request gets the permit.
     let other = service.start(request("p-2"));
     let (_, respond) = handle.next_request().await.unwrap();
     sleep(TTL).await;
@@ -135,7 +135,7 @@ async fn concurrency_idempotency_holds_permit_while_waiting_for_lock() {
     assert!(is_pending(&waiter).await);
     let other = service.start(request("p-2"));
     assert!(is_pending(&other).await);
-    assert_eq!(harness.state("p-2"), None, "another key waits, too");
+    assert_eq!(harness.state("p-2"), None, "other keys wait too");
     respond.send_response("done");
     holder.await.unwrap().unwrap();
     assert!(waiter.await.unwrap().unwrap().is_duplicate());

@@ -1,4 +1,4 @@
-//! What the orders mean that one meets.
+//! What the common orders of layers mean.
 
 use std::future::ready;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::harness::{
 
 pub(super) const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Tries again at once, or after a while.
+/// Retries a fixed number of times, each after the same delay.
 #[derive(Clone)]
 pub(super) struct FixedRetry {
     pub(super) retries: u32,
@@ -209,7 +209,8 @@ async fn retry_idempotency_acquires_for_each_try() {
     assert_eq!((first.attempt(), second.attempt()), (1, 2));
 }
 
-/// The stack for production: the outer one waits for locks, the inner one repeats the handler.
+/// The stack for production: the outer retry waits for locks, and the inner one repeats the
+/// handler.
 #[tokio::test(start_paused = true)]
 async fn retry_idempotency_retry_timeout_waits_outside_and_repeats_inside() {
     let harness = Harness::new();
@@ -252,7 +253,8 @@ async fn rate_limit_idempotency_counts_duplicates() {
     assert_eq!(start.elapsed().as_secs() / 60, 2);
 }
 
-/// A buffer hides the readiness of what is behind it, so the lock is held while it queues.
+/// A buffer hides the readiness of the service behind it, so the lock is held while a request is
+/// queued.
 #[tokio::test(start_paused = true)]
 async fn idempotency_buffer_holds_lock_while_queued() {
     let harness = Harness::new();
@@ -268,7 +270,7 @@ async fn idempotency_buffer_holds_lock_while_queued() {
     run_until_idle().await;
     assert_eq!(harness.state("p-2"), Some(State::Processing));
     let (second, respond) = handle.next_request().await.unwrap();
-    assert!(lock(&second).check().is_ok(), "renewed for three times its life");
+    assert!(lock(&second).check().is_ok(), "renewed for three times its TTL");
     respond.send_response("done");
     for call in calls {
         call.await.unwrap().unwrap();
@@ -319,7 +321,7 @@ async fn idempotency_load_shed_releases_shed_requests() {
     call.await.unwrap().unwrap();
 }
 
-/// In its place outside, a time-out bounds all attempts together.
+/// Outside the retry, a timeout bounds all attempts together.
 #[tokio::test(start_paused = true)]
 async fn timeout_retry_idempotency_is_a_budget_for_all_attempts() {
     let harness = Harness::new();

@@ -1,4 +1,4 @@
-//! What must not be inside the layer, and what comes of it.
+//! What must not be combined with the layer, and what happens if it is.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,8 +15,8 @@ use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use super::run::{TIMEOUT, mock_handler};
 use crate::harness::{HOUR, Harness, TTL, TestService, layer_error, lock, request};
 
-/// Sends again what has no answer after a while, and takes the first answer. tower's own is not
-/// `Clone`, and would need a buffer to be inside the layer.
+/// Repeats a request that has no response after a while, and returns the first response. tower's
+/// own hedge is not `Clone`, and would need a buffer inside the layer.
 #[derive(Clone)]
 struct Hedge<S>(S);
 
@@ -45,7 +45,8 @@ where
     }
 }
 
-/// Work that a handler spawns is not dropped with it. Only a receiver that compares tokens is safe.
+/// Work that a handler spawns is not dropped with the handler. Only a receiver that compares tokens
+/// is safe.
 #[tokio::test(start_paused = true)]
 async fn spawned_work_overlaps_next_attempt_with_smaller_token() {
     let harness = Harness::new();
@@ -54,7 +55,7 @@ async fn spawned_work_overlaps_next_attempt_with_smaller_token() {
     let (locks, mut seen) = mpsc::unbounded_channel::<Lock>();
     let service = ServiceBuilder::new()
         .layer(harness.layer())
-        // drops the handler, and not what it has spawned
+        // drops the handler, but not the task that it has spawned
         .timeout(TIMEOUT)
         .service(service_fn(move |request: Request<()>| {
             let (running, locks) = (counted.clone(), locks.clone());
@@ -91,7 +92,8 @@ async fn hedge_inside_runs_twice_under_one_token() {
     assert_eq!(call.await.unwrap().unwrap(), Outcome::Processed("done"));
 }
 
-/// The second is refused, and its refusal is the answer: the first is dropped at its work.
+/// The second request is refused, and its error is the first result: the first request is dropped
+/// while its handler runs.
 #[tokio::test(start_paused = true)]
 async fn hedge_outside_drops_first_run_when_second_is_locked() {
     let harness = Harness::new();
@@ -105,7 +107,7 @@ async fn hedge_outside_drops_first_run_when_second_is_locked() {
     assert_eq!((entry.state(), entry.attempt()), (State::Retrying, 1));
 }
 
-/// As tower-http's time-out does, which answers 408.
+/// Like tower-http's timeout, which responds with 408.
 #[tokio::test(start_paused = true)]
 async fn failure_mapped_to_response_inside_is_recorded_as_success() {
     let harness = Harness::new();
@@ -120,5 +122,5 @@ async fn failure_mapped_to_response_inside_is_recorded_as_success() {
     assert_eq!(call.await.unwrap().unwrap(), Outcome::Processed("408"));
     assert_eq!(harness.state("p-1"), Some(State::Completed));
     sleep(TTL).await;
-    assert!(service.run("p-1").await.unwrap().is_duplicate(), "and it is never tried again");
+    assert!(service.run("p-1").await.unwrap().is_duplicate(), "never tried again");
 }

@@ -1,11 +1,10 @@
-//! The handlers that work at a moment.
+//! The handlers that are running.
 
 use std::sync::{Arc, Mutex};
 
 use campanile_core::Lock;
 
-/// A panic in a handler is one of the things that happen, so what should not have been seen is kept
-/// for the end.
+/// Handlers panic as part of the simulation, so violations are collected and reported at the end.
 #[derive(Clone, Default)]
 pub(super) struct Handlers(Arc<Mutex<HandlerState>>);
 
@@ -23,7 +22,7 @@ struct RunningHandler {
 }
 
 impl Handlers {
-    /// A handler begins; its end is the drop of what this returns.
+    /// Starts a handler, which ends when the returned guard is dropped.
     pub(super) fn start(&self, process: u64, lock: &Lock) -> HandlerGuard {
         let mut state = self.0.lock().unwrap();
         state.started += 1;
@@ -32,7 +31,7 @@ impl Handlers {
         let others: Vec<_> =
             state.running.iter().filter(others).map(|it| it.lock.clone()).collect();
         if !others.is_empty() {
-            let violation = format!("under one keeper {lock:?}, and {others:?}");
+            let violation = format!("two under one keeper: {lock:?} and {others:?}");
             state.violations.push(violation);
         }
         let lock = lock.clone();
@@ -42,7 +41,7 @@ impl Handlers {
         HandlerGuard { handlers, number }
     }
 
-    /// Of all handlers of a key, one has a lock that holds.
+    /// Checks that at most one handler of each key has a valid lock.
     pub(super) fn check_locks(&self) {
         self.0.lock().unwrap().check_locks();
     }
@@ -54,7 +53,7 @@ impl Handlers {
     pub(super) fn assert_no_violations(&self) {
         let state = self.0.lock().unwrap();
         assert!(state.violations.is_empty(), "{:#?}", state.violations);
-        assert_eq!(state.running.len(), 0, "all have ended");
+        assert_eq!(state.running.len(), 0, "all handlers have ended");
     }
 }
 
@@ -64,7 +63,7 @@ impl HandlerState {
         for (at, one) in locked.iter().enumerate() {
             for other in &locked[at + 1..] {
                 if one.lock.key() == other.lock.key() {
-                    let violation = format!("two that hold {:?}, {:?}", one.lock, other.lock);
+                    let violation = format!("two valid locks: {:?}, {:?}", one.lock, other.lock);
                     self.violations.push(violation);
                     return;
                 }

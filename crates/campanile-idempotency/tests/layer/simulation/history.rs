@@ -1,4 +1,4 @@
-//! What the store applied, in its order.
+//! The commands that the store applied, in order.
 
 use std::collections::{HashMap, HashSet};
 use std::num::NonZeroUsize;
@@ -13,13 +13,13 @@ pub(super) struct History(Arc<Mutex<HashMap<StoreKey, Vec<Applied>>>>);
 type Applied = (Operation, Reply);
 
 impl History {
-    /// Whether this grant ended as COMPLETED.
+    /// Returns whether this grant ended as COMPLETED.
     pub(super) fn has_completed(&self, key: &StoreKey, token: FencingToken) -> bool {
         let histories = self.0.lock().unwrap();
         completions(&histories[key]).any(|completed| completed == token)
     }
 
-    /// Whether the lock was granted to run the handler under.
+    /// Returns whether the handler may run under this grant.
     pub(super) fn has_granted(&self, key: &StoreKey, token: FencingToken) -> bool {
         let histories = self.0.lock().unwrap();
         histories[key].iter().any(
@@ -44,7 +44,7 @@ impl History {
                         Reply::Acquired { token, attempt }
                         | Reply::Exhausted { token, attempt, .. },
                     ) => {
-                        assert!(!ended, "granted after its end: {history:#?}");
+                        assert!(!ended, "granted after the end: {history:#?}");
                         assert!(*attempt <= max_attempts, "{history:#?}");
                         if last != Some((*token, *owner)) {
                             let increases = last.is_none_or(|(last, _)| *token > last);
@@ -86,7 +86,7 @@ impl Store for RecordingStore {
     }
 }
 
-/// A keeper's way to its store: one command for a key at a time.
+/// A keeper's connection to its store, with at most one command per key in flight.
 #[derive(Clone)]
 pub(super) struct ExclusiveCommands<S> {
     pub(super) store: S,
@@ -98,9 +98,9 @@ impl<S: Store> ExclusiveCommands<S> {
         let keys: Vec<_> = commands.iter().map(|command| command.key.clone()).collect();
         for key in &keys {
             let alone = self.in_flight.lock().unwrap().insert(key.clone());
-            // A panic here is caught by the keeper, and so would not be seen.
+            // The keeper would catch a panic, so that it would go unnoticed.
             if !alone {
-                eprintln!("two commands for one key on their way: {commands:#?}");
+                eprintln!("two commands for one key in flight: {commands:#?}");
                 std::process::abort();
             }
         }
@@ -108,7 +108,7 @@ impl<S: Store> ExclusiveCommands<S> {
     }
 }
 
-/// Also one that is given up is not on its way any more.
+/// Keeps the keys in flight until the call ends or is dropped.
 struct InFlightGuard<'a>(&'a Mutex<HashSet<StoreKey>>, Vec<StoreKey>);
 
 impl Drop for InFlightGuard<'_> {

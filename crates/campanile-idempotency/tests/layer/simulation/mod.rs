@@ -1,14 +1,18 @@
-//! Processes, keys and requests at random, over a store with faults; and what must hold throughout.
+//! Random processes, keys and requests, over a store with faults; and the invariants that hold
+//! throughout.
 //!
-//! * Under one keeper, one handler works on a key; over all of them, one has a lock on it.
-//! * A keeper has one command for a key on its way.
-//! * Tokens rise; a key is completed by one of them; a handler runs under a grant that is one.
-//! * Nobody waits for ever: every request ends, every record is let go, every keeper is left with
-//!   nothing, and every key is final or can be acquired.
+//! * Under one keeper, at most one handler runs per key; over all keepers, at most one has a valid
+//!   lock.
+//! * A keeper has at most one command per key in flight.
+//! * Tokens increase; at most one of them completes a key; a handler runs only under a granted
+//!   token.
+//! * Nothing waits forever: every request ends, every record is released, every keeper settles all
+//!   its locks, and every key is final or can be acquired.
 //! * No keeper panics.
 //!
-//! `CAMPANILE_SIMULATION_CASES` asks for more cases, `CAMPANILE_SIMULATION_SEED` for one again: the
-//! same plan and the same faults, though what happens at the same moment may happen in another order.
+//! `CAMPANILE_SIMULATION_CASES` sets the number of cases, and `CAMPANILE_SIMULATION_SEED` repeats
+//! one case: with the same plan and the same faults, although events at the same instant may occur
+//! in another order.
 
 mod handlers;
 mod history;
@@ -53,7 +57,7 @@ fn invariants_hold_under_random_faults() {
     println!("seeds {first} to {}", first + cases);
     for seed in first..first + cases {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| simulate(seed))) {
-            println!("to run it again: CAMPANILE_SIMULATION_SEED={seed}");
+            println!("to repeat this case, set CAMPANILE_SIMULATION_SEED={seed}");
             resume_unwind(panic);
         }
     }
@@ -106,7 +110,7 @@ async fn run(mut rng: Rng) {
 async fn assert_every_key_finishes(environment: &Arc<Environment>) {
     for key in 0..environment.plan.keys {
         for tries in 0.. {
-            assert!(tries < 50, "key {key} has no end");
+            assert!(tries < 50, "key {key} is never settled");
             sleep(Duration::from_secs(10 * 60)).await;
             let process = Process::without_faults(environment);
             let result = process.run_to_success(environment, key).await;

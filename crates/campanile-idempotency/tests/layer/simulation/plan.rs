@@ -1,4 +1,4 @@
-//! The numbers of one simulation.
+//! The parameters of one simulation.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ pub(super) struct Plan {
     pub(super) ttl: Duration,
     pub(super) max_hold: Duration,
     pub(super) max_attempts: u16,
-    /// How much goes wrong: 0 is nothing, 1 is a lot.
+    /// How often faults occur, from 0 (never) to 1 (often).
     pub(super) fault_rate: f64,
 }
 
@@ -36,7 +36,7 @@ impl Plan {
         }
     }
 
-    /// Between two events: mostly much less than a lock lives.
+    /// The pause between two events: mostly much shorter than a lock's TTL.
     pub(super) fn pause(&self, rng: &mut Rng) -> Duration {
         match rng.u8(..4) {
             0 => Duration::ZERO,

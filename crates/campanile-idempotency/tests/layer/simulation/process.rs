@@ -1,4 +1,4 @@
-//! One process: a keeper, its way to the store, and the requests it works on.
+//! A process: a keeper, its connection to the store, and its requests.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -46,7 +46,7 @@ impl Process {
         process
     }
 
-    /// One whose store has no faults.
+    /// Starts a process on a store without faults.
     pub(super) fn without_faults(environment: &Environment) -> Self {
         static IDS: AtomicU64 = AtomicU64::new(0);
         let store = FaultyStore::new(RecordingStore {
@@ -73,14 +73,14 @@ impl Process {
         }
     }
 
-    /// A request comes.
+    /// Starts a random request.
     pub(super) fn request(&mut self, environment: &Arc<Environment>, rng: &mut Rng) {
         let script = Script::random(&environment.plan, rng);
         let request = script.run(environment.clone(), self.layer.clone(), self.id);
         self.requests.spawn(request);
     }
 
-    /// The store is not reached for a while, and what it has on its way neither.
+    /// Makes the store unavailable for a while: calls are not applied, or their replies are lost.
     pub(super) fn outage(&mut self, rng: &mut Rng) {
         let (store, fault_odds, seed) = (self.store.clone(), self.fault_odds.clone(), rng.u64(..));
         let fault = [Fault::Refuse, Fault::LoseReply, Fault::Hang, Fault::HangReply];
@@ -93,7 +93,7 @@ impl Process {
         });
     }
 
-    /// It dies: first what could still say something.
+    /// Crashes the process: first the keeper, which could still send commands to the store.
     pub(super) async fn crash(mut self) {
         self.task.abort();
         let ended = self.task.await;
@@ -101,14 +101,15 @@ impl Process {
         self.requests.shutdown().await;
     }
 
-    /// Its requests come to their end, and then it does.
+    /// Waits for the requests to end, and then for the keeper.
     pub(super) async fn close(mut self, healed: bool) {
         if healed {
             self.store.heal();
         } else {
             let _ = self.keeper.shutdown(Duration::from_secs(1)).await;
         }
-        // The odds never keep a store away for ever; it is only the assertion below that needs this.
+        // The random faults never make a store unavailable forever; only the assertion below needs
+        // this.
         let store = self.store.clone();
         tokio::spawn(async move {
             sleep(HOUR / 2).await;
@@ -118,13 +119,13 @@ impl Process {
             request.unwrap();
         }
         let report = self.keeper.shutdown(HOUR).await;
-        assert!(report.settled, "the keeper is left with something");
+        assert!(report.settled, "the keeper has unsettled locks");
         drop((self.keeper, self.layer));
         let ended = timeout(HOUR, self.task).await;
-        ended.expect("the keeper ends with its handles").unwrap();
+        ended.expect("the keeper ends with its last handle").unwrap();
     }
 
-    /// A request whose handler answers its token at once.
+    /// Runs a request with a handler that returns its token at once.
     pub(super) async fn run_to_success(
         &self,
         environment: &Environment,
@@ -144,5 +145,5 @@ impl Process {
 }
 
 pub(super) fn choose<'a, T>(rng: &mut Rng, choices: &'a [T]) -> &'a T {
-    rng.choice(choices).expect("there are some")
+    rng.choice(choices).expect("at least one choice")
 }

@@ -1,4 +1,4 @@
-//! One request, its handler, and whoever waits for it.
+//! A request, its handler and its caller.
 
 use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::sync::Arc;
@@ -31,27 +31,27 @@ enum HandlerEnd {
 
 use HandlerEnd::{Fails, FailsForGood, Hangs, IsOverloaded, Panics, Skips, Stops, Succeeds};
 
-/// What happens to a handed-over lock.
+/// What happens to a lock that was handed over.
 #[derive(Clone, Copy, Debug)]
 enum BurialEnd {
     Rejects,
     Releases,
-    /// As a failed attempt, without dooming the key.
+    /// Like a failed attempt, without dooming the key.
     GivesBack,
     Drops,
 }
 
 use BurialEnd::{Drops, GivesBack, Rejects, Releases};
 
-/// What is drawn for a request beforehand.
+/// The random parameters of a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Script {
     key: usize,
     handler_time: Duration,
     handler_end: HandlerEnd,
-    /// The future is dropped then.
+    /// When the future is dropped, if at all.
     drop_after: Option<Duration>,
-    /// And that is an interruption.
+    /// Whether that drop is an interruption.
     is_interrupted: bool,
     burial_end: BurialEnd,
     burial_time: Duration,
@@ -78,7 +78,7 @@ impl Script {
             _ => plan.ttl.mul_f64(rng.f64() / 4.0),
         };
         let handler_end = *choose(rng, &handler_end);
-        // What is only notified of its lost lock, and hangs, has nobody else to end it.
+        // A hanging handler that is only notified of its lost lock would never end otherwise.
         let drop_after = match handler_end {
             Hangs => Some(plan.ttl * rng.u32(1..20)),
             _ => (rng.u8(..3) == 0).then(|| time(rng)),
@@ -109,7 +109,7 @@ impl Script {
                 let _work = work;
                 let key = store_key(&self.key.to_string());
                 if !env.history.has_granted(&key, lock.token()) {
-                    env.handlers.add_violation(format!("a handler without a grant: {lock:?}"));
+                    env.handlers.add_violation(format!("handler without a grant: {lock:?}"));
                 }
                 for _ in 0..3 {
                     sleep(self.handler_time / 3).await;
@@ -120,7 +120,7 @@ impl Script {
         }));
         let request = request(&self.key.to_string());
         let record = request.record().clone();
-        // Boxed, for rustc does not see that the future of a handler in this body is `Send`.
+        // Boxed, because rustc does not see that the future of a handler in this body is `Send`.
         let call = service.oneshot(request).boxed();
         let mut call = AssertUnwindSafe(call).catch_unwind();
         let result = match self.drop_after {
@@ -135,7 +135,7 @@ impl Script {
             self.assert_matches_history(&environment, result).await;
         }
         let released = timeout(HOUR * 2, record.let_go()).await;
-        assert!(released.is_ok(), "the record is not let go");
+        assert!(released.is_ok(), "the record is not released");
     }
 
     async fn end(self, token: FencingToken) -> Result<u64, BoxError> {
@@ -146,12 +146,12 @@ impl Script {
             Skips => Err(error::skip("a test order").into()),
             Stops => Err(error::stop("no database").into()),
             IsOverloaded => Err(Overloaded::new().into()),
-            Panics => resume_unwind(Box::new("as it was told to")),
+            Panics => resume_unwind(Box::new("test panic")),
             Hangs => std::future::pending().await,
         }
     }
 
-    /// What the caller was told is what the store has.
+    /// Asserts that the result of the caller agrees with the store.
     async fn assert_matches_history(
         self,
         environment: &Environment,
@@ -179,7 +179,7 @@ impl Script {
 
     async fn bury(self, lock: HeldLock) {
         sleep(self.burial_time).await;
-        // It may have been lost meanwhile, and that is told; or its keeper has died.
+        // The lock may have been lost meanwhile, which is reported, or its keeper may have crashed.
         match self.burial_end {
             Rejects => drop(lock.reject("published").await),
             Releases => drop(lock.release().await),
