@@ -14,6 +14,9 @@ use super::source::{CommitResult, Source};
 /// The delay before a failed commit is repeated.
 const RETRY_DELAY: Duration = Duration::from_millis(100);
 
+/// How long the last commit may take before partitions are released.
+const FINAL_COMMIT_TIMEOUT: Duration = Duration::from_secs(4);
+
 pub(super) struct Commits {
     /// The commit interval. After a crash, at most the records that were finished within one
     /// interval are replayed, as duplicates.
@@ -57,34 +60,62 @@ impl Commits {
         }
     }
 
-    /// Commits the finished records of these partitions. Ready when all of them are committed, or
-    /// when the commit was refused.
-    pub(super) fn poll_flush(
-        &mut self,
-        cx: &mut Context<'_>,
-        source: &mut impl Source,
-        partitions: &[Arc<Assignment>],
-        started: &mut bool,
-    ) -> Poll<()> {
-        loop {
-            if self.in_flight {
-                return Poll::Pending;
-            }
-            if !has_uncommitted(partitions) || (*started && self.refused) {
-                return Poll::Ready(());
-            }
-            if std::mem::replace(started, true) {
-                ready!(self.next_commit.as_mut().poll(cx));
-            }
-            self.start(source, partitions);
-        }
-    }
-
     fn start(&mut self, source: &mut impl Source, partitions: &[Arc<Assignment>]) {
         self.refused = false;
         self.in_flight = source.commit(partitions);
         if !self.in_flight {
             self.next_commit.as_mut().reset(Instant::now() + RETRY_DELAY);
+        }
+    }
+}
+
+/// The last commit of partitions before they are released. Records that are not committed by its
+/// deadline are delivered again, and answered as duplicates.
+pub(super) struct FinalCommit {
+    deadline: Pin<Box<Sleep>>,
+    /// Whether a commit was started.
+    started: bool,
+}
+
+impl FinalCommit {
+    pub(super) fn new() -> Self {
+        Self { deadline: Box::pin(sleep(FINAL_COMMIT_TIMEOUT)), started: false }
+    }
+
+    /// Commits the finished records of these partitions. Ready when all of them are committed, when
+    /// the commit was refused, or at the deadline.
+    pub(super) fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        commits: &mut Commits,
+        source: &mut impl Source,
+        partitions: &[Arc<Assignment>],
+    ) -> Poll<()> {
+        if self.poll_commits(cx, commits, source, partitions).is_pending() {
+            ready!(self.deadline.as_mut().poll(cx));
+            tracing::warn!("timed out waiting for the last commit; records may be delivered again");
+        }
+        Poll::Ready(())
+    }
+
+    fn poll_commits(
+        &mut self,
+        cx: &mut Context<'_>,
+        commits: &mut Commits,
+        source: &mut impl Source,
+        partitions: &[Arc<Assignment>],
+    ) -> Poll<()> {
+        loop {
+            if commits.in_flight {
+                return Poll::Pending;
+            }
+            if !has_uncommitted(partitions) || (self.started && commits.refused) {
+                return Poll::Ready(());
+            }
+            if std::mem::replace(&mut self.started, true) {
+                ready!(commits.next_commit.as_mut().poll(cx));
+            }
+            commits.start(source, partitions);
         }
     }
 }

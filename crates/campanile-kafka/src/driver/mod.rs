@@ -57,7 +57,7 @@ pub(crate) use self::source::{CommitResult, Event, Received, Source};
 pub(crate) use self::span::RecordSpans;
 pub(crate) use self::status::DriverStatus;
 
-use self::commits::Commits;
+use self::commits::{Commits, FinalCommit};
 use self::intake::Intake;
 use self::scheduler::{DrainId, Scheduler};
 #[cfg(test)]
@@ -73,10 +73,6 @@ const RESUME_LEVEL: f64 = 0.75;
 /// The fraction of the budget at which transactions are committed without waiting for the commit
 /// interval.
 const EARLY_COMMIT_LEVEL: f64 = 0.5;
-
-/// How long the last commit may take before partitions are released. Records that are not committed
-/// by then are delivered again, and answered as duplicates.
-const FINAL_COMMIT_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// How long to wait until the locks of dropped futures are released, so that the next owner finds them
 /// free. If the store is unavailable, the locks expire by themselves.
@@ -132,11 +128,8 @@ enum Phase {
     Serving,
     /// No further record is started, and records in flight may finish.
     Draining,
-    /// The offsets of finished records are committed, until `deadline` at the latest.
-    Committing {
-        deadline: Pin<Box<Sleep>>,
-        started: bool,
-    },
+    /// The offsets of finished records are committed.
+    Committing(FinalCommit),
     /// The source leaves its group, until this deadline at the latest.
     Closing(Pin<Box<Sleep>>),
     Closed,
@@ -147,9 +140,8 @@ struct Revocation {
     partitions: Vec<Arc<Assignment>>,
     lost: bool,
     drain: DrainId,
-    /// The deadline of the last commit, and whether a commit was started already. Set once the
-    /// partitions are drained.
-    commit: Option<(Pin<Box<Sleep>>, bool)>,
+    /// Set once the partitions are drained.
+    commit: Option<FinalCommit>,
 }
 
 impl<S: Source> Driver<S> {
@@ -325,16 +317,10 @@ impl<S: Source> Driver<S> {
             return false;
         }
         if !revoke.lost {
-            let (deadline, started) =
-                revoke.commit.get_or_insert_with(|| (Box::pin(sleep(FINAL_COMMIT_TIMEOUT)), false));
-            let (source, partitions) = (&mut self.source, &revoke.partitions);
-            if self.commits.poll_flush(cx, source, partitions, started).is_pending() {
-                if deadline.as_mut().poll(cx).is_pending() {
-                    return false;
-                }
-                tracing::warn!(
-                    "timed out committing revoked partitions; records may be delivered again"
-                );
+            let commit = revoke.commit.get_or_insert_with(FinalCommit::new);
+            let (commits, source) = (&mut self.commits, &mut self.source);
+            if commit.poll(cx, commits, source, &revoke.partitions).is_pending() {
+                return false;
             }
         }
         // Outputs that are not in a transaction by now are left to the partitions' next owners.
@@ -356,19 +342,13 @@ impl<S: Source> Driver<S> {
         match &mut self.phase {
             Phase::Draining if self.scheduler.is_drained() && self.revoke.is_none() => {
                 self.scheduler.status().enter_stage(Stage::Closing);
-                let deadline = Box::pin(sleep(FINAL_COMMIT_TIMEOUT));
-                self.phase = Phase::Committing { deadline, started: false };
+                self.phase = Phase::Committing(FinalCommit::new());
                 true
             }
-            Phase::Committing { deadline, started } => {
-                let source = &mut self.source;
-                if self.commits.poll_flush(cx, source, &self.assigned, started).is_pending() {
-                    if deadline.as_mut().poll(cx).is_pending() {
-                        return false;
-                    }
-                    tracing::warn!(
-                        "timed out waiting for the last commit; records may be delivered again"
-                    );
+            Phase::Committing(commit) => {
+                let (commits, source) = (&mut self.commits, &mut self.source);
+                if commit.poll(cx, commits, source, &self.assigned).is_pending() {
+                    return false;
                 }
                 self.assigned.iter().for_each(|assignment| assignment.pending_outputs.close());
                 self.source.close();

@@ -23,14 +23,13 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout};
 
 use super::LOCK_RELEASE_TIMEOUT;
-use super::assignment::{Assignment, AssignmentId};
+use super::assignment::Assignment;
 use super::attempt::{Attempt, RecordOutcome};
 use super::control::RunGate;
-use super::reports::{Report, Reporter, Reports};
+use super::reports::{Report, Reporter};
 use super::span::RecordSpans;
 use super::task::Task;
 use super::waker::AttemptWaker;
-use crate::order::Order;
 use crate::routes::{ReadinessReporter, Route};
 
 /// The time after which a run ends, as soon as the record in progress is finished. Queues that wait
@@ -176,20 +175,6 @@ impl<F: Future> Future for WithAttemptWaker<F> {
     }
 }
 
-/// Spawns a task that extracts the order keys of these records.
-pub(super) fn spawn_key_extraction(
-    runtime: &Handle,
-    order: Arc<Order>,
-    records: Vec<Record>,
-    assignment: AssignmentId,
-    reports: Arc<Reports>,
-) -> Task<()> {
-    Task::spawn_on(runtime, async move {
-        let keys = records.iter().map(|record| order.extract(record)).collect();
-        reports.send(Report::KeysExtracted { assignment, keys });
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Mutex;
@@ -201,7 +186,7 @@ mod tests {
     use tokio::task::yield_now;
 
     use super::*;
-    use crate::driver::{DriverControl, DriverStatus, QueueId, Usage};
+    use crate::driver::{AssignmentId, DriverControl, DriverStatus, QueueId, Reports, Usage};
     use crate::routes::{RouteError, RouteFuture};
 
     /// A route in place of an idempotency layer. The outcome of a call is being recorded until the test

@@ -4,7 +4,7 @@
 //! * `queues` decides which partitions share a queue of librdkafka.
 //! * `fetch_batch` has the records of one round; `errors` handles errors that librdkafka reports in their
 //!   place.
-//! * `start` waits for brokers and topics before the consumer joins its group.
+//! * `start` waits for brokers and topics before the consumer joins its group; `leave` leaves the group.
 //! * `message` converts messages to records; `to_record` does so for applications with a consumer
 //!   loop of their own.
 //! * `commit` interprets the failures of commits.
@@ -14,6 +14,7 @@ mod commit;
 mod context;
 mod errors;
 mod fetch_batch;
+mod leave;
 mod message;
 mod native;
 mod queues;

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::task;
 use std::time::Duration;
 
-use campanile_core::Clock;
 use rdkafka::TopicPartitionList;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerGroupMetadata};
 use rdkafka::error::KafkaError;
@@ -13,6 +12,7 @@ use super::commit::{self, OffsetCommits};
 use super::context::{Context, Rebalance, SourceWaker};
 use super::errors::handle_error;
 use super::fetch_batch::{FetchBatch, LastPartition};
+use super::leave::{self, Leave};
 use super::native::fetch_queues::{FetchError, FetchQueues, Message, MessageBuffer};
 use super::{Settings, native, start};
 use crate::driver::{Amount, Assignment, CommitResult, Event, Source, Usage};
@@ -27,10 +27,6 @@ const MIN_QUEUE_SHARE: usize = 32;
 
 /// The assumed size of a record, in bytes, until one has been received.
 const ASSUMED_RECORD_SIZE: u64 = 16 * 1024;
-
-/// How long closing the consumer waits for a join that is in progress, and then for leaving the group.
-/// Unreachable brokers do not delay the end of serving for longer.
-const MEMBERSHIP_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(crate) struct KafkaSource {
     consumer: BaseConsumer<Context>,
@@ -52,12 +48,10 @@ pub(crate) struct KafkaSource {
     newer_protocol: bool,
     /// Whether the consumer is known to have joined its group.
     joined: bool,
-    /// Whether the consumer has to unsubscribe to leave its group. In the classic protocol, librdkafka's
-    /// close does not leave a group in which the consumer has no partitions. A static member stays
-    /// in the group.
+    /// Whether the consumer has to unsubscribe to leave its group.
     unsubscribes: bool,
-    closing: Option<Closing>,
-    clock: Clock,
+    /// Set once the consumer is closed.
+    leave: Option<Leave>,
 }
 
 /// How offsets are committed.
@@ -65,13 +59,6 @@ enum CommitStrategy {
     Offsets(OffsetCommits),
     /// Offsets are committed together with outputs.
     Transactions(Box<Committer>),
-}
-
-/// The steps of leaving the group, with their deadlines.
-enum Closing {
-    Joining(Duration),
-    Leaving(Duration),
-    Left,
 }
 
 impl KafkaSource {
@@ -110,7 +97,6 @@ impl KafkaSource {
         // would not close them.
         fetch_queues.open(&consumer);
         let newer_protocol = settings.client.get("group.protocol") == Some("consumer");
-        let unsubscribes = !newer_protocol && settings.client.get("group.instance.id").is_none();
         Ok(Self {
             consumer,
             fetch_queues,
@@ -125,9 +111,8 @@ impl KafkaSource {
             revoked: None,
             newer_protocol,
             joined: false,
-            unsubscribes,
-            closing: None,
-            clock: Clock::boot(),
+            unsubscribes: leave::has_to_unsubscribe(&settings.client),
+            leave: None,
         })
     }
 
@@ -248,32 +233,6 @@ impl KafkaSource {
             self.consumer.context().seek_to_start(&self.consumer, &mut self.positions);
         }
     }
-
-    fn poll_closing(&mut self, events: &mut Vec<Event>) {
-        let now = self.clock.now();
-        match self.closing {
-            Some(Closing::Joining(deadline))
-                if native::is_member(&self.consumer) || now >= deadline =>
-            {
-                self.fetch_queues.close();
-                self.closing = Some(if self.unsubscribes {
-                    self.consumer.unsubscribe();
-                    Closing::Leaving(now + MEMBERSHIP_TIMEOUT)
-                } else {
-                    Closing::Left
-                });
-            }
-            Some(Closing::Leaving(deadline))
-                if !native::has_member_id(&self.consumer) || now >= deadline =>
-            {
-                self.closing = Some(Closing::Left);
-            }
-            _ => {}
-        }
-        if let Some(Closing::Left) = self.closing {
-            events.push(Event::Closed);
-        }
-    }
 }
 
 impl Source for KafkaSource {
@@ -301,8 +260,10 @@ impl Source for KafkaSource {
             events.push(Event::Records(batch.records));
         }
         self.poll_transactions(events);
-        if self.closing.is_some() {
-            self.poll_closing(events);
+        if let Some(leave) = &mut self.leave
+            && leave.poll(&self.consumer, &self.fetch_queues, self.unsubscribes)
+        {
+            events.push(Event::Closed);
         }
         any || events.len() > before
     }
@@ -362,13 +323,7 @@ impl Source for KafkaSource {
 
     fn close(&mut self) {
         self.consumer.context().close();
-        // librdkafka does not leave a group that it is still joining. The group would then wait for this
-        // member until its session times out.
-        let joining = match start::is_subscribed(&self.consumer) {
-            true => MEMBERSHIP_TIMEOUT,
-            false => Duration::ZERO,
-        };
-        self.closing = Some(Closing::Joining(self.clock.now() + joining));
+        self.leave = Some(Leave::new(&self.consumer));
     }
 }
 

@@ -6,8 +6,9 @@ use super::queue::Queued;
 use super::{MAX_RUN_LEN, Scheduler};
 use crate::driver::assignment::AssignmentId;
 use crate::driver::budget::Amount;
-use crate::driver::run::spawn_key_extraction;
+use crate::driver::reports::Report;
 use crate::driver::source::Received;
+use crate::driver::task::Task;
 use crate::error::ConsumerError;
 use crate::order::{OrderKey, OrderKeySource, SHARED_KEY};
 
@@ -70,8 +71,8 @@ impl Scheduler {
         }
     }
 
-    /// Starts the order's extractor over the partition's keyless records, unless it is already
-    /// running.
+    /// Spawns a task that runs the order's extractor over the partition's keyless records, unless one is
+    /// already running.
     fn extract_keys(&mut self, assignment: AssignmentId) {
         let Some(partition) = self.partitions.get_mut(&assignment) else {
             return;
@@ -83,8 +84,10 @@ impl Scheduler {
             let count = records.len();
             let order = self.policies.order.clone();
             let reports = self.reports.clone();
-            let task =
-                spawn_key_extraction(&self.services.runtime, order, records, assignment, reports);
+            let task = Task::spawn_on(&self.services.runtime, async move {
+                let keys = records.iter().map(|record| order.extract(record)).collect();
+                reports.send(Report::KeysExtracted { assignment, keys });
+            });
             keyless.task = Some((task, count));
         }
     }
