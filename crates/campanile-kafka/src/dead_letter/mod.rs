@@ -3,14 +3,14 @@
 //! A dead letter is published, then the key's entry becomes FAILED, then the offset is committed. A
 //! crash in between leaves at most a second copy of the letter, and loses none.
 
-mod bury;
 mod headers;
 mod policy;
+mod publisher;
 mod targets;
 mod topic;
 
-pub(crate) use self::bury::{BuryError, DeadLetters, GivenUpRecord};
 pub use self::headers::HeaderStyle;
 pub(crate) use self::headers::{Cause, Letter};
 pub use self::policy::DeadLetter;
+pub(crate) use self::publisher::{BuryError, DeadLetters, GivenUpRecord};
 pub(crate) use self::targets::DeadLetterTargets;

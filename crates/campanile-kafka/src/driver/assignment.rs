@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::budget::Usage;
+use super::lag::OffsetRange;
 use super::offset::AtomicOffset;
-use super::offset_range::OffsetRange;
 use crate::retry_topics::RetryTopic;
 use crate::transaction::{PendingOutputs, RecordOutputs};
 

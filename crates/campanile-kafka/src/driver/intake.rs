@@ -5,8 +5,8 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::assignment::Assignment;
+use super::backpressure::{self, Flow, STALL_ALLOWANCE};
 use super::budget::{Amount, Usage};
-use super::flow::{self, Flow, STALL_ALLOWANCE};
 use super::source::Source;
 
 /// The budget and the partitions that share it.
@@ -101,7 +101,7 @@ impl Intake {
         // resume.
         if !stop
             && self.paused == 0
-            && self.level() <= flow::pause_free_level(self.retry_partitions > 0)
+            && self.level() <= backpressure::pause_free_level(self.retry_partitions > 0)
         {
             return;
         }
@@ -109,7 +109,7 @@ impl Intake {
         let (mut pause, mut resume) = (Vec::new(), Vec::new());
         for partition in &mut self.partitions {
             let level = partition.assignment.usage.total().level(self.budget);
-            let limit = flow::share_limit(
+            let limit = backpressure::share_limit(
                 partition.assignment.retry_topic.as_ref().map(|_| self.retry_partitions),
             );
             if !partition.paused && (stop || self.flow.should_pause(level, limit, count)) {

@@ -7,10 +7,10 @@
 //! * `start` waits for brokers and topics before the consumer joins its group; `leave` leaves the group.
 //! * `message` converts messages to records; `to_record` does so for applications with a consumer
 //!   loop of their own.
-//! * `commit` interprets the failures of commits.
+//! * `commit_result` interprets the failures of commits.
 //! * `native` has functions that rdkafka's safe interface lacks.
 
-mod commit;
+mod commit_result;
 mod context;
 mod errors;
 mod fetch_batch;

@@ -8,7 +8,7 @@ use rdkafka::TopicPartitionList;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerGroupMetadata};
 use rdkafka::error::KafkaError;
 
-use super::commit::{self, OffsetCommits};
+use super::commit_result::{self, OffsetCommits};
 use super::context::{Context, Rebalance, SourceWaker};
 use super::errors::handle_error;
 use super::fetch_batch::{FetchBatch, LastPartition};
@@ -280,7 +280,7 @@ impl Source for KafkaSource {
         let Self { consumer, commits, .. } = self;
         match commits {
             CommitStrategy::Offsets(commits) => {
-                let Some(offsets) = commit::uncommitted(partitions) else {
+                let Some(offsets) = commit_result::uncommitted(partitions) else {
                     return false;
                 };
                 let span = tracing::debug_span!("commit", partitions = offsets.count());

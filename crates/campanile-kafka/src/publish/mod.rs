@@ -3,7 +3,7 @@
 mod config;
 mod context;
 mod message;
-mod publish_settings;
+mod producer_config;
 mod refused;
 mod service;
 mod settings;
@@ -23,9 +23,9 @@ use tokio::time::{Instant, sleep};
 pub use self::config::PublisherConfig;
 use self::context::Acknowledgements;
 pub(crate) use self::message::record;
-pub(crate) use self::publish_settings::PublishSettings;
+pub(crate) use self::producer_config::shared_settings;
 pub use self::refused::Refused;
-pub(crate) use self::settings::shared_settings;
+pub(crate) use self::settings::PublishSettings;
 use crate::backoff::server_backoff;
 use crate::config::config_error;
 
@@ -99,7 +99,8 @@ impl Publisher {
         let budget = publish_settings.budget;
         // Leaves time for at least two attempts.
         let attempt_timeout = MAX_ATTEMPT_TIMEOUT.min(budget / 2);
-        let client = settings::producer(consumer, &publish_settings.overrides, attempt_timeout)?;
+        let client =
+            producer_config::producer(consumer, &publish_settings.overrides, attempt_timeout)?;
         let producer = Mutex::new(Arc::new(DropOnThread::new(&client)?));
         Ok(Self { shared: Arc::new(SharedProducer { client, producer }), budget, attempt_timeout })
     }

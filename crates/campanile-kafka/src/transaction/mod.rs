@@ -17,13 +17,13 @@
 
 mod batch;
 mod committer;
+mod context;
 mod error;
 mod group;
 mod into_outputs;
 mod output;
 mod pending;
 mod positions;
-mod producer;
 mod reply;
 mod serve;
 mod settings;

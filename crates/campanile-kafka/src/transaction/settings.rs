@@ -9,7 +9,7 @@ use rdkafka::config::FromClientConfigAndContext;
 use rdkafka::error::KafkaResult;
 use rdkafka::producer::ThreadedProducer;
 
-use super::producer::Deliveries;
+use super::context::Deliveries;
 use crate::config::config_error;
 use crate::publish::shared_settings;
 

@@ -11,9 +11,9 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::producer::{Producer, ThreadedProducer};
 
 use super::batch::{Batch, CommitRequest};
+use super::context::{Deliveries, RefusedOutput};
 use super::error::{self, Recovery};
 use super::group::{self, GroupOffsets};
-use super::producer::{Deliveries, RefusedOutput};
 use super::settings::TransactionSettings;
 use crate::error::{ConsumerError, chain};
 use crate::kafka::SourceWaker;

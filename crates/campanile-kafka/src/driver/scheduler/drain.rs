@@ -1,7 +1,8 @@
-//! Draining of partitions before they are released: records in flight may finish, all others are
-//! dropped.
+//! Drains partitions on a revoke and on shutdown, before they are released: records in flight may finish,
+//! all others are dropped.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -9,9 +10,16 @@ use campanile_core::Record;
 use futures_util::future::{BoxFuture, join_all};
 use tokio::time::{Instant, Sleep};
 
+use super::Scheduler;
+use super::queue::{Queue, QueueId, QueueState, Queued};
 use crate::driver::LOCK_RELEASE_TIMEOUT;
-use crate::driver::assignment::AssignmentId;
+use crate::driver::assignment::{Assignment, AssignmentId};
+use crate::driver::budget::Amount;
 use crate::driver::task::Task;
+
+/// Identifies a drain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::driver) struct DrainId(u64);
 
 /// A set of partitions of which no further records are started.
 pub(super) struct Drain {
@@ -68,5 +76,137 @@ impl Drain {
             Phase::Finishing(_) => Poll::Pending,
             Phase::Releasing(all) => all.as_mut().poll(cx),
         }
+    }
+}
+
+impl Scheduler {
+    /// Drains revoked partitions. Records in flight may finish within `timeout`.
+    pub(in crate::driver) fn on_revoked(
+        &mut self,
+        partitions: &[Arc<Assignment>],
+        timeout: Duration,
+    ) -> DrainId {
+        self.drain(partitions.iter().map(|assignment| assignment.id).collect(), timeout)
+    }
+
+    /// Drains all partitions for the shutdown. Records in flight may finish within `timeout`.
+    pub(in crate::driver) fn stop(&mut self, timeout: Duration) {
+        self.stopping = true;
+        let partitions = self.partitions.keys().copied().collect();
+        self.drain(partitions, timeout);
+    }
+
+    /// Moves the deadline of every drain to now.
+    pub(in crate::driver) fn expire_drains(&mut self) {
+        self.drains.iter_mut().for_each(|(_, drain)| drain.expire());
+    }
+
+    /// Returns whether this drain has ended. During the shutdown its records may belong to another
+    /// drain, so all drains must have ended then.
+    pub(in crate::driver) fn is_drain_finished(&self, id: DrainId) -> bool {
+        self.drains.iter().all(|(other, _)| *other != id) && (!self.stopping || self.is_drained())
+    }
+
+    /// Returns whether no drain is in progress.
+    pub(in crate::driver) fn is_drained(&self) -> bool {
+        self.drains.is_empty()
+    }
+
+    /// Stops starting records of these partitions, and drops their records that are not in flight.
+    fn drain(&mut self, partitions: Vec<AssignmentId>, timeout: Duration) -> DrainId {
+        let mut any = false;
+        for id in &partitions {
+            // A partition that was assigned during the shutdown was never added.
+            if let Some(partition) = self.partitions.get_mut(id) {
+                partition.assignment.stop();
+                any |= !std::mem::replace(&mut partition.draining, true);
+            }
+        }
+        if any {
+            self.drop_pending();
+        }
+        let id = DrainId(self.next_drain);
+        self.next_drain += 1;
+        self.drains.push((id, Drain::new(partitions, timeout)));
+        id
+    }
+
+    /// Drops the records of draining partitions that are not in flight.
+    fn drop_pending(&mut self) {
+        let mut ended = Vec::new();
+        let mut dropped = Amount::default();
+        for (id, queue) in self.queues.iter_mut() {
+            let Some(partition) = self.partitions.get(&queue.assignment).filter(|p| p.draining)
+            else {
+                continue;
+            };
+            let amount = queue.drop_pending();
+            partition.release(amount);
+            dropped += amount;
+            if queue.records.is_empty() {
+                ended.push(id);
+            }
+        }
+        for partition in self.partitions.values_mut().filter(|partition| partition.draining) {
+            let keyless = std::mem::take(&mut partition.keyless);
+            let amount = keyless.records.iter().map(Queued::amount).sum();
+            partition.release(amount);
+            dropped += amount;
+        }
+        ended.into_iter().for_each(|id| drop(self.remove(id)));
+        self.count_dropped(dropped);
+    }
+
+    /// Polls the drains; returns whether any has ended.
+    pub(super) fn poll_drains(&mut self, cx: &mut Context<'_>) -> bool {
+        let mut drains = std::mem::take(&mut self.drains);
+        let before = drains.len();
+        drains.retain_mut(|(_, drain)| {
+            drain.partitions.retain(|id| {
+                let busy = self.partitions.get(id).is_some_and(|partition| partition.in_flight > 0);
+                if !busy {
+                    self.partitions.remove(id);
+                }
+                busy
+            });
+            if !drain.partitions.is_empty() && drain.poll_deadline(cx).is_ready() {
+                let tasks = self.remove_partitions(&drain.partitions);
+                drain.partitions.clear();
+                drain.cancel(tasks);
+            }
+            drain.poll_end(cx).is_pending()
+        });
+        self.drains = drains;
+        self.drains.len() < before
+    }
+
+    /// Removes these partitions. Returns their tasks in flight, each with its records.
+    fn remove_partitions(&mut self, partitions: &[AssignmentId]) -> Vec<(Task<()>, Vec<Record>)> {
+        let of_these = |queue: &Queue| partitions.contains(&queue.assignment);
+        let ids = self.queues.iter_mut().filter(|(_, queue)| of_these(queue)).map(|(id, _)| id);
+        let ids: Vec<QueueId> = ids.collect();
+        let mut tasks = Vec::new();
+        for id in ids {
+            let queue = self.remove(id);
+            if let Some(partition) = self.partitions.get(&queue.assignment) {
+                partition.release(queue.amount());
+            }
+            self.count_dropped(queue.amount());
+            let running = queue.records.iter().take(queue.running);
+            let records = running.map(|queued| queued.record.clone()).collect();
+            match queue.state {
+                QueueState::Running(task) => {
+                    self.in_flight -= 1;
+                    tasks.push((task, records));
+                }
+                QueueState::NotReady { task, route } => {
+                    self.run_queue.unblock(route);
+                    tasks.push((task, records));
+                }
+                _ => {}
+            }
+        }
+        partitions.iter().for_each(|id| drop(self.partitions.remove(id)));
+        tasks
     }
 }

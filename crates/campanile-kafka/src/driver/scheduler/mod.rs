@@ -8,7 +8,6 @@
 mod breaker;
 mod dispatch;
 mod drain;
-mod draining;
 mod give_up;
 mod last_error;
 mod outcome;
@@ -17,8 +16,8 @@ mod queue;
 mod receive;
 mod retry;
 mod run_queue;
-mod stall_report;
 mod stalls;
+mod tick;
 mod timers;
 
 use std::sync::Arc;
@@ -30,7 +29,7 @@ use tokio::runtime::Handle;
 
 use self::breaker::Breaker;
 use self::drain::Drain;
-pub(super) use self::draining::DrainId;
+pub(super) use self::drain::DrainId;
 use self::partition::Partition;
 pub(crate) use self::queue::QueueId;
 use self::queue::{Queue, QueueState, Queues};

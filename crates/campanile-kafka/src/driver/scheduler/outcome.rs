@@ -1,9 +1,6 @@
 //! Outcomes: what follows when the work on a record has ended.
 
-use std::time::Duration;
-
 use campanile_core::{BoxError, Output};
-use campanile_idempotency::{Backoff, Settled};
 use tracing::field::debug;
 
 use super::Scheduler;
@@ -172,29 +169,6 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Schedules the next attempt after this time, or after the driver's own backoff. Returns the
-    /// delay, or `None` if the partition is draining and the record was dropped.
-    pub(super) fn schedule_retry(
-        &mut self,
-        id: QueueId,
-        after: Option<Duration>,
-        settled: Option<Settled>,
-    ) -> Option<Duration> {
-        if self.partition(id).draining {
-            self.drop_first(id);
-            return None;
-        }
-        let attempts = &mut self.queue(id).attempts;
-        let after = after.unwrap_or_else(|| {
-            attempts.backoffs = attempts.backoffs.saturating_add(1);
-            Backoff::default().delay(attempts.backoffs)
-        });
-        attempts.waited_for.clone_from(&settled);
-        let timer = self.timers.start(id, after, settled);
-        self.queue(id).state = QueueState::Waiting(timer);
-        Some(after)
-    }
-
     /// Notes that the store answered this record.
     pub(super) fn on_store_answer(&mut self, id: QueueId) {
         self.breaker.on_store_answer(id);
@@ -256,7 +230,7 @@ impl Scheduler {
     }
 
     /// Drops the first record of a queue without finishing it.
-    fn drop_first(&mut self, id: QueueId) {
+    pub(super) fn drop_first(&mut self, id: QueueId) {
         let amount = self.queue(id).first().amount();
         self.partition(id).release(amount);
         self.count_dropped(amount);

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use campanile_idempotency::{Backoff, Settled};
 use tokio::time::Instant;
 
 use super::Scheduler;
 use super::last_error::WAITS_FOR_BACKOFF;
-use super::queue::QueueId;
+use super::queue::{QueueId, QueueState};
 use crate::driver::attempt::RecordOutcome;
 use crate::retry_topics::{RetryPublisher, origin};
 
@@ -66,5 +67,28 @@ impl Scheduler {
                 }
             });
         });
+    }
+
+    /// Schedules the next attempt after this time, or after the driver's own backoff. Returns the
+    /// delay, or `None` if the partition is draining and the record was dropped.
+    pub(super) fn schedule_retry(
+        &mut self,
+        id: QueueId,
+        after: Option<Duration>,
+        settled: Option<Settled>,
+    ) -> Option<Duration> {
+        if self.partition(id).draining {
+            self.drop_first(id);
+            return None;
+        }
+        let attempts = &mut self.queue(id).attempts;
+        let after = after.unwrap_or_else(|| {
+            attempts.backoffs = attempts.backoffs.saturating_add(1);
+            Backoff::default().delay(attempts.backoffs)
+        });
+        attempts.waited_for.clone_from(&settled);
+        let timer = self.timers.start(id, after, settled);
+        self.queue(id).state = QueueState::Waiting(timer);
+        Some(after)
     }
 }
