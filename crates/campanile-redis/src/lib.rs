@@ -49,13 +49,14 @@
 //! * `router` sends a call to the server that has its keys: `topology` (a single server, the
 //!   primary behind sentinels, or the masters of a cluster), `connector` (user, TLS), `connection`
 //!   (the one connection to each server, and its replacement).
-//! * `namespace` checks that all clients spread a namespace's keys in the same way, `key` names the
+//! * `bucket_count` checks that all clients spread a namespace's keys in the same way, `key` names the
 //!   entries, and `wait` optionally waits until replicas have a write.
 //! * The scripts themselves are in the package `campanile-lua`, with one Lua file for each file of
 //!   `script`.
 
 mod batch;
 mod bucket;
+mod bucket_count;
 mod call;
 mod check;
 mod config;
@@ -64,7 +65,6 @@ mod connector;
 mod error;
 mod failure;
 mod key;
-mod namespace;
 mod reply;
 mod router;
 mod script;

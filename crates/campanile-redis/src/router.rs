@@ -9,12 +9,12 @@ use futures_util::future::join_all;
 use redis::{Cmd, RedisError, ServerError, Value};
 use tokio::time::Instant;
 
+use crate::bucket_count::BucketCountKey;
 use crate::call::{Call, Plan};
 use crate::check::VerifyError;
 use crate::connection::ConnectionHandle;
 use crate::failure::{self, Failure};
 use crate::key::{bucket_count_slot, entry_slot};
-use crate::namespace::BucketCountKey;
 use crate::reply;
 use crate::store::StoreInner;
 use crate::topology::{Address, Cluster, Node, Route, Topology};
