@@ -21,10 +21,9 @@ pub(crate) fn wait_until_committed(
     let mut ends = BTreeMap::new();
     for partition in 0..partitions {
         list.add_partition(topic, partition);
-        ends.insert(
-            partition,
-            consumer.fetch_watermarks(topic, partition, REQUEST_TIMEOUT).unwrap().1,
-        );
+        let end = || Some(consumer.fetch_watermarks(topic, partition, REQUEST_TIMEOUT).ok()?.1);
+        // A busy broker may have lost its leadership for a moment.
+        ends.insert(partition, eventually(within, end).expect("the broker reports the end"));
     }
     let committed = || {
         let committed = consumer.committed_offsets(list.clone(), REQUEST_TIMEOUT).ok()?;
