@@ -15,7 +15,7 @@ use crate::error::ConsumerError;
 const MIN_METADATA_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The timeout of one metadata request, and so the longest time that a shutdown waits. The timeout grows
-/// up to this while no broker answers, since brokers may be slow.
+/// up to this while the consumer waits, since brokers may be slow.
 const MAX_METADATA_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// How long to wait before missing topics, or unreachable brokers, are asked again.
@@ -33,6 +33,8 @@ pub(super) fn check(
     let clock = Clock::boot();
     let start = clock.now();
     let mut logged = BTreeSet::new();
+    // Counted from the first answer: slow brokers do not shorten the time that a new topic has.
+    let mut unknown_since = None;
     let consumed = settings.topics.iter().map(|topic| match settings.retry_topics.find(topic) {
         Some(_) => (&**topic, TopicUse::Retries),
         None => (&**topic, TopicUse::Consumed),
@@ -41,8 +43,9 @@ pub(super) fn check(
     let mut topics: Vec<_> = consumed.chain(written).collect();
     while !topics.is_empty() {
         let (mut unknown, mut unreached) = (Vec::new(), None);
-        let timeout = (clock.now() - start) / 2;
-        let timeout = timeout.clamp(MIN_METADATA_TIMEOUT, MAX_METADATA_TIMEOUT);
+        let waited = clock.now() - start;
+        let left = settings.start_timeout.saturating_sub(waited);
+        let timeout = (waited / 2).min(MAX_METADATA_TIMEOUT).min(left).max(MIN_METADATA_TIMEOUT);
         for &(topic, topic_use) in &topics {
             if settings.control.is_shutting_down() {
                 return Ok(());
@@ -69,7 +72,10 @@ pub(super) fn check(
         } else {
             // Only missing topics are requested again, and all of them are reported together.
             topics = unknown;
-            if !topics.is_empty() && waited >= UNKNOWN_TOPIC_TIMEOUT.min(settings.start_timeout) {
+            let now = clock.now();
+            let unknown_for = now - *unknown_since.get_or_insert(now);
+            let is_late = unknown_for >= UNKNOWN_TOPIC_TIMEOUT || waited >= settings.start_timeout;
+            if !topics.is_empty() && is_late {
                 let all: Vec<_> = topics
                     .iter()
                     .map(|(topic, topic_use)| missing_topic_error(topic, *topic_use))
