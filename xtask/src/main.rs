@@ -54,7 +54,7 @@ cargo xtask <command>
             _BACKLOG_MIB (1024), CAMPANILE_INBOX_RECORDS (20000), _KILLS (30) and _TERMINATIONS (10),
             and for the driver CAMPANILE_REBALANCE_RECORDS (200000), _MEMBERS (8), _PAUSE_MS (4000),
             _KILLS (50), _STOPS (10), _OUTAGES (10), _SHUTDOWNS (300) and _BACKLOG_MIB (2048), and
-            CAMPANILE_TRANSACTION_RECORDS (200000) and _KILLS (100).
+            CAMPANILE_TRANSACTION_RECORDS (at least 200000) and _KILLS (100).
 
 Environment: CAMPANILE_CACHE sets the cache folder (default: ~/.cache/campanile);
 CAMPANILE_KAFKA_LIBS names a folder with Kafka's jars, which are then not fetched.";

@@ -146,7 +146,7 @@ impl Summary {
         summary
     }
 
-    /// Parses `scene: 20 records, 18 keys, 2 keys twice (for a cause), 0 violations; …`.
+    /// Parses `storm: 20 records, 18 keys, 2 keys twice (for a cause), 0 violations; …`.
     fn add_storm(&mut self, line: &str) {
         self.storms += 1;
         self.records += number_before(line, " records").unwrap_or_default();

@@ -31,7 +31,7 @@ fn process_faults_bill_each_key_once_despite_repeats() {
     run_with_faults("each key", SHORT_SESSION, Some(redis), |invoice| invoice.id.clone());
 }
 
-/// Runs a storm and checks that there is one invoice for each unit that `unit_of` names.
+/// Injects faults into processes and checks that there is one invoice for each unit that `unit_of` names.
 fn run_with_faults(
     name: &str,
     options: &'static [&'static str],
@@ -44,9 +44,10 @@ fn run_with_faults(
     println!("{name}: seed {seed}");
     let mut rng = fastrand::Rng::with_seed(seed);
     let topics = Topics::create();
-    let faults_done = Arc::new(AtomicBool::new(false));
+    // Also set if an assertion fails, so that the producer's thread ends.
+    let faults_done = SetOnDrop(Arc::new(AtomicBool::new(false)));
     let producer_thread = thread::spawn({
-        let (topics, faults_done, rng) = (topics.clone(), faults_done.clone(), rng.fork());
+        let (topics, faults_done, rng) = (topics.clone(), faults_done.0.clone(), rng.fork());
         move || produce_until(&topics, records, &faults_done, rng)
     });
 
@@ -83,7 +84,7 @@ fn run_with_faults(
             }
         }
     }
-    faults_done.store(true, Ordering::Relaxed);
+    drop(faults_done);
     let (records, keys) = producer_thread.join().unwrap();
     let settings = KAFKA.consumer_config(&launcher.topics.payments);
     group::wait_until_committed(&settings, &launcher.topics.payments, PARTITIONS, TIMEOUT);
@@ -105,6 +106,14 @@ fn run_with_faults(
     );
     let shown: Vec<_> = violations.iter().take(10).collect();
     assert!(shown.is_empty(), "the first of {}: {shown:#?}", violations.len());
+}
+
+struct SetOnDrop(Arc<AtomicBool>);
+
+impl Drop for SetOnDrop {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// Produces at least `min_records` records, and until `faults_done` is set: a process learns that

@@ -80,6 +80,14 @@ async fn attempt_span_names_the_record_without_key_or_payload() {
     let secret = Message::to("orders").partition(0).key("s3cret-key").payload("s3cret-payload");
     kafka.producer().produce(secret.header("h", "s3cret-header")).unwrap();
     let config = kafka.consumer_config("billing");
+    // The default level, DEBUG, is below that of the subscriber.
+    let other = kafka.consumer_config("accounting");
+    let succeeds = service_fn(|_: Record| async { Ok::<_, BoxError>(()) });
+    let serving = serve(consumer(other.clone(), "orders"), succeeds);
+    until_committed(&other, "orders", &[1]).await;
+    serving.stop().await.unwrap();
+    assert!(!log.text().contains("record{"), "{}", log.text());
+
     let first = Arc::new(AtomicBool::new(true));
     let service = service_fn(move |_: Record| {
         let fails = first.swap(false, Ordering::SeqCst);
