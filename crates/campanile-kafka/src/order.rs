@@ -54,7 +54,8 @@ enum Kind {
     None,
 }
 
-/// Records of a partition with the same order key are processed in order.
+/// Records of a partition with the same order key are processed in order. A key that comes from a client's
+/// data is a hash with random state, so that clients cannot make keys collide.
 pub(crate) type OrderKey = u64;
 
 /// The order key of records that no other key distinguishes.

@@ -81,7 +81,7 @@ impl Pool {
         self.pool.get().await
     }
 
-    /// Closes all idle connections, because a connection of the same age was found broken.
+    /// Closes all idle connections, because another connection of the pool was found broken.
     pub(crate) fn close_idle(&self) {
         self.pool.retain(|_, _| false);
     }

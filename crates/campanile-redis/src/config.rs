@@ -52,7 +52,7 @@ use crate::{ConnectError, Safety};
 #[derive(Clone)]
 pub struct RedisConfig {
     servers: Servers,
-    /// The user and password of the servers. `None`: those in the URL.
+    /// The user and password of the servers. `None`: those in the URL, or none behind sentinels.
     credentials: Option<(Box<str>, Box<str>)>,
     #[cfg(feature = "tls")]
     pub(crate) certificates: Certificates,

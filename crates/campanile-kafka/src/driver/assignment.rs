@@ -59,8 +59,8 @@ impl Assignment {
         }
     }
 
-    /// Returns the offset to commit: all records below it are finished. `None` while there is nothing to
-    /// commit.
+    /// Returns the offset to commit: all records below it are finished, or were never to be read. `None`
+    /// while there is nothing to commit.
     pub(crate) fn watermark(&self) -> Option<i64> {
         self.watermark.load()
     }

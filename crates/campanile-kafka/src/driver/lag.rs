@@ -32,7 +32,8 @@ impl OffsetRange {
     }
 
     /// Returns the number of offsets from the watermark to the partition's end. Without a watermark they
-    /// are counted from the first offset that was read. `None` if neither is known.
+    /// are counted from the first offset that was read. `None` if neither is
+    /// known, or if nothing was read and the end is unknown.
     pub(crate) fn lag(&self, watermark: Option<i64>) -> Option<u64> {
         let start = watermark.or_else(|| self.first.load())?;
         // The brokers' report may be older than the last read.

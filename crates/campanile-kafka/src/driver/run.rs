@@ -130,7 +130,7 @@ impl Run {
                 return reports.send(Report::RunStopped { queue: *queue });
             }
             if is_slice_over() {
-                // The next record is still run, since it already has its lock.
+                // The next record is still run, since it may already have its lock.
                 cancel_ahead(&mut ahead, &mut pending);
             }
             next.begin_turn();

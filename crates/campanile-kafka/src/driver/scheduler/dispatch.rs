@@ -34,7 +34,7 @@ impl Scheduler {
                 if let Some(delay) = first.remaining_delay(partition.retry_topic()) {
                     queue.state = QueueState::Waiting(self.timers.start(id, delay, None));
                     next_limited = partition.limited.pop_front();
-                } else if partition.exceeds_max_ahead(first.delivery, max_ahead) {
+                } else if partition.reaches_max_ahead(first.delivery, max_ahead) {
                     partition.park_ahead(id, first.delivery);
                     queue.state = QueueState::Ahead;
                     next_limited = partition.limited.pop_front();
@@ -66,7 +66,7 @@ impl Scheduler {
         let partition = self.partitions.get(&queue.assignment).expect("its partition exists");
         let fits = |queued: &&Queued| {
             queued.remaining_delay(partition.retry_topic()).is_none()
-                && !partition.exceeds_max_ahead(queued.delivery, max_ahead)
+                && !partition.reaches_max_ahead(queued.delivery, max_ahead)
                 && self.services.router.route_of(&queued.record) == route
         };
         let records = queue.records.iter().take(limit).take_while(fits);

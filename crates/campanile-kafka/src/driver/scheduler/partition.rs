@@ -100,7 +100,7 @@ impl Partition {
     }
 
     /// Returns whether this delivery is at least `max_ahead` ahead of the oldest unfinished one.
-    pub(super) fn exceeds_max_ahead(&self, delivery: Delivery, max_ahead: u64) -> bool {
+    pub(super) fn reaches_max_ahead(&self, delivery: Delivery, max_ahead: u64) -> bool {
         self.watermark.distance(delivery) >= max_ahead
     }
 
