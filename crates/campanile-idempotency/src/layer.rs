@@ -186,8 +186,8 @@ impl<E, C> IdempotencyLayer<E, C> {
         })
     }
 
-    /// Sets the number of attempts per key, including crashed ones. Default: 8, which take at most
-    /// two minutes with the default backoff.
+    /// Sets the number of attempts per key, including crashed ones. Default: 8. The default backoffs
+    /// between them take at most 127 s together, in addition to the time of the handler.
     ///
     /// # Errors
     /// If the number is zero or above 65 535.
@@ -295,8 +295,10 @@ impl<E, C> IdempotencyLayer<E, C> {
         self
     }
 
-    /// Adds a classifier for errors of the inner service. It takes precedence over classifiers
-    /// added earlier and over [`Defaults`](crate::Defaults).
+    /// Adds a classifier for errors of the inner service. Classifiers are asked in the reverse of
+    /// the order in which they were added: the last one added takes precedence over those added
+    /// earlier, and all of them over [`Defaults`](crate::Defaults) and thus over the markers of
+    /// [`error`](campanile_core::error).
     pub fn with_classifier(mut self, classifier: impl Classify) -> Self {
         self.policies_mut().classifiers.insert(0, Arc::new(classifier));
         self

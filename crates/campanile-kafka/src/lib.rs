@@ -26,8 +26,8 @@
 //!     // a record that does not decode never acquires a lock
 //!     .layer(DecodeLayer::json())
 //!     // one lock per payment
-//!     .layer(IdempotencyLayer::new(MemoryStore::new(), "payments", key::field(|p: &Payment| &p.id))?)
-//!     // a slow handler fails its attempt
+//!     .layer(IdempotencyLayer::new(MemoryStore::new(), "billing.payments", key::field(|p: &Payment| &p.id))?)
+//!     // a handler that takes longer counts as a failed attempt
 //!     .timeout(Duration::from_secs(10))
 //!     .service_fn(move |request: Request<Payment>| {
 //!         let charged = charged.clone();
@@ -38,7 +38,7 @@
 //!     .subscribe(["payments"])
 //!     .serve(service)
 //!     .with_graceful_shutdown(async move {
-//!         // a real program waits for Ctrl-C
+//!         // a real program uses `with_shutdown_signals` instead, for SIGTERM and Ctrl-C
 //!         assert_eq!(charges.recv().await, Some(100));
 //!     })
 //!     .await?;
@@ -53,9 +53,9 @@
 //!   retried holds up its own partition only. Partitions are processed concurrently. With [`Order`], only
 //!   the records of one key are processed in order, or all records concurrently. With [`RetryTopics`],
 //!   records to retry wait in a topic of their own and hold up no other record, at the cost of ordering.
-//! * **Commits.** A committed offset has only finished records below it: records to which the service
-//!   responded with `Ok`, records that an explicit policy gave up, and records with a copy in a retry
-//!   topic. A completion that arrives after its partition was revoked commits nothing.
+//! * **Commits.** An offset is committed only once every record below it is finished: the service
+//!   responded with `Ok`, an explicit policy gave the record up, or its copy in a retry topic is
+//!   acknowledged. A completion that arrives after its partition was revoked commits nothing.
 //! * **Errors.** [`IdempotencyError`](campanile_idempotency::IdempotencyError) determines the reaction:
 //!   a record with a locked key, or a key in backoff, is retried when the wait is over, and an
 //!   unavailable store stops the dispatch. One record at a time is then dispatched as a probe, until the
@@ -81,8 +81,8 @@
 //! * **Graceful shutdown** starts with a signal ([`Serve::with_shutdown_signals`]) or by a [`Handle`]:
 //!   records in flight may finish, within the same timeout as in a rebalance. A second signal does not
 //!   wait for them.
-//! * **Health** covers the driver's own progress: the driver stays live while the store or the brokers
-//!   are unavailable. See [`Health`], and [`HealthService`] for probes; [`Handle::status`] reports the
+//! * **Health.** Liveness reports whether the driver makes progress; an unavailable store or broker does
+//!   not affect it. See [`Health`], and [`HealthService`] for probes; [`Handle::status`] reports the
 //!   lag of each partition.
 //!
 //! # Observability
@@ -92,17 +92,18 @@
 //! conventions. No span contains keys or payloads. Events report rebalances, retries, skipped records,
 //! dead letters, failed commits, an unavailable store, and a [stalled
 //! partition](Consumer::with_stall_warning) with the reason why it waits. Events at level ERROR require
-//! action: a dead letter that cannot be published (once per record, then at WARN), and a pause by the
-//! flood guard.
+//! action, among others: a dead letter that cannot be published (once per record, then at WARN) or whose
+//! publications were all interrupted, a pause by the flood guard, a panic in a classifier or an order
+//! extractor, a producer that cannot be replaced, errors in librdkafka's own log, and data that Redis has
+//! lost.
 //!
-//! The field `record` contains the coordinates of a record. A copy in a retry topic also has its
-//! `origin`, by which the record can be traced; a retry has the delay `after` which the record is
-//! delivered again, and the `retry_topic`. A dead letter without its payload is `truncated`.
-//! librdkafka's own log has the target `librdkafka`.
+//! The field `record` contains the coordinates of a record. Events about retry copies also have the field
+//! `origin`, the original coordinates. Retry events have `after`, the delay, and `retry_topic`. A dead
+//! letter without its payload is `truncated`. librdkafka's own log has the target `librdkafka`.
 //!
 //! At startup, an unsafe configuration is logged at WARN: a topic that [retains records for longer than
-//! their entries are kept](Consumer::without_retention_check), and a drain timeout that a revoke would
-//! shorten.
+//! their entries are kept](Consumer::without_retention_check), and a drain timeout above half of
+//! `max.poll.interval.ms`, which a revoke would shorten.
 //!
 //! # Layout
 //!

@@ -3,7 +3,8 @@
 //!
 //! * [`DecodeLayer`], [`IdempotencyLayer`] and their parts ([`key`], [`policy`], [`reply`], [`classify`])
 //!   form the tower stack, which returns an [`Outcome`] or an [`IdempotencyError`].
-//! * [`Consumer`] feeds records into the stack and commits on `Ok`.
+//! * [`Consumer`] feeds records into the stack and commits the offsets of those that are finished:
+//!   answered with `Ok`, skipped, dead-lettered, or copied to a retry topic.
 //! * [`MemoryStore`] and [`RedisStore`] keep the entries or, with the feature `postgres`, `PgStore`;
 //!   [`store`] has the trait for custom stores.
 //! * `postgres::Inbox` commits a handler's writes to Postgres together with its entry, including messages

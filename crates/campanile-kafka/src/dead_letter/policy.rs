@@ -41,15 +41,16 @@ use crate::publish::PublishSettings;
 ///   waits. The other partitions continue. An event at level ERROR says what is wrong.
 /// * A letter that is too large for the topic is published without its payload; its headers say
 ///   where the record is stored. The same applies if an earlier burial (an attempt to publish the
-///   letter) was interrupted by a crash, because the payload may have caused the crash. From the
-///   fifth burial on, if the earlier ones were all interrupted this way, nothing is published or
+///   letter) was interrupted by a crash, because the payload may have caused the crash. A burial
+///   under the lock of the record's last attempt is not counted, however it ends. From the fifth
+///   burial on, if the earlier ones were all interrupted this way, nothing is published or
 ///   committed any more: an event at level ERROR says so, and the partition waits until the key is
 ///   reopened. A burial that ends cleanly is not counted, whether an unavailable topic, a pause, a
 ///   shutdown, a revoke or a stop ended it.
 /// * If more than half of the finished records become dead letters, the consumer pauses instead of
 ///   moving its whole topic into another: see [`FloodGuard`].
-/// * A publication that is interrupted by a shutdown or a revoke is a failed attempt. The next
-///   owner of the record publishes its letter.
+/// * If a shutdown or a revoke interrupts a publication, the attempt that failed stays counted, and
+///   no burial is. The next owner of the record publishes its letter.
 ///
 /// The idempotency layer must hand over the records that it gives up, as it does by default. A
 /// record that the layer [rejects](campanile_idempotency::policy::OnGivenUp::Reject) by itself
