@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use campanile_test::{Process, RedisServer};
+use campanile_test::{Process, RedisServer, eventually};
 use tempfile::TempDir;
 
 use crate::invoices::{self, Invoice};
@@ -68,14 +68,28 @@ fn run_with_faults(
                 member.resume().unwrap();
                 suspended += 1;
             }
-            // Another process takes over the transactional id.
+            // Another process takes over the transactional id. A member that replaces its producer after
+            // an abort just then takes the id back, and fences the other process instead.
             2 => {
-                let successor = launcher.start(instance);
-                let status = member.wait(TIMEOUT).unwrap().expect("a fenced process exits");
-                assert!(!status.success());
-                let log = member.log().unwrap();
-                assert!(log.contains("fenced"), "{log}");
-                *member = successor;
+                let mut successor = launcher.start(instance);
+                let exits = || {
+                    let exited = member.exited().transpose().map(|status| (status, false));
+                    exited.or_else(|| Some((successor.exited().transpose()?, true)))
+                };
+                let Some((status, is_successor)) = eventually(TIMEOUT, exits) else {
+                    let (log, other) = (member.log().unwrap(), successor.log().unwrap());
+                    panic!("neither process was fenced; they logged: {log}; {other}");
+                };
+                if !is_successor {
+                    std::mem::swap(member, &mut successor);
+                }
+                // The one that exits is `successor` now.
+                let log = successor.log().unwrap();
+                assert!(!status.unwrap().success() && log.contains("fenced"), "{log}");
+                println!(
+                    "fenced: {}",
+                    if is_successor { "the successor" } else { "the former process" }
+                );
                 fenced += 1;
             }
             _ => {
