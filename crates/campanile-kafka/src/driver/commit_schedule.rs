@@ -91,32 +91,19 @@ impl FinalCommit {
         source: &mut impl Source,
         partitions: &[Arc<Assignment>],
     ) -> Poll<()> {
-        if self.poll_commits(cx, commits, source, partitions).is_pending() {
-            ready!(self.deadline.as_mut().poll(cx));
-            tracing::warn!("timed out waiting for the last commit; records may be delivered again");
-        }
-        Poll::Ready(())
-    }
-
-    fn poll_commits(
-        &mut self,
-        cx: &mut Context<'_>,
-        commits: &mut Commits,
-        source: &mut impl Source,
-        partitions: &[Arc<Assignment>],
-    ) -> Poll<()> {
-        loop {
-            if commits.in_flight {
-                return Poll::Pending;
-            }
+        while !commits.in_flight {
             if !has_uncommitted(partitions) || (self.started && commits.refused) {
                 return Poll::Ready(());
             }
-            if std::mem::replace(&mut self.started, true) {
-                ready!(commits.next_commit.as_mut().poll(cx));
+            if self.started && commits.next_commit.as_mut().poll(cx).is_pending() {
+                break;
             }
+            self.started = true;
             commits.start(source, partitions);
         }
+        ready!(self.deadline.as_mut().poll(cx));
+        tracing::warn!("timed out waiting for the last commit; records may be delivered again");
+        Poll::Ready(())
     }
 }
 

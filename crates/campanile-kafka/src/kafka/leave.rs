@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use campanile_core::Clock;
-use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 
 use super::context::Context;
@@ -18,6 +17,7 @@ const MEMBERSHIP_TIMEOUT: Duration = Duration::from_secs(2);
 pub(super) struct Leave {
     clock: Clock,
     step: Step,
+    unsubscribes: bool,
 }
 
 /// The steps of leaving the group, with their deadlines.
@@ -28,7 +28,7 @@ enum Step {
 }
 
 impl Leave {
-    pub(super) fn new(consumer: &BaseConsumer<Context>) -> Self {
+    pub(super) fn new(consumer: &BaseConsumer<Context>, unsubscribes: bool) -> Self {
         let clock = Clock::boot();
         // librdkafka does not leave a group that it is still joining. The group would then wait for this
         // member until its session times out.
@@ -37,7 +37,7 @@ impl Leave {
             false => Duration::ZERO,
         };
         let step = Step::Joining(clock.now() + joining);
-        Self { clock, step }
+        Self { clock, step, unsubscribes }
     }
 
     /// Returns whether the consumer has left its group, or has stopped waiting for that.
@@ -45,13 +45,12 @@ impl Leave {
         &mut self,
         consumer: &BaseConsumer<Context>,
         fetch_queues: &FetchQueues,
-        unsubscribes: bool,
     ) -> bool {
         let now = self.clock.now();
         match self.step {
             Step::Joining(deadline) if native::is_member(consumer) || now >= deadline => {
                 fetch_queues.close();
-                self.step = if unsubscribes {
+                self.step = if self.unsubscribes {
                     consumer.unsubscribe();
                     Step::Leaving(now + MEMBERSHIP_TIMEOUT)
                 } else {
@@ -65,12 +64,4 @@ impl Leave {
         }
         matches!(self.step, Step::Left)
     }
-}
-
-/// Returns whether a consumer with these settings has to unsubscribe to leave its group. In the classic
-/// protocol, librdkafka's close does not leave a group in which the consumer has no partitions. A static
-/// member stays in the group.
-pub(super) fn has_to_unsubscribe(settings: &ClientConfig) -> bool {
-    settings.get("group.protocol") != Some("consumer")
-        && settings.get("group.instance.id").is_none()
 }

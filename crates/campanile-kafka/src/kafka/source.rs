@@ -12,7 +12,7 @@ use super::commit_result::{self, OffsetCommits};
 use super::context::{Context, Rebalance, SourceWaker};
 use super::errors::handle_error;
 use super::fetch_batch::{FetchBatch, LastPartition};
-use super::leave::{self, Leave};
+use super::leave::Leave;
 use super::native::fetch_queues::{FetchError, FetchQueues, Message, MessageBuffer};
 use super::{Settings, native, start};
 use crate::driver::{Amount, Assignment, CommitResult, Event, Source, Usage};
@@ -48,7 +48,9 @@ pub(crate) struct KafkaSource {
     newer_protocol: bool,
     /// Whether the consumer is known to have joined its group.
     joined: bool,
-    /// Whether the consumer has to unsubscribe to leave its group.
+    /// Whether the consumer has to unsubscribe to leave its group. In the classic protocol, librdkafka's
+    /// close does not leave a group in which the consumer has no partitions. A static member stays in
+    /// the group.
     unsubscribes: bool,
     /// Set once the consumer is closed.
     leave: Option<Leave>,
@@ -111,7 +113,7 @@ impl KafkaSource {
             revoked: None,
             newer_protocol,
             joined: false,
-            unsubscribes: leave::has_to_unsubscribe(&settings.client),
+            unsubscribes: !newer_protocol && settings.client.get("group.instance.id").is_none(),
             leave: None,
         })
     }
@@ -261,7 +263,7 @@ impl Source for KafkaSource {
         }
         self.poll_transactions(events);
         if let Some(leave) = &mut self.leave
-            && leave.poll(&self.consumer, &self.fetch_queues, self.unsubscribes)
+            && leave.poll(&self.consumer, &self.fetch_queues)
         {
             events.push(Event::Closed);
         }
@@ -323,7 +325,7 @@ impl Source for KafkaSource {
 
     fn close(&mut self) {
         self.consumer.context().close();
-        self.leave = Some(Leave::new(&self.consumer));
+        self.leave = Some(Leave::new(&self.consumer, self.unsubscribes));
     }
 }
 

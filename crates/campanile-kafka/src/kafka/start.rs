@@ -72,8 +72,7 @@ pub(super) fn check(
         } else {
             // Only missing topics are requested again, and all of them are reported together.
             topics = unknown;
-            let now = clock.now();
-            let unknown_for = now - *unknown_since.get_or_insert(now);
+            let unknown_for = waited - *unknown_since.get_or_insert(waited);
             let is_late = unknown_for >= UNKNOWN_TOPIC_TIMEOUT || waited >= settings.start_timeout;
             if !topics.is_empty() && is_late {
                 let all: Vec<_> = topics
