@@ -19,7 +19,8 @@ mod support;
 use tokio::time::{sleep, timeout};
 
 use crate::captured_log::CapturedLog;
-use crate::fixture::{EVENT_TIMEOUT, Fixture, bill};
+use crate::fixture::{Fixture, bill};
+use crate::support::EVENT_TIMEOUT;
 
 #[tokio::test]
 async fn refused_message_and_lost_session_are_each_logged_once() {

@@ -23,8 +23,8 @@ use tokio::time::{sleep, timeout};
 use tower::{Layer, ServiceExt, service_fn};
 
 use crate::captured_log::CapturedLog;
-use crate::fixture::{EVENT_TIMEOUT, Fixture, book, request};
-use crate::support::Database;
+use crate::fixture::{Fixture, book, request};
+use crate::support::{Database, EVENT_TIMEOUT};
 
 /// The log messages of all tests in this binary.
 fn log() -> &'static CapturedLog {

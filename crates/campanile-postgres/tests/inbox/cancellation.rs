@@ -99,7 +99,7 @@ async fn dropped_future_leaves_no_open_transaction_or_partial_effect() {
 /// and that the next delivery leaves exactly one row.
 async fn assert_consistent(fixture: &Fixture, id: &str) {
     fixture.assert_no_open_transaction().await;
-    fixture.wait_for("SELECT count(*) = 0 FROM campanile.entry WHERE state = 'P'").await;
+    fixture.database.wait_for("SELECT count(*) = 0 FROM campanile.entry WHERE state = 'P'").await;
     let is_booked = fixture.booked(id) != "0|0";
     let outcome = fixture.run(service_fn(book), id).await.unwrap();
     let expected =
@@ -118,7 +118,7 @@ async fn running_statement_ends_when_its_handler_is_dropped() {
     });
     tokio::select! {
         ended = fixture.run(handler, "b-1") => panic!("{ended:?}"),
-        () = fixture.wait_for(SLEEPING) => {}
+        () = fixture.database.wait_for(SLEEPING) => {}
     }
     fixture.assert_no_open_transaction().await;
     assert_eq!(fixture.booked("b-1"), "0|0");
@@ -135,7 +135,7 @@ async fn vanished_client_frees_its_rows_before_its_lock_expires() {
         Ok::<_, BoxError>(Transaction::of(&request)?.batch_execute(work).await?)
     });
     let running = tokio::spawn(fixture.layer().layer(handler).oneshot(request("b-1")));
-    fixture.wait_for(SLEEPING).await;
+    fixture.database.wait_for(SLEEPING).await;
     proxy.cut();
     // A lock lives for 30 s.
     let update = "SET lock_timeout = '25s'; UPDATE ledger SET cents = 2 WHERE key = 'shared'";

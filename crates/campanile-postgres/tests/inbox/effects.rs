@@ -11,8 +11,8 @@ use tokio::sync::Notify;
 use tokio_postgres::error::SqlState;
 use tower::{Layer, ServiceExt, service_fn};
 
-use crate::fixture::{EVENT_TIMEOUT, Fixture, book, insert, request};
-use crate::support::long_timeouts;
+use crate::fixture::{Fixture, book, insert, request};
+use crate::support::{EVENT_TIMEOUT, long_timeouts};
 
 #[tokio::test]
 async fn handler_writes_commit_once_together_with_the_entry() {
@@ -264,7 +264,10 @@ async fn handler_ending_its_transaction_does_not_complete_the_entry() {
         // Even if nothing publishes the dead letter, the handler does not run again, because it
         // would commit again.
         drop(error);
-        fixture.wait_for("SELECT doomed AND at <= clock_timestamp() FROM campanile.entry").await;
+        fixture
+            .database
+            .wait_for("SELECT doomed AND at <= clock_timestamp() FROM campanile.entry")
+            .await;
         assert_eq!((&*fixture.booked("b-1"), &*fixture.entry()), (booked, "R|1"), "{end}");
         fixture.assert_no_open_transaction().await;
         let error = fixture.run(service_fn(book), "b-1").await.unwrap_err();

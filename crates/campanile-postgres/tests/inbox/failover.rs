@@ -8,8 +8,8 @@ use campanile_postgres::{Inbox, PgStore, migrate};
 use campanile_test::{PgServer, eventually};
 use tower::{Layer, ServiceExt, service_fn};
 
-use crate::fixture::{EVENT_TIMEOUT, book, request};
-use crate::support::long_timeouts;
+use crate::fixture::{book, request};
+use crate::support::{EVENT_TIMEOUT, long_timeouts};
 
 const BOOKED: &str = "SELECT count(*) FROM ledger";
 

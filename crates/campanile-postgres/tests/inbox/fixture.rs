@@ -5,15 +5,11 @@ use std::time::Duration;
 use campanile_core::{BoxError, Outcome, Record, Request, key};
 use campanile_idempotency::{Backoff, IdempotencyError, IdempotencyLayer};
 use campanile_postgres::{Inbox, InboxLayer, Transaction};
-use tokio::time::{sleep, timeout};
 use tower::{Layer, Service, ServiceExt};
 
-use crate::support::Database;
+use crate::support::{Database, EVENT_TIMEOUT};
 
 type Key = key::Key<key::Header>;
-
-/// How long a test waits for an expected event, however busy the machine is.
-pub(crate) const EVENT_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) struct Fixture {
     pub(crate) database: Database,
@@ -88,19 +84,7 @@ impl Fixture {
         let none_is_open = "SELECT count(*) = 0 FROM pg_stat_activity \
              WHERE datname = current_database() AND pid <> pg_backend_pid() \
              AND xact_start IS NOT NULL AND backend_type = 'client backend'";
-        self.wait_for(none_is_open).await;
-    }
-
-    /// Waits until this query yields true. Other tasks on this thread run meanwhile.
-    pub(crate) async fn wait_for(&self, query: &str) {
-        let polling = async {
-            while self.database.psql(query) != "t" {
-                sleep(Duration::from_millis(5)).await;
-            }
-        };
-        timeout(EVENT_TIMEOUT, polling)
-            .await
-            .unwrap_or_else(|_| panic!("not within {EVENT_TIMEOUT:?}: {query}"));
+        self.database.wait_for(none_is_open).await;
     }
 }
 

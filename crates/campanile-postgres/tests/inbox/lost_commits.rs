@@ -15,8 +15,8 @@ use tokio::time::timeout;
 use tokio_postgres::Client;
 use tower::{Layer, ServiceExt, service_fn};
 
-use crate::fixture::{EVENT_TIMEOUT, Fixture, book, insert, request};
-use crate::support::{long_timeouts, short_timeouts};
+use crate::fixture::{Fixture, book, insert, request};
+use crate::support::{EVENT_TIMEOUT, long_timeouts, short_timeouts};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -81,7 +81,7 @@ async fn assert_second_run_commits(
 async fn commit_with_lost_answer_is_not_rerun() {
     let (fixture, proxy) = fixture_behind_proxy().await;
     let (running, runs) = start_with_faults(&fixture, &proxy, &[Proxy::swallow_replies]);
-    fixture.wait_for("SELECT state = 'C' FROM campanile.entry").await;
+    fixture.database.wait_for("SELECT state = 'C' FROM campanile.entry").await;
     proxy.heal().unwrap();
     assert_eq!(running.await.unwrap().unwrap(), Outcome::Processed(()));
     assert_eq!(runs.load(Ordering::Relaxed), 1);
@@ -112,7 +112,7 @@ async fn lock_lost_at_commit_counts_no_attempt_under_either_policy() {
         let error = IdempotencyError::find(&*error).unwrap();
         assert!(matches!(error, IdempotencyError::LockLost(_)), "{policy:?}: {error:?}");
         proxy.heal().unwrap();
-        fixture.wait_for("SELECT state = 'R' FROM campanile.entry").await;
+        fixture.database.wait_for("SELECT state = 'R' FROM campanile.entry").await;
         assert_eq!((&*fixture.booked("b-1"), &*fixture.entry()), ("0|0", "R|0"), "{policy:?}");
     }
 }
@@ -133,7 +133,7 @@ async fn rerun_with_lost_answer_fails_as_committed_before() {
         yield_now().await;
     }
     proxy.heal().unwrap();
-    fixture.wait_for("SELECT state = 'C' FROM campanile.entry").await;
+    fixture.database.wait_for("SELECT state = 'C' FROM campanile.entry").await;
     proxy.heal().unwrap();
     let error = running.await.unwrap().unwrap_err();
     let found = campanile_core::error::find::<InboxError>(&*error);

@@ -12,7 +12,7 @@ use tokio::task::yield_now;
 use tokio::time::timeout;
 use tower::Service;
 
-use crate::fixture::EVENT_TIMEOUT;
+use crate::support::EVENT_TIMEOUT;
 
 /// Records the published messages, in the order of their acknowledgments.
 #[derive(Clone, Default)]

@@ -13,8 +13,8 @@ use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
 use crate::brokers::{Brokers, text};
-use crate::fixture::{EVENT_TIMEOUT, Fixture, bill, id_headers};
-use crate::support::long_timeouts;
+use crate::fixture::{Fixture, bill, id_headers};
+use crate::support::{EVENT_TIMEOUT, long_timeouts};
 
 /// Removes repeated messages; keeps the order of the first acknowledgments.
 fn first_publications(published: Vec<Output>) -> Vec<Output> {
@@ -65,7 +65,7 @@ async fn crash_before_deletion_publishes_again_with_same_header() {
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() \
          AND query LIKE '%campanile.relay%' AND pid <> pg_backend_pid()",
     );
-    fixture.wait_for(no_relay_session).await;
+    fixture.database.wait_for(no_relay_session).await;
     blocking.batch_execute("ROLLBACK").await.unwrap();
     assert_eq!(fixture.count_messages(), 2);
     let relay = fixture.relay();

@@ -7,14 +7,11 @@ use campanile_idempotency::{Backoff, IdempotencyLayer};
 use campanile_postgres::{Inbox, Transaction};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 use crate::brokers::Brokers;
-use crate::support::Database;
-
-/// How long a test waits for an expected event, however busy the machine is.
-pub(crate) const EVENT_TIMEOUT: Duration = Duration::from_secs(60);
+use crate::support::{Database, EVENT_TIMEOUT};
 
 pub(crate) struct Fixture {
     pub(crate) database: Database,
@@ -90,20 +87,8 @@ impl Fixture {
         self.database.psql("SELECT count(*) FROM campanile.outbox").parse().unwrap()
     }
 
-    /// Waits until this query yields true. Other tasks on this thread run meanwhile.
-    pub(crate) async fn wait_for(&self, query: &str) {
-        let polling = async {
-            while self.database.psql(query) != "t" {
-                sleep(Duration::from_millis(5)).await;
-            }
-        };
-        timeout(EVENT_TIMEOUT, polling)
-            .await
-            .unwrap_or_else(|_| panic!("not within {EVENT_TIMEOUT:?}: {query}"));
-    }
-
     pub(crate) async fn wait_until_empty(&self) {
-        self.wait_for("SELECT count(*) = 0 FROM campanile.outbox").await;
+        self.database.wait_for("SELECT count(*) = 0 FROM campanile.outbox").await;
     }
 }
 

@@ -75,7 +75,7 @@ async fn messages_of_a_key_follow_the_commit_order() {
     let others = async {
         let waits = "SELECT count(*) = 1 FROM pg_stat_activity WHERE datname = current_database() \
                      AND wait_event_type = 'Lock' AND wait_event = 'advisory'";
-        fixture.wait_for(waits).await;
+        fixture.database.wait_for(waits).await;
         // A message of another key waits for neither.
         fixture.publish("b-3", [bill("b", "third")]).await;
         fixture.brokers.wait_until(|brokers| !brokers.payloads_of("b").is_empty()).await;
@@ -182,7 +182,7 @@ async fn topic_with_refused_first_keys_publishes_the_others() {
     fixture.publish("b-2", (0..200).map(|number| bill(&format!("a{number}"), number))).await;
     let relay = fixture.relay();
     fixture.brokers.wait_until(|brokers| brokers.published().len() == 200).await;
-    fixture.wait_for("SELECT count(*) = 4 FROM campanile.outbox").await;
+    fixture.database.wait_for("SELECT count(*) = 4 FROM campanile.outbox").await;
     keys.iter().for_each(|key| fixture.brokers.accept(key));
     fixture.wait_until_empty().await;
     relay.stop().await;

@@ -9,6 +9,7 @@ mod hosts;
 mod migrations;
 mod outage;
 mod permissions;
+#[allow(dead_code, reason = "other tests use the rest")]
 mod support;
 mod sweep;
 mod tls;

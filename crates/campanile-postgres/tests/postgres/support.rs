@@ -11,6 +11,10 @@ use campanile_core::{
 use campanile_idempotency::{Store, StoreError, StoreErrorKind};
 use campanile_postgres::{PgConfig, PgStore, migrate};
 use campanile_test::PgServer;
+use tokio::time::{sleep, timeout};
+
+/// How long a test waits for an expected event, however busy the machine is.
+pub(crate) const EVENT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A test's own database, with the schema, on a server that concurrent tests share.
 pub(crate) struct Database {
@@ -54,6 +58,18 @@ impl Database {
     /// Runs SQL as the superuser, bypassing the store.
     pub(crate) fn psql(&self, sql: &str) -> String {
         self.server.psql_in(self.name(), sql).unwrap()
+    }
+
+    /// Waits until this query yields true. Other tasks on this thread run meanwhile.
+    pub(crate) async fn wait_for(&self, query: &str) {
+        let polling = async {
+            while self.psql(query) != "t" {
+                sleep(Duration::from_millis(5)).await;
+            }
+        };
+        timeout(EVENT_TIMEOUT, polling)
+            .await
+            .unwrap_or_else(|_| panic!("not within {EVENT_TIMEOUT:?}: {query}"));
     }
 
     /// Runs SQL in another database of the server.
@@ -137,7 +153,7 @@ pub(crate) async fn apply_until_answered(
             Err(error) => assert_ne!(error.kind(), StoreErrorKind::Unreadable),
             Ok(reply) => return reply,
         }
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        sleep(Duration::from_millis(20)).await;
     }
     panic!("no answer to {operation:?}");
 }
