@@ -3,7 +3,7 @@
 use std::future::{Future, Ready, pending, ready};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::thread;
 use std::time::Duration;
@@ -280,4 +280,44 @@ fn background_makes_call_of_runtime_that_was_shut_down() {
             "{operation} is repeated long before its call times out"
         );
     }
+}
+
+/// Applies the first call but never answers it, and cannot be reached by the second.
+#[derive(Clone)]
+struct UnreachableStore {
+    memory: MemoryStore,
+    calls: Arc<AtomicUsize>,
+}
+
+impl Store for UnreachableStore {
+    async fn apply(&self, command: Command) -> Result<Answer, StoreError> {
+        let call = self.calls.fetch_add(1, Ordering::SeqCst);
+        if call == 1 {
+            return Err(StoreError::not_sent("unreachable"));
+        }
+        let answer = self.memory.apply(command).await;
+        match call {
+            0 => pending().await,
+            _ => answer,
+        }
+    }
+}
+
+#[test]
+fn repeated_acquire_that_is_not_sent_is_cancelled() {
+    let memory = MemoryStore::new();
+    let store = UnreachableStore { memory: memory.clone(), calls: Arc::default() };
+    let keeper = LockKeeper::new(store.clone()).unwrap();
+    let layer = layer(&keeper).with_lock_ttl(Duration::from_secs(3600)).unwrap();
+    let service = layer.layer(service_fn(async |_: Request<()>| Ok::<_, BoxError>(())));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        drop(service.start(request("p-1")));
+        while store.calls.load(Ordering::SeqCst) == 0 {
+            tokio::task::yield_now().await;
+        }
+    });
+    assert_eq!(state(&memory), Some(State::Processing));
+    drop(runtime);
+    assert!(is_released(&memory, TIMEOUT));
 }

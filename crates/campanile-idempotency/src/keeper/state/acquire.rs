@@ -79,7 +79,7 @@ impl KeeperState {
         let index = sent.slot;
         let slot = &mut self.slots[index];
         let ttl = slot.settings.ttl;
-        let Phase::Acquiring { reply, .. } = std::mem::replace(&mut slot.phase, Phase::Ended)
+        let Phase::Acquiring { reply, was_sent } = std::mem::replace(&mut slot.phase, Phase::Ended)
         else {
             unreachable!("only an acquiring slot has sent an acquire");
         };
@@ -111,7 +111,7 @@ impl KeeperState {
             Ok(_) => {
                 Acquisition::Unavailable(StoreError::unreadable("unexpected reply to an acquire"))
             }
-            Err(error) if !error.was_sent() => Acquisition::Unavailable(error),
+            Err(error) if !was_sent && !error.was_sent() => Acquisition::Unavailable(error),
             Err(error) => {
                 let unavailable = Acquisition::Unavailable(error);
                 self.deferred.push(Deferred::SendAcquisition(reply, unavailable));
