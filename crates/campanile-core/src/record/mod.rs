@@ -143,17 +143,17 @@ impl Record {
         self.0.progress.is_recording()
     }
 
-    /// Returns whether a layer has returned an error, after which the record may be processed
-    /// again.
+    /// Returns whether the record may take long: its handler is running, it waits for its lock, or a
+    /// layer has returned an error, after which middleware may call the layer again.
     #[doc(hidden)]
-    pub fn has_failed(&self) -> bool {
-        self.0.progress.has_failed()
+    pub fn is_processing(&self) -> bool {
+        self.0.progress.is_processing()
     }
 
-    /// Marks the record as failed. Called by the layer.
+    /// Marks the record as processing. Called by the layer.
     #[doc(hidden)]
-    pub fn set_failed(&self) {
-        self.0.progress.set_failed();
+    pub fn set_processing(&self) {
+        self.0.progress.set_processing();
     }
 
     /// Returns whether the record was answered as a duplicate, without running the handler.

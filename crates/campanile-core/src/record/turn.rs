@@ -17,15 +17,15 @@ use crate::wakers::Watcher;
 #[derive(Default)]
 pub(super) struct AttemptProgress(AtomicU8);
 
-const RUNNING: u8 = 0;
+const STARTED: u8 = 0;
 const AHEAD: u8 = 1;
 const RECORDING: u8 = 2;
 const DUPLICATE: u8 = 3;
-const FAILED: u8 = 4;
+const PROCESSING: u8 = 4;
 
 impl AttemptProgress {
     pub(super) fn start(&self, ahead: bool) {
-        self.0.store(if ahead { AHEAD } else { RUNNING }, Ordering::Release);
+        self.0.store(if ahead { AHEAD } else { STARTED }, Ordering::Release);
     }
 
     pub(super) fn set_recording(&self) {
@@ -40,12 +40,12 @@ impl AttemptProgress {
         self.0.store(DUPLICATE, Ordering::Release);
     }
 
-    pub(super) fn set_failed(&self) {
-        self.0.store(FAILED, Ordering::Release);
+    pub(super) fn set_processing(&self) {
+        self.0.store(PROCESSING, Ordering::Release);
     }
 
-    pub(super) fn has_failed(&self) -> bool {
-        self.0.load(Ordering::Acquire) == FAILED
+    pub(super) fn is_processing(&self) -> bool {
+        self.0.load(Ordering::Acquire) == PROCESSING
     }
 
     pub(super) fn is_duplicate(&self) -> bool {

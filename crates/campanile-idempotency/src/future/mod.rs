@@ -47,7 +47,7 @@ pin_project! {
         layer: LayerParts<C>,
         // How much longer `OnLocked::Wait` may wait.
         wait_budget: Option<Duration>,
-        // For reporting a failure to the driver.
+        // For reporting progress to the driver.
         record: Option<Record>,
         #[pin]
         state: ResponseState<S, R>,
@@ -118,11 +118,19 @@ where
     type Output = Result<Outcome<S::Response>, BoxError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let answer = ready!(self.as_mut().poll_outcome(cx));
-        if let (Err(_), Some(record)) = (&answer, self.project().record) {
-            record.set_failed();
+        let answer = self.as_mut().poll_outcome(cx);
+        let this = self.project();
+        let is_processing = match &answer {
+            Poll::Pending => this.state.is_processing(),
+            // Middleware may call the layer again.
+            Poll::Ready(answer) => answer.is_err(),
+        };
+        if let Some(record) = this.record
+            && is_processing
+        {
+            record.set_processing();
         }
-        Poll::Ready(answer)
+        answer
     }
 }
 

@@ -130,6 +130,21 @@ impl<S: Service<R>, R> ResponseState<S, R> {
         Self::Settling { settling: held.settle(settlement), after: Some(after), span }
     }
 
+    /// Returns whether the handler is running, or the request waits for its lock.
+    pub(super) fn is_processing(&self) -> bool {
+        match self {
+            Self::WaitingForLock { .. }
+            | Self::Readying { .. }
+            | Self::Processing { .. }
+            | Self::Unguarded { .. } => true,
+            Self::Refused { .. }
+            | Self::Acquiring { .. }
+            | Self::WaitingForTurn { .. }
+            | Self::Settling { .. }
+            | Self::Answered { .. } => false,
+        }
+    }
+
     pub(super) fn name(&self) -> &'static str {
         match self {
             Self::Refused { .. } => "Refused",

@@ -1,7 +1,9 @@
 //! Records that are started ahead of their turn.
 
+use std::time::Duration;
+
 use campanile_core::{BoxError, Outcome, Record, Request, State};
-use campanile_idempotency::policy::OnMissingKey;
+use campanile_idempotency::policy::{OnLocked, OnMissingKey};
 use campanile_test::faults::Fault;
 use tokio::task::JoinHandle;
 use tower::limit::ConcurrencyLimitLayer;
@@ -157,6 +159,42 @@ async fn record_ahead_of_its_turn_keeps_no_permit() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn running_handler_is_reported_to_driver() {
+    let harness = Harness::new();
+    let layer = harness.layer().with_missing_key(OnMissingKey::PassThrough);
+    let (service, mut handle) = harness.mock_service(layer);
+    let with_key = request("p-1");
+    let without_key = Request::new(Record::builder("payments", 0, 0).build(), ());
+    for request in [with_key, without_key] {
+        let record = request.record().clone();
+        let call = service.start(request);
+        let (_, respond) = handle.next_request().await.unwrap();
+        assert!(is_pending(&call).await);
+        assert!(record.is_processing());
+        respond.send_response("done");
+        call.await.unwrap().unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn wait_for_lock_is_reported_to_driver() {
+    let harness = Harness::new();
+    let layer = harness.layer().with_locked(OnLocked::Wait { at_most: Duration::from_secs(1) });
+    let (service, mut handle) = harness.mock_service(layer);
+    let first = service.start(request("p-1"));
+    let (_, respond) = handle.next_request().await.unwrap();
+    let waiting = request("p-1");
+    let record = waiting.record().clone();
+    let second = service.start(waiting);
+    assert!(is_pending(&second).await);
+    assert!(record.is_processing());
+    respond.send_response("done");
+    assert_eq!(outcome_of(first).await, Outcome::Processed("done"));
+    assert!(outcome_of(second).await.is_duplicate());
+    assert!(record.is_duplicate());
+}
+
+#[tokio::test(start_paused = true)]
 async fn failure_is_reported_to_driver() {
     let harness = Harness::new();
     let (service, mut handle) = harness.mock_service(harness.layer());
@@ -164,8 +202,9 @@ async fn failure_is_reported_to_driver() {
     let record = request.record().clone();
     let call = service.start(request);
     let (_, respond) = handle.next_request().await.unwrap();
-    assert!(!record.has_failed());
+    assert!(record.is_processing());
+    record.start(false);
     respond.send_error(std::io::Error::other("refused"));
     call.await.unwrap().unwrap_err();
-    assert!(record.has_failed());
+    assert!(record.is_processing());
 }

@@ -87,10 +87,10 @@ impl Attempt {
         self.record.is_duplicate()
     }
 
-    /// Returns whether a layer has returned an error, after which middleware may call the layer
-    /// again.
-    pub(super) fn has_failed(&self) -> bool {
-        self.record.has_failed()
+    /// Returns whether the record may take long: its handler is running, it waits for its lock, or
+    /// middleware may call the layer again.
+    pub(super) fn is_processing(&self) -> bool {
+        self.record.is_processing()
     }
 
     /// Polls the attempt ahead of its turn. The layer acquires the lock, but the handler waits.

@@ -7,7 +7,7 @@
 //! turn: its lock is acquired in the same round trip to the store, and its handler waits until the
 //! previous record is processed. If the previous record is not processed after all, the lock is
 //! released and no attempt is counted. After a duplicate, several records are started ahead, since
-//! they are mostly duplicates as well.
+//! they are mostly duplicates as well; they are dropped as soon as a handler runs.
 
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
@@ -86,9 +86,10 @@ impl Run {
                 if let Poll::Ready(outcome) = current.poll(cx, &*route) {
                     return Poll::Ready(outcome);
                 }
-                if current.has_failed() {
-                    // Middleware may call the layer again, and that call may need a permit that
-                    // the attempts ahead of their turn hold.
+                if current.is_processing() {
+                    // The attempts ahead of their turn must not hold locks and permits for as long
+                    // as a handler runs: timeouts and `max_hold` would expire before their turn, and
+                    // this record may need a permit or a key that they hold.
                     lookahead = 0;
                     cancel_ahead(&mut ahead, &mut pending);
                 }
@@ -196,6 +197,8 @@ mod tests {
         calls: Mutex<Vec<Call>>,
         /// Records below this offset are duplicates.
         duplicates: i64,
+        /// The record with this offset is processed first.
+        slow: Option<i64>,
     }
 
     struct Call {
@@ -204,8 +207,8 @@ mod tests {
     }
 
     enum Step {
-        /// The layer returns an error, and middleware in front of it is about to call it again.
-        Fails,
+        /// The handler runs, or the layer returns an error and is about to be called again.
+        Processes,
         Ends(Result<(), BoxError>),
     }
 
@@ -214,6 +217,7 @@ mod tests {
             let (steps, mut next) = mpsc::unbounded_channel();
             let interrupt = record.interrupt();
             let is_duplicate = record.offset() < self.duplicates;
+            let is_slow = Some(record.offset()) == self.slow;
             self.calls.lock().unwrap().push(Call { record, steps });
             Box::pin(async move {
                 if let Some(turn) = interrupt.turn() {
@@ -224,10 +228,13 @@ mod tests {
                     interrupt.set_duplicate();
                     return Ok(Ok(Vec::new()));
                 }
-                interrupt.set_recording();
+                match is_slow {
+                    true => interrupt.record().set_processing(),
+                    false => interrupt.set_recording(),
+                }
                 loop {
                     match next.recv().await.expect("the test ends the call") {
-                        Step::Fails => interrupt.record().set_failed(),
+                        Step::Processes => interrupt.record().set_processing(),
                         Step::Ends(ended) => {
                             return ended.map(|()| Ok(Vec::new())).map_err(RouteError::Failed);
                         }
@@ -264,15 +271,14 @@ mod tests {
 
     /// Starts a run of two records that are not duplicates.
     async fn start_run() -> TestRun {
-        start_run_of(2, 0).await
+        start_run_of(2, FakeLayer::default()).await
     }
 
-    /// Starts a run of this number of records, of which the first `duplicates` are duplicates.
-    async fn start_run_of(records: i64, duplicates: i64) -> TestRun {
+    /// Starts a run of this number of records.
+    async fn start_run_of(records: i64, route: FakeLayer) -> TestRun {
         let total: Arc<Usage> = Arc::default();
         let assignment = Assignment::new(AssignmentId(0), "t".into(), 0, None, total);
-        let (route, assignment) =
-            (Arc::new(FakeLayer { duplicates, ..FakeLayer::default() }), Arc::new(assignment));
+        let (route, assignment) = (Arc::new(route), Arc::new(assignment));
         let reports = Arc::new(Reports::default());
         let record = |offset| Record::builder("t", 0, offset).build();
         let run = Run {
@@ -351,7 +357,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn records_after_duplicates_are_started_together() {
-        let test = start_run_of(64, 40).await;
+        let test = start_run_of(64, FakeLayer { duplicates: 40, ..FakeLayer::default() }).await;
         for _ in 0..10 {
             test.settle().await;
         }
@@ -370,11 +376,27 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn no_record_is_ahead_while_a_handler_runs() {
+        let route = FakeLayer { duplicates: 40, slow: Some(40), ..FakeLayer::default() };
+        let test = start_run_of(64, route).await;
+        for _ in 0..10 {
+            test.settle().await;
+        }
+        let calls = test.route.calls();
+        assert!(calls > 41, "{calls}");
+        assert!((41..calls).all(|call| test.route.record(call).interrupt().is_set()));
+        test.route.end(40, Ok(()));
+        test.settle().await;
+        assert_eq!(test.route.record(calls).offset(), 41);
+        assert!(test.route.record(calls).is_recording());
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn cancelled_records_are_restarted_in_order() {
-        let test = start_run_of(4, 0).await;
+        let test = start_run_of(4, FakeLayer::default()).await;
         assert_eq!(test.route.calls(), 2);
         // As if a retry were about to call the layer again.
-        test.route.step(0, Step::Fails);
+        test.route.step(0, Step::Processes);
         test.settle().await;
         assert!(test.route.record(1).interrupt().is_set());
         test.route.end(0, Ok(()));
