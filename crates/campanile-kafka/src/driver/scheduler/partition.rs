@@ -74,7 +74,7 @@ impl Partition {
         max_ahead: u64,
     ) -> (Queued, Vec<QueueId>) {
         let offset = record.offset();
-        let before = self.watermark.oldest();
+        let was_reset = self.watermark.is_reset(offset);
         let delivery = self.watermark.deliver(offset);
         if self.watermark.watermark().is_none() && delivery == self.watermark.oldest() {
             // This is the first record, or the position was reset. A watermark from before the
@@ -85,9 +85,8 @@ impl Partition {
             }
         }
         let mut unblocked = Vec::new();
-        if self.watermark.oldest() != before {
-            // The position was reset, so records that were finished ahead of the watermark are
-            // delivered again.
+        if was_reset {
+            // Records that were finished ahead of the watermark are delivered again.
             self.held_outputs.retain(|delivery, _| !self.watermark.is_superseded(*delivery));
             unblocked = self.take_unblocked(max_ahead);
         }
@@ -157,5 +156,40 @@ impl Partition {
     pub(super) fn release(&self, amount: Amount) {
         self.assignment.usage.remove(amount);
         self.assignment.total.remove(amount);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::{AssignmentId, Usage};
+
+    #[test]
+    fn reset_drops_outputs_behind_an_unfinished_record() {
+        let total: Arc<Usage> = Arc::default();
+        let assignment = Assignment::new(AssignmentId(0), "t".into(), 0, None, total);
+        let mut partition = Partition::new(Arc::new(assignment), true);
+        let deliver = |partition: &mut Partition, offset| {
+            let record = Record::builder("t", 0, offset).build();
+            partition.deliver(record, None, u64::MAX).0
+        };
+        let finish = |partition: &mut Partition, Queued { delivery, record, .. }: Queued| {
+            let outputs = vec![Output::to("invoices").payload("1")];
+            let outputs = partition.record_outputs(record.coordinates().clone(), outputs);
+            partition.finish(delivery, Some(outputs), u64::MAX);
+        };
+        let unfinished = deliver(&mut partition, 10);
+        for offset in [11, 12] {
+            let queued = deliver(&mut partition, offset);
+            finish(&mut partition, queued);
+        }
+        let again = [11, 12].map(|offset| deliver(&mut partition, offset));
+        finish(&mut partition, unfinished);
+        again.into_iter().for_each(|queued| finish(&mut partition, queued));
+        let assignment = &partition.assignment;
+        let taken = assignment.pending_outputs.take(|| assignment.watermark());
+        let (watermark, outputs) = taken.unwrap();
+        let offsets: Vec<_> = outputs.iter().map(|outputs| outputs.at.offset).collect();
+        assert_eq!((watermark, offsets), (13, vec![10, 11, 12]));
     }
 }

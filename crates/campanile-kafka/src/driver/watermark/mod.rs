@@ -49,13 +49,18 @@ enum DeliveryState {
 }
 
 impl Watermark {
+    /// Returns whether delivering this offset next means that the position was reset.
+    pub(crate) fn is_reset(&self, offset: i64) -> bool {
+        self.last_offset.is_some_and(|last| offset <= last)
+    }
+
     /// Registers the delivery of an offset.
     ///
-    /// An offset at or below the last one means that the position was reset. Offsets from there on
-    /// are delivered again, so their earlier deliveries no longer affect the watermark. Unfinished
-    /// deliveries below the offset still hold the watermark back.
+    /// After a reset, offsets from this one on are delivered again, so their earlier deliveries no
+    /// longer affect the watermark. Unfinished deliveries below the offset still hold the watermark
+    /// back.
     pub(crate) fn deliver(&mut self, offset: i64) -> Delivery {
-        if self.last_offset.is_some_and(|last| offset <= last) {
+        if self.is_reset(offset) {
             let again = self.delivered.iter_mut().rev();
             for delivered in again.take_while(|delivered| delivered.offset >= offset) {
                 delivered.state = DeliveryState::Superseded;
