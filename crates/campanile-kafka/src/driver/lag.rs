@@ -17,13 +17,21 @@ impl OffsetRange {
         Self { first: AtomicOffset::none(), last: AtomicOffset::none(), end: AtomicOffset::none() }
     }
 
-    /// Takes in the offset of a record that was read.
-    pub(crate) fn record_read(&self, offset: i64) {
-        // An offset that is read again means that the position was reset.
-        if self.last.load().is_none_or(|last| offset <= last) {
+    /// Takes in the offset of a record that was read. Returns whether the position was reset, which is
+    /// so if an offset is read again.
+    pub(crate) fn record_read(&self, offset: i64) -> bool {
+        let last = self.last.load();
+        let was_reset = last.is_some_and(|last| offset <= last);
+        if last.is_none() || was_reset {
             self.first.store(Some(offset));
         }
         self.last.store(Some(offset));
+        was_reset
+    }
+
+    /// Returns the offset after the last record that was read.
+    pub(crate) fn next(&self) -> Option<i64> {
+        self.last.load().map(|last| last + 1)
     }
 
     /// Sets the partition's end.
@@ -37,7 +45,7 @@ impl OffsetRange {
     pub(crate) fn lag(&self, watermark: Option<i64>) -> Option<u64> {
         let start = watermark.or_else(|| self.first.load())?;
         // The brokers' report may be older than the last read.
-        let end = self.end.load().max(self.last.load().map(|last| last + 1))?;
+        let end = self.end.load().max(self.next())?;
         Some(u64::try_from(end - start).unwrap_or_default())
     }
 }

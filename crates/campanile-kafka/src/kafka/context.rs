@@ -86,7 +86,15 @@ impl Context {
     ) {
         // Partitions that were revoked in the meantime belong to another consumer.
         positions.retain(|(assignment, _)| !assignment.is_revoked());
-        let sought = seek(consumer, positions);
+        if positions.is_empty() {
+            return;
+        }
+        let list = position_list(positions);
+        // Resume first, because the seek of a partition without a committed offset starts a lookup.
+        if let Err(error) = consumer.resume(&list) {
+            tracing::warn!(%error, "failed to resume partitions at their start offset");
+        }
+        let sought = seek(consumer, list);
         let mut state = self.state();
         positions.retain(|(assignment, _)| {
             let is_done = sought.contains(&(assignment.topic.to_string(), assignment.partition));
@@ -95,6 +103,30 @@ impl Context {
                 state.add_assignment(assignment.clone());
             }
             !is_done
+        });
+    }
+
+    /// Seeks to the next offset of each of these partitions, whose position was reset to an earlier
+    /// offset. Partitions for which the seek fails stay in the list.
+    ///
+    /// When a paused partition is resumed, librdkafka (2.12) continues after the highest offset that it
+    /// has delivered in batches, even after a reset. Only a seek makes it forget that offset.
+    pub(super) fn seek_after_reset(
+        &self,
+        consumer: &BaseConsumer<Self>,
+        resets: &mut Vec<Arc<Assignment>>,
+    ) {
+        resets.retain(|assignment| !assignment.is_revoked());
+        if resets.is_empty() {
+            return;
+        }
+        let next = |assignment: &Arc<Assignment>| {
+            Some((assignment.clone(), Offset::Offset(assignment.offset_range.next()?)))
+        };
+        let positions: Vec<Position> = resets.iter().filter_map(next).collect();
+        let sought = seek(consumer, position_list(&positions));
+        resets.retain(|assignment| {
+            !sought.contains(&(assignment.topic.to_string(), assignment.partition))
         });
     }
 
@@ -204,20 +236,17 @@ impl State {
     }
 }
 
-/// Seeks to these positions. Returns the partitions for which this has succeeded.
-fn seek(consumer: &BaseConsumer<Context>, positions: &[Position]) -> HashSet<(String, i32)> {
-    if positions.is_empty() {
-        return HashSet::new();
-    }
+fn position_list(positions: &[Position]) -> TopicPartitionList {
     let mut list = TopicPartitionList::new();
     for (assignment, offset) in positions {
         list.add_partition_offset(&assignment.topic, assignment.partition, *offset)
-            .expect("a committed offset is a valid position");
+            .expect("an offset of a partition is a valid position");
     }
-    // Resume first, because the seek of a partition without a committed offset starts a lookup.
-    if let Err(error) = consumer.resume(&list) {
-        tracing::warn!(%error, "failed to resume partitions at their start offset");
-    }
+    list
+}
+
+/// Seeks to these positions. Returns the partitions for which this has succeeded.
+fn seek(consumer: &BaseConsumer<Context>, list: TopicPartitionList) -> HashSet<(String, i32)> {
     match consumer.seek_partitions(list, SEEK_TIMEOUT) {
         // A partition that librdkafka has not started yet has an error, and its seek is retried.
         Ok(list) => {

@@ -13,6 +13,8 @@ pub(super) struct FetchBatch {
     pub(super) records: Vec<Received>,
     pub(super) amount: Amount,
     pub(super) largest: u64,
+    /// The partitions whose position was reset to an earlier offset.
+    pub(super) resets: Vec<Arc<Assignment>>,
 }
 
 impl FetchBatch {
@@ -25,7 +27,9 @@ impl FetchBatch {
         let Some(assignment) = assignment_of(last, context, message) else {
             return;
         };
-        assignment.offset_range.record_read(message.offset());
+        if assignment.offset_range.record_read(message.offset()) {
+            self.resets.push(assignment.clone());
+        }
         let received = message::to_received(assignment, message);
         let one = Amount::of(&received.record);
         assignment.usage.add(one);
@@ -40,7 +44,7 @@ fn assignment_of<'a>(
     last: &'a mut Option<LastPartition>,
     context: &Context,
     message: &Message<'_>,
-) -> Option<&'a Assignment> {
+) -> Option<&'a Arc<Assignment>> {
     let (topic, partition) = (message.topic_handle(), message.partition());
     let same = |last: &LastPartition| {
         let LastPartition { topic: of, assignment } = last;
@@ -50,7 +54,7 @@ fn assignment_of<'a>(
         let assignment = context.assignment(message.topic(), partition);
         *last = assignment.map(|assignment| LastPartition { topic, assignment });
     }
-    last.as_ref().map(|last| &*last.assignment)
+    last.as_ref().map(|last| &last.assignment)
 }
 
 /// The partition of the last record.

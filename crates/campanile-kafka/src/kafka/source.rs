@@ -43,6 +43,8 @@ pub(crate) struct KafkaSource {
     commits: CommitStrategy,
     /// The start positions of partitions that librdkafka has not started yet.
     positions: Vec<Position>,
+    /// Partitions whose position was reset, and that librdkafka has to seek.
+    resets: Vec<Arc<Assignment>>,
     /// The revoked partitions that are not released yet.
     revoked: Option<TopicPartitionList>,
     newer_protocol: bool,
@@ -110,6 +112,7 @@ impl KafkaSource {
             last: None,
             commits,
             positions: Vec::new(),
+            resets: Vec::new(),
             revoked: None,
             newer_protocol,
             joined: false,
@@ -256,6 +259,8 @@ impl Source for KafkaSource {
         if let Some(room) = room {
             any |= self.take_records(room, &mut batch, events);
         }
+        self.resets.append(&mut batch.resets);
+        self.consumer.context().seek_after_reset(&self.consumer, &mut self.resets);
         if !batch.records.is_empty() {
             self.largest = batch.largest;
             self.total.add(batch.amount);

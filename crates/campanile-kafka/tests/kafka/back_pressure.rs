@@ -6,6 +6,7 @@ use std::time::Duration;
 use campanile_core::{BoxError, Record, error};
 use campanile_kafka::{Order, Output, Outputs, Transactions};
 use campanile_test::Message;
+use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 use tokio::sync::{Barrier, Semaphore};
 use tower::service_fn;
 
@@ -77,6 +78,34 @@ async fn reading_resumes_after_a_stall() {
     until_committed(&config, "orders", &[2000; 4]).await;
     let summary = serving.stop().await.unwrap();
     assert_eq!((begun.len(), summary.processed), (8000, 8000));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pause_after_a_reset_skips_no_record() {
+    const RECORDS: usize = 2000;
+    let kafka = mock("orders", 1, RECORDS);
+    let config = kafka.consumer_config("g");
+    let (log, gate) = (Log::default(), Arc::new(Semaphore::new(RECORDS)));
+    let (seen, passing) = (log.clone(), gate.clone());
+    let service = service_fn(move |record: Record| {
+        seen.push(&record);
+        let gate = passing.clone();
+        async move {
+            gate.acquire().await?.forget();
+            Ok::<_, BoxError>(())
+        }
+    });
+    let serving = serve(consumer(config.clone(), "orders").with_budget(200, 64 << 20), service);
+    until_committed(&config, "orders", &[RECORDS as i64]).await;
+    // The partition is read from its start again, and paused once the budget has been full for long.
+    let out_of_range = [RDKafkaRespErr::RD_KAFKA_RESP_ERR_OFFSET_OUT_OF_RANGE];
+    kafka.cluster().request_errors(RDKafkaApiKey::Fetch, &out_of_range);
+    log.reaches(RECORDS + 1).await;
+    tokio::time::sleep(3 * OBSERVATION_TIME).await;
+    gate.add_permits(RECORDS);
+    log.reaches(2 * RECORDS).await;
+    serving.stop().await.unwrap();
+    assert_eq!(log.of(0)[RECORDS..], (0..RECORDS as i64).collect::<Vec<_>>());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
