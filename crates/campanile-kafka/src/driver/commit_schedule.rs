@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::time::{Instant, Sleep, sleep};
 
 use super::assignment::Assignment;
-use super::source::{CommitResult, Source};
+use super::source::{CommitResult, CommitStart, Source};
 
 /// The delay before a failed commit is repeated.
 const RETRY_DELAY: Duration = Duration::from_millis(100);
@@ -61,8 +61,9 @@ impl Commits {
     }
 
     fn start(&mut self, source: &mut impl Source, partitions: &[Arc<Assignment>]) {
-        self.refused = false;
-        self.in_flight = source.commit(partitions);
+        let start = source.commit(partitions);
+        self.in_flight = start == CommitStart::Started;
+        self.refused = start == CommitStart::Never;
         if !self.in_flight {
             self.next_commit.as_mut().reset(Instant::now() + RETRY_DELAY);
         }
@@ -110,4 +111,49 @@ impl FinalCommit {
 /// Returns whether any of these partitions has a watermark that is not committed.
 pub(super) fn has_uncommitted(partitions: &[Arc<Assignment>]) -> bool {
     partitions.iter().any(|assignment| assignment.uncommitted().is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use super::*;
+    use crate::driver::{Amount, AssignmentId, Event, Usage};
+
+    /// A source that cannot commit.
+    struct FailedSource(CommitStart);
+
+    impl Source for FailedSource {
+        fn commit(&mut self, _: &[Arc<Assignment>]) -> CommitStart {
+            self.0
+        }
+
+        fn poll(&mut self, _: &mut Context<'_>, _: Option<Amount>, _: &mut Vec<Event>) -> bool {
+            unreachable!("only commits are made")
+        }
+
+        fn pause(&mut self, _: &[Arc<Assignment>]) {}
+        fn resume(&mut self, _: &[Arc<Assignment>]) {}
+        fn release(&mut self) {}
+        fn update_end_offsets(&mut self, _: &[Arc<Assignment>]) {}
+        fn close(&mut self) {}
+    }
+
+    /// Returns how long the last commit of this source takes.
+    async fn final_commit(start: CommitStart) -> Duration {
+        let total: Arc<Usage> = Arc::default();
+        let assignment = Assignment::new(AssignmentId(0), "t".into(), 0, None, total);
+        assignment.advance(7, std::iter::empty());
+        let partitions = [Arc::new(assignment)];
+        let (mut source, began) = (FailedSource(start), Instant::now());
+        let (mut commits, mut last) = (Commits::new(Duration::from_secs(1)), FinalCommit::new());
+        poll_fn(|cx| last.poll(cx, &mut commits, &mut source, &partitions)).await;
+        began.elapsed()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn last_commit_is_awaited_only_while_it_is_possible() {
+        assert_eq!(final_commit(CommitStart::Never).await, Duration::ZERO);
+        assert!(final_commit(CommitStart::NotNow).await >= FINAL_COMMIT_TIMEOUT);
+    }
 }

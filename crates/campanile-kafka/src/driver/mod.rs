@@ -53,7 +53,7 @@ pub(crate) use self::control::{Control, DriverControl, Shutdown};
 pub(crate) use self::event_loop::{Driver, Settings};
 pub(crate) use self::reports::{Report, Reports};
 pub(crate) use self::scheduler::{QueueId, Services};
-pub(crate) use self::source::{CommitResult, Event, Received, Source};
+pub(crate) use self::source::{CommitResult, CommitStart, Event, Received, Source};
 pub(crate) use self::span::RecordSpans;
 pub(crate) use self::status::DriverStatus;
 

@@ -27,9 +27,8 @@ pub(crate) trait Source {
     /// Resumes fetching from these partitions.
     fn resume(&mut self, partitions: &[Arc<Assignment>]);
 
-    /// Starts to commit the watermarks of these partitions. Returns whether a commit is now in
-    /// flight. It ends with [`Event::Committed`], and the next commit is started only after that.
-    fn commit(&mut self, partitions: &[Arc<Assignment>]) -> bool;
+    /// Starts to commit the watermarks of these partitions.
+    fn commit(&mut self, partitions: &[Arc<Assignment>]) -> CommitStart;
 
     /// Releases the partitions of the last [`Event::Revoked`], after they were drained and
     /// committed.
@@ -57,6 +56,18 @@ pub(crate) enum Event {
     Failed(ConsumerError),
     /// The source has left the group.
     Closed,
+}
+
+/// Whether a commit was started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CommitStart {
+    /// The commit is in flight. It ends with [`Event::Committed`], and the next commit is started
+    /// only after that.
+    Started,
+    /// The commit cannot be started now, but may be later.
+    NotNow,
+    /// No commit will be started any more, because the source has failed.
+    Never,
 }
 
 /// How a commit ended.

@@ -15,7 +15,7 @@ use super::fetch_batch::{FetchBatch, LastPartition};
 use super::leave::Leave;
 use super::native::fetch_queues::{FetchError, FetchQueues, Message, MessageBuffer};
 use super::{Settings, native, start};
-use crate::driver::{Amount, Assignment, CommitResult, Event, Source, Usage};
+use crate::driver::{Amount, Assignment, CommitResult, CommitStart, Event, Source, Usage};
 use crate::error::ConsumerError;
 use crate::transaction::{Committer, Position, TransactionResult};
 
@@ -283,22 +283,22 @@ impl Source for KafkaSource {
         log_error(self.consumer.resume(&list(partitions)));
     }
 
-    fn commit(&mut self, partitions: &[Arc<Assignment>]) -> bool {
+    fn commit(&mut self, partitions: &[Arc<Assignment>]) -> CommitStart {
         let Self { consumer, commits, .. } = self;
         match commits {
             CommitStrategy::Offsets(commits) => {
                 let Some(offsets) = commit_result::uncommitted(partitions) else {
-                    return false;
+                    return CommitStart::NotNow;
                 };
                 let span = tracing::debug_span!("commit", partitions = offsets.count());
                 match span.in_scope(|| native::commit(consumer, &offsets)) {
                     Ok(()) => {
                         commits.start(partitions);
-                        true
+                        CommitStart::Started
                     }
                     Err(error) => {
                         commits.finish(Err(error));
-                        false
+                        CommitStart::NotNow
                     }
                 }
             }

@@ -15,7 +15,7 @@ use super::positions::{Position, Positions};
 use super::worker::{Worker, WorkerResponse};
 use crate::backoff::server_backoff;
 use crate::config::config_error;
-use crate::driver::Assignment;
+use crate::driver::{Assignment, CommitStart};
 use crate::error::ConsumerError;
 use crate::kafka::{Settings, SourceWaker};
 
@@ -134,34 +134,37 @@ impl Committer {
     }
 
     /// Starts a transaction with the finished records of these partitions, or retries an aborted one.
-    /// Returns whether a transaction is in flight.
     ///
     /// `group` gets the current generation of the group: `None` if this consumer is not a member.
     pub(crate) fn commit(
         &mut self,
         partitions: &[Arc<Assignment>],
         group: impl FnOnce() -> Option<ConsumerGroupMetadata>,
-    ) -> bool {
+    ) -> CommitStart {
         let batch = match std::mem::replace(&mut self.state, State::Idle) {
             State::Idle if Batch::has_uncommitted(partitions) => Batch::take_from(partitions),
             State::Retry { batch, at } if self.clock.now() >= at => batch.retain_owned(),
             state => {
-                let is_in_flight = matches!(state, State::InFlight);
+                let start = match state {
+                    State::InFlight => CommitStart::Started,
+                    State::Ended => CommitStart::Never,
+                    State::Idle | State::Retry { .. } => CommitStart::NotNow,
+                };
                 self.state = state;
-                return is_in_flight;
+                return start;
             }
         };
         if batch.is_empty() {
-            return false;
+            return CommitStart::NotNow;
         }
         let Some(group) = group() else {
             self.state = State::Retry { batch, at: self.clock.now() };
-            return false;
+            return CommitStart::NotNow;
         };
         self.state = State::InFlight;
         // Fails only if the worker has panicked, which the next poll reports.
         let _ = self.requests.send(CommitRequest { batch, group });
-        true
+        CommitStart::Started
     }
 
     fn on_response(&mut self, response: WorkerResponse) -> TransactionResult {

@@ -11,7 +11,7 @@ use tokio::time::sleep;
 
 use super::history::History;
 use crate::driver::{
-    Amount, Assignment, AssignmentId, CommitResult, Event, Received, Source, Usage,
+    Amount, Assignment, AssignmentId, CommitResult, CommitStart, Event, Received, Source, Usage,
 };
 
 pub(super) const TOPIC: &str = "orders";
@@ -261,22 +261,22 @@ impl Source for SimulatedSource {
         self.0.state().set_paused(partitions, false);
     }
 
-    fn commit(&mut self, partitions: &[Arc<Assignment>]) -> bool {
+    fn commit(&mut self, partitions: &[Arc<Assignment>]) -> CommitStart {
         let mut state = self.0.state();
         assert!(state.member.commit.is_none(), "two commits are in flight");
         let offset =
             |assignment: &Arc<Assignment>| Some((assignment.clone(), assignment.uncommitted()?));
         let offsets: Vec<_> = partitions.iter().filter_map(offset).collect();
-        let any = !offsets.is_empty();
-        if any {
-            state.member.commit = Some(offsets);
-            let (cluster, delay) = (self.0.clone(), state.random.u64(0..50));
-            tokio::spawn(async move {
-                sleep(Duration::from_millis(delay)).await;
-                cluster.state().answer_commit();
-            });
+        if offsets.is_empty() {
+            return CommitStart::NotNow;
         }
-        any
+        state.member.commit = Some(offsets);
+        let (cluster, delay) = (self.0.clone(), state.random.u64(0..50));
+        tokio::spawn(async move {
+            sleep(Duration::from_millis(delay)).await;
+            cluster.state().answer_commit();
+        });
+        CommitStart::Started
     }
 
     fn release(&mut self) {
