@@ -208,16 +208,17 @@ impl Router<'_> {
         Ok(())
     }
 
-    /// Checks the namespace's bucket count in the cluster, once. When the count is checked again,
-    /// the node that has it may be unavailable; keys on other nodes do not wait for it.
+    /// Checks the namespace's bucket count in the cluster, once over each set of connections and after
+    /// each change of the cluster. Once the store has compared the count, the node that has it may be
+    /// unavailable; keys on other nodes do not wait for it.
     async fn check_buckets_in_cluster(
         &self,
         cluster: &Cluster,
         namespace: &Namespace,
     ) -> Result<(), Failure> {
-        let Some(was_checked) = cluster.pending_bucket_check(namespace) else {
+        if cluster.has_checked_buckets(namespace) {
             return Ok(());
-        };
+        }
         let count_key = BucketCountKey::new(namespace, self.store.buckets);
         let slot = bucket_count_slot(namespace);
         let was_known = self.store.loss_detector.has_namespace(namespace);
@@ -230,16 +231,14 @@ impl Router<'_> {
                 // Only one of several concurrent clients sets the count.
                 is_new = recorded == Value::Nil;
             }
-            self.store.loss_detector.record_namespace(
-                namespace,
-                was_known && is_new,
-                handle.address(),
-            );
-            Ok(recorded)
+            Ok((recorded, was_known && is_new, handle))
         };
         match query.await {
-            Ok(recorded) => count_key.check(&recorded).map_err(Failure::Final)?,
-            Err(_) if was_checked => {}
+            Ok((recorded, is_lost, handle)) => {
+                count_key.check(&recorded).map_err(Failure::Final)?;
+                self.store.loss_detector.record_namespace(namespace, is_lost, handle.address());
+            }
+            Err(_) if was_known => {}
             Err(failure) => return Err(failure),
         }
         cluster.set_buckets_checked(namespace);

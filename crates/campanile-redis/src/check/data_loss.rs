@@ -107,7 +107,7 @@ impl DataLossDetector {
         }
     }
 
-    /// Checks whether the namespace is known to exist.
+    /// Checks whether the namespace is known to exist, with the bucket count of this store.
     pub(crate) fn has_namespace(&self, namespace: &Namespace) -> bool {
         self.namespaces().contains(namespace)
     }

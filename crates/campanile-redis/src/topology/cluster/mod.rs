@@ -3,7 +3,7 @@
 mod node;
 mod slots;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -45,9 +45,8 @@ struct ClusterState {
     /// The slots that redirections have moved since the map was fetched.
     moved_slots: BTreeMap<u16, Address>,
     nodes: BTreeMap<Address, Arc<Node>>,
-    /// The namespaces that have had their bucket count checked, with `false` if the cluster has
-    /// changed since.
-    bucket_checks: BTreeMap<Namespace, bool>,
+    /// The namespaces that have had their bucket count checked since the cluster last changed.
+    buckets_checked: BTreeSet<Namespace>,
 }
 
 impl Cluster {
@@ -114,19 +113,14 @@ impl Cluster {
         self.spawn_refresh();
     }
 
-    /// Returns `None` if the namespace's bucket count has been checked, otherwise whether it was
-    /// checked before the cluster changed.
-    pub(crate) fn pending_bucket_check(&self, namespace: &Namespace) -> Option<bool> {
-        match self.0.state().bucket_checks.get(namespace) {
-            Some(true) => None,
-            Some(false) => Some(true),
-            None => Some(false),
-        }
+    /// Returns whether the namespace's bucket count has been checked since the cluster last changed.
+    pub(crate) fn has_checked_buckets(&self, namespace: &Namespace) -> bool {
+        self.0.state().buckets_checked.contains(namespace)
     }
 
     /// Records that the namespace's bucket count has been checked.
     pub(crate) fn set_buckets_checked(&self, namespace: &Namespace) {
-        self.0.state().bucket_checks.insert(namespace.clone(), true);
+        self.0.state().buckets_checked.insert(namespace.clone());
     }
 }
 
@@ -186,14 +180,14 @@ impl ClusterInner {
             }
         };
         let mut state = self.state();
-        let ClusterState { nodes, moved_slots, map: known, bucket_checks } = &mut *state;
+        let ClusterState { nodes, moved_slots, map: known, buckets_checked } = &mut *state;
         moved_slots.clear();
         if *known != map {
             tracing::debug!(?map, "the slots of the Redis cluster have changed");
             let masters = map.masters();
             nodes.retain(|address, _| masters.contains(address));
             // The new master of a slot may have lost its data.
-            bucket_checks.values_mut().for_each(|is_current| *is_current = false);
+            buckets_checked.clear();
             *known = map;
         }
         Ok(())

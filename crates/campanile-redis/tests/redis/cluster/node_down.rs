@@ -100,6 +100,20 @@ async fn master_that_timed_out_a_caller_blocks_nobody_else() {
     apply_until_answered(&store, &lost, acquire(1)).await;
 }
 
+/// The keeper renews over connections of their own, perhaps for the first time during an outage.
+#[tokio::test]
+async fn new_connections_serve_other_keys_while_a_master_is_down() {
+    let mut cluster = RedisCluster::start().unwrap();
+    let store = store_with_short_timeout(&cluster).await;
+    // The master that has the namespace's bucket count.
+    let down = cluster.owner_of(cluster.slot_of("campanile:{tests}").unwrap()).unwrap();
+    let kept = keys_of(&cluster, (down + 1) % 3).next().unwrap();
+    let grant = acquire_lock(&store, &kept, 1).await;
+    cluster.kill(down).unwrap();
+    let reply = apply(&store.separate(), &kept, complete(grant, "done")).await.unwrap();
+    assert_eq!(reply, Reply::Completed);
+}
+
 /// Counts the answered commands by master, under a load of calls with keys of all masters.
 struct Load {
     done: Arc<[AtomicU64; 3]>,
