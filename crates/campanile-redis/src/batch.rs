@@ -18,6 +18,8 @@ use crate::wait::{Durability, Shortfall, WaitState};
 pub(crate) struct Batch<'a> {
     router: Router<'a>,
     answers: Vec<Option<Result<Answer, StoreError>>>,
+    /// The indices of the commands that were sent twice.
+    retried: Vec<usize>,
 }
 
 /// Answers from one connection that still have to be confirmed.
@@ -34,7 +36,7 @@ struct LostConnection {
 
 impl<'a> Batch<'a> {
     pub(crate) fn new(router: Router<'a>) -> Self {
-        Self { router, answers: vec![None; router.commands.len()] }
+        Self { router, answers: vec![None; router.commands.len()], retried: Vec::new() }
     }
 
     /// Runs all commands, and once more those that could not be confirmed because of a broken
@@ -49,13 +51,9 @@ impl<'a> Batch<'a> {
         let Some(lost) = self.attempt((0..commands.len()).collect()).await else {
             return;
         };
-        let retried = lost.indices.clone();
+        self.retried.clone_from(&lost.indices);
         if let Some(lost) = self.attempt(lost.indices).await {
             self.fail_commands(lost.indices, &StoreError::unavailable(lost.error));
-        }
-        for index in retried {
-            let answer = self.answers[index].take();
-            self.answers[index] = answer.map(|it| it.map_err(StoreError::but_sent_before));
         }
     }
 
@@ -64,6 +62,10 @@ impl<'a> Batch<'a> {
         &mut self,
         missing: impl Fn() -> StoreError,
     ) -> Vec<Result<Answer, StoreError>> {
+        for &index in &self.retried {
+            let answer = self.answers[index].take();
+            self.answers[index] = answer.map(|it| it.map_err(StoreError::but_sent_before));
+        }
         let answers = std::mem::take(&mut self.answers).into_iter();
         answers.map(|answer| answer.unwrap_or_else(|| Err(missing()))).collect()
     }

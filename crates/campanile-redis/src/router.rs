@@ -58,8 +58,10 @@ impl Router<'_> {
         join_all(single_key_calls.iter().map(|single| self.dispatch_single(plan, single))).await
     }
 
+    /// Sends a key's part of a call that was split. The call may have been sent as a whole before.
     async fn dispatch_single(&self, plan: &Plan<'_>, call: &Call) -> CallOutcome {
-        self.call_outcome(call, self.run(plan, call).await)
+        let CallOutcome { indices, result } = self.call_outcome(call, self.run(plan, call).await);
+        CallOutcome { indices, result: result.map_err(StoreError::but_sent_before) }
     }
 
     fn call_outcome(
