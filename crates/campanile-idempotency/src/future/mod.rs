@@ -125,8 +125,11 @@ where
             // Middleware may call the layer again.
             Poll::Ready(answer) => answer.is_err(),
         };
+        // While the record is ahead of its turn, this future may be that of an earlier attempt, which
+        // middleware has not dropped yet.
         if let Some(record) = this.record
             && is_processing
+            && !record.is_ahead()
         {
             record.set_processing();
         }

@@ -130,16 +130,17 @@ impl<S: Service<R>, R> ResponseState<S, R> {
         Self::Settling { settling: held.settle(settlement), after: Some(after), span }
     }
 
-    /// Returns whether the handler is running, or the request waits for its lock.
+    /// Returns whether the handler is running, or the request waits for its lock or for the inner
+    /// service, or for its turn.
     pub(super) fn is_processing(&self) -> bool {
         match self {
-            Self::WaitingForLock { .. }
+            Self::WaitingForTurn { .. }
+            | Self::WaitingForLock { .. }
             | Self::Readying { .. }
             | Self::Processing { .. }
             | Self::Unguarded { .. } => true,
             Self::Refused { .. }
             | Self::Acquiring { .. }
-            | Self::WaitingForTurn { .. }
             | Self::Settling { .. }
             | Self::Answered { .. } => false,
         }

@@ -1,12 +1,14 @@
 //! Records that are started ahead of their turn.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use campanile_core::{BoxError, Outcome, Record, Request, State};
 use campanile_idempotency::policy::{OnLocked, OnMissingKey};
 use campanile_test::faults::Fault;
+use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
-use tower::limit::ConcurrencyLimitLayer;
+use tower::limit::{ConcurrencyLimitLayer, GlobalConcurrencyLimitLayer};
 use tower::{Layer, service_fn};
 
 use crate::harness::{CallResult, Harness, TestService, is_pending, request, run_until_idle};
@@ -174,6 +176,37 @@ async fn running_handler_is_reported_to_driver() {
         respond.send_response("done");
         call.await.unwrap().unwrap();
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn wait_for_permit_in_its_turn_is_reported_to_driver() {
+    let harness = Harness::new();
+    let permits = Arc::new(Semaphore::new(1));
+    let limited = GlobalConcurrencyLimitLayer::with_semaphore(permits.clone())
+        .layer(service_fn(async |_: Request<()>| Ok::<_, BoxError>("done")));
+    let (request, record) = request_ahead("p-1");
+    let call = harness.layer().layer(limited).start(request);
+    assert!(is_pending(&call).await);
+    assert!(record.is_ahead());
+    let permit = permits.acquire().await.unwrap();
+    record.begin_turn();
+    assert!(is_pending(&call).await);
+    assert!(record.is_processing());
+    drop(permit);
+    assert_eq!(outcome_of(call).await, Outcome::Processed("done"));
+}
+
+/// Middleware in front of the layer has spawned its future.
+#[tokio::test(start_paused = true)]
+async fn end_of_cancelled_attempt_does_not_begin_the_next_turn() {
+    let harness = Harness::new();
+    let (service, _handle) = harness.mock_service(harness.layer());
+    let (request, record) = request_ahead("p-1");
+    let call = service.start(request);
+    assert!(is_pending(&call).await);
+    record.set_interrupted();
+    call.await.unwrap().unwrap_err();
+    assert!(record.is_ahead());
 }
 
 #[tokio::test(start_paused = true)]
