@@ -47,9 +47,16 @@ impl Batch {
         self.parts.is_empty()
     }
 
-    /// Drops the partitions that were revoked in the meantime: their next owner sends the outputs.
-    pub(super) fn retain_owned(mut self) -> Self {
+    /// Drops the partitions that were revoked since the batch was taken, whose next owner sends the
+    /// outputs, and the records from a reset position on, which are delivered again.
+    pub(super) fn retain_current(mut self) -> Self {
         self.parts.retain(|part| !part.assignment.pending_outputs.is_closed());
+        for part in &mut self.parts {
+            if let Some(offset) = part.assignment.pending_outputs.take_reset() {
+                part.outputs.retain(|outputs| outputs.at.offset < offset);
+                part.watermark = part.watermark.min(offset);
+            }
+        }
         self
     }
 

@@ -143,7 +143,7 @@ impl Committer {
     ) -> CommitStart {
         let batch = match std::mem::replace(&mut self.state, State::Idle) {
             State::Idle if Batch::has_uncommitted(partitions) => Batch::take_from(partitions),
-            State::Retry { batch, at } if self.clock.now() >= at => batch.retain_owned(),
+            State::Retry { batch, at } if self.clock.now() >= at => batch.retain_current(),
             state => {
                 let start = match state {
                     State::InFlight => CommitStart::Started,

@@ -39,6 +39,8 @@ pub(crate) struct PendingOutputs(Mutex<State>);
 #[derive(Default)]
 struct State {
     outputs: Vec<RecordOutputs>,
+    /// The lowest offset to which the position was reset since the outputs were last taken.
+    reset_to: Option<i64>,
     closed: bool,
 }
 
@@ -66,7 +68,20 @@ impl PendingOutputs {
     ) -> Option<(M, Vec<RecordOutputs>)> {
         let mut state = self.state();
         let watermark = watermark()?;
+        state.reset_to = None;
         Some((watermark, mem::take(&mut state.outputs)))
+    }
+
+    /// Drops the outputs of records from this offset on, since the position was reset to it.
+    pub(crate) fn reset(&self, offset: i64) {
+        let mut state = self.state();
+        state.outputs.retain(|outputs| outputs.at.offset < offset);
+        state.reset_to = Some(state.reset_to.map_or(offset, |lower| lower.min(offset)));
+    }
+
+    /// Takes the lowest offset to which the position was reset since the outputs were last taken.
+    pub(crate) fn take_reset(&self) -> Option<i64> {
+        self.state().reset_to.take()
     }
 
     /// Drops all outputs and accepts no more, since the partition is given up.

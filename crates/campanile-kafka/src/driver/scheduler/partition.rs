@@ -86,7 +86,8 @@ impl Partition {
         }
         let mut unblocked = Vec::new();
         if was_reset {
-            // Records that were finished ahead of the watermark are delivered again.
+            // Finished records from the offset on are delivered again.
+            self.assignment.pending_outputs.reset(offset);
             self.held_outputs.retain(|delivery, _| !self.watermark.is_superseded(*delivery));
             unblocked = self.take_unblocked(max_ahead);
         }
@@ -164,20 +165,44 @@ mod tests {
     use super::*;
     use crate::driver::{AssignmentId, Usage};
 
-    #[test]
-    fn reset_drops_outputs_behind_an_unfinished_record() {
+    fn finish(partition: &mut Partition, Queued { delivery, record, .. }: Queued) {
+        let outputs = vec![Output::to("invoices").payload("1")];
+        let outputs = partition.record_outputs(record.coordinates().clone(), outputs);
+        partition.finish(delivery, Some(outputs), u64::MAX);
+    }
+
+    fn deliver(partition: &mut Partition, offset: i64) -> Queued {
+        let record = Record::builder("t", 0, offset).build();
+        partition.deliver(record, None, u64::MAX).0
+    }
+
+    fn partition() -> Partition {
         let total: Arc<Usage> = Arc::default();
         let assignment = Assignment::new(AssignmentId(0), "t".into(), 0, None, total);
-        let mut partition = Partition::new(Arc::new(assignment), true);
-        let deliver = |partition: &mut Partition, offset| {
-            let record = Record::builder("t", 0, offset).build();
-            partition.deliver(record, None, u64::MAX).0
-        };
-        let finish = |partition: &mut Partition, Queued { delivery, record, .. }: Queued| {
-            let outputs = vec![Output::to("invoices").payload("1")];
-            let outputs = partition.record_outputs(record.coordinates().clone(), outputs);
-            partition.finish(delivery, Some(outputs), u64::MAX);
-        };
+        Partition::new(Arc::new(assignment), true)
+    }
+
+    /// Takes the watermark, and the offsets of the records whose outputs are sent with it.
+    fn take(partition: &Partition) -> (i64, Vec<i64>) {
+        let assignment = &partition.assignment;
+        let taken = assignment.pending_outputs.take(|| assignment.watermark());
+        let (watermark, outputs) = taken.unwrap();
+        (watermark, outputs.iter().map(|outputs| outputs.at.offset).collect())
+    }
+
+    #[test]
+    fn reset_drops_outputs_that_are_not_committed() {
+        let mut partition = partition();
+        for offset in [10, 11, 12, 11] {
+            let queued = deliver(&mut partition, offset);
+            finish(&mut partition, queued);
+        }
+        assert_eq!(take(&partition), (12, vec![10, 11]));
+    }
+
+    #[test]
+    fn reset_drops_outputs_behind_an_unfinished_record() {
+        let mut partition = partition();
         let unfinished = deliver(&mut partition, 10);
         for offset in [11, 12] {
             let queued = deliver(&mut partition, offset);
@@ -186,10 +211,6 @@ mod tests {
         let again = [11, 12].map(|offset| deliver(&mut partition, offset));
         finish(&mut partition, unfinished);
         again.into_iter().for_each(|queued| finish(&mut partition, queued));
-        let assignment = &partition.assignment;
-        let taken = assignment.pending_outputs.take(|| assignment.watermark());
-        let (watermark, outputs) = taken.unwrap();
-        let offsets: Vec<_> = outputs.iter().map(|outputs| outputs.at.offset).collect();
-        assert_eq!((watermark, offsets), (13, vec![10, 11, 12]));
+        assert_eq!(take(&partition), (13, vec![10, 11, 12]));
     }
 }
