@@ -1,13 +1,14 @@
 //! An open transaction, from BEGIN to its end.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use campanile_core::{BoxError, Command, Operation};
 use campanile_idempotency::StoreError;
-use futures_util::future::{join, try_join};
-use tokio::time::timeout;
+use futures_util::future::{Either, join, select, try_join};
+use tokio::time::sleep;
 use tokio_postgres::error::{DbError, Severity, SqlState};
 use tokio_postgres::{Error, Statement};
 
@@ -41,6 +42,19 @@ pub(super) enum NotCommitted {
     ServerError(Error),
 }
 
+/// How a transaction was rolled back.
+pub(super) enum RolledBack {
+    /// Nothing of it remains.
+    Open,
+    /// The handler had ended the transaction itself: what it has committed stays.
+    EndedByHandler,
+    /// The connection was already broken.
+    Broken,
+}
+
+/// The number of steps in which a time limit passes.
+const STEPS: u32 = 8;
+
 const CONCLUDE: &str = "SELECT campanile.conclude($1, $2, $3, $4, $5, $6)";
 const CHECK_OPEN: &str = "DO $$BEGIN \
     IF current_setting('campanile.inbox', true) IS DISTINCT FROM 'open' THEN \
@@ -69,9 +83,9 @@ impl OpenTransaction {
         handler: impl Future<Output = T>,
     ) -> Result<T, BoxError> {
         let begun = async {
-            match timeout(self.limit, self.lease.batch_execute(isolation.begin())).await {
-                Ok(begun) => begun.map_err(BoxError::from),
-                Err(_) => Err(StoreError::timeout("BEGIN was not answered in time").into()),
+            match unblocked_timeout(self.limit, self.lease.batch_execute(isolation.begin())).await {
+                Some(begun) => begun.map_err(BoxError::from),
+                None => Err(StoreError::timeout("BEGIN was not answered in time").into()),
             }
         };
         // `try_join` polls its first future first, which sends BEGIN before any statement of the
@@ -86,22 +100,30 @@ impl OpenTransaction {
     }
 
     /// Rolls back the transaction and returns the connection to the pool, or closes the connection
-    /// if ROLLBACK fails. Returns whether the connection was already broken.
-    pub(super) async fn roll_back(self) -> bool {
+    /// if ROLLBACK fails.
+    pub(super) async fn roll_back(self) -> RolledBack {
         let Self { lease, limit, .. } = self;
         let is_closed = lease.is_closed();
         // The lease is still held elsewhere. The connection is closed when it is dropped.
         let Some(lease) = Arc::into_inner(lease) else {
-            return is_closed;
+            return if is_closed { RolledBack::Broken } else { RolledBack::Open };
         };
-        match timeout(limit, lease.batch_execute("ROLLBACK")).await {
-            Ok(Ok(())) => lease.release(),
+        // If a statement of the transaction has failed, `CHECK_OPEN` fails for that reason, and the
+        // transaction was open.
+        let statements = join(lease.batch_execute(CHECK_OPEN), lease.batch_execute("ROLLBACK"));
+        match unblocked_timeout(limit, statements).await {
+            Some((checked, Ok(()))) => {
+                lease.release();
+                match checked {
+                    Err(error) if is_ended_by_handler(&error) => RolledBack::EndedByHandler,
+                    _ => RolledBack::Open,
+                }
+            }
             // Only a broken connection makes ROLLBACK fail. `is_closed` may turn true only after
             // the error that reported it.
-            Ok(Err(_)) => return true,
-            Err(_) => {}
+            Some((_, Err(_))) => RolledBack::Broken,
+            None => RolledBack::Open,
         }
-        false
     }
 
     /// Commits the transaction without completing an entry.
@@ -111,7 +133,7 @@ impl OpenTransaction {
         // If a statement of the transaction has failed, COMMIT rolls back without an error;
         // `CHECK_OPEN` then returns one.
         let statements = join(lease.batch_execute(CHECK_OPEN), lease.batch_execute("COMMIT"));
-        let answers = timeout(limit, statements).await.map_err(|_| NotCommitted::Unknown)?;
+        let answers = unblocked_timeout(limit, statements).await.ok_or(NotCommitted::Unknown)?;
         evaluate(answers, lease)
     }
 
@@ -138,6 +160,22 @@ impl OpenTransaction {
     }
 }
 
+/// Runs this future for as long as the limit, or returns `None`.
+///
+/// A handler may block the thread on which its connection is served, for longer than the limit. The
+/// limit therefore passes in steps, and a blocked thread costs at most one step.
+async fn unblocked_timeout<T>(limit: Duration, future: impl Future<Output = T>) -> Option<T> {
+    let limit = pin!(async {
+        for _ in 0..STEPS {
+            sleep(limit / STEPS).await;
+        }
+    });
+    match select(pin!(future), limit).await {
+        Either::Left((result, _)) => Some(result),
+        Either::Right(_) => None,
+    }
+}
+
 type Answers<T> = (Result<T, Error>, Result<(), Error>);
 
 /// Evaluates the answers to COMMIT and to the statement before it.
@@ -161,7 +199,7 @@ const IN_USE: NotCommitted = NotCommitted::Failed(InboxError::InUse);
 
 fn classify_last_error(error: Error) -> NotCommitted {
     match error.code().map(SqlState::code) {
-        Some(ENDED_BY_HANDLER) => NotCommitted::Failed(InboxError::EndedByHandler),
+        _ if is_ended_by_handler(&error) => NotCommitted::Failed(InboxError::EndedByHandler),
         Some(GRANT_LOST) => NotCommitted::GrantLost,
         // An error of the last statement, not of the handler's: `conclude` is missing or the user
         // may not call it.
@@ -174,17 +212,25 @@ fn classify_last_error(error: Error) -> NotCommitted {
 /// arrive after the commit, while it waits for a replica.
 fn classify_commit_error(error: Error) -> NotCommitted {
     let severity = error.as_db_error().and_then(DbError::parsed_severity);
-    let state = error.code().map_or("", SqlState::code);
     if severity != Some(Severity::Error) {
         NotCommitted::Unknown
-    } else if state.starts_with("53") || state.starts_with("58") {
-        // Insufficient resources, or a failing disk.
+    } else if is_server_failure(&error) {
         NotCommitted::ServerError(error)
     } else if is_conflict(&error) {
         NotCommitted::Retry(error)
     } else {
         NotCommitted::Failed(InboxError::NotCommitted(error))
     }
+}
+
+fn is_ended_by_handler(error: &Error) -> bool {
+    error.code().map(SqlState::code) == Some(ENDED_BY_HANDLER)
+}
+
+/// Whether the server has insufficient resources, such as a full disk, or a failing disk.
+pub(super) fn is_server_failure(error: &Error) -> bool {
+    let state = error.code().map_or("", SqlState::code);
+    state.starts_with("53") || state.starts_with("58")
 }
 
 /// Whether two transactions conflicted and one of them must run again.

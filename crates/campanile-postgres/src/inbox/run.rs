@@ -18,7 +18,9 @@ use tower_service::Service;
 
 use super::Inbox;
 use super::error::InboxError;
-use super::open_transaction::{NotCommitted, OpenTransaction, is_conflict, is_stale};
+use super::open_transaction::{
+    NotCommitted, OpenTransaction, RolledBack, is_conflict, is_server_failure, is_stale,
+};
 use super::transaction::CarryTransaction;
 use crate::failure::with_advice;
 use crate::outbox::MessageCounter;
@@ -125,10 +127,19 @@ impl<E, C> Run<E, C> {
                     return Err(self.connection_lost(error));
                 }
                 let is_conflict = find(&*error).is_some_and(is_conflict);
+                let is_server_failure = find(&*error).is_some_and(is_server_failure);
                 return Err(match transaction.roll_back().await {
-                    true => self.connection_lost(error),
-                    false if is_conflict => Retry(error),
-                    false => Failed(error),
+                    RolledBack::Broken => self.connection_lost(error),
+                    RolledBack::EndedByHandler => {
+                        let error = &*error as &dyn StdError;
+                        tracing::warn!(error, "the handler has ended its transaction and failed");
+                        Failed(InboxError::EndedByHandler.into())
+                    }
+                    RolledBack::Open if is_conflict => Retry(error),
+                    RolledBack::Open if is_server_failure => {
+                        Failed(undone(StoreError::unavailable(error)).into())
+                    }
+                    RolledBack::Open => Failed(error),
                 });
             }
         };

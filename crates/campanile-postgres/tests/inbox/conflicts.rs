@@ -174,6 +174,21 @@ async fn server_unable_to_commit_never_costs_an_attempt() {
 }
 
 #[tokio::test]
+async fn full_disk_in_a_handlers_statement_never_costs_an_attempt() {
+    let fixture = Fixture::new().await;
+    let handler = service_fn(async |request: Request<()>| {
+        let fill = "DO $$BEGIN RAISE SQLSTATE '53100'; END$$";
+        Transaction::of(&request)?.batch_execute(fill).await.map_err(BoxError::from)
+    });
+    for _ in 0..MANY_RUNS {
+        let error = fixture.run(handler, "b-1").await.unwrap_err();
+        let found = error::find::<StoreError>(&*error);
+        assert_eq!(found.unwrap().kind(), StoreErrorKind::Unavailable, "{error:?}");
+        assert_eq!(fixture.entry(), "R|0");
+    }
+}
+
+#[tokio::test]
 async fn handler_without_connection_never_costs_an_attempt() {
     let fixture = Fixture::new().await;
     fixture.database.psql(

@@ -1,6 +1,7 @@
 //! A handler's writes and its entry are committed together.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use campanile_core::{BoxError, Disposition, LostCause, Outcome, Request, Unguarded, key};
@@ -278,6 +279,41 @@ async fn handler_ending_its_transaction_does_not_complete_the_entry() {
 }
 
 #[tokio::test]
+async fn handler_failing_after_its_own_commit_is_not_run_again() {
+    let fixture = Fixture::new().await;
+    let handler = service_fn(async |request: Request<()>| {
+        insert(&request).await?;
+        Transaction::of(&request)?.batch_execute("COMMIT").await?;
+        // Refused, because the connection is read-only outside of the transaction.
+        insert(&request).await
+    });
+    for _ in 0..3 {
+        fixture.run(handler, "b-1").await.unwrap_err();
+    }
+    fixture.database.wait_for("SELECT doomed AND state = 'R' FROM campanile.entry").await;
+    assert_eq!((&*fixture.booked("b-1"), &*fixture.entry()), ("1|100", "R|1"));
+}
+
+/// The runtime has only this thread, so BEGIN is not even sent while the handler blocks it.
+#[tokio::test]
+async fn handler_blocking_its_thread_is_run_once() {
+    const LIMIT: Duration = Duration::from_millis(500);
+    let fixture = Fixture::new().await;
+    let config = fixture.database.config().with_command_timeout(LIMIT).unwrap();
+    let store = PgStore::connect(config).await.unwrap();
+    let fixture = fixture.with(|_| Inbox::new(&store).unwrap());
+    let runs = Arc::new(AtomicUsize::new(0));
+    let counted = runs.clone();
+    let handler = service_fn(move |request: Request<()>| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        std::thread::sleep(2 * LIMIT);
+        book(request)
+    });
+    fixture.run(handler, "b-1").await.unwrap();
+    assert_eq!((runs.load(Ordering::SeqCst), &*fixture.booked("b-1")), (1, "1|100"));
+}
+
+#[tokio::test]
 async fn connection_without_transaction_rejects_writes() {
     let fixture = Fixture::new().await;
     let handler = service_fn(async |request: Request<()>| {
@@ -288,6 +324,7 @@ async fn connection_without_transaction_rejects_writes() {
         Err::<(), _>(refused)
     });
     fixture.run(handler, "b-1").await.unwrap_err();
+    fixture.database.wait_for("SELECT doomed AND state = 'R' FROM campanile.entry").await;
     assert_eq!((&*fixture.booked("b-1"), &*fixture.entry()), ("0|0", "R|1"));
 }
 
