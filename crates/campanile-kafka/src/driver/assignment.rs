@@ -97,6 +97,13 @@ impl Assignment {
         self.committed.store(Some(offset));
     }
 
+    /// Forgets the committed offset and the outputs of records from this offset on, since the
+    /// position was reset to it and these records are delivered again.
+    pub(crate) fn reset(&self, offset: i64) {
+        self.committed.store(None);
+        self.pending_outputs.reset(offset);
+    }
+
     /// Returns the watermark unless it is committed.
     pub(crate) fn uncommitted(&self) -> Option<i64> {
         self.watermark().filter(|watermark| Some(*watermark) != self.committed())

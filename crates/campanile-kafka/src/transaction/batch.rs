@@ -81,7 +81,10 @@ impl Batch {
     /// Marks the batch as committed by the brokers.
     pub(super) fn mark_committed(self) {
         for part in self.parts {
-            part.assignment.set_committed(part.watermark);
+            // After a reset, the watermark may reach this offset again, with other outputs.
+            if part.assignment.pending_outputs.take_reset().is_none() {
+                part.assignment.set_committed(part.watermark);
+            }
         }
     }
 }

@@ -87,7 +87,7 @@ impl Partition {
         let mut unblocked = Vec::new();
         if was_reset {
             // Finished records from the offset on are delivered again.
-            self.assignment.pending_outputs.reset(offset);
+            self.assignment.reset(offset);
             self.held_outputs.retain(|delivery, _| !self.watermark.is_superseded(*delivery));
             unblocked = self.take_unblocked(max_ahead);
         }
@@ -185,7 +185,7 @@ mod tests {
     /// Takes the watermark, and the offsets of the records whose outputs are sent with it.
     fn take(partition: &Partition) -> (i64, Vec<i64>) {
         let assignment = &partition.assignment;
-        let taken = assignment.pending_outputs.take(|| assignment.watermark());
+        let taken = assignment.pending_outputs.take(|| assignment.uncommitted());
         let (watermark, outputs) = taken.unwrap();
         (watermark, outputs.iter().map(|outputs| outputs.at.offset).collect())
     }
@@ -194,6 +194,22 @@ mod tests {
     fn reset_drops_outputs_that_are_not_committed() {
         let mut partition = partition();
         for offset in [10, 11, 12, 11] {
+            let queued = deliver(&mut partition, offset);
+            finish(&mut partition, queued);
+        }
+        assert_eq!(take(&partition), (12, vec![10, 11]));
+    }
+
+    #[test]
+    fn outputs_are_sent_again_up_to_the_offset_committed_before_a_reset() {
+        let mut partition = partition();
+        for offset in [10, 11] {
+            let queued = deliver(&mut partition, offset);
+            finish(&mut partition, queued);
+        }
+        assert_eq!(take(&partition), (12, vec![10, 11]));
+        partition.assignment.set_committed(12);
+        for offset in [10, 11] {
             let queued = deliver(&mut partition, offset);
             finish(&mut partition, queued);
         }
