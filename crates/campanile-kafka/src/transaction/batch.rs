@@ -73,6 +73,25 @@ impl Batch {
         list
     }
 
+    /// Returns whether the batch was committed, given the group's committed offset of each of its
+    /// partitions. Of one transaction's offsets, either all are committed or none.
+    ///
+    /// An offset above the batch's is that of the partition's next owner. If the partition still
+    /// belongs to this consumer, the offset is older than the batch: the position was reset since.
+    pub(super) fn is_committed(&self, committed: &TopicPartitionList) -> bool {
+        self.parts.iter().all(|part| {
+            let PartitionBatch { assignment, watermark, .. } = part;
+            let committed = committed.find_partition(&assignment.topic, assignment.partition);
+            match committed.map(|element| element.offset()) {
+                Some(Offset::Offset(offset)) if assignment.pending_outputs.is_closed() => {
+                    offset >= *watermark
+                }
+                Some(Offset::Offset(offset)) => offset == *watermark,
+                _ => false,
+            }
+        })
+    }
+
     /// Iterates over the outputs of each record, in the order of its partition.
     pub(super) fn outputs(&self) -> impl Iterator<Item = &RecordOutputs> {
         self.parts.iter().flat_map(|part| &part.outputs)
@@ -86,5 +105,27 @@ impl Batch {
                 part.assignment.set_committed(part.watermark);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::{AssignmentId, Usage};
+
+    #[test]
+    fn higher_offset_commits_the_batch_only_of_a_partition_with_another_owner() {
+        let total: Arc<Usage> = Arc::default();
+        let assignment = Arc::new(Assignment::new(AssignmentId(0), "t".into(), 0, None, total));
+        assignment.advance(10, std::iter::empty());
+        let batch = Batch::take_from(std::slice::from_ref(&assignment));
+        let is_committed = |offset| {
+            let mut committed = TopicPartitionList::new();
+            committed.add_partition_offset("t", 0, Offset::Offset(offset)).unwrap();
+            batch.is_committed(&committed)
+        };
+        assert_eq!([9, 10, 11].map(is_committed), [false, true, false]);
+        assignment.pending_outputs.close();
+        assert_eq!([9, 10, 11].map(is_committed), [false, true, true]);
     }
 }

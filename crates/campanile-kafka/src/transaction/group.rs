@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::KafkaError;
-use rdkafka::{ClientConfig, Offset, TopicPartitionList};
+use rdkafka::{ClientConfig, TopicPartitionList};
 
 /// A client that reads the group's offsets without being a member of the group.
 pub(super) struct GroupOffsets(BaseConsumer);
@@ -29,15 +29,4 @@ impl GroupOffsets {
         }
         Ok(committed)
     }
-}
-
-/// Checks whether `committed` covers all of `offsets`. Of one transaction's offsets, either all are
-/// committed or none.
-pub(super) fn covers(committed: &TopicPartitionList, offsets: &TopicPartitionList) -> bool {
-    let committed = committed.to_topic_map();
-    let is_covered = |(partition, offset): (_, &Offset)| match (committed.get(partition), offset) {
-        (Some(Offset::Offset(committed)), Offset::Offset(offset)) => committed >= offset,
-        _ => false,
-    };
-    offsets.to_topic_map().iter().all(is_covered)
 }

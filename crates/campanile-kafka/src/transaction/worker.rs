@@ -13,7 +13,7 @@ use rdkafka::producer::{Producer, ThreadedProducer};
 use super::batch::{Batch, CommitRequest};
 use super::context::{Deliveries, RefusedOutput};
 use super::error::{self, Recovery};
-use super::group::{self, GroupOffsets};
+use super::group::GroupOffsets;
 use super::settings::TransactionSettings;
 use crate::error::{ConsumerError, chain};
 use crate::kafka::SourceWaker;
@@ -197,7 +197,7 @@ impl Worker {
         let group = GroupOffsets::connect(&self.settings.consumer).map_err(Failure::Fatal)?;
         loop {
             match group.committed(&offsets, CALL_TIMEOUT) {
-                Ok(committed) => return Ok(group::covers(&committed, &offsets)),
+                Ok(committed) => return Ok(batch.is_committed(&committed)),
                 Err(_) if self.abandoned.load(Ordering::Acquire) => return Err(Failure::Abandoned),
                 Err(error) if error::is_permanent(&error) => return Err(Failure::Fatal(error)),
                 Err(error) => {
