@@ -1,0 +1,229 @@
+//! Tests of runs, over a route in place of a layer.
+
+use std::sync::Mutex;
+
+use campanile_core::BoxError;
+use futures_util::FutureExt;
+use futures_util::future::poll_fn;
+use tokio::sync::mpsc;
+use tokio::task::yield_now;
+
+use super::*;
+use crate::driver::{AssignmentId, DriverControl, DriverStatus, QueueId, Reports, Usage};
+use crate::routes::{RouteError, RouteFuture};
+
+/// A route in place of an idempotency layer. The outcome of a call is being recorded until the test
+/// ends the call.
+#[derive(Default)]
+struct FakeLayer {
+    calls: Mutex<Vec<Call>>,
+    /// Records below this offset are duplicates.
+    duplicates: i64,
+    /// The record with this offset is processed first.
+    slow: Option<i64>,
+}
+
+struct Call {
+    record: Record,
+    steps: mpsc::UnboundedSender<Step>,
+}
+
+enum Step {
+    /// The handler runs, or the layer returns an error and is about to be called again.
+    Processes,
+    Ends(Result<(), BoxError>),
+}
+
+impl Route for FakeLayer {
+    fn call(&self, record: Record, _: ReadinessReporter) -> RouteFuture {
+        let (steps, mut next) = mpsc::unbounded_channel();
+        let interrupt = record.interrupt();
+        let is_duplicate = record.offset() < self.duplicates;
+        let is_slow = Some(record.offset()) == self.slow;
+        self.calls.lock().unwrap().push(Call { record, steps });
+        Box::pin(async move {
+            if let Some(turn) = interrupt.turn() {
+                turn.await;
+            }
+            if is_duplicate {
+                yield_now().await;
+                interrupt.set_duplicate();
+                return Ok(Ok(Vec::new()));
+            }
+            match is_slow {
+                true => interrupt.record().set_processing(),
+                false => interrupt.set_recording(),
+            }
+            loop {
+                match next.recv().await.expect("the test ends the call") {
+                    Step::Processes => interrupt.record().set_processing(),
+                    Step::Ends(ended) => {
+                        return ended.map(|()| Ok(Vec::new())).map_err(RouteError::Failed);
+                    }
+                }
+            }
+        })
+    }
+}
+
+impl FakeLayer {
+    fn calls(&self) -> usize {
+        self.calls.lock().unwrap().len()
+    }
+
+    fn record(&self, call: usize) -> Record {
+        self.calls.lock().unwrap()[call].record.clone()
+    }
+
+    fn step(&self, call: usize, step: Step) {
+        assert!(self.calls.lock().unwrap()[call].steps.send(step).is_ok());
+    }
+
+    fn end(&self, call: usize, result: Result<(), BoxError>) {
+        self.step(call, Step::Ends(result));
+    }
+}
+
+struct TestRun {
+    route: Arc<FakeLayer>,
+    assignment: Arc<Assignment>,
+    reports: Arc<Reports>,
+    _task: Task<()>,
+}
+
+/// Starts a run of two records that are not duplicates.
+async fn start_run() -> TestRun {
+    start_run_of(2, FakeLayer::default()).await
+}
+
+/// Starts a run of this number of records.
+async fn start_run_of(records: i64, route: FakeLayer) -> TestRun {
+    let total: Arc<Usage> = Arc::default();
+    let assignment = Assignment::new(AssignmentId(0), "t".into(), 0, None, total);
+    let (route, assignment) = (Arc::new(route), Arc::new(assignment));
+    let reports = Arc::new(Reports::default());
+    let record = |offset| Record::builder("t", 0, offset).build();
+    let run = Run {
+        records: (0..records).map(record).collect(),
+        route: route.clone(),
+        assignment: assignment.clone(),
+        run_gate: DriverControl::new(DriverStatus::new(Duration::MAX)).run_gate(),
+        spans: Arc::new(RecordSpans { group: "g".into(), level: tracing::Level::DEBUG }),
+        reporter: Reporter { queue: QueueId::default(), reports: reports.clone() },
+    };
+    let task = run.spawn(&Handle::current());
+    let test = TestRun { route, assignment, reports, _task: task };
+    test.settle().await;
+    test
+}
+
+impl TestRun {
+    async fn settle(&self) {
+        for _ in 0..8 {
+            yield_now().await;
+        }
+    }
+
+    fn take_reports(&self) -> Vec<Report> {
+        let mut reported = Vec::new();
+        poll_fn(|cx| {
+            self.reports.take(cx, &mut reported);
+            Poll::Ready(())
+        })
+        .now_or_never();
+        reported
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn next_record_starts_ahead_while_the_first_is_recorded() {
+    let test = start_run().await;
+    assert_eq!(test.route.calls(), 2);
+    assert!(test.route.record(0).is_recording());
+    assert!(test.route.record(1).is_ahead());
+    test.route.end(0, Ok(()));
+    test.settle().await;
+    assert!(test.route.record(1).is_recording());
+    assert!(matches!(test.take_reports()[..], [Report::Processed { .. }]));
+    test.route.end(1, Ok(()));
+    test.settle().await;
+    let ended = test.take_reports();
+    assert!(matches!(
+        ended[..],
+        [Report::RunEnded { outcome: RecordOutcome::Processed { .. }, .. }]
+    ));
+}
+
+#[tokio::test(start_paused = true)]
+async fn next_record_is_dropped_if_the_first_is_not_recorded() {
+    let test = start_run().await;
+    test.route.end(0, Err("the lock is lost".into()));
+    test.settle().await;
+    let next = test.route.record(1);
+    assert!(next.is_ahead() && next.interrupt().is_set());
+    let ended = test.take_reports();
+    assert!(matches!(ended[..], [Report::RunEnded { outcome: RecordOutcome::Failed(_), .. }]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn next_record_is_dropped_if_its_partition_is_stopped() {
+    let test = start_run().await;
+    test.assignment.stop();
+    test.route.end(0, Ok(()));
+    test.settle().await;
+    let next = test.route.record(1);
+    assert!(next.is_ahead() && next.interrupt().is_set());
+    let ended = test.take_reports();
+    assert!(matches!(ended[..], [Report::Processed { .. }, Report::RunStopped { .. }]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn records_after_duplicates_are_started_together() {
+    let test = start_run_of(64, FakeLayer { duplicates: 40, ..FakeLayer::default() }).await;
+    for _ in 0..10 {
+        test.settle().await;
+    }
+    // The duplicates, the first record that is not a duplicate, and the records that were started
+    // together with the last duplicates.
+    let calls = test.route.calls();
+    assert!(calls > 41 && calls <= 41 + MAX_DUPLICATE_LOOKAHEAD, "{calls}");
+    assert!(test.route.record(40).is_recording());
+    assert!((41..calls).all(|call| test.route.record(call).is_ahead()));
+    assert_eq!(test.take_reports().len(), 40);
+    test.route.end(40, Err("refused".into()));
+    test.settle().await;
+    assert!((41..calls).all(|call| test.route.record(call).interrupt().is_set()));
+    let ended = test.take_reports();
+    assert!(matches!(ended[..], [Report::RunEnded { outcome: RecordOutcome::Failed(_), .. }]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_record_is_ahead_while_a_handler_runs() {
+    let route = FakeLayer { duplicates: 40, slow: Some(40), ..FakeLayer::default() };
+    let test = start_run_of(64, route).await;
+    for _ in 0..10 {
+        test.settle().await;
+    }
+    let calls = test.route.calls();
+    assert!(calls > 41, "{calls}");
+    assert!((41..calls).all(|call| test.route.record(call).interrupt().is_set()));
+    test.route.end(40, Ok(()));
+    test.settle().await;
+    assert_eq!(test.route.record(calls).offset(), 41);
+    assert!(test.route.record(calls).is_recording());
+}
+
+#[tokio::test(start_paused = true)]
+async fn cancelled_records_are_restarted_in_order() {
+    let test = start_run_of(4, FakeLayer::default()).await;
+    assert_eq!(test.route.calls(), 2);
+    // As if a retry were about to call the layer again.
+    test.route.step(0, Step::Processes);
+    test.settle().await;
+    assert!(test.route.record(1).interrupt().is_set());
+    test.route.end(0, Ok(()));
+    test.settle().await;
+    let offsets: Vec<_> = (0..4).map(|call| test.route.record(call).offset()).collect();
+    assert_eq!(offsets, [0, 1, 1, 2]);
+    assert!(test.route.record(2).is_recording() && test.route.record(3).is_ahead());
+}
