@@ -9,8 +9,9 @@ use tempfile::TempDir;
 /// The sentinels' name for the primary.
 const PRIMARY_NAME: &str = "tower";
 
-/// Time limit for the replicas to synchronize, and for a failover.
-const CONVERGENCE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time limit for the replicas to synchronize, and for a failover. Sentinels start no failover for
+/// 30 s (TILT mode) after their process has not run for two seconds, as on a busy machine.
+const CONVERGENCE_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// A primary with replicas, monitored by sentinels: child processes, killed on drop.
 ///
@@ -113,7 +114,7 @@ impl RedisSentinelBuilder {
     ///
     /// # Errors
     ///
-    /// Fails as [`RedisServerBuilder::start`] does, or if this takes longer than 30 s.
+    /// Fails as [`RedisServerBuilder::start`] does, or if this takes longer than 90 s.
     pub fn start(self) -> Result<RedisSentinel, ServerError> {
         let primary = self.server.clone().start()?;
         let follow = format!("127.0.0.1 {}", primary.port());
@@ -229,7 +230,7 @@ impl RedisSentinel {
     ///
     /// # Errors
     ///
-    /// Fails if this takes longer than 30 s.
+    /// Fails if this takes longer than 90 s.
     pub fn until_other_primary(&self, old: usize) -> io::Result<usize> {
         let other = || {
             let primary = self.primary().filter(|&primary| primary != old)?;
@@ -248,7 +249,7 @@ impl RedisSentinel {
     ///
     /// # Errors
     ///
-    /// Fails if there is no replica to promote, or if the failover takes longer than 30 s.
+    /// Fails if there is no replica to promote, or if the failover takes longer than 90 s.
     pub fn failover(&mut self) -> io::Result<usize> {
         let old =
             self.primary().ok_or_else(|| io::Error::other("the sentinels report no primary"))?;
