@@ -94,10 +94,10 @@ impl Context {
         if let Err(error) = consumer.resume(&list) {
             tracing::warn!(%error, "failed to resume partitions at their start offset");
         }
-        let sought = seek(consumer, list);
+        let is_sought = seek(consumer, list);
         let mut state = self.state();
         positions.retain(|(assignment, _)| {
-            let is_done = sought.contains(&(assignment.topic.to_string(), assignment.partition));
+            let is_done = is_sought(assignment);
             if is_done {
                 state.awaiting_start.retain(|other| other.id != assignment.id);
                 state.add_assignment(assignment.clone());
@@ -124,10 +124,8 @@ impl Context {
             Some((assignment.clone(), Offset::Offset(assignment.offset_range.next()?)))
         };
         let positions: Vec<Position> = resets.iter().filter_map(next).collect();
-        let sought = seek(consumer, position_list(&positions));
-        resets.retain(|assignment| {
-            !sought.contains(&(assignment.topic.to_string(), assignment.partition))
-        });
+        let is_sought = seek(consumer, position_list(&positions));
+        resets.retain(|assignment| !is_sought(assignment));
     }
 
     /// Returns the current assignment of a partition.
@@ -245,9 +243,12 @@ fn position_list(positions: &[Position]) -> TopicPartitionList {
     list
 }
 
-/// Seeks to these positions. Returns the partitions for which this has succeeded.
-fn seek(consumer: &BaseConsumer<Context>, list: TopicPartitionList) -> HashSet<(String, i32)> {
-    match consumer.seek_partitions(list, SEEK_TIMEOUT) {
+/// Seeks to these positions. Returns a predicate for the partitions for which this has succeeded.
+fn seek(
+    consumer: &BaseConsumer<Context>,
+    list: TopicPartitionList,
+) -> impl Fn(&Assignment) -> bool + use<> {
+    let sought: HashSet<_> = match consumer.seek_partitions(list, SEEK_TIMEOUT) {
         // A partition that librdkafka has not started yet has an error, and its seek is retried.
         Ok(list) => {
             let elements = list.elements();
@@ -258,7 +259,8 @@ fn seek(consumer: &BaseConsumer<Context>, list: TopicPartitionList) -> HashSet<(
             tracing::debug!(%error, "failed to seek; retrying");
             HashSet::new()
         }
-    }
+    };
+    move |assignment| sought.contains(&(assignment.topic.to_string(), assignment.partition))
 }
 
 impl ConsumerContext for Context {
