@@ -10,7 +10,7 @@ use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 use tokio::sync::{Barrier, Semaphore};
 use tower::service_fn;
 
-use crate::support::{Log, consumer, mock, serve, start, until, until_committed};
+use crate::support::{Log, consumer, gated, mock, serve, start, until, until_committed};
 
 /// How long a stalled consumer is observed. A longer time only makes the test stricter.
 const OBSERVATION_TIME: Duration = Duration::from_secs(1);
@@ -21,15 +21,7 @@ async fn stalled_handler_never_exceeds_the_budget() {
     let config = kafka.consumer_config("g");
     for (records, bytes, at_most) in [(1000, 64 << 20, 1250), (1_000_000, 300_000, 2000)] {
         let (begun, gate) = (Log::default(), Arc::new(Semaphore::new(0)));
-        let (b, g) = (begun.clone(), gate.clone());
-        let service = service_fn(move |record: Record| {
-            b.push(&record);
-            let gate = g.clone();
-            async move {
-                gate.acquire().await?.forget();
-                Ok::<_, BoxError>(())
-            }
-        });
+        let service = gated(&begun, &gate);
         let consumer = consumer(config.clone(), "orders")
             .with_budget(records, bytes)
             .with_drain_timeout(Duration::from_millis(50));
@@ -61,15 +53,7 @@ async fn reading_resumes_after_a_stall() {
     let kafka = mock("orders", 4, 2000);
     let config = kafka.consumer_config("g");
     let (begun, gate) = (Log::default(), Arc::new(Semaphore::new(0)));
-    let (b, g) = (begun.clone(), gate.clone());
-    let service = service_fn(move |record: Record| {
-        b.push(&record);
-        let gate = g.clone();
-        async move {
-            gate.acquire().await?.forget();
-            Ok::<_, BoxError>(())
-        }
-    });
+    let service = gated(&begun, &gate);
     let consumer = consumer(config.clone(), "orders").with_budget(200, 64 << 20);
     let serving = serve(consumer, service);
     begun.reaches(4).await;
@@ -86,15 +70,7 @@ async fn pause_after_a_reset_skips_no_record() {
     let kafka = mock("orders", 1, RECORDS);
     let config = kafka.consumer_config("g");
     let (log, gate) = (Log::default(), Arc::new(Semaphore::new(RECORDS)));
-    let (seen, passing) = (log.clone(), gate.clone());
-    let service = service_fn(move |record: Record| {
-        seen.push(&record);
-        let gate = passing.clone();
-        async move {
-            gate.acquire().await?.forget();
-            Ok::<_, BoxError>(())
-        }
-    });
+    let service = gated(&log, &gate);
     let serving = serve(consumer(config.clone(), "orders").with_budget(200, 64 << 20), service);
     until_committed(&config, "orders", &[RECORDS as i64]).await;
     // The partition is read from its start again, and paused once the budget has been full for long.

@@ -8,21 +8,13 @@ use campanile_kafka::{PartitionStatus, Stage};
 use tokio::sync::Semaphore;
 use tower::service_fn;
 
-use crate::support::{Log, consumer, fill, mock, serve, start, until, within};
+use crate::support::{Log, consumer, fill, gated, mock, serve, start, until, within};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn status_has_lag_watermark_and_held_records() {
     let kafka = mock("orders", 2, 10);
     let (begun, permits) = (Log::default(), Arc::new(Semaphore::new(0)));
-    let (seen, gate) = (begun.clone(), permits.clone());
-    let service = service_fn(move |record: Record| {
-        seen.push(&record);
-        let gate = gate.clone();
-        async move {
-            gate.acquire().await?.forget();
-            Ok::<_, BoxError>(())
-        }
-    });
+    let service = gated(&begun, &permits);
     let serve = consumer(kafka.consumer_config("g"), "orders").serve(service);
     let handle = serve.handle();
     let status = handle.status();

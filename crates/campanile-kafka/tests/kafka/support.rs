@@ -10,9 +10,9 @@ use campanile_kafka::{Consumer, ConsumerError, Handle, Serve, Stage, Summary};
 use campanile_test::{Message, MockKafka};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinHandle;
-use tower::Service;
+use tower::{Service, service_fn};
 
 /// Time limit for everything a test waits for.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
@@ -118,6 +118,22 @@ impl Serving {
         self.task.abort();
         assert!(self.task.await.unwrap_err().is_cancelled());
     }
+}
+
+/// Creates a handler that logs each record at its begin, and takes a permit of the gate to end.
+pub(crate) fn gated(
+    log: &Log,
+    gate: &Arc<Semaphore>,
+) -> impl Service<Record, Response = (), Error = BoxError, Future: Send> + Clone + Send + use<> {
+    let (log, gate) = (log.clone(), gate.clone());
+    service_fn(move |record: Record| {
+        log.push(&record);
+        let gate = gate.clone();
+        async move {
+            gate.acquire().await?.forget();
+            Ok(())
+        }
+    })
 }
 
 /// The calls of a handler, in order.

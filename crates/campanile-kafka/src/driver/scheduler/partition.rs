@@ -176,6 +176,13 @@ mod tests {
         partition.deliver(record, None, u64::MAX).0
     }
 
+    fn deliver_and_finish(partition: &mut Partition, offsets: &[i64]) {
+        for &offset in offsets {
+            let queued = deliver(partition, offset);
+            finish(partition, queued);
+        }
+    }
+
     fn partition() -> Partition {
         let total: Arc<Usage> = Arc::default();
         let assignment = Assignment::new(AssignmentId(0), "t".into(), 0, None, total);
@@ -193,26 +200,17 @@ mod tests {
     #[test]
     fn reset_drops_outputs_that_are_not_committed() {
         let mut partition = partition();
-        for offset in [10, 11, 12, 11] {
-            let queued = deliver(&mut partition, offset);
-            finish(&mut partition, queued);
-        }
+        deliver_and_finish(&mut partition, &[10, 11, 12, 11]);
         assert_eq!(take(&partition), (12, vec![10, 11]));
     }
 
     #[test]
     fn outputs_are_sent_again_up_to_the_offset_committed_before_a_reset() {
         let mut partition = partition();
-        for offset in [10, 11] {
-            let queued = deliver(&mut partition, offset);
-            finish(&mut partition, queued);
-        }
+        deliver_and_finish(&mut partition, &[10, 11]);
         assert_eq!(take(&partition), (12, vec![10, 11]));
         partition.assignment.set_committed(12);
-        for offset in [10, 11] {
-            let queued = deliver(&mut partition, offset);
-            finish(&mut partition, queued);
-        }
+        deliver_and_finish(&mut partition, &[10, 11]);
         assert_eq!(take(&partition), (12, vec![10, 11]));
     }
 
@@ -220,10 +218,7 @@ mod tests {
     fn reset_drops_outputs_behind_an_unfinished_record() {
         let mut partition = partition();
         let unfinished = deliver(&mut partition, 10);
-        for offset in [11, 12] {
-            let queued = deliver(&mut partition, offset);
-            finish(&mut partition, queued);
-        }
+        deliver_and_finish(&mut partition, &[11, 12]);
         let again = [11, 12].map(|offset| deliver(&mut partition, offset));
         finish(&mut partition, unfinished);
         again.into_iter().for_each(|queued| finish(&mut partition, queued));

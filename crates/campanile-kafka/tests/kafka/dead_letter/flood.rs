@@ -16,7 +16,7 @@ use super::{DEAD, kafka, letters, produce, set_unknown, short_timeout, single_at
 use crate::given_up::{FAILS, GOOD};
 use crate::real::logging;
 use crate::support::{
-    Log, committed, consumer, fill, mock, serve, start, until, until_committed, within,
+    Log, committed, consumer, fill, gated, mock, serve, start, until, until_committed, within,
 };
 
 /// Fails permanently while `broken` is set.
@@ -209,17 +209,8 @@ async fn handle_pauses_and_resumes_while_in_flight_finishes() {
     broken.store(false, Ordering::SeqCst);
     let config = kafka.consumer_config("g");
     let log = Log::default();
-    let seen = log.clone();
     let gate = Arc::new(Semaphore::new(0));
-    let g = gate.clone();
-    let service = service_fn(move |record: Record| {
-        seen.push(&record);
-        let gate = g.clone();
-        async move {
-            gate.acquire().await?.forget();
-            Ok::<_, BoxError>(())
-        }
-    });
+    let service = gated(&log, &gate);
     let serving = serve(guarded(&kafka, FloodGuard::default()), service);
     let handle = serving.handle();
     fill(&kafka, "orders", 1, 3);
